@@ -53,7 +53,12 @@ MODEL = {
 LARGE = {"numHiddenLayers": 80, "hiddenSize": 8192, "intermediateSize": 28672, "vocabSize": 128256}
 TENSORS = {"embedding": 2**18, "attention": 2**20, "feedForward": 2**21, "parameters": 2**21, "dtype": "bfloat16"}
 KNOWN: dict[str, Any] = {
-    "lent": {"inspection": "0123456789", "revision": "a" * 40, "config": json.dumps(MODEL), "tensors": TENSORS},
+    "sibling_model": {
+        "inspection": "0123456789",
+        "revision": "a" * 40,
+        "config": json.dumps(MODEL),
+        "tensors": TENSORS,
+    },
     "gpus": ClusterGPUs((NodeGroup("NVIDIA-B300-SXM6-AC", 4096, memory_mib=275040),)),
     "room": Room(unknown="nobody looked"),
 }
@@ -102,13 +107,13 @@ def test_the_status_is_kept_whole(api: Api, written: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        pytest.param({"lent": {}}, id="a Job inspects the model"),
+        pytest.param({"sibling_model": {}}, id="a Job inspects the model"),
         pytest.param({"gpus": ClusterGPUs((NodeGroup("Tesla-T4", 1, memory_mib=15360),))}, id="too large"),
         pytest.param({"gpus": ClusterGPUs(missing_right="list nodes")}, id="a right is missing"),
     ],
 )
 def test_what_the_plan_says_is_kept_whole(api: Api, parts: dict[str, Any]) -> None:
-    precise = {"model": {"uri": "hf://a/b", "architecture": {} if "lent" in parts else LARGE}}
+    precise = {"model": {"uri": "hf://a/b", "architecture": {} if "sibling_model" in parts else LARGE}}
     stored, decision = decided(api, manifest("planned", precise), **parts)
     assert decision.status is not None
     assert stored_status(api, stored, dict(decision.status)) == decision.status

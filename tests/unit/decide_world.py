@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_operator.api.child_kinds import CHILD_KINDS
+from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
@@ -33,7 +34,7 @@ from llmservice_operator.observe.projections.children import (
 from llmservice_operator.observe.projections.inspections import InspectionFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
-from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.model import reading
 from llmservice_operator.planner.model.reading import Reading
 from llmservice_operator.planner.room import Room
@@ -45,15 +46,8 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SETTINGS = Settings(operator_image="llmservice-operator:1", default_gpu_image="vllm/vllm-openai:v0.32.0")
 FIVE_LINES: Json = {"model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct"}, "scaling": {"replicas": 1}}
 # As Qwen2.5-7B-Instruct's config.json says.
-QWEN_7B: Json = {
-    "num_hidden_layers": 28,
-    "hidden_size": 3584,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "intermediate_size": 18944,
-    "max_position_embeddings": 32768,
-}
+QWEN_7B: Json = {"num_hidden_layers": 28, "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4}
+QWEN_7B |= {"vocab_size": 152064, "intermediate_size": 18944, "max_position_embeddings": 32768}
 FIXTURES = Path(__file__).parent / "fixtures"
 
 FACTS: Mapping[str, type[ChildFacts]] = {
@@ -102,7 +96,7 @@ class World:
     reports: dict[str, Report] = field(default_factory=dict)
     inspections: list[Json] = field(default_factory=list)
     """Pods of Jobs that look at the model."""
-    lent: Json = field(default_factory=lambda: {"config": json.dumps(QWEN_7B)})
+    sibling_model: Json = field(default_factory=lambda: {"config": json.dumps(QWEN_7B)})
     """What another service of the namespace knows of the model; by default all there is to know."""
     gpus: ClusterGPUs = field(default_factory=ClusterGPUs)
     """What a look at the nodes shows; by default there is none with a GPU."""
@@ -172,9 +166,11 @@ class World:
                 read["reading"] = Reading(needed.reading, reading.read(needed.reading))
             if needed.turn:
                 read["turn"] = self.turn
-            if needed.lent is not None:
-                assert self.lent is not None, "the test does not say what neighbours know"
-                read["lent"] = {**self.lent, "inspection": needed.lent} if self.lent else {}
+            if needed.sibling_model is not None:
+                assert self.sibling_model is not None, "the test does not say what siblings know"
+                read["sibling_model"] = (
+                    {**self.sibling_model, "inspection": needed.sibling_model} if self.sibling_model else {}
+                )
             assert all(getattr(inputs, name) is None for name in read), "each part is read once"
             parts_read: dict[str, Any] = {name: Part(value, "the test") for name, value in read.items()}
             inputs = replace(inputs, **parts_read)
@@ -234,25 +230,79 @@ class World:
         return self.children["Deployment", "x"]
 
     def revision(self) -> str:
-        label: str = self.deployment["spec"]["template"]["metadata"]["labels"]["llmservice.dev/revision"]
+        label: str = self.template["metadata"]["labels"]["llmservice.dev/revision"]
         return label
 
     def roll_out(self, **counts: int) -> None:
         """What the Deployment controller reports; by default everything is rolled out."""
         wanted = self.deployment["spec"]["replicas"]
-        names = {
-            "replicas": "replicas",
-            "updated": "updatedReplicas",
-            "ready": "readyReplicas",
-            "available": "availableReplicas",
-        }
-        status = {json_name: counts.get(name, wanted) for name, json_name in names.items()}
+        status = {"replicas": counts.get("replicas", wanted)}
+        status |= {f"{name}Replicas": counts.get(name, wanted) for name in ("updated", "ready", "available")}
         self.deployment["status"] = status | {"observedGeneration": self.deployment["metadata"]["generation"]}
         if not counts:
             self.pods = {f"x-{n}": a_pod(f"x-{n}", self.revision(), ready=True) for n in range(wanted)}
 
+    def serve(self) -> None:
+        """Rolled out, and steady."""
+        self.settle()
+        self.roll_out()
+        self.settle()
+
+    def change(self, **sections: Any) -> None:
+        """An edit, until it is carried out."""
+        self.edit(**sections)
+        self.settle()
+
+    def request_update(self, value: str = "now") -> None:
+        """By the annotation, until it is carried out."""
+        self.obj["metadata"]["annotations"] = {UPDATE_REQUESTED_ANNOTATION: value}
+        self.settle()
+
+    @property
+    def template(self) -> Any:
+        """The pod template of the Deployment."""
+        return self.deployment["spec"]["template"]
+
+    def strategy(self) -> str:
+        """Of the Deployment, as spec.rollout.strategy names it."""
+        found = self.deployment["spec"]["strategy"]
+        if found["type"] == "Recreate":
+            return "Recreate"
+        return "Surge" if found["rollingUpdate"]["maxSurge"] else "Replace"
+
+    def kinds(self) -> set[str]:
+        """Of the children."""
+        return {kind for kind, _ in self.children}
+
+    def of_kind(self, kind: str) -> list[Json]:
+        """The children of one kind."""
+        return [child for (each, _), child in self.children.items() if each == kind]
+
+    @property
+    def status(self) -> Any:
+        return self.obj["status"]
+
+    @property
+    def rollout(self) -> Any:
+        """status.rollout."""
+        return self.status["rollout"]
+
+    @property
+    def plan(self) -> Any:
+        """status.plan."""
+        return self.status["plan"]
+
     def conditions(self) -> dict[str, Json]:
-        return {c["type"]: c for c in self.obj["status"]["conditions"]}
+        return {c["type"]: c for c in self.status["conditions"]}
+
+    def condition(self, type_: str) -> tuple[str, str]:
+        """Status and reason of a condition; empty where there is none."""
+        found = self.conditions().get(type_, {})
+        return found.get("status", ""), found.get("reason", "")
+
+    def message(self, type_: str) -> str:
+        """Of a condition."""
+        return str(self.conditions()[type_]["message"])
 
 
 def a_pod(
@@ -272,12 +322,7 @@ def a_pod(
     """A pod as the kubelet and the scheduler report it."""
     scheduling: Json = {"type": "PodScheduled", "status": "True"}
     if unschedulable is not None:
-        scheduling = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": unschedulable,
-        }
+        scheduling |= {"status": "False", "reason": "Unschedulable", "message": unschedulable}
     conditions = [scheduling] if scheduled or unschedulable is not None else []
     conditions.append({"type": "Ready", "status": "True" if ready else "False"})
     server: Json = {
@@ -287,8 +332,7 @@ def a_pod(
         "restartCount": restarts,
         "state": state if state is not None else {"running": {"startedAt": "2026-01-02T03:00:00Z"}},
     }
-    if last is not None:
-        server["lastState"] = {"terminated": last}
+    server |= {} if last is None else {"lastState": {"terminated": last}}
     is_placed = scheduled and unschedulable is None
     metadata: Json = {
         "name": name,
@@ -296,24 +340,59 @@ def a_pod(
         "uid": f"uid-{name}",
         "labels": {"llmservice.dev/service": "x", "llmservice.dev/revision": revision},
     }
-    if deleting:
-        metadata["deletionTimestamp"] = "2026-01-02T03:04:00Z"
-    return {
-        "metadata": metadata,
-        "spec": {"nodeName": "node-a"} if is_placed else {},
-        "status": {
-            "phase": "Running" if is_placed else "Pending",
-            "podIP": address,
-            "conditions": conditions,
-            "containerStatuses": [server] if is_placed else [],
-            "initContainerStatuses": [init] if init is not None else [],
-        },
+    metadata |= {"deletionTimestamp": "2026-01-02T03:04:00Z"} if deleting else {}
+    status = {
+        "phase": "Running" if is_placed else "Pending",
+        "podIP": address,
+        "conditions": conditions,
+        "containerStatuses": [server] if is_placed else [],
+        "initContainerStatuses": [init] if init is not None else [],
     }
+    return {"metadata": metadata, "spec": {"nodeName": "node-a"} if is_placed else {}, "status": status}
 
 
-def orphaned(world: World) -> None:
-    """Deleted with its children left behind, and made again."""
+T4 = NodeGroup("Tesla-T4", 4, memory_mib=15360)
+L4 = NodeGroup("NVIDIA-L4", 1, memory_mib=23034)
+H100 = NodeGroup("NVIDIA-H100-80GB-HBM3", 8, memory_mib=81559)
+
+
+def a_world(*groups: NodeGroup, **sections: Any) -> World:
+    """A 7B model that another service knows, in a cluster with these nodes."""
+    return World(an_llmservice(spec(**sections)), gpus=ClusterGPUs(groups))
+
+
+def settled(*groups: NodeGroup, **sections: Any) -> World:
+    """The same, with its children made where it fits."""
+    world = a_world(*groups, **sections)
+    world.settle()
+    return world
+
+
+def serving(*groups: NodeGroup, **sections: Any) -> World:
+    """The same, rolled out."""
+    world = settled(*groups, **sections)
+    world.roll_out()
+    world.settle()
+    return world
+
+
+def products(world: World) -> list[str]:
+    """GPU products that the template requires."""
+    affinity = world.template["spec"].get("affinity") or {}
+    required = affinity.get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    expressions = [each for term in required.get("nodeSelectorTerms", []) for each in term["matchExpressions"]]
+    return [value for each in expressions if each["key"] == "nvidia.com/gpu.product" for value in each["values"]]
+
+
+def orphaned(world: World) -> World:
+    """Deleted without its children, and made again."""
     for child in world.children.values():
         del child["metadata"]["ownerReferences"]
+    return recreated(world)
+
+
+def recreated(world: World) -> World:
+    """Deleted and made again, while its children are still there."""
     world.obj["metadata"]["uid"] = "22222222-2222-4222-8222-222222222222"
     del world.obj["status"]
+    return world

@@ -1,7 +1,6 @@
-"""The API server as a dictionary, and a service around which decisions are carried out."""
+"""One operator's context on the simulated API server, and a service with decisions that a test controls."""
 
 import datetime
-from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from llmservice_operator.api.service import Key
@@ -17,33 +16,35 @@ from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
 from llmservice_operator.decide.decide import complete
 from llmservice_operator.decide.decision import Apply, Decision, Event, Prune
 from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Conflict, FieldConflict, KubeError
+from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
-from llmservice_operator.kube.resources import Resource
+from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.planner.model import reading
 from llmservice_runtime.contract import Phase, State
 
+from tests.unit.api_server import CREATED, ApiServer, Connection
+
 KEY = Key("ns", "chat")
 LABELS = {"llmservice.dev/service": "chat"}
-OWNER = [{"apiVersion": "llmservice.dev/v1alpha1", "kind": PARENT, "name": "chat", "uid": "u-1", "controller": True}]
+API_VERSION = LLMSERVICE.api_version
+OWNER = [{"apiVersion": API_VERSION, "kind": PARENT, "name": "chat", "uid": "u-1", "controller": True}]
 
 
-def parent(version: int = 1, *, uid: str = "u-1", generation: int = 1, uri: str = "hf://a/b", **more: Any) -> Any:
-    metadata = {
-        "namespace": "ns",
-        "name": "chat",
-        "uid": uid,
-        "resourceVersion": str(version),
-        "generation": generation,
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-        **more,
+def parent(version: int = 1, *, uri: str = "hf://a/b", **more: Any) -> Any:
+    """The LLMService; `more` goes into its metadata."""
+    metadata = {"namespace": "ns", "name": "chat", "uid": "u-1", "generation": 1, "creationTimestamp": CREATED}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": PARENT,
+        "metadata": {**metadata, "resourceVersion": str(version), **more},
+        "spec": {"model": {"uri": uri}},
+        "status": {},
     }
-    return {"metadata": metadata, "spec": {"model": {"uri": uri}}, "status": {}}
 
 
 def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
+    """Its only child."""
     labels, owner = {**LABELS, "llmservice.dev/service": name}, {**OWNER[0], "name": name}
     return {
         "apiVersion": "v1",
@@ -51,106 +52,6 @@ def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
         "metadata": {"namespace": "ns", "name": name, "labels": labels, "ownerReferences": [owner]},
         "spec": {"port": 80, **spec},
     }
-
-
-class Api(KubeClient):
-    """The API server as a dictionary, and a list of what was asked of it."""
-
-    def __init__(self, *objects: Any) -> None:
-        self.version = 100
-        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
-        self.calls: list[str] = []
-        self.fails: dict[str, list[KubeError]] = {}
-        for obj in objects:
-            self.objects[obj.get("kind", PARENT), obj["metadata"]["name"]] = obj
-
-    def _called(self, what: str) -> None:
-        self.calls.append(what)
-        if self.fails.get(what):
-            raise self.fails[what].pop(0)
-
-    async def list_pages(
-        self, resource: Resource, namespace: str | None, *, label_selector: str = "", **_: Any
-    ) -> AsyncIterator[dict[str, Any]]:
-        self._called(f"list {resource.kind}")
-        yield {"items": [obj for (kind, _), obj in self.objects.items() if kind == resource.kind]}
-
-    async def list_some(
-        self, resource: Resource, namespace: str, *, field_selector: str, limit: int
-    ) -> list[dict[str, Any]]:
-        self._called(f"list {resource.kind}")
-        return []
-
-    def _store(self, obj: Mapping[str, Any], uid: str) -> dict[str, Any]:
-        self.version += 1
-        created = {"creationTimestamp": "2026-01-01T00:00:00Z"}
-        metadata = created | {**obj["metadata"], "uid": uid, "resourceVersion": str(self.version)}
-        stored = {**obj, "metadata": metadata}
-        self.objects[obj["kind"], metadata["name"]] = stored
-        return stored
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
-        self._called(f"get {resource.kind}")
-        return self.objects.get((resource.kind, name))
-
-    async def apply(self, manifest: Mapping[str, Any], *, manager: str, force: bool = False) -> dict[str, Any]:
-        kind, metadata = manifest["kind"], manifest["metadata"]
-        self._called(f"apply {kind}{' by force' if force else ''}")
-        assert manager == "llmservice-operator"
-        live = self.objects.get((kind, metadata["name"]))
-        if "uid" in metadata and (live is None or live["metadata"]["uid"] != metadata["uid"]):
-            raise Conflict("uid mismatch", code=409)
-        assert force == ("uid" in metadata), "force needs the uid, and the uid allows force"
-        # What carries no label of ours, somebody else made, and has fields in.
-        if live is not None and not force and not live["metadata"].get("labels"):
-            raise FieldConflict('conflict with "helm"', code=409)
-        return self._store(manifest, live["metadata"]["uid"] if live else f"u-{kind}")
-
-    async def metadata_of(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
-        self._called(f"look {resource.kind}")
-        live = self.objects.get((resource.kind, name))
-        return None if live is None else live["metadata"]
-
-    async def apply_status(self, manifest: Mapping[str, Any], *, manager: str) -> dict[str, Any]:
-        self._called("status")
-        assert manager == "llmservice-operator-status"
-        name = manifest["metadata"]["name"]
-        live = self.objects[PARENT, name]
-        self.version += 1
-        live = {**live, "status": manifest["status"]}
-        live["metadata"] = {**live["metadata"], "resourceVersion": str(self.version)}
-        self.objects[PARENT, name] = live
-        return live
-
-    async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str,
-        propagation: str = "Background",
-        grace: int | None = None,
-    ) -> dict[str, Any] | None:
-        self._called(f"delete {resource.kind} {uid}")
-        live = self.objects.pop((resource.kind, name), None)
-        if live is not None and live["metadata"].get("finalizers"):
-            return {**live, "metadata": {**live["metadata"], "deletionTimestamp": "now"}}
-        return None
-
-    async def json_patch(
-        self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]], *, manager: str
-    ) -> dict[str, Any]:
-        self._called(f"patch {resource.kind}")
-        for operation in operations:
-            if operation["op"] == "replace" and operation["path"].startswith("/metadata/ownerReferences/0/uid"):
-                live = self.objects[resource.kind, name]
-                reference = {**live["metadata"]["ownerReferences"][0], "uid": operation["value"]}
-                live["metadata"] = {**live["metadata"], "ownerReferences": [reference]}
-        return self._store(self.objects[resource.kind, name], self.objects[resource.kind, name]["metadata"]["uid"])
-
-    async def create_event(self, event: Mapping[str, Any]) -> None:
-        self._called(f"event {event['reason']}")
 
 
 class Deciding:
@@ -197,43 +98,47 @@ class Configs:
 
 
 class World:
+    """The operator's context, with the objects in the API server and, if `cached`, seen by the watches."""
+
     def __init__(self, *objects: Any, cached: bool = True) -> None:
-        self.api = Api(*objects)
+        self.api = ApiServer(*objects)
+        self.kube = KubeClient(Connection(self.api), AlwaysOpen())
         self.now = 1000.0
         self.deciding = Deciding()
         self.changed: list[Key] = []
-        metrics = Metrics()
+        metrics, clock = Metrics(), lambda: self.now
         errors = InternalErrors(
             count=lambda part: metrics.internal_errors.labels(part).inc(),
             changed=lambda key: self.ctx.queue.add(key),
-            clock=lambda: self.now,
+            clock=clock,
         )
         self.ctx = Context(
-            kube=self.api,
+            kube=self.kube,
             cache=Cache(PROJECTIONS, INDICES),
-            queue=WorkQueue(clock=lambda: self.now, rng=lambda: 1.0),
+            queue=WorkQueue(clock=clock, rng=lambda: 1.0),
             settings=Settings(),
             metrics=metrics,
             state_poller=StatePoller(
-                self.read, self.changed.append, metrics, errors=errors, clock=lambda: self.now, rng=lambda: 0.5
+                self.read, self.changed.append, metrics, errors=errors, clock=clock, rng=lambda: 0.5
             ),
             errors=errors,
-            nodes=Nodes(self.api, clock=lambda: self.now),
+            nodes=Nodes(self.kube, clock=clock),
             configs=Configs(),
-            pod_events=PodEventReader(self.api, clock=lambda: self.now),
+            pod_events=PodEventReader(self.kube, clock=clock),
             decide=lambda inputs: complete(self.deciding(inputs), inputs),
             now=lambda: datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
             identity="me",
-            clock=lambda: self.now,
+            clock=clock,
         )
         for obj in objects if cached else ():
-            self.ctx.cache.update(obj.get("kind", PARENT), obj)
+            self.see(obj)
 
     async def read(self, address: str) -> State:
+        """What a pod reports."""
         return State(Phase.LOADING, progress=address)
 
-    async def look(self) -> Next:
-        """One pass."""
+    async def reconcile(self) -> Next:
+        """One pass; `calls` are its own."""
         self.api.calls.clear()
         return await reconcile(KEY, self.ctx)
 
@@ -244,3 +149,37 @@ class World:
         while then == AGAIN:
             then = await reconcile(KEY, self.ctx)
         return then
+
+    def calls(self, *words: str) -> list[str]:
+        """Requests since the last pass began; with `words`, those that contain one of them."""
+        return [call for call in self.api.calls if not words or any(word in call for word in words)]
+
+    def see(self, obj: Any) -> None:
+        """The watch brings it."""
+        self.ctx.cache.update(obj["kind"], obj)
+
+    def edit(self, spec: Any = None, **metadata: Any) -> Any:
+        """A user's edit, which the watch brings at once: the next generation, with these sections replaced."""
+        live = self.stored()
+        metadata = {"generation": live["metadata"]["generation"] + 1} | metadata
+        edited = self.api.put({**live, "spec": live["spec"] | (spec or {})}, **metadata)
+        self.see(edited)
+        return edited
+
+    def drift(self, managed_fields: Any = None, **spec: Any) -> None:
+        """Somebody changes the Service, which the watch brings at once."""
+        more = {} if managed_fields is None else {"managedFields": managed_fields}
+        self.see(self.api.put(service(**spec), uid="u-Service", **more))
+
+    def stored(self, kind: str = PARENT, name: str = "chat") -> Any:
+        """An object as the API server has it; None: there is none."""
+        return self.api.find(kind, name)
+
+    @property
+    def status(self) -> Any:
+        """Of the LLMService."""
+        return self.stored()["status"]
+
+    def condition(self, type_: str) -> dict[str, Any]:
+        """One condition of the status."""
+        return next(dict(item) for item in self.status["conditions"] if item["type"] == type_)

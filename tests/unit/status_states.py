@@ -12,8 +12,7 @@ from llmservice_operator.observe.observed import Refusal
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import Phase, State
 
-from tests.unit.decide_world import World, a_pod, an_llmservice, spec
-from tests.unit.fit_world import H100, serving
+from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec
 
 Json = dict[str, Any]
 
@@ -162,7 +161,7 @@ def service_is_gone(refusal: Refusal | None = None) -> World:
 
 def inspected() -> World:
     world = serving(H100)
-    world.lent = {}
+    world.sibling_model = {}
     return edited(world, model={"uri": "hf://Qwen/Qwen3-8B"})
 
 

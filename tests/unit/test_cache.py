@@ -57,47 +57,22 @@ def test_update(first: Any, second: Any, expected: tuple[Key, ...], kept: str | 
     assert (facts.value if facts else None) == kept
 
 
-def test_the_version_is_kept_up_to_date_without_a_key() -> None:
+def test_objects_are_found_by_service_and_by_namespace_until_they_are_removed() -> None:
     cache = Cache({"Pod": project})
     cache.update("Pod", pod(1))
     cache.update("Pod", pod(7))
-    assert cache.get("Pod", "ns", "p").resource_version == "7"
-
-
-def test_a_removed_object_is_gone_from_its_service() -> None:
-    cache = Cache({"Pod": project})
-    cache.update("Pod", pod(1))
+    assert cache.get("Pod", "ns", "p").resource_version == "7", "without a key"
     cache.update("Pod", pod(2, name="q", uid="u2"))
+    assert cache.seen("Pod", "ns") == {("ns", "p"): ("u1", "7"), ("ns", "q"): ("u2", "2")}
+    assert cache.seen("Pod", "elsewhere") == {}
+    assert cache.remove("Pod", "ns", "p", "another") == (), "the late deletion of a former object"
     assert cache.remove("Pod", "ns", "p", "u1") == (CHAT,)
     assert list(cache.of_service(CHAT)["Pod"]) == ["q"]
     assert cache.remove("Pod", "ns", "q", "u2") == (CHAT,)
-    assert cache.of_service(CHAT) == {}
-    assert list(cache.all_keys()) == []
-
-
-def test_the_late_deletion_of_a_former_object_does_not_remove_its_successor() -> None:
-    cache = Cache({"Pod": project})
-    cache.update("Pod", pod(1, uid="old"))
-    cache.update("Pod", pod(3, uid="new"))
-    assert cache.remove("Pod", "ns", "p", "old") == ()
-    assert cache.get("Pod", "ns", "p").uid == "new"
-
-
-def test_an_unknown_object_is_not_removed() -> None:
-    assert Cache({"Pod": project}).remove("Pod", "ns", "p", "u1") == ()
-
-
-def test_a_foreign_object_is_not_kept() -> None:
-    cache = Cache({"Pod": project})
+    assert (cache.of_service(CHAT), list(cache.all_keys())) == ({}, [])
+    assert cache.remove("Pod", "ns", "q", "u2") == (), "unknown"
     assert cache.update("Pod", pod(1, service=None)) == ()
-    assert cache.get("Pod", "ns", "p") is None
-
-
-def test_seen_by_namespace() -> None:
-    cache = Cache({"Pod": project})
-    cache.update("Pod", pod(4))
-    assert cache.seen("Pod", "ns") == {("ns", "p"): ("u1", "4")}
-    assert cache.seen("Pod", "elsewhere") == {}
+    assert cache.get("Pod", "ns", "p") is None, "nobody's"
 
 
 @pytest.mark.parametrize(

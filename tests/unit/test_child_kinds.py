@@ -46,48 +46,33 @@ def test_a_declared_kind_is_watched_and_projected_as_its_builder_makes_it(child:
     assert projected.kind == child.kind
 
 
-def scaled(replicas: int, hidden: str = "") -> World:
-    world = World(an_llmservice(FIVE_LINES | {"scaling": {"replicas": replicas}}))
-    world.hidden = frozenset({hidden} - {""})
-    return world
-
-
-def settled(world: World) -> World:
-    world.settle()
-    world.roll_out()
-    world.settle()
+def scaled(replicas: int, *hidden: str) -> World:
+    """Rolled out, without the right to list these kinds."""
+    world = World(an_llmservice(FIVE_LINES | {"scaling": {"replicas": replicas}}), hidden=frozenset(hidden))
+    world.serve()
     return world
 
 
 def test_a_service_that_is_to_have_a_child_of_a_kind_that_cannot_be_listed_serves_and_says_what_is_missing() -> None:
-    world = settled(scaled(2, hidden=BUDGET))
+    world = scaled(2, BUDGET)
     assert (BUDGET, "x") not in world.children
-    conditions = world.conditions()
-    assert conditions["Available"]["status"] == "True"
-    assert conditions["Ready"]["reason"] == "AdmissionRefused"
-    assert "poddisruptionbudgets.policy cannot be listed" in conditions["Ready"]["message"]
-    failure = world.obj["status"]["failure"]
-    assert failure["remedy"].startswith("Install the CRD poddisruptionbudgets.policy, or grant the operator get, list")
+    assert world.condition("Available")[0] == "True"
+    assert world.condition("Ready")[1] == "AdmissionRefused"
+    assert "poddisruptionbudgets.policy cannot be listed" in world.message("Ready")
+    remedy = world.status["failure"]["remedy"]
+    assert remedy.startswith("Install the CRD poddisruptionbudgets.policy, or grant the operator get, list")
     world.hidden = frozenset()
-    settled(world)
+    world.serve()
     assert (BUDGET, "x") in world.children
-    assert world.conditions()["Ready"]["status"] == "True"
+    assert world.condition("Ready")[0] == "True"
+    assert scaled(1, BUDGET).conditions() == scaled(1).conditions(), "without such a child nothing is missing"
 
 
-def test_a_service_without_such_a_child_does_not_notice() -> None:
-    assert settled(scaled(1, hidden=BUDGET)).conditions() == settled(scaled(1)).conditions()
-
-
-@pytest.mark.parametrize(("hidden", "others"), [(frozenset(), [BUDGET]), (frozenset({BUDGET}), [])])
-def test_what_is_cached_of_a_kind_that_cannot_be_listed_is_not_observed(
-    hidden: frozenset[str], others: list[str]
-) -> None:
-    cached = {BUDGET: {"x": FACTS[BUDGET].from_object(settled(scaled(2)).children[BUDGET, "x"])}}
-    assert [child.kind for child in Observed.of("x", cached, hidden).others] == others
-
-
-def test_what_was_seen_of_a_kind_before_it_vanished_is_left_alone() -> None:
-    world = settled(scaled(2))
+def test_what_was_seen_of_a_kind_that_cannot_be_listed_any_more_is_neither_observed_nor_deleted() -> None:
+    world = scaled(2)
+    cached = {BUDGET: {"x": FACTS[BUDGET].from_object(world.children[BUDGET, "x"])}}
+    for hidden, others in ((frozenset[str](), [BUDGET]), (frozenset({BUDGET}), [])):
+        assert [child.kind for child in Observed.of("x", cached, hidden).others] == others
     world.hidden = frozenset({BUDGET})
     world.edit(scaling={"replicas": 1})
     assert BUDGET not in {prune.kind for prune in world.step().prune}

@@ -12,6 +12,7 @@ import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.in_work_file import Activity, InWorkFile, Suspect, Work
 from llmservice_operator.control.containment.internal_errors import SHOWN_FOR, InternalErrors
+from llmservice_operator.control.watch import resync
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
@@ -20,8 +21,9 @@ from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options, version
 
-from tests.unit import ready_world
+from tests.unit.api_server import ApiServer
 from tests.unit.reconcile_world import KEY, World, parent, service
+from tests.unit.running_operator import refused_service, running
 from tests.unit.test_containment import conditions, work_until_idle
 
 
@@ -55,30 +57,22 @@ def test_an_object_that_cannot_be_read_keeps_no_other_from_being_read(resource: 
 
 async def test_an_object_that_cannot_be_read_is_shown_on_its_service_until_it_can() -> None:
     world = World(parent())
-    await world.look()
+    await world.reconcile()
     handler = EventHandler(world.ctx.cache, lambda _: None, lambda _: None, world.ctx.errors)
-    stored = world.api.objects["Service", "chat"]
-    strange = {**stored, "metadata": {**stored["metadata"], "resourceVersion": "900", "ownerReferences": 7}}
-    handler.updated(SERVICE, strange)
-    await world.look()
+    stored = world.stored("Service")
+    unreadable = {**stored, "metadata": {**stored["metadata"], "resourceVersion": "900", "ownerReferences": 7}}
+    handler.updated(SERVICE, unreadable)
+    await world.reconcile()
     assert "projection of Service chat" in conditions(world)["Degraded"]["message"]
     handler.updated(SERVICE, {**stored, "metadata": {**stored["metadata"], "resourceVersion": "901"}})
-    await world.look()
+    await world.reconcile()
     assert "Degraded" in conditions(world), "one that fails now and then would be written each time"
     await work_until_idle(world, later=SHOWN_FOR)
     assert conditions(world) == {}
-
-
-def test_an_object_that_could_not_be_read_and_is_gone_leaves_no_error() -> None:
-    seen: list[Key] = []
-    errors = InternalErrors(changed=seen.append)
-    handler = EventHandler(Cache(PROJECTIONS), seen.append, seen.append, errors)
-    strange = service()
-    strange["metadata"] |= {"uid": "u", "ownerReferences": 7}
-    handler.updated(SERVICE, strange)
-    assert errors.degraded(KEY)
-    handler.deleted(SERVICE, strange)
-    assert (errors.degraded(KEY), errors._open) == ("", {})
+    handler.updated(SERVICE, {**unreadable, "metadata": {**unreadable["metadata"], "resourceVersion": "902"}})
+    assert world.ctx.errors.degraded(KEY)
+    handler.deleted(SERVICE, unreadable)
+    assert (world.ctx.errors.degraded(KEY), world.ctx.errors._open) == ("", {}), "gone, it leaves no error"
 
 
 async def test_a_watch_whose_answer_cannot_be_read_lists_again() -> None:
@@ -108,28 +102,22 @@ async def test_a_watch_whose_answer_cannot_be_read_lists_again() -> None:
     assert calls.count("list") > 2
 
 
-@pytest.fixture
-def strange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An LLMService named `strange` cannot be read."""
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+async def test_an_llmservice_that_cannot_be_read_keeps_no_other_from_being_reconciled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cache never has it, so what waited for everything in a list waited for ever."""
     project = PROJECTIONS[PARENT]
 
     def projected(raw: Any, known: Any) -> Any:
-        if raw["metadata"]["name"] == "strange":
+        if raw["metadata"]["name"] == "unreadable":
             raise KeyError("a defect")
         return project(raw, known)
 
     monkeypatch.setitem(PROJECTIONS, PARENT, projected)
-    monkeypatch.setattr("llmservice_operator.control.watch.resync.RETRY", 0.1)
-
-
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.usefixtures("strange")
-async def test_an_llmservice_that_cannot_be_read_keeps_no_other_from_being_worked_on() -> None:
-    """The cache never has it, so what waited for everything in a list waited for ever."""
-    world = ready_world.World()
-    world.service("ns", "strange")
-    world.service("ns", "chat")
-    async with ready_world.running(world) as operator:
+    monkeypatch.setattr(resync, "RETRY", 0.1)
+    api = ApiServer(refused_service("ns", "unreadable"), refused_service("ns", "chat"))
+    async with running(api) as operator:
         assert await operator.becomes_ready()
         await operator.acts_on("ns", "chat")
     gc.collect()  # a session that kopf left open would be another test's affair
@@ -139,16 +127,14 @@ async def test_an_llmservice_that_cannot_be_read_keeps_no_other_from_being_worke
 async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever may make their namespace unreadable for a while would have a killer tried again and again."""
-    monkeypatch.setattr("llmservice_operator.control.watch.resync.RETRY", 0.1)
-    killer, gone, of_warm = (Work(Activity.RECONCILE, *where) for where in (("b", "x"), ("b", "gone"), ("a", "gone")))
+    """Whoever may make their namespace unreadable for a while would have a service that kills tried again and again."""
+    monkeypatch.setattr(resync, "RETRY", 0.1)
+    killer, gone, of_synced = (Work(Activity.RECONCILE, *where) for where in (("b", "x"), ("b", "gone"), ("a", "gone")))
     file, _ = InWorkFile.open(tmp_path, f"{version()} {Options().services.operator_image}")
-    file.save({killer: Suspect("b-x", 1, 2), gone: Suspect("b-gone", 1, 2), of_warm: Suspect("a-gone", 1, 2)})
-    world = ready_world.World()
-    world.service("a", "y")
-    world.service("b", "x")
-    world.forbidden.add(("llmservices", "b"))
-    async with ready_world.running(world, "a", "b", state_dir=tmp_path) as operator:
+    file.save({killer: Suspect("b-x", 1, 2), gone: Suspect("b-gone", 1, 2), of_synced: Suspect("a-gone", 1, 2)})
+    api = ApiServer(refused_service("a", "y"), refused_service("b", "x"))
+    api.forbidden.add(("llmservices", "b"))
+    async with running(api, "a", "b", state_dir=tmp_path) as operator:
         await operator.acts_on("a", "y")
         in_work = operator.operator._in_work
         assert set(in_work.suspects) == {killer, gone}, "whether a service of the other one is gone, nobody knows yet"
@@ -160,7 +146,7 @@ async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
             return found[-1][1]
 
         monkeypatch.setattr(in_work, "quarantined", asked)
-        world.forbidden.clear()
+        api.forbidden.clear()
         await operator.acts_on("b", "x")
         assert next(is_set_aside for key, is_set_aside in found if key.namespace == "b"), "it is set aside as before"
         assert gone not in in_work.suspects

@@ -56,7 +56,7 @@ def test_paths_of_what_is_mounted_and_uris_of_what_is_fetched(uri: str, path: st
     assert (adapter.name, adapter.uri) == ("a0", uri)
     assert (adapter.path or "").startswith(path) if path else adapter.path is None
     world.settle()
-    mounts = json.dumps(world.deployment["spec"]["template"]["spec"])
+    mounts = json.dumps(world.template["spec"])
     if path and path.endswith("/"):
         assert str(adapter.path).rpartition("/")[0] in mounts, "the path is that of a mount"
 
@@ -90,35 +90,32 @@ def test_a_change_of_the_list_restarts_nothing() -> None:
     assert len(adapter_list.from_json(world.children[CONFIG]["data"]["adapters.json"])) == 2
 
 
-def test_the_order_in_the_spec_says_nothing() -> None:
+def test_the_order_in_the_spec_does_not_matter() -> None:
     world = world_of("hf://a/b", "hf://a/c")
     world.settle()
     world.edit(adapters=list(reversed(world.obj["spec"]["adapters"])))
     assert not world.decide().apply
 
 
-def test_the_last_adapter_leaves_an_empty_list_while_lora_is_on() -> None:
-    world = world_of("hf://a/b", lora={})
+@pytest.mark.parametrize("lora", [{}, None], ids=["LoRA stays on", "LoRA is off"])
+def test_without_its_last_adapter_the_list_is_empty_or_deleted(lora: Json | None) -> None:
+    world = world_of("hf://a/b", **({} if lora is None else {"lora": lora}))
     world.settle()
     world.edit(adapters=[])
-    assert applied(world) == ["ConfigMap", "Service"]
+    decision = world.step()
+    kinds = [apply.kind for apply in decision.apply if apply.kind != "Deployment"]
+    pruned = [(prune.name, prune.uid) for prune in decision.prune if prune.kind == "ConfigMap"]
+    if lora is None:
+        assert (pruned, CONFIG in world.children) == ([("x-adapters", None)], False)
+    else:
+        assert (kinds, pruned) == (["ConfigMap", "Service"], [])
+        assert world.children[CONFIG]["data"]["adapters.json"] == "[]"
     world.settle()
-    assert world.children[CONFIG]["data"]["adapters.json"] == "[]"
-
-
-def test_a_list_that_was_made_is_deleted_when_lora_is_off() -> None:
-    world = world_of("hf://a/b")
-    world.settle()
-    world.edit(adapters=[])
-    (prune,) = [prune for prune in world.decide().prune if prune.kind == "ConfigMap"]
-    assert (prune.name, prune.uid) == ("x-adapters", None)
-    world.settle()
-    assert CONFIG not in world.children
     assert world.decide().is_steady
 
 
-@pytest.mark.parametrize("adapters", [[], [{"name": "a0", "uri": "hf://a/b"}]], ids=["not wanted", "as it was"])
-def test_a_list_that_was_left_behind_is_taken_back(adapters: list[Json]) -> None:
+@pytest.mark.parametrize("adapters", [[], [{"name": "a0", "uri": "hf://a/b"}]], ids=["not desired", "as it was"])
+def test_an_orphaned_list_is_adopted(adapters: list[Json]) -> None:
     """With the Service that names it: it is adopted, or deleted, in the same turn."""
     world = world_of("hf://a/b")
     world.settle()
@@ -144,9 +141,8 @@ def test_a_config_map_of_somebody_else_is_a_conflict() -> None:
     world = world_of("hf://a/b")
     world.refused[CONFIG] = Refusal(409, "this operator did not make it")
     world.step()
-    accepted = world.conditions()["Accepted"]
-    assert accepted["reason"] == "NameConflict"
-    assert "ConfigMap x-adapters exists already" in accepted["message"]
+    assert world.condition("Accepted")[1] == "NameConflict"
+    assert "ConfigMap x-adapters exists already" in world.message("Accepted")
 
 
 def test_both_sides_know_a_list_by_the_same_digest() -> None:

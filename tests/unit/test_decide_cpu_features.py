@@ -27,23 +27,18 @@ def node(name: str, labels: dict[str, str], taints: Any = ()) -> NodeRoom:
 def a_world(*nodes: NodeRoom, config: Any = None, unknown: str | None = None, **sections: Any) -> World:
     """On CPUs, with room enough in memory."""
     limits, image = {"limits": {"memory": "64Gi"}}, "example.com/vllm-cpu:v0.32.0"
-    given: dict[str, Any] = {
-        "accelerator": {"type": "cpu"},
-        "runtime": {"image": image, "resources": limits},
-        **sections,
-    }
-    given.setdefault("batching", {"maxModelLen": 4096})
+    defaults: Any = {"accelerator": {"type": "cpu"}, "runtime": {"image": image, "resources": limits}}
+    given = defaults | {"batching": {"maxModelLen": 4096}} | sections
     world = World(an_llmservice(spec(**given)), room=Room(nodes, unknown))
     if config is not None:
-        world.lent = {"config": json.dumps({**json.loads(world.lent["config"]), **config})}
+        world.sibling_model = {"config": json.dumps({**json.loads(world.sibling_model["config"]), **config})}
     return world
 
 
-def settled(world: World) -> tuple[bool, str, str]:
+def outcome(world: World) -> tuple[bool, str, str]:
     """Whether a Deployment was made, and the reasons of Fits and Ready."""
     world.settle()
-    conditions = world.conditions()
-    return ("Deployment", "x") in world.children, conditions["Fits"]["reason"], conditions["Ready"]["reason"]
+    return "Deployment" in world.kinds(), world.condition("Fits")[1], world.condition("Ready")[1]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +52,11 @@ def settled(world: World) -> tuple[bool, str, str]:
 )
 def test_an_fp8_cache_where_no_cpu_can_hold_it_makes_no_pod(nodes: list[NodeRoom]) -> None:
     world = a_world(*nodes, **FP8)
-    assert settled(world) == (False, "DoesNotFit", "CPUFeatureMissing")
-    conditions = world.conditions()
-    assert conditions["Stalled"]["status"] == "True"
-    assert "spec.precision.kvCache fp8 needs a CPU with AVX-512 or AMX" in conditions["Fits"]["message"]
-    assert "Set spec.precision.kvCache: auto" in conditions["Ready"]["message"]
-    assert world.obj["status"]["plan"]["verdict"] == "DoesNotFit"
+    assert outcome(world) == (False, "DoesNotFit", "CPUFeatureMissing")
+    assert world.condition("Stalled")[0] == "True"
+    assert "spec.precision.kvCache fp8 needs a CPU with AVX-512 or AMX" in world.message("Fits")
+    assert "Set spec.precision.kvCache: auto" in world.message("Ready")
+    assert world.plan["verdict"] == "DoesNotFit"
     assert world.decide().requeue_after == 60, "a node that has it may come"
 
 
@@ -79,46 +73,46 @@ def test_an_fp8_cache_where_no_cpu_can_hold_it_makes_no_pod(nodes: list[NodeRoom
     ],
 )
 def test_what_may_run_is_made(nodes: list[NodeRoom]) -> None:
-    is_made, fits, _ = settled(a_world(*nodes, **FP8))
+    is_made, fits, _ = outcome(a_world(*nodes, **FP8))
     assert is_made
     assert fits in ("Fits", "Tight")
 
 
 def test_without_the_right_to_list_nodes_nothing_is_refused() -> None:
-    assert settled(a_world(node("a", AVX2), unknown="the operator has no right to list nodes", **FP8))[0]
+    assert outcome(a_world(node("a", AVX2), unknown="the operator has no right to list nodes", **FP8))[0]
 
 
-def test_only_who_needs_a_feature_has_the_nodes_looked_at() -> None:
+def test_nodes_are_read_only_where_a_feature_is_needed() -> None:
     world = a_world(node("a", AVX2))
-    assert settled(world)[0]
+    assert outcome(world)[0]
     assert world.room_reads == 0
 
 
 def test_weights_of_four_bits_by_what_the_checkpoint_says() -> None:
     quantized = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
-    assert settled(a_world(node("a", AVX2), config=quantized)) == (False, "DoesNotFit", "CPUFeatureMissing")
-    assert settled(a_world(node("a", AVX512), config=quantized))[0]
+    assert outcome(a_world(node("a", AVX2), config=quantized)) == (False, "DoesNotFit", "CPUFeatureMissing")
+    assert outcome(a_world(node("a", AVX512), config=quantized))[0]
 
 
-def test_a_model_that_nobody_can_look_at_is_no_excuse() -> None:
+def test_a_feature_that_the_spec_needs_is_required_of_an_unknown_model_too() -> None:
     """What the spec itself asks for is known, though the plan is not."""
     world = a_world(node("a", AVX2), **FP8, model={"uri": "file:///models/tiny"})
-    assert settled(world) == (False, "DoesNotFit", "CPUFeatureMissing")
+    assert outcome(world) == (False, "DoesNotFit", "CPUFeatureMissing")
 
 
 def test_it_can_be_tried_all_the_same_with_the_policy_for_it() -> None:
     world = a_world(node("a", AVX2), **FP8, fitPolicy="Warn")
-    is_made, fits, _ = settled(world)
+    is_made, fits, _ = outcome(world)
     assert is_made
     assert fits == "DoesNotFit"
-    assert settled(a_world(node("a", AVX2), **FP8, fitPolicy="Ignore"))[0]
+    assert outcome(a_world(node("a", AVX2), **FP8, fitPolicy="Ignore"))[0]
 
 
 def test_a_node_that_comes_lets_it_start_and_one_that_goes_stops_nothing() -> None:
     world = a_world(node("a", AVX2), **FP8)
-    assert not settled(world)[0]
+    assert not outcome(world)[0]
     world.room = Room((node("a", AVX2), node("b", AVX512)))
-    assert settled(world)[0]
+    assert outcome(world)[0]
     world.room = Room((node("a", AVX2),))
     made = dict(world.children)
     world.settle()

@@ -42,24 +42,30 @@ def recorded(name: str) -> dict[str, Any]:
     return obj
 
 
-def look(
-    child: str = "", fixture: str = "", without: str = "", records: dict[tuple[str, str], AppliedRecord] | None = None
+def decided(
+    child: str = "",
+    fixture: str = "",
+    *,
+    live: Any = None,
+    without: str = "",
+    records: dict[tuple[str, str], AppliedRecord] | None = None,
 ) -> Decision:
-    """Decide about the recorded children, one of them replaced by what somebody made of it."""
-    live = {name: recorded(fixture if name == child else name) for name in FILES if name != without}
+    """Decide about the recorded children, one of them replaced by a fixture or an object."""
+    changed = {child: live or recorded(fixture)} if child else {}
+    found = {name: recorded(name) for name in FILES if name != without} | changed
     observed = Observed(
-        service=ServiceFacts.from_object(live["service"]) if "service" in live else None,
-        deployment=DeploymentFacts.from_object(live["deployment"]) if "deployment" in live else None,
-        others=(BUDGET.from_object(live["budget"]),) if "budget" in live else (),
-        revisions=(RevisionFacts.from_object(live["revision"]),) if "revision" in live else (),
+        service=ServiceFacts.from_object(found["service"]) if "service" in found else None,
+        deployment=DeploymentFacts.from_object(found["deployment"]) if "deployment" in found else None,
+        others=(BUDGET.from_object(found["budget"]),) if "budget" in found else (),
+        revisions=(RevisionFacts.from_object(found["revision"]),) if "revision" in found else (),
         applied=records or {},
     )
     return World(an_llmservice(SPEC)).decide(observed)
 
 
 def test_children_with_all_their_defaults_are_as_asked_for() -> None:
-    """The first look of a freshly started operator: no record of what was applied, and yet no write."""
-    assert look().apply == ()
+    """The first pass after a start: no record of what was applied, and yet no write."""
+    assert decided().apply == ()
 
 
 DRIFTS = [
@@ -81,7 +87,7 @@ DRIFTS = [
 
 @pytest.mark.parametrize(("child", "fixture", "reason", "expel"), DRIFTS)
 def test_a_drift_is_put_right(child: str, fixture: str, reason: str, expel: bool) -> None:
-    (apply,) = look(child, fixture).apply
+    (apply,) = decided(child, fixture).apply
     assert apply.kind == recorded(child)["kind"]
     assert reason in apply.reason
     assert apply.expel is expel
@@ -91,7 +97,7 @@ def test_a_drift_is_put_right(child: str, fixture: str, reason: str, expel: bool
 @pytest.mark.parametrize("child", FILES)
 def test_a_deleted_child_is_made_again(child: str) -> None:
     kind = recorded(child)["kind"]
-    (apply, *others) = look(without=child).apply
+    (apply, *others) = decided(without=child).apply
     assert (apply.kind, apply.known_uid) == (kind, None)
     # Without a record the template is today's, and the recorded pods are an earlier operator's.
     assert [other.kind for other in others] == (["Deployment"] if child == "revision" else [])
@@ -102,29 +108,22 @@ def test_what_others_write_into_metadata_stays() -> None:
     live = recorded("metadata-of-others")
     assert "kubectl.kubernetes.io/restartedAt" in live["spec"]["template"]["metadata"]["annotations"]
     assert live["metadata"]["labels"]["cost"] == "1"
-    assert look("deployment", "metadata-of-others").apply == ()
+    assert decided("deployment", "metadata-of-others").apply == ()
 
 
 def test_what_was_tried_once_is_not_tried_again() -> None:
     """A webhook that rewrites our images must not make the two of us write for ever."""
-    live = recorded("image")
-    (apply,) = look("deployment", "image").apply
-    record = AppliedRecord(apply.input_hash, FACTS["Deployment"].from_object(live).managed_hash)
-    assert look("deployment", "image", records={("Deployment", "x"): record}).apply == ()
-    assert look("deployment", "args", records={("Deployment", "x"): record}).apply != ()
+    (apply,) = decided("deployment", "image").apply
+    record = AppliedRecord(apply.input_hash, FACTS["Deployment"].from_object(recorded("image")).managed_hash)
+    assert decided("deployment", "image", records={("Deployment", "x"): record}).apply == ()
+    assert decided("deployment", "args", records={("Deployment", "x"): record}).apply != ()
 
 
 def test_a_field_that_is_no_longer_asked_for_is_applied_away() -> None:
     """Nothing of the manifest is missing in the live object then; only the hash tells."""
-    live = recorded("deployment")
-    live["metadata"]["annotations"][APPLIED_HASH_ANNOTATION] = "of another wish"
-    observed = Observed(
-        service=ServiceFacts.from_object(recorded("service")),
-        deployment=DeploymentFacts.from_object(live),
-        others=(BUDGET.from_object(recorded("budget")),),
-        revisions=(RevisionFacts.from_object(recorded("revision")),),
-    )
-    (apply,) = World(an_llmservice(SPEC), lent={}).decide(observed).apply
+    earlier = recorded("deployment")
+    earlier["metadata"]["annotations"][APPLIED_HASH_ANNOTATION] = "of an earlier manifest"
+    (apply,) = decided("deployment", live=earlier).apply
     assert apply.kind == "Deployment"
 
 

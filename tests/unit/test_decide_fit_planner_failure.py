@@ -1,8 +1,7 @@
-"""A planner that fails on a model keeps no service from starting, and is told about."""
+"""A planner that fails on a model keeps no service from starting, and is reported."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner import memory, remedies
 from llmservice_operator.planner.model import config_json
 
-from tests.unit.fit_world import H100, T4, a_world, fits, kinds, plan
+from tests.unit.decide_world import H100, T4, a_world
 
 
 @pytest.fixture(autouse=True)
@@ -25,63 +24,46 @@ def forgotten() -> Iterator[None]:
         cache.cache_clear()
 
 
-ERRORS = [
-    ZeroDivisionError("division by zero"),
-    OverflowError("too large"),
-    ValueError("no number"),
-    TypeError("not a number"),
-    KeyError("rope_scaling"),
-    IndexError("out of range"),
-    AttributeError("no such thing"),
-    RecursionError("too deep"),
-]
-PLACES = [("the plan", memory, "plan"), ("the configuration", config_json, "read")]
+ERRORS = [cls("x") for cls in (OverflowError, RecursionError, ValueError, TypeError, IndexError, AttributeError)]
+PLACES: list[tuple[Any, str, Exception]] = [(memory, "plan", error) for error in ERRORS]
+PLACES.append((config_json, "read", KeyError("rope_scaling")))
 
 
-@pytest.mark.parametrize(("module", "name"), [row[1:] for row in PLACES], ids=[row[0] for row in PLACES])
-@pytest.mark.parametrize("error", ERRORS, ids=[type(error).__name__ for error in ERRORS])
-def test_it_is_started_without_a_plan(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, module: Any, name: str
-) -> None:
+def failing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, error: BaseException) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr(module, name, fails)
+
+
+@pytest.mark.parametrize(("module", "name", "error"), PLACES, ids=lambda it: getattr(it, "__name__", None) or str(it))
+def test_it_is_started_without_a_plan(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, module: Any, name: str, error: Exception
+) -> None:
+    failing(monkeypatch, module, name, error)
     world = a_world(H100)
-    with caplog.at_level(logging.ERROR):
-        world.settle()
-    assert fits(world) == ("Unknown", "FactsMissing")
-    assert "Deployment" in kinds(world)
-    message = world.conditions()["Fits"]["message"]
-    assert "planner failed on this model" in message
-    assert type(error).__name__ in message
-    assert "spec.model.architecture" in message
-    told = [record for record in caplog.records if "planner failed" in record.message]
-    assert told[0].exc_info is not None
-    before = len(told)
-    with caplog.at_level(logging.ERROR):
-        world.decide()
-    assert len([record for record in caplog.records if "planner failed" in record.message]) == before, "once a question"
+    world.settle()
+    world.decide()
+    assert world.condition("Fits") == ("Unknown", "FactsMissing")
+    assert "Deployment" in world.kinds()
+    for words in ("planner failed on this model", type(error).__name__, "spec.model.architecture"):
+        assert words in world.message("Fits")
+    logged = [record.exc_info for record in caplog.records if "planner failed" in record.message]
+    assert len(logged) == 1, "once a question"
+    assert logged[0] is not None
 
 
-def test_a_verdict_stands_where_only_the_remedies_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise LookupError("nothing")
-
-    monkeypatch.setattr(remedies, "with_remedies", fails)
+def test_a_verdict_stays_where_only_the_remedies_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, remedies, "with_remedies", LookupError("nothing"))
     world = a_world(T4)
     world.settle()
-    assert fits(world) == ("False", "DoesNotFit")
-    assert "remedies" not in plan(world)
-    message = world.conditions()["Fits"]["message"]
-    assert "planner failed" in message
-    assert "was tried" not in message
+    assert world.condition("Fits") == ("False", "DoesNotFit")
+    assert "remedies" not in world.plan
+    assert "planner failed" in world.message("Fits")
+    assert "was tried" not in world.message("Fits")
 
 
 def test_other_errors_are_not_the_planners(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(memory, "plan", fails)
+    failing(monkeypatch, memory, "plan", MemoryError())
     with pytest.raises(MemoryError):
         a_world(H100).settle()

@@ -10,7 +10,8 @@ from llmservice_operator.build.deployment import Strategy
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.planner.room import Holder, NodeRoom, Room, amounts
 
-from tests.unit.decide_world import NOW, World, a_pod, an_llmservice, spec
+from tests.unit.decide_world import NOW, World, a_pod
+from tests.unit.decide_world import serving as rolled_out
 
 Json = dict[str, Any]
 
@@ -30,30 +31,14 @@ def serving(replicas: int = 1, strategy: str | None = None, **sections: Any) -> 
     """Rolled out on node-a."""
     rollout = {} if strategy is None else {"rollout": {"strategy": strategy}}
     sections = {"scaling": {"replicas": replicas}, "fitPolicy": "Ignore"} | rollout | sections
-    world = World(an_llmservice(spec(**sections)))
-    world.settle()
-    world.roll_out()
-    world.settle()
-    return world
+    return rolled_out(**sections)
 
 
 def edited(world: World, room: Room | None = None, **sections: Any) -> Decision:
-    """A change that needs a restart, and the first look at it."""
+    """A change that needs a restart, and the first decision about it."""
     world.room = room if room is not None else world.room
     world.edit(**(sections or {"batching": {"maxNumSeqs": 4}}))
     return world.step()
-
-
-def rollout(world: World) -> Json:
-    told: Json = world.obj["status"]["rollout"]
-    return told
-
-
-def strategy_of(world: World) -> Strategy:
-    found = world.deployment["spec"]["strategy"]
-    if found["type"] == "Recreate":
-        return "Recreate"
-    return "Surge" if found["rollingUpdate"]["maxSurge"] else "Replace"
 
 
 NO_RIGHT = Room(unknown="the operator has no right to list pods in all namespaces")
@@ -85,57 +70,54 @@ def test_auto_goes_by_what_is_free(replicas: int, room: Room, change: Json, stra
     before = world.revision()
     edited(world, room, **change)
     world.settle()
-    assert strategy_of(world) == strategy == rollout(world)["strategy"]
-    assert words in rollout(world)["reason"]
+    assert world.strategy() == strategy == world.rollout["strategy"]
+    assert words in world.rollout["reason"]
     assert world.room_reads == 1
-    assert world.revision() != before == rollout(world)["stableRevision"]
+    assert world.revision() != before == world.rollout["stableRevision"]
 
 
-def test_a_gap_is_told_before_the_deployment_is_changed() -> None:
+def test_a_gap_is_reported_before_the_deployment_is_changed() -> None:
     world = serving(1)
     before = world.revision()
     decision = edited(world, a_room(0))
     assert world.revision() == before
-    assert (rollout(world)["strategy"], decision.requeue_after) == ("Replace", 0.0)
+    assert (world.rollout["strategy"], decision.requeue_after) == ("Replace", 0.0)
     assert [event.reason for event in decision.events if event.type == "Warning"] == ["GapExpected"]
-    told = rollout(world)["reason"]
-    world.room = a_room(1)  # who is told that there will be a gap is not told otherwise a second later
+    reason = world.rollout["reason"]
+    world.room = a_room(1)  # once a gap is announced, a second later there is one
     after = world.step()
-    assert (world.revision() != before, strategy_of(world), rollout(world)["reason"]) == (True, "Replace", told)
+    assert (world.revision() != before, world.strategy(), world.rollout["reason"]) == (True, "Replace", reason)
     assert "GapExpected" not in [event.reason for event in after.events]
     assert world.room_reads == 1
 
 
 @pytest.mark.parametrize("strategy", ["Surge", "Replace", "Recreate"])
-def test_a_strategy_that_is_asked_for_is_not_looked_into(strategy: Strategy) -> None:
+def test_a_strategy_of_the_spec_needs_no_nodes(strategy: Strategy) -> None:
     world = serving(1, strategy)
     edited(world, a_room(0))
     world.settle()
-    assert (strategy_of(world), rollout(world)["strategy"], world.room_reads) == (strategy, strategy, 0)
+    assert (world.strategy(), world.rollout["strategy"], world.room_reads) == (strategy, strategy, 0)
 
 
-def test_a_steady_service_looks_at_no_node_and_keeps_what_it_was_rolled_out_with() -> None:
+def test_a_steady_service_reads_no_node_and_keeps_what_it_was_rolled_out_with() -> None:
     world = serving(2)
     edited(world, a_room(0))
-    world.settle()
-    world.roll_out()
-    world.settle()
-    assert "reason" not in rollout(world)
+    world.serve()
+    assert "reason" not in world.rollout
     world.room, writes = a_room(2), world.status_writes
     world.settle()
-    assert (strategy_of(world), world.room_reads, world.status_writes) == ("Replace", 1, writes)
-    world.edit(scaling={"replicas": 3})
-    world.settle()
-    assert (strategy_of(world), world.room_reads) == ("Replace", 1)
+    assert (world.strategy(), world.room_reads, world.status_writes) == ("Replace", 1, writes)
+    world.change(scaling={"replicas": 3})
+    assert (world.strategy(), world.room_reads) == ("Replace", 1)
     edited(world, batching={"maxNumSeqs": 8})
-    assert (strategy_of(world), world.room_reads) == ("Surge", 2)
+    assert (world.strategy(), world.room_reads) == ("Surge", 2)
 
 
 def test_somebody_elses_strategy_is_put_right_under_auto() -> None:
     world = serving(2)
     world.deployment["spec"]["strategy"] = {"type": "Recreate"}
     world.settle()
-    assert strategy_of(world) == "Surge"
+    assert world.strategy() == "Surge"
 
 
 def test_where_nothing_answers_nothing_is_kept() -> None:
@@ -143,8 +125,8 @@ def test_where_nothing_answers_nothing_is_kept() -> None:
     world.roll_out(ready=0, available=0)
     world.pods = {"x-0": a_pod("x-0", world.revision())}
     edited(world, a_room(0))
-    assert (strategy_of(world), world.room_reads) == ("Replace", 0)
-    assert "No replica answers" in rollout(world)["reason"]
+    assert (world.strategy(), world.room_reads) == ("Replace", 0)
+    assert "No replica answers" in world.rollout["reason"]
 
 
 def test_the_place_of_a_failed_rollout_is_the_next_ones() -> None:
@@ -155,14 +137,14 @@ def test_the_place_of_a_failed_rollout_is_the_next_ones() -> None:
     world.pods["x-new"] = a_pod("x-new", world.revision())
     world.settle()
     edited(world, a_room(0), batching={"maxNumSeqs": 8})
-    assert (strategy_of(world), world.room_reads) == ("Surge", 1)
+    assert (world.strategy(), world.room_reads) == ("Surge", 1)
 
 
 def test_a_pod_that_leaves_makes_room() -> None:
     world = serving(1)
     world.pods["x-old"] = a_pod("x-old", "earlier", deleting=True)
     edited(world, a_room(0))
-    assert strategy_of(world) == "Surge"
+    assert world.strategy() == "Surge"
 
 
 CLAIMS: list[tuple[str, Json, int, Strategy]] = [
@@ -180,7 +162,7 @@ def test_a_cache_that_two_pods_cannot_mount_lets_one_go_first(cache: Json, nodes
     world = serving(2, model=model)
     room = Room(a_room(1).nodes + (a_room(2, name="node-b").nodes if nodes == 2 else ()))
     edited(world, room)
-    assert strategy_of(world) == strategy
+    assert world.strategy() == strategy
 
 
 def surging(replicas: int = 1, strategy: str | None = None, lack: str | None = LACK) -> World:
@@ -201,40 +183,34 @@ def later(world: World, seconds: float) -> Decision:
     return world.step()
 
 
-def test_a_surge_pod_without_a_gpu_waits_and_says_so() -> None:
+def test_a_surge_pod_without_a_gpu_waits_and_stalls_at_the_deadline_of_the_rollout() -> None:
     world = surging(strategy="Surge")
     later(world, 10_000)
-    conditions = world.conditions()
-    assert (conditions["Ready"]["reason"], conditions["Available"]["status"]) == ("WaitingForGPU", "True")
-    assert "waits for 1 x nvidia.com/gpu" in conditions["Ready"]["message"]
-    assert "Reconciling" in conditions
-    assert strategy_of(world) == "Surge"
-
-
-def test_a_surge_pod_that_waits_longer_than_a_rollout_may_take_is_stalled() -> None:
-    world = surging(strategy="Surge")
+    assert (world.condition("Ready")[1], world.condition("Available")[0]) == ("WaitingForGPU", "True")
+    assert "waits for 1 x nvidia.com/gpu" in world.message("Ready")
+    assert "Reconciling" in world.conditions()
+    assert world.strategy() == "Surge"
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
     world.deployment["status"]["conditions"] = [late]
     world.settle()
-    conditions = world.conditions()
-    assert rollout(world)["failedRevision"] == world.revision()
-    assert (conditions["Stalled"]["reason"], conditions["Available"]["status"]) == ("WaitingForGPU", "True")
-    assert "Reconciling" not in conditions
+    assert world.rollout["failedRevision"] == world.revision()
+    assert (world.condition("Stalled")[1], world.condition("Available")[0]) == ("WaitingForGPU", "True")
+    assert "Reconciling" not in world.conditions()
 
 
-def test_after_the_deadline_an_old_pod_goes_first_and_that_is_said_before() -> None:
+def test_after_the_deadline_an_old_pod_goes_first_and_that_is_reported_before() -> None:
     world = surging()
-    assert world.conditions()["Ready"]["reason"] == "WaitingForGPU"
+    assert world.condition("Ready")[1] == "WaitingForGPU"
     waiting = later(world, 30)
-    assert (strategy_of(world), waiting.is_steady, waiting.requeue_after) == ("Surge", True, 60.0)
+    assert (world.strategy(), waiting.is_steady, waiting.requeue_after) == ("Surge", True, 60.0)
     assert later(world, 119).is_steady
-    told = later(world, 120)
-    assert [event.reason for event in told.events if event.type == "Warning"] == ["SurgeFellBack"]
-    assert (strategy_of(world), rollout(world)["strategy"]) == ("Surge", "Replace")
-    assert "found no room for 120 s" in rollout(world)["reason"]
-    assert "nothing answers" in rollout(world)["reason"]
+    overdue = later(world, 120)
+    assert [event.reason for event in overdue.events if event.type == "Warning"] == ["SurgeFellBack"]
+    assert (world.strategy(), world.rollout["strategy"]) == ("Surge", "Replace")
+    assert "found no room for 120 s" in world.rollout["reason"]
+    assert "nothing answers" in world.rollout["reason"]
     later(world, 120)
-    assert strategy_of(world) == "Replace"
+    assert world.strategy() == "Replace"
     world.settle()
     assert world.step().is_steady
 
@@ -250,8 +226,8 @@ def test_a_change_waits_while_the_nodes_cannot_be_seen_and_the_status_says_so() 
     decision = world.step()
     assert decision.requeue_after == 5.0
     assert world.revision() == before
-    assert "could not be listed" in world.conditions()["Reconciling"]["message"]
-    assert world.obj["status"]["observedGeneration"] == world.obj["metadata"]["generation"]
+    assert "could not be listed" in world.message("Reconciling")
+    assert world.status["observedGeneration"] == world.obj["metadata"]["generation"]
     world.settle()
     assert world.step().is_steady, "nothing is written for each look"
     world.room = a_room(1)
@@ -259,19 +235,16 @@ def test_a_change_waits_while_the_nodes_cannot_be_seen_and_the_status_says_so() 
     assert world.revision() != before
 
 
-def test_nothing_is_given_up_by_nodes_that_nobody_saw() -> None:
+def test_nothing_is_given_up_by_nodes_that_nobody_saw_or_while_paused() -> None:
     world = surging()
     world.room = NOT_SEEN
     assert later(world, 600).requeue_after == 5.0
-    assert (strategy_of(world), rollout(world)["strategy"]) == ("Surge", "Surge")
-
-
-def test_a_paused_service_says_nothing_of_a_way_that_it_does_not_go() -> None:
-    world = surging()
-    world.obj["spec"].setdefault("paused", True)
-    later(world, 1)
-    assert later(world, 600).is_steady
-    assert (strategy_of(world), rollout(world)["strategy"]) == ("Surge", "Surge")
+    assert (world.strategy(), world.rollout["strategy"]) == ("Surge", "Surge")
+    world.room = a_room(0)
+    world.obj["spec"]["paused"] = True
+    later(world, 601)
+    assert later(world, 900).is_steady
+    assert (world.strategy(), world.rollout["strategy"]) == ("Surge", "Surge")
 
 
 TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}."
@@ -299,7 +272,7 @@ def test_an_old_pod_is_given_up_only_for_one_that_its_place_is_enough_for(
     world = surging(2, lack=lack)
     world.room, world.now = room, NOW + timedelta(seconds=seconds)
     world.settle()
-    assert strategy_of(world) == ("Replace" if falls else "Surge")
+    assert world.strategy() == ("Replace" if falls else "Surge")
 
 
 def test_a_quota_is_a_lack_of_room_too() -> None:
@@ -311,13 +284,13 @@ def test_a_quota_is_a_lack_of_room_too() -> None:
     world.room = a_room(0)
     assert world.step().requeue_after == 120.0, "nobody else wakes it"
     world.settle()
-    assert world.obj["status"]["failure"]["reason"] == "QuotaExceeded"
+    assert world.status["failure"]["reason"] == "QuotaExceeded"
     world.now = NOW + timedelta(seconds=120)
     world.settle()
-    assert (strategy_of(world), rollout(world)["strategy"]) == ("Replace", "Replace")
+    assert (world.strategy(), world.rollout["strategy"]) == ("Replace", "Replace")
 
 
-def test_a_reason_outlives_the_second_look_after_the_deployment_was_applied() -> None:
+def test_a_reason_outlives_the_second_decision_after_the_deployment_was_applied() -> None:
     """The status is written after the children, from a decision that finds the new template in already."""
     world = serving(2)
     world.edit(batching={"maxNumSeqs": 4})
@@ -326,8 +299,8 @@ def test_a_reason_outlives_the_second_look_after_the_deployment_was_applied() ->
         world._apply(apply.manifest)
     world.begun = begun.begun
     world.step()
-    assert "There is room" not in rollout(world)["reason"]
-    assert rollout(world)["reason"] == (begun.begun or ("", ""))[1]
+    assert "There is room" not in world.rollout["reason"]
+    assert world.rollout["reason"] == (begun.begun or ("", ""))[1]
 
 
 def test_a_pod_that_lost_its_node_while_nothing_is_rolled_out_changes_no_strategy() -> None:
@@ -336,11 +309,11 @@ def test_a_pod_that_lost_its_node_while_nothing_is_rolled_out_changes_no_strateg
     world.roll_out(ready=1, available=1)
     world.now = NOW + timedelta(days=1)
     world.settle()
-    assert strategy_of(world) == "Surge"
+    assert world.strategy() == "Surge"
 
 
 def test_an_edit_that_is_taken_back_keeps_what_still_serves() -> None:
-    """Its pods are all there: nothing is to be told first, though the new pod took the last GPU."""
+    """Its pods are all there: nothing is to be reported first, though the new pod took the last GPU."""
     world = serving(1)
     before = world.revision()
     edited(world, a_room(1))
@@ -348,11 +321,11 @@ def test_an_edit_that_is_taken_back_keeps_what_still_serves() -> None:
     world.pods["x-new"] = a_pod("x-new", world.revision())
     world.settle()
     edited(world, a_room(0), batching={})
-    assert (world.revision(), strategy_of(world)) == (before, "Surge")
+    assert (world.revision(), world.strategy()) == (before, "Surge")
 
 
-def test_the_way_back_to_a_revision_that_was_rolled_out_is_told_first_and_then_gone() -> None:
-    """It is not new, and what is told first has to be in the status: else it would be told for ever."""
+def test_a_gap_on_the_return_to_a_revision_that_was_rolled_out_is_reported_first() -> None:
+    """It is not new, and what is reported first has to be in the status: else it would be reported for ever."""
     world = serving(1)
     before = world.revision()
     edited(world, a_room(0))
@@ -360,13 +333,13 @@ def test_the_way_back_to_a_revision_that_was_rolled_out_is_told_first_and_then_g
     world.roll_out(updated=1)
     world.pods = {"x-1": a_pod("x-1", world.revision(), ready=True)}
     edited(world, batching={})
-    assert "nothing answers" in rollout(world)["reason"]
-    assert rollout(world)["stableRevision"] == before
+    assert "nothing answers" in world.rollout["reason"]
+    assert world.rollout["stableRevision"] == before
     world.settle()
-    assert (world.revision(), strategy_of(world)) == (before, "Replace")
+    assert (world.revision(), world.strategy()) == (before, "Replace")
     world.roll_out()
     world.settle()
-    assert "reason" not in rollout(world)
+    assert "reason" not in world.rollout
 
 
 def test_a_record_of_another_resource_than_the_specs_can_be_returned_to() -> None:
@@ -376,9 +349,8 @@ def test_a_record_of_another_resource_than_the_specs_can_be_returned_to() -> Non
     edited(world, a_room(1), accelerator={"type": "nvidia"})
     world.settle()
     world.roll_out()
-    for (kind, _), child in world.children.items():
-        if kind == "ControllerRevision":
-            child["data"]["chosen"].pop("spec")
+    for record in world.of_kind("ControllerRevision"):
+        record["data"]["chosen"].pop("spec")
     edited(world, a_room(1), rollout={"pinnedRevision": before})
     world.settle()
     assert world.revision() == before

@@ -1,4 +1,4 @@
-"""After an upgrade of the operator: what runs is told and kept up as it was recorded, whatever today's tables say."""
+"""After an upgrade of the operator: what runs is reported and maintained as recorded, whatever the new tables say."""
 
 from __future__ import annotations
 
@@ -26,60 +26,47 @@ OWN_IMAGE: Json = {"runtime": {"image": V31}}
 FACTS = {"uri": "hf://a/b", "architecture": {"numAttentionHeads": 28, "numKeyValueHeads": 4}}
 
 
-def serving(settings: Settings = SETTINGS, **sections: Any) -> World:
+def installed(settings: Settings = SETTINGS, **sections: Any) -> World:
     """Rolled out by the operator as it was."""
     world = World(obj=an_llmservice(spec(**sections)), settings=settings)
-    world.settle()
-    world.roll_out()
-    world.settle()
-    assert world.conditions()["Ready"]["status"] == "True"
+    world.serve()
+    assert world.condition("Ready")[0] == "True"
     return world
-
-
-def effective(world: World) -> Json:
-    told: Json = world.obj["status"]["effective"]
-    return told
-
-
-def rollout(world: World) -> Json:
-    told: Json = world.obj["status"]["rollout"]
-    return told
 
 
 def upgraded(world: World, **settings: Any) -> None:
     """The next version acts: the same settings are another object at least."""
     world.settings = replace(world.settings, operator_image="llmservice-operator:2", **settings)
-    before = world.deployment["spec"]["template"]
+    before = world.template
     world.settle()
-    assert world.deployment["spec"]["template"] == before
-    assert rollout(world)["updatePending"] is True
+    assert world.template == before
+    assert world.rollout["updatePending"] is True
 
 
 def test_the_status_names_the_version_that_runs() -> None:
-    world = serving(replace(SETTINGS, default_gpu_image=V31))
+    world = installed(replace(SETTINGS, default_gpu_image=V31))
     upgraded(world, default_gpu_image="vllm/vllm-openai:v0.32.0")
-    assert effective(world)["runtime"] | {"image": V31, "version": "0.31.0"} == effective(world)["runtime"]
-    world.obj["metadata"]["annotations"] = {UPDATE_REQUESTED_ANNOTATION: "now"}
-    world.settle()
-    assert effective(world)["runtime"]["version"] == "0.32.0"
+    assert (
+        world.status["effective"]["runtime"] | {"image": V31, "version": "0.31.0"}
+        == world.status["effective"]["runtime"]
+    )
+    world.request_update()
+    assert world.status["effective"]["runtime"]["version"] == "0.32.0"
 
 
 def test_variables_that_a_release_adds_restart_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
         before.setattr(environment, "_no_code_from_files", lambda spec: {})
-        world = serving()
+        world = installed()
     upgraded(world)
-    names = {item["name"] for item in world.deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
-    assert "PYTHONNOUSERSITE" not in names
-    world.obj["metadata"]["annotations"] = {UPDATE_REQUESTED_ANNOTATION: "now"}
-    world.settle()
-    names = {item["name"] for item in world.deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
-    assert "PYTHONNOUSERSITE" in names
+    assert "PYTHONNOUSERSITE" not in json.dumps(world.template["spec"]["containers"][0]["env"])
+    world.request_update()
+    assert "PYTHONNOUSERSITE" in json.dumps(world.template["spec"]["containers"][0]["env"])
 
 
 def of_long_ago(**sections: Any) -> World:
     """Made by a release that took a vLLM that this one has no tables of."""
-    world = serving(replace(SETTINGS, default_gpu_image=V31), **sections)
+    world = installed(replace(SETTINGS, default_gpu_image=V31), **sections)
     for where, child in world.children.items():
         world.children[where] = json.loads(json.dumps(child).replace("0.31.0", "0.20.0"))
     world.settle()
@@ -87,39 +74,36 @@ def of_long_ago(**sections: Any) -> World:
 
 
 def test_a_drain_time_that_waits_is_not_in_force() -> None:
-    world = serving(drain={"timeoutSeconds": 30})
-    world.edit(drain={"timeoutSeconds": 60})
-    world.settle()
-    assert effective(world)["drain"] == {"timeoutSeconds": 30}
-    assert rollout(world)["updatePending"] is True
+    world = installed(drain={"timeoutSeconds": 30})
+    world.change(drain={"timeoutSeconds": 60})
+    assert world.status["effective"]["drain"] == {"timeoutSeconds": 30}
+    assert world.rollout["updatePending"] is True
 
 
-def test_a_record_without_what_was_chosen_tells_as_much() -> None:
-    world = serving(replace(SETTINGS, default_gpu_image=V31))
-    (record,) = (child for (kind, _), child in world.children.items() if kind == "ControllerRevision")
+def test_without_what_was_chosen_the_template_shows_the_version() -> None:
+    world = installed(replace(SETTINGS, default_gpu_image=V31))
+    (record,) = world.of_kind("ControllerRevision")
     record["data"]["chosen"] = {}
     upgraded(world, default_gpu_image="vllm/vllm-openai:v0.32.0")
-    assert effective(world)["runtime"]["version"] == "0.31.0"
+    assert world.status["effective"]["runtime"]["version"] == "0.31.0"
     assert record["data"]["chosen"] == {}
 
 
 def test_facts_that_are_read_later_are_planned_for_the_version_that_runs() -> None:
     model = {"uri": "hf://a/b"}
     world = of_long_ago(model=model, accelerator={"products": ["NVIDIA-L4"]})
-    world.edit(model=model | {"architecture": {"vocabSize": QWEN_7B["vocab_size"] // 2}})
-    world.settle()
-    plan = world.obj["status"]["plan"]["perGPU"]
+    world.change(model=model | {"architecture": {"vocabSize": QWEN_7B["vocab_size"] // 2}})
+    plan = world.plan["perGPU"]
     without_graphs = plan["budgetGiB"] - plan["weightsGiB"] - plan["nonTorchGiB"] - plan["activationGiB"]
     assert plan["graphGiB"] > 0.1
     assert plan["kvCacheGiB"] == pytest.approx(without_graphs, abs=0.02)  # from 0.32 on graphs are taken out too
 
 
-def test_what_would_help_is_told_of_a_version_that_is_not_known() -> None:
+def test_remedies_are_found_for_a_version_that_is_not_known() -> None:
     model = {"uri": "hf://a/b"}
     world = of_long_ago(model=model, accelerator={"products": ["NVIDIA-L4"]})
-    world.edit(model=model | {"architecture": {"numHiddenLayers": 2 * QWEN_7B["num_hidden_layers"]}})
-    world.settle()
-    plan = world.obj["status"]["plan"]
+    world.change(model=model | {"architecture": {"numHiddenLayers": 2 * QWEN_7B["num_hidden_layers"]}})
+    plan = world.plan
     assert plan["verdict"] == "DoesNotFit"
     assert plan["remedies"]
 
@@ -140,17 +124,13 @@ def another_flag_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "problems", problems)
 
 
-def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings say it."""
-
-
 Tables = Callable[[pytest.MonkeyPatch], None]
 TABLES: dict[str, tuple[Tables, Json, Json, str]] = {
     "a version that is not known any more": (no_version, OWN_IMAGE, {}, "spec.runtime.version"),
     "a combination that is refused now": (another_row, {}, {}, "spec.precision.kvCache"),
     "a flag that is not known any more": (another_flag_table, {}, {}, "spec.runtime.extraArgs"),
     "an accelerator without an image": (
-        nothing,
+        lambda _: None,
         {"accelerator": {"type": "cpu"}, "fitPolicy": "Warn"},
         {"default_cpu_image": None},
         "spec.runtime.image",
@@ -162,47 +142,34 @@ TABLES: dict[str, tuple[Tables, Json, Json, str]] = {
 def outdated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[World, str]:
     """A service that serves, under an operator that would refuse it; and the field that it names."""
     change, sections, settings, field = request.param
-    world = serving(replace(SETTINGS, default_cpu_image="vllm-cpu:v0.32.0"), **sections)
+    world = installed(replace(SETTINGS, default_cpu_image="vllm-cpu:v0.32.0"), **sections)
     change(monkeypatch)
     upgraded(world, **settings)
     return world, field
 
 
-def test_it_stays_ready_and_says_what_keeps_an_update_back(outdated: tuple[World, str]) -> None:
+def test_it_stays_ready_is_scaled_and_repaired_and_says_what_keeps_an_update_back(outdated: tuple[World, str]) -> None:
     world, field = outdated
-    conditions = world.conditions()
-    assert {name: conditions[name]["status"] for name in ("Accepted", "Ready")} == {"Accepted": "True", "Ready": "True"}
-    assert "Stalled" not in conditions
-    assert rollout(world)["updateBlocked"].startswith(field)
-
-
-def test_it_is_scaled(outdated: tuple[World, str]) -> None:
-    world, _ = outdated
-    template = world.deployment["spec"]["template"]
-    world.edit(scaling={"replicas": 3})
-    world.settle()
-    assert world.deployment["spec"]["replicas"] == 3
-    assert world.deployment["spec"]["template"] == template
+    template = world.template
+    assert (world.condition("Accepted")[0], world.condition("Ready")[0]) == ("True", "True")
+    assert "Stalled" not in world.conditions()
+    assert world.rollout["updateBlocked"].startswith(field)
+    del world.children["Service", "x"]
+    world.change(scaling={"replicas": 3})
+    assert ("Service", "x") in world.children
+    assert (world.deployment["spec"]["replicas"], world.template) == (3, template)
     world.roll_out()
     world.settle()
-    assert world.conditions()["Ready"]["status"] == "True"
-
-
-def test_it_is_repaired(outdated: tuple[World, str]) -> None:
-    world, _ = outdated
-    del world.children["Service", "x"]
-    world.settle()
-    assert ("Service", "x") in world.children
+    assert world.condition("Ready")[0] == "True"
 
 
 def test_an_update_that_is_asked_for_is_refused_and_what_runs_is_kept_up(outdated: tuple[World, str]) -> None:
     world, field = outdated
-    template = world.deployment["spec"]["template"]
+    template = world.template
     world.obj["metadata"]["annotations"] = {UPDATE_REQUESTED_ANNOTATION: "now"}
-    world.edit(scaling={"replicas": 2})
-    world.settle()
+    world.change(scaling={"replicas": 2})
     assert world.deployment["spec"]["replicas"] == 2
-    assert world.deployment["spec"]["template"] == template
+    assert world.template == template
     conditions = world.conditions()
     assert conditions["Ready"]["status"] == "False"
     assert conditions["Stalled"]["message"].startswith(field)
@@ -210,30 +177,28 @@ def test_an_update_that_is_asked_for_is_refused_and_what_runs_is_kept_up(outdate
 
 def test_an_edit_that_needs_a_restart_is_refused(outdated: tuple[World, str]) -> None:
     world, field = outdated
-    template = world.deployment["spec"]["template"]
-    world.edit(batching={"maxNumSeqs": 7})
-    world.settle()
-    assert world.deployment["spec"]["template"] == template
-    assert world.conditions()["Accepted"]["message"].startswith(field)
+    template = world.template
+    world.change(batching={"maxNumSeqs": 7})
+    assert world.template == template
+    assert world.message("Accepted").startswith(field)
 
 
 def test_what_is_known_again_is_blocked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = serving(**OWN_IMAGE)
+    world = installed(**OWN_IMAGE)
     with monkeypatch.context() as patch:
         no_version(patch)
         upgraded(world)
-        assert "updateBlocked" in rollout(world)
+        assert "updateBlocked" in world.rollout
     upgraded(world, default_amd_image="any")
-    assert "updateBlocked" not in rollout(world)
+    assert "updateBlocked" not in world.rollout
 
 
 def test_a_wrong_fact_about_the_model_that_runs_restarts_and_stops_nothing() -> None:
-    world = serving(model=FACTS, parallelism={"tensorParallelSize": 4})
+    world = installed(model=FACTS, parallelism={"tensorParallelSize": 4})
     wrong = FACTS | {"architecture": {"numAttentionHeads": 30, "numKeyValueHeads": 30}}
-    world.edit(model=wrong, scaling={"replicas": 2})
-    world.settle()
+    world.change(model=wrong, scaling={"replicas": 2})
     assert world.deployment["spec"]["replicas"] == 2
-    assert rollout(world)["updateBlocked"].startswith("spec.parallelism.tensorParallelSize")
+    assert world.rollout["updateBlocked"].startswith("spec.parallelism.tensorParallelSize")
 
 
 def without_fetch_container(template: Json) -> None:
@@ -247,26 +212,25 @@ def without_fetch_container(template: Json) -> None:
     server["args"] = [text.replace("/llmservice/fetch/", "/llmservice/run/") for text in server["args"]]
 
 
-def containers(template: Json) -> list[str]:
-    return [container["name"] for container in template["spec"]["initContainers"]]
+def containers(world: World) -> list[str]:
+    return [container["name"] for container in world.template["spec"]["initContainers"]]
 
 
-def test_pods_that_fetch_in_the_server_run_on_and_are_told_of_until_the_spec_changes() -> None:
-    world = serving()
-    (record,) = (child for (kind, _), child in world.children.items() if kind == "ControllerRevision")
-    for template in (record["data"]["template"], world.deployment["spec"]["template"]):
+def test_pods_that_fetch_in_the_server_run_on_and_are_reported_until_the_spec_changes() -> None:
+    world = installed()
+    (record,) = world.of_kind("ControllerRevision")
+    for template in (record["data"]["template"], world.template):
         without_fetch_container(template)
     upgraded(world)
-    assert containers(world.deployment["spec"]["template"]) == ["runtime"]
+    assert containers(world) == ["runtime"]
 
     transfer = Transfer("model", TransferStep.DOWNLOADING, 50, 100, 5.0)
     world.pods = {"x-0": a_pod("x-0", world.revision(), address="10.0.0.1")}
     world.reports = {"x-0": Report("uid-x-0", 0, State(Phase.FETCHING, transfer=transfer))}
     world.roll_out(replicas=1, updated=1, ready=0, available=0)
     world.settle()
-    assert world.obj["status"]["progress"]["percent"] == 50
-    assert containers(world.deployment["spec"]["template"]) == ["runtime"]
+    assert world.status["progress"]["percent"] == 50
+    assert containers(world) == ["runtime"]
 
-    world.edit(batching={"maxNumSeqs": 8})
-    world.settle()
-    assert containers(world.deployment["spec"]["template"]) == ["runtime", "fetch"]
+    world.change(batching={"maxNumSeqs": 8})
+    assert containers(world) == ["runtime", "fetch"]

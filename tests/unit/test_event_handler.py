@@ -38,27 +38,21 @@ def test_which_changes_are_queued_at_once(resource: Resource, is_at_once: bool) 
     handler.deleted(resource, an_object(resource, 2))
     handler.updated(resource, an_object(resource, 3))
     handler.listed(resource, None, {}, "4")
-    told, not_told = (changed, children_changed) if is_at_once else (children_changed, changed)
-    assert (told, not_told) == ([CHAT] * 4, [])
+    assert (changed, children_changed) == (([CHAT] * 4, []) if is_at_once else ([], [CHAT] * 4))
 
 
-def strange(resource: Resource, version: int, service: str = "chat") -> dict[str, Any]:
-    """None that can be read."""
+def unreadable(resource: Resource, version: int, service: str = "chat") -> dict[str, Any]:
+    """None that can be projected."""
     made = an_object(resource, version)
     metadata = {**made["metadata"], "labels": {"llmservice.dev/service": service}, "ownerReferences": 7}
     return {**made, "metadata": metadata}
 
 
-def an_event_handler() -> tuple[EventHandler, InternalErrors, list[Key]]:
-    changed: list[Key] = []
+def test_what_could_not_be_read_leaves_no_error_once_it_is_gone_or_given_to_another_service() -> None:
+    """Its deletion was missed; the cache never had it, so that nothing else shows it."""
     errors = InternalErrors()
-    return EventHandler(Cache(PROJECTIONS), changed.append, changed.append, errors), errors, changed
-
-
-def test_what_could_not_be_read_and_is_in_no_list_any_more_leaves_no_error() -> None:
-    """Its deletion was missed; the cache never had it, so that nothing else tells of it."""
-    handler, errors, _ = an_event_handler()
-    handler.updated(DEPLOYMENT, strange(DEPLOYMENT, 5))
+    handler = EventHandler(Cache(PROJECTIONS), lambda _: None, lambda _: None, errors)
+    handler.updated(DEPLOYMENT, unreadable(DEPLOYMENT, 5))
     handler.listed(DEPLOYMENT, "another", {}, "9")
     handler.listed(POD, None, {}, "9")
     handler.listed(DEPLOYMENT, None, {}, "4")
@@ -67,12 +61,8 @@ def test_what_could_not_be_read_and_is_in_no_list_any_more_leaves_no_error() -> 
     assert errors.degraded(CHAT), "it is still there"
     handler.listed(DEPLOYMENT, None, {("ns", "chat"): "v"}, "9")
     assert (errors.degraded(CHAT), errors._open) == ("", {})
-
-
-def test_what_could_not_be_read_and_is_given_to_another_service_leaves_no_error_with_the_first() -> None:
-    handler, errors, _ = an_event_handler()
-    handler.updated(DEPLOYMENT, strange(DEPLOYMENT, 5, "first"))
-    handler.updated(DEPLOYMENT, strange(DEPLOYMENT, 6, "second"))
+    handler.updated(DEPLOYMENT, unreadable(DEPLOYMENT, 5, "first"))
+    handler.updated(DEPLOYMENT, unreadable(DEPLOYMENT, 6, "second"))
     assert [bool(errors.degraded(Key("ns", name))) for name in ("first", "second")] == [False, True]
     handler.deleted(DEPLOYMENT, an_object(DEPLOYMENT, 7))
     assert errors._open == {}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -63,7 +64,7 @@ class Process:
         os.close(in_work._file._descriptor)
 
 
-async def test_a_process_that_ends_in_order_leaves_no_suspects(tmp_path: Path) -> None:
+async def test_what_was_in_work_at_a_death_is_suspected_and_nothing_after_an_orderly_end(tmp_path: Path) -> None:
     process = Process(tmp_path)
     in_work = process.start()
     async with in_work.during(RECONCILE, A):
@@ -71,12 +72,11 @@ async def test_a_process_that_ends_in_order_leaves_no_suspects(tmp_path: Path) -
     await in_work.during(RECONCILE, B).__aenter__()
     in_work.close()
     assert process.start().suspects == set()
-
-
-async def test_what_was_in_work_at_a_death_is_suspected_and_nothing_else(tmp_path: Path) -> None:
-    process = Process(tmp_path)
     await process.die_with((RECONCILE, A), (STATE, B))
-    assert set(process.start().suspects) == {Work(RECONCILE, *A), Work(STATE, *B)}
+    in_work = process.start()
+    assert set(in_work.suspects) == {Work(RECONCILE, *A), Work(STATE, *B)}
+    in_work.begin({B})
+    assert set(in_work.suspects) == {Work(STATE, *B)}, "services that are gone are forgotten"
 
 
 @pytest.mark.parametrize(
@@ -136,36 +136,21 @@ async def test_a_change_has_it_tried_again(change: str, tmp_path: Path) -> None:
         assert not in_work.quarantined(A)
 
 
-async def test_services_that_are_gone_are_forgotten(tmp_path: Path) -> None:
-    process = Process(tmp_path)
-    await process.die_with((RECONCILE, A), (RECONCILE, B))
-    in_work = process.start()
-    in_work.begin({B})
-    assert set(in_work.suspects) == {Work(RECONCILE, *B)}
-
-
 async def test_suspects_wait_for_everything_else_but_not_for_ever(tmp_path: Path) -> None:
     process = Process(tmp_path)
     await process.die_with((RECONCILE, A), (RECONCILE, B))
+    await process.die_with((RECONCILE, A))
     in_work = process.start()
     waits = True
     in_work.others_wait = lambda: waits
     assert in_work.may_begin(RECONCILE, C)
     assert in_work.may_begin(STATE, A), "what it was not doing is not suspected"
-    assert not in_work.may_begin(RECONCILE, A)
+    assert not in_work.may_begin(RECONCILE, B)
     process.now += LAST_FOR
-    assert in_work.may_begin(RECONCILE, A)
+    assert in_work.may_begin(RECONCILE, B)
     process.now -= LAST_FOR
     waits = False
-    assert in_work.may_begin(RECONCILE, A)
-
-
-async def test_the_most_suspect_comes_last_of_all(tmp_path: Path) -> None:
-    process = Process(tmp_path)
-    await process.die_with((RECONCILE, A), (RECONCILE, B))
-    await process.die_with((RECONCILE, A))
-    in_work = process.start()
-    assert (in_work.may_begin(RECONCILE, A), in_work.may_begin(RECONCILE, B)) == (False, True)
+    assert (in_work.may_begin(RECONCILE, A), in_work.may_begin(RECONCILE, B)) == (False, True), "the most suspect last"
     async with in_work.during(RECONCILE, B):
         pass
     assert in_work.may_begin(RECONCILE, A)
@@ -259,36 +244,26 @@ async def test_a_suspect_that_is_never_tried_again_is_none_after_an_hour(tmp_pat
     assert not process.start().quarantined(A)
 
 
-@pytest.mark.parametrize("folder", ["a file", "read-only"])
-def test_a_folder_that_cannot_be_written_stops_nothing(folder: str, tmp_path: Path) -> None:
+async def test_without_a_folder_that_can_be_written_nothing_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("")
-    in_work = InWork.of(path if folder == "a file" else Path("/proc/nothing"), "1")
-    assert not in_work.quarantined(A)
+    for in_work in (InWork.of(path, "1"), InWork.of(Path("/proc/nothing"), "1"), InWork()):
+        async with in_work.during(RECONCILE, A):
+            assert in_work.may_begin(RECONCILE, A)
+        assert not in_work.quarantined(A)
+        in_work.close()
 
 
-async def test_without_a_folder_nothing_is_recorded() -> None:
-    in_work = InWork()
-    async with in_work.during(RECONCILE, A):
-        assert in_work.may_begin(RECONCILE, A)
-    in_work.close()
+ENTRY = b'"namespace":"n","name":"a","uid":"u"'
+DAMAGED = [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"null", b'{"version":"1","suspects":[{}]}']
+DAMAGED += [
+    b'{"version":"1","suspects":[{"activity":"%s",%s,"generation":%s}]}' % (activity, ENTRY, generation)
+    for activity, generation in ((b"reconcile", b"1e999"), (b"reconcile", b"-1"), (b"x", b"1"))
+]
+DAMAGED.append(orjson.dumps({"version": "1", "suspects": [], "x": "y" * 100_000}))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"{",
-        b"[" * 100_000,
-        b"\xff\xfe",
-        b"null",
-        b'{"version":"1","suspects":[{}]}',
-        b'{"version":"1","suspects":[{"activity":"reconcile","namespace":"n","name":"a","uid":"u","generation":1e999}]}',
-        b'{"version":"1","suspects":[{"activity":"reconcile","namespace":"n","name":"a","uid":"u","generation":-1}]}',
-        b'{"version":"1","suspects":[{"activity":"x","namespace":"n","name":"a","uid":"u","generation":1}]}',
-        orjson.dumps({"version": "1", "suspects": [], "x": "y" * 100_000}),
-    ],
-)
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_file_is_an_empty_one_with_a_log_line(
     text: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,56 +291,71 @@ def test_the_longest_names_fit(tmp_path: Path) -> None:
     assert death.in_work == ((work, Suspect("u" * 36, 2**62)),)
 
 
-# With a process that really dies.
+# With processes that really die.
 
 
-def live(folder: Path, count: int, doomed: str, *generations: str, version: str = "1") -> tuple[int, list[list[str]]]:
-    """One process: how it ended, and what it did until then."""
-    events = folder / "events"
-    events.write_text("")
-    words = [sys.executable, "-m", "tests.unit.doomed_world", str(folder / "state"), version, str(count), str(events)]
-    environment = {**os.environ, "DOOMED": doomed}
-    done = subprocess.run([*words, *generations], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode in (0, 1, -signal.SIGKILL), done.stderr
-    return done.returncode, [line.split() for line in events.read_text().splitlines()]
+class Lives:
+    """Processes on one record; each life is one of them."""
+
+    def __init__(self, folder: Path, server: subprocess.Popen[str]) -> None:
+        self.folder, self._server = folder, server
+
+    def live(self, count: int, *crashing: str, how: str = "kill", **generations: int) -> tuple[int, list[list[str]]]:
+        """How one ended, and what it did until then."""
+        events = self.folder / "events"
+        events.write_text("")
+        named = {name.replace("_", "-"): generation for name, generation in generations.items()}
+        asked = [str(self.folder / "state"), count, crashing, how, str(events), named]
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(asked) + "\n")
+        self._server.stdin.flush()
+        code = int(self._server.stdout.readline())
+        assert code in (0, 1, -signal.SIGKILL)
+        return code, [line.split() for line in events.read_text().splitlines()]
 
 
-def test_a_service_that_takes_the_process_is_set_aside_and_the_others_go_on(tmp_path: Path) -> None:
-    lives = []
-    for _ in range(LIVES):
-        code, events = live(tmp_path, 20, "service-3:kill")
-        lives.append(events)
-        if code == 0:
-            break
-    else:
-        pytest.fail(f"{LIVES} processes died")
-    assert len(lives) == 1 + 1 + DEATHS, "one death in company, and then alone"
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    command = [sys.executable, "-m", "tests.unit.crashing_worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield Lives(tmp_path, server)
+        server.communicate(timeout=60)
+
+
+def named(events: list[list[str]], what: str) -> set[str]:
+    """The services of the events that begin or end with this word."""
+    return {event[1] for event in events if what in (event[0], event[-1])}
+
+
+def test_a_service_that_takes_the_process_is_set_aside_and_the_others_go_on(lives: Lives) -> None:
+    each: list[tuple[int, list[list[str]]]] = []
+    while not each or (each[-1][0] != 0 and len(each) < LIVES):
+        each.append(lives.live(20, "service-3"))
+    assert [code for code, _ in each[-2:]] == [-signal.SIGKILL, 0]
+    assert len(each) == 1 + 1 + DEATHS, "one death in company, and then alone"
     everybody = {f"service-{number}" for number in range(20)}
-    for events in lives[1:-1]:
+    for _, events in each[1:-1]:
         assert events[-1] == ["try", "service-3"], "it comes last, and takes nobody with it"
-    for number, events in enumerate(lives[1:], 1):
-        done = {event[1] for event in events if event[0] == "done"}
-        innocent = set() if number > 1 else {event[1] for event in lives[0] if event[0] == "try"}
-        assert done | innocent >= everybody - {"service-3"}, "the others are all reconciled before it is tried again"
-    set_aside = {event[1] for events in lives for event in events if event[-1] == "Quarantined"}
-    assert set_aside == {"service-3"}
-    assert ["try", "service-3"] not in lives[-1]
-    code, events = live(tmp_path, 20, "service-3:kill")
-    assert code == 0, "it stays set aside"
-    code, events = live(tmp_path, 20, "nobody", "service-3=2")
+    for number, (_, events) in enumerate(each[1:], 1):
+        innocent = set() if number > 1 else named(each[0][1], "try")
+        assert named(events, "done") | innocent >= everybody - {"service-3"}, "all others before it is tried again"
+    assert set.union(*(named(events, "Quarantined") for _, events in each)) == {"service-3"}
+    assert ["try", "service-3"] not in each[-1][1]
+    assert lives.live(20, "service-3")[0] == 0, "it stays set aside"
+    _, events = lives.live(20, service_3=2)
     assert ["done", "service-3"] in events, "an edit has it tried again"
 
 
 @pytest.mark.full
-def test_two_that_take_the_process_are_both_found_and_nobody_else(tmp_path: Path) -> None:
+def test_two_that_take_the_process_are_both_found_and_nobody_else(lives: Lives) -> None:
     for _ in range(2 * LIVES):
-        code, events = live(tmp_path, 12, "service-2,service-7:exit")
+        code, events = lives.live(12, "service-2", "service-7", how="exit")
         if code == 0:
             break
     assert code == 0
-    set_aside = {event[1] for event in events if event[-1] == "Quarantined"}
-    assert set_aside == {"service-2", "service-7"}
-    assert {event[1] for event in events if event[0] == "done"} >= {"service-0", "service-11"}
+    assert named(events, "Quarantined") == {"service-2", "service-7"}
+    assert named(events, "done") >= {"service-0", "service-11"}
 
 
 def test_what_the_record_costs(tmp_path: Path) -> None:

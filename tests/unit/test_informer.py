@@ -23,7 +23,8 @@ from llmservice_operator.kube.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, 
 from llmservice_operator.kube.transport import Transport
 
 from tests.support.http_servers import application
-from tests.unit.watched_api import Api, token_of
+from tests.unit.api_server import ApiServer as Api
+from tests.unit.api_server import token_of
 
 CHAT, OTHER = Key("ns", "chat"), Key("ns", "other")
 GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}

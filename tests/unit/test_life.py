@@ -32,11 +32,8 @@ def test_readyz_and_the_metric_show_the_stage(stage: Stage, is_ready: bool) -> N
     made.reach(stage)
     assert made.readiness() == (is_ready, (f"stage: {stage}",))
     metrics.set_life(made.stage, SyncState((None,), (LLMSERVICE,)))
+    without_lease = life("missing right: get leases")
+    without_lease.reach(Stage.SYNCED)
+    assert without_lease.readiness() == (False, ("stage: synced", "missing right: get leases"))
     shown = [line for line in metrics.exposition().decode().splitlines() if line.startswith("llmservice_stage{")]
     assert sorted(shown) == sorted(f'llmservice_stage{{stage="{each}"}} {float(each is stage)}' for each in Stage)
-
-
-def test_one_that_can_never_have_the_lease_is_not_ready() -> None:
-    made = life("missing right: get leases")
-    made.reach(Stage.SYNCED)
-    assert made.readiness() == (False, ("stage: synced", "missing right: get leases"))

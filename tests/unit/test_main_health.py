@@ -1,11 +1,12 @@
 """Probes, metrics and log lines, as the kubelet, Prometheus and people see them."""
 
+import io
 import json
 import logging
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
@@ -110,13 +111,8 @@ def services(metrics: Metrics) -> dict[str, float]:
 def test_services_are_counted_by_the_reason_of_their_ready_condition() -> None:
     metrics = Metrics()
 
-    def tell(name: str, reason: str) -> None:
+    for name, reason in (("a", "Starting"), ("b", "Starting"), ("b", "RolledOut"), ("b", "RolledOut")):
         metrics.set_status(Key("ns", name), {"conditions": [{"type": "Ready", "reason": reason}]})
-
-    tell("a", "Starting")
-    tell("b", "Starting")
-    tell("b", "RolledOut")
-    tell("b", "RolledOut")
     assert services(metrics) == {"Starting": 1, "RolledOut": 1}
     metrics.forget(Key("ns", "a"))
     metrics.forget(Key("ns", "never-seen"))
@@ -128,50 +124,45 @@ def test_the_reference_page_is_what_the_code_says() -> None:
     assert page.read_text() == Metrics().reference(), "run python -m llmservice_operator.control.metrics"
 
 
-class Capture(logging.Handler):
-    def __init__(self, formatter: logging.Formatter) -> None:
-        super().__init__()
-        self.setFormatter(formatter)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
-
-
-def capture(formatter: logging.Formatter) -> tuple[logging.Logger, Capture]:
-    handler = Capture(formatter)
+def logged(formatter: logging.Formatter, log: Callable[[logging.Logger], None]) -> str:
+    """The lines that a logger with this format writes."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
     logger = logging.Logger("test", logging.DEBUG)
     logger.addHandler(handler)
-    return logger, handler
+    log(logger)
+    return stream.getvalue()
 
 
-def test_a_json_line_names_its_object() -> None:
-    logger, handler = capture(JsonFormatter())
-    object_logger(logger, Key("ns", "chat")).info("applied %s", "Service")
-    line = json.loads(handler.lines[0])
-    assert (line["namespace"], line["name"]) == ("ns", "chat")
-    assert (line["message"], line["level"]) == ("applied Service", "info")
-
-
-def test_a_json_line_holds_a_traceback_in_one_line() -> None:
-    logger, handler = capture(JsonFormatter())
+def fails(logger: logging.Logger) -> None:
     try:
         raise ZeroDivisionError
     except ZeroDivisionError:
         logger.exception("failed")
-    assert "\n" not in handler.lines[0]
-    assert "ZeroDivisionError" in json.loads(handler.lines[0])["exception"]
+
+
+@pytest.mark.parametrize(
+    ("log", "fields"),
+    [
+        (
+            lambda logger: object_logger(logger, Key("ns", "chat")).info("applied %s", "Service"),
+            {"namespace": "ns", "name": "chat", "message": "applied Service", "level": "info"},
+        ),
+        (lambda logger: logger.info("x", extra={"k8s_ref": {"namespace": "ns", "name": "chat"}}), {"name": "chat"}),
+        (fails, {"message": "failed", "level": "error"}),
+    ],
+    ids=["of an object", "of kopf", "with a traceback"],
+)
+def test_a_json_line(log: Callable[[logging.Logger], None], fields: dict[str, str]) -> None:
+    (line,) = logged(JsonFormatter(), log).splitlines()
+    found = json.loads(line)
+    assert fields.items() <= found.items()
+    assert ("ZeroDivisionError" in found.get("exception", "")) is (log is fails)
 
 
 def test_a_console_line_names_its_object() -> None:
-    logger, handler = capture(ConsoleFormatter())
-    object_logger(logger, Key("ns", "chat")).warning("x")
-    logger.info("y")
-    assert handler.lines[0].endswith("WARNING [ns/chat] x")
-    assert handler.lines[1].endswith("INFO    y")
-
-
-def test_lines_of_the_watching_library_name_theirs() -> None:
-    logger, handler = capture(JsonFormatter())
-    logger.info("seen", extra={"k8s_ref": {"namespace": "ns", "name": "chat"}})
-    assert json.loads(handler.lines[0])["name"] == "chat"
+    assert logged(ConsoleFormatter(), lambda logger: object_logger(logger, Key("ns", "chat")).warning("x")).endswith(
+        "WARNING [ns/chat] x\n"
+    )
+    assert logged(ConsoleFormatter(), lambda logger: logger.info("y")).endswith("INFO    y\n")

@@ -17,7 +17,6 @@ from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.kube.transport import Transport
-from llmservice_operator.options import load
 from llmservice_operator.tls import Certificate
 
 from tests.support.ports import free_port
@@ -93,14 +92,6 @@ async def test_only_those_who_may_get_the_path_read_the_metrics(case: str) -> No
             assert ("WWW-Authenticate" in response.headers) is (status == 401)
         async with session.get(f"http://127.0.0.1:{health}/readyz") as response:
             assert response.status == 200, "the kubelet has no token"
-
-
-async def test_by_default_everybody_reads_them() -> None:
-    async with (
-        serving() as (session, _, metrics),
-        session.get(f"http://127.0.0.1:{metrics}/metrics") as response,
-    ):
-        assert await response.text() == "figures"
 
 
 async def test_what_is_asked_of_the_api_server() -> None:
@@ -197,9 +188,3 @@ async def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path)
 def test_a_folder_without_a_certificate_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"cannot read the certificate in {tmp_path}"):
         Certificate(tmp_path)
-
-
-def test_probes_and_metrics_over_tls_need_two_ports(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        load(["--metrics-tls", "/tls", "--metrics-port", "8081"], {})
-    assert "give the metrics a port of their own" in capsys.readouterr().err

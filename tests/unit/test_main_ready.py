@@ -17,213 +17,201 @@ import kopf
 import pytest
 from llmservice_operator import handlers
 from llmservice_operator.control.life import Stage
-from llmservice_operator.control.watch import children
+from llmservice_operator.control.watch import children, resync
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, load
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import BY_KIND
 
 from tests.support.kubeconfig import kubeconfig
-from tests.unit.ready_world import World, rival_lease, running
+from tests.unit.api_server import ApiServer
+from tests.unit.running_operator import refused_service, rival_lease, running
 
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 
 
 def refusal(code: int) -> Exception:
-    """As kopf raises it: all that can be told of its kind is the status."""
+    """As kopf raises it: only its status shows its kind."""
     error = Exception("no")
     error.status = code  # type: ignore[attr-defined]
     return error
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     monkeypatch.setattr(informer, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(informer, "LONGEST_PAUSE", 0.1)
-    monkeypatch.setattr(informer, "LONGEST_PAUSE_WITHOUT_RIGHT", 0.1, raising=False)
-    monkeypatch.setattr("llmservice_operator.control.watch.resync.RETRY", 0.1)
-    monkeypatch.setattr("llmservice_operator.__main__.CRD_RETRY", 0.1, raising=False)
-    yield World()
+    monkeypatch.setattr(informer, "LONGEST_PAUSE_WITHOUT_RIGHT", 0.1)
+    monkeypatch.setattr(resync, "RETRY", 0.1)
+    monkeypatch.setattr(resync, "AFTER_RELIST", 0.1)
+    monkeypatch.setattr(handlers, "FIRST_PAUSE", 0.05)
+    yield ApiServer()
     gc.collect()  # a session that kopf left open would be another test's affair
 
 
-async def test_one_that_acts_is_ready_and_says_at_which_stage_it_is(world: World) -> None:
-    async with running(world) as operator:
-        assert await operator.becomes_ready()
-        assert "stage: acting" in await operator.says("stage: acting")
+async def test_one_that_acts_is_ready_and_says_at_which_stage_it_is(api: ApiServer) -> None:
+    async with running(api) as operator:
+        await operator.becomes_ready()
+        await operator.shows("stage: acting")
         assert await operator.metric('llmservice_stage{stage="acting"} 1.0')
         assert await operator.metric('llmservice_watch_synced{namespace=""} 1.0')
 
 
-async def test_a_follower_is_ready_when_it_is_warm(world: World) -> None:
+async def test_a_follower_is_ready_when_it_is_warm(api: ApiServer) -> None:
     """Else the upgrade of a Deployment would wait for ever for the pod that the old one keeps from leading."""
-    world.leases["llmservice-operator"] = rival_lease()
-    async with running(world) as operator:
+    api.put(rival_lease())
+    async with running(api) as operator:
         assert "stage: synced" in await operator.becomes_ready()
 
 
-async def test_none_is_ready_before_its_caches_are_synced(world: World) -> None:
-    world.slow.add("deployments")
-    world.held.clear()
-    async with running(world) as operator:
-        text = await operator.says("not synced yet: deployments.apps")
+async def test_none_is_ready_before_its_caches_are_synced(api: ApiServer) -> None:
+    api.slow.add("deployments")
+    async with running(api) as operator:
+        text = await operator.shows("not synced yet: deployments.apps")
         assert (await operator.readyz())[0] == 503, text
         assert await operator.metric('llmservice_stage{stage="started"} 1.0')
-        world.held.set()
+        api.released.set()
         await operator.becomes_ready()
 
 
-async def test_none_is_ready_when_kopf_does_not_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_none_is_ready_when_kopf_does_not_start(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ends() -> None:
         raise RuntimeError("no login")
 
     async def fails(**_: Any) -> list[asyncio.Task[None]]:
         return [asyncio.create_task(ends())]
 
-    monkeypatch.setattr(handlers, "FIRST_PAUSE", 0.05)
     with monkeypatch.context() as broken:
         broken.setattr(kopf, "spawn_tasks", fails)
-        async with running(world) as operator:
-            await operator.says("RuntimeError: no login")
+        async with running(api) as operator:
+            await operator.shows("RuntimeError: no login")
             assert (await operator.readyz())[0] == 503
             broken.undo()
             await operator.becomes_ready()
 
 
-@pytest.mark.parametrize(
-    "plural",
-    ["llmservices", "deployments", "controllerrevisions", "services", "pods", "persistentvolumeclaims", "leases"],
-)
-async def test_a_missing_right_is_named_and_readiness_comes_with_it(world: World, plural: str) -> None:
-    world.forbidden.add((plural, None))
-    async with running(world) as operator:
-        text = await operator.says(f"missing right: {'get' if plural == 'leases' else 'list'} {plural}")
+@pytest.mark.parametrize("plural", ["llmservices", "deployments", "persistentvolumeclaims", "leases"])
+async def test_a_missing_right_is_named_and_readiness_comes_with_it(api: ApiServer, plural: str) -> None:
+    api.forbidden.add((plural, None))
+    async with running(api) as operator:
+        text = await operator.shows(f"missing right: {'get' if plural == 'leases' else 'list'} {plural}")
         assert (await operator.readyz())[0] == 503, text
-        world.forbidden.clear()
+        api.forbidden.clear()
         await operator.becomes_ready()
 
 
-async def test_a_right_that_is_taken_later_ends_readiness_until_it_is_back(world: World) -> None:
-    async with running(world) as operator:
+async def test_a_right_that_is_taken_later_ends_readiness_until_it_is_back(api: ApiServer) -> None:
+    async with running(api) as operator:
         await operator.becomes_ready()
-        world.forbidden.add(("persistentvolumeclaims", None))
-        world.end_watches()
-        await operator.says("missing right: watch persistentvolumeclaims")
+        api.forbidden.add(("persistentvolumeclaims", None))
+        api.end_watches()
+        await operator.shows("missing right: watch persistentvolumeclaims")
         assert (await operator.readyz())[0] == 503
-        world.forbidden.clear()
+        api.forbidden.clear()
         await operator.becomes_ready()
 
 
-@pytest.mark.parametrize("plural", ["jobs", "endpointslices"])
-async def test_rights_that_can_be_done_without_keep_none_from_being_ready(world: World, plural: str) -> None:
-    world.forbidden.add((plural, None))
-    async with running(world) as operator:
+@pytest.mark.parametrize(("plural", "kind"), [("jobs", "Job"), ("endpointslices", "EndpointSlice")])
+async def test_rights_that_can_be_done_without_keep_none_from_being_ready(
+    api: ApiServer, plural: str, kind: str
+) -> None:
+    api.forbidden.add((plural, "green"))
+    async with running(api, "blue", "green") as operator:
         await operator.becomes_ready()
-        await operator.hides("any", {"jobs": "Job", "endpointslices": "EndpointSlice"}[plural])
-        world.forbidden.clear()
-        await operator.hides("any")
+        await operator.hides("green", kind)
+        await operator.hides("blue")
+        api.forbidden.clear()
+        await operator.hides("green")
 
 
 async def test_an_optional_kind_without_its_crd_keeps_nobody_from_acting(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(children, "OPTIONAL", (BY_KIND["PodDisruptionBudget"],))
-    world.absent.add("poddisruptionbudgets")
-    world.service("any", "chat")
-    async with running(world) as operator:
+    api.absent.add("poddisruptionbudgets")
+    api.put(refused_service("any", "chat"))
+    async with running(api) as operator:
         await operator.becomes_ready()
         await operator.hides("any", "PodDisruptionBudget")
         await operator.acts_on("any", "chat")
-        world.absent.clear()
+        api.absent.clear()
         await operator.hides("any")
     assert sum("going on without poddisruptionbudgets" in record.message for record in caplog.records) == 1
 
 
-async def test_a_missing_crd_is_waited_for(world: World) -> None:
-    world.absent.add("llmservices")
-    async with running(world) as operator:
-        await operator.says("the CRD llmservices.llmservice.dev is not installed")
+async def test_a_missing_crd_is_waited_for(api: ApiServer) -> None:
+    api.absent.add("llmservices")
+    async with running(api) as operator:
+        await operator.shows("the CRD llmservices.llmservice.dev is not installed")
         assert (await operator.readyz())[0] == 503
-        world.absent.clear()
+        api.absent.clear()
         await operator.becomes_ready()
 
 
 # Namespaces by themselves
 
 
-@pytest.mark.parametrize("refused", ["llmservices", "deployments", "pods"])
-async def test_a_namespace_without_rights_holds_up_no_other(world: World, refused: str) -> None:
+@pytest.mark.parametrize("refused", ["llmservices", "pods"])
+async def test_a_namespace_without_rights_holds_up_no_other(api: ApiServer, refused: str) -> None:
     for namespace in ("blue", "green"):
-        world.service(namespace, "chat")
-    world.forbidden.add((refused, "green"))
-    async with running(world, "blue", "green") as operator:
+        api.put(refused_service(namespace, "chat"))
+    api.forbidden.add((refused, "green"))
+    async with running(api, "blue", "green") as operator:
         await operator.acts_on("blue", "chat")
-        text = await operator.says("stage: acting")
+        text = await operator.shows("stage: acting")
         assert (await operator.readyz())[0] == 200
         assert f"warning: namespace green: missing right: list {refused}" in text
         assert await operator.metric('llmservice_watch_forbidden{namespace="blue"} 0.0')
         assert not await operator.metric('llmservice_watch_forbidden{namespace="green"} 0.0')
         assert await operator.metric('llmservice_watch_synced{namespace="green"} 0.0')
-        assert not [path for path in world.applied if "/green/" in path]
-        world.forbidden.clear()
+        assert not [path for method, path, _ in api.requests if method != "GET" and "/green/" in path]
+        api.forbidden.clear()
         await operator.acts_on("green", "chat")
         await operator.until(lambda code, text: code == 200 and "warning" not in text)
 
 
-async def test_with_rights_nowhere_it_is_not_ready(world: World) -> None:
-    world.forbidden |= {("pods", "blue"), ("pods", "green")}
-    async with running(world, "blue", "green") as operator:
-        text = await operator.says("namespace green: missing right: list pods")
+async def test_with_rights_nowhere_it_is_not_ready_and_each_problem_is_logged_once(
+    api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.forbidden |= {("pods", "blue"), ("pods", "green")}
+    async with running(api, "blue", "green") as operator:
+        text = await operator.shows("namespace green: missing right: list pods")
         assert "namespace blue: missing right: list pods" in text
         assert (await operator.readyz())[0] == 503
-
-
-async def test_what_is_refused_again_and_again_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.forbidden |= {("llmservices", "green"), ("pods", "green")}
-    async with running(world, "blue", "green") as operator:
-        await operator.becomes_ready()
-        await asyncio.sleep(1)  # several tries
-    said = [record.message for record in caplog.records if "namespace green: cannot watch" in record.message]
-    assert sorted(part.split("cannot watch ")[1].split(":")[0] for part in said) == [
-        "llmservices.llmservice.dev",
-        "pods",
-    ]
-
-
-async def test_kinds_that_are_not_seen_in_one_namespace_are_seen_in_the_others(world: World) -> None:
-    world.forbidden |= {("jobs", "green")}
-    async with running(world, "blue", "green") as operator:
-        await operator.becomes_ready()
-        await operator.hides("green", "Job")
-        await operator.hides("blue")
+        await operator.eventually(lambda: sum("/pods" in path for _, path, _ in api.requests) > 8)
+    logged = [record.message for record in caplog.records if "cannot watch" in record.message]
+    assert len(logged) == len(set(logged)) == 2
 
 
 # The watch of LLMServices
 
 
-@pytest.mark.parametrize("namespaces", [(), ("blue", "green")], ids=["all namespaces", "two namespaces"])
-@pytest.mark.parametrize(("code", "reason"), [(410, "Expired"), (422, "Invalid")])
+@pytest.mark.parametrize(
+    ("namespaces", "code", "reason"), [((), 410, "Expired"), (("blue", "green"), 422, "Invalid")], ids=["all", "two"]
+)
 async def test_a_watch_that_kopf_cannot_go_on_with_ends_nothing_else(
-    world: World, namespaces: tuple[str, ...], code: int, reason: str, caplog: pytest.LogCaptureFixture
+    api: ApiServer, namespaces: tuple[str, ...], code: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """kopf cancelled the workers with its own tasks, and the process that led saw nothing any more."""
-    world.service("blue", "one")
-    async with running(world, *namespaces) as operator:
+    api.put(refused_service("blue", "one"))
+    async with running(api, *namespaces) as operator:
         await operator.becomes_ready()
         await operator.acts_on("blue", "one")
-        world.refused_watches["llmservices"] = (code, reason)
-        world.end_watches()
+        api.refused_watches["llmservices"] = (code, reason)
+        api.end_watches()
         await asyncio.sleep(0.2)
-        world.service("blue", "two")
+        api.put(refused_service("blue", "two"))
         await operator.acts_on("blue", "two")
-        world.refused_watches.clear()
+        api.refused_watches.clear()
         await operator.until(lambda code, text: code == 200 and "warning" not in text)
         assert await operator.metric('llmservice_stage{stage="acting"} 1.0')
     assert "workers ended" not in caplog.text
 
 
-async def test_an_api_server_that_is_away_for_long_is_a_warning(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No replacement of the pod would help; what its watch is told by kopf ended its readiness."""
+async def test_an_api_server_that_is_away_for_long_is_a_warning(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No replacement of the pod would help; errors of kopf once ended its readiness."""
     real = handlers.settings
 
     def impatient() -> kopf.OperatorSettings:
@@ -232,12 +220,12 @@ async def test_an_api_server_that_is_away_for_long_is_a_warning(world: World, mo
         return made
 
     monkeypatch.setattr(handlers, "settings", impatient)
-    monkeypatch.setattr(handlers, "FIRST_PAUSE", 30.0)  # it stays ended while it is looked at
-    async with running(world) as operator:
+    monkeypatch.setattr(handlers, "FIRST_PAUSE", 30.0)  # it stays ended during the test
+    async with running(api) as operator:
         await operator.becomes_ready()
-        world.refused_watches["llmservices"] = (503, "ServiceUnavailable")
-        world.end_watches()
-        text = await operator.says("APIServerError")
+        api.refused_watches["llmservices"] = (503, "ServiceUnavailable")
+        api.end_watches()
+        text = await operator.shows("APIServerError")
         assert (await operator.readyz())[0] == 200, text
         assert "warning: " in text
 
@@ -261,9 +249,9 @@ def test_which_ends_of_kopfs_watch_pass_by_themselves(error: Exception, passes: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
-async def test_a_signal_stops_the_process_though_kopf_takes_signals_for_itself(world: World, number: int) -> None:
+async def test_a_signal_stops_the_process_though_kopf_takes_signals_for_itself(api: ApiServer, number: int) -> None:
     """kopf's own handler ends a task of kopf's, and its watch would only be started again."""
-    async with running(world) as operator:
+    async with running(api) as operator:
         await operator.becomes_ready()
         os.kill(os.getpid(), number)
         async with asyncio.timeout(5):
@@ -285,7 +273,7 @@ print(json.dumps({"status": {"token": "t", "expirationTimestamp": expires}}))
 """
 
 
-async def test_probes_are_answered_while_the_login_program_hangs(world: World, tmp_path: Path) -> None:
+async def test_probes_are_answered_while_the_login_program_hangs(api: ApiServer, tmp_path: Path) -> None:
     program = {"command": sys.executable, "args": ["-c", HANGS_WHEN_RENEWED, str(tmp_path)]}
 
     async def login(url: str) -> Credentials:
@@ -293,8 +281,8 @@ async def test_probes_are_answered_while_the_login_program_hangs(world: World, t
         return await load(kubeconfig=str(kubeconfig(tmp_path, user, server=url)))
 
     try:
-        async with asyncio.timeout(30), running(world, login=login) as operator:
-            await operator.says("stage: started")
+        async with asyncio.timeout(30), running(api, login=login) as operator:
+            await operator.shows("stage: started")
             for _ in range(20):
                 assert await operator.ask("/healthz") == (200, "ok\n")
             assert (await operator.readyz())[0] == 503

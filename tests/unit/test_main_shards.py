@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.api.service import Key
@@ -15,8 +13,9 @@ from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.options import Options
 
+from tests.unit.api_server import ApiServer, Connection
 from tests.unit.reconcile_world import parent
-from tests.unit.shards_world import NAMESPACES, Cluster, Connection
+from tests.unit.shards_world import NAMESPACES
 
 KEYS = [Key(namespace, "chat") for namespace in NAMESPACES]
 FIRST, SECOND = ([key for key in KEYS if shard_of(key.namespace, 2) == shard] for shard in (0, 1))
@@ -25,12 +24,10 @@ STATUS = {"conditions": [{"type": "Ready", "reason": "Starting"}]}
 
 @pytest.fixture
 async def operator() -> Operator:
-    """It works on the first of two shards, and has looked at everything there."""
-    made = Operator(Options(shards=2, identity="me"), Connection(Cluster(), "me"), StateReader(), Metrics())
+    """It works on the first of two shards, and has reconciled everything there."""
+    made = Operator(Options(shards=2, identity="me"), Connection(ApiServer()), StateReader(), Metrics())
     for key in KEYS:
-        obj = copy.deepcopy(parent())
-        obj["metadata"] |= {"namespace": key.namespace, "name": key.name, "uid": str(key)}
-        made._ctx.cache.update(PARENT, obj)
+        made._ctx.cache.update(PARENT, parent(namespace=key.namespace, uid=str(key)))
     made._life.reach(Stage.ACTING)
     for resource in (WATCH, *(resource.full_name for resource in WATCHED)):
         made._sync.synced(None, resource)
@@ -60,7 +57,7 @@ def exported(operator: Operator) -> int:
     return int(float(line.rpartition(" ")[2]))
 
 
-async def test_a_shard_that_is_gained_is_looked_at_whole_and_no_other(operator: Operator) -> None:
+async def test_all_services_of_a_gained_shard_are_queued_and_no_others(operator: Operator) -> None:
     assert operator._ctx.queue.depth == 0
     gain(operator, 1)
     assert [await operator._ctx.queue.get() for _ in SECOND] == SECOND
@@ -68,7 +65,7 @@ async def test_a_shard_that_is_gained_is_looked_at_whole_and_no_other(operator: 
 
 
 async def test_each_scrape_shows_how_many_services_wait() -> None:
-    operator = Operator(Options(leader_elect=False), Connection(Cluster(), "me"), StateReader(), Metrics())
+    operator = Operator(Options(leader_elect=False), Connection(ApiServer()), StateReader(), Metrics())
     operator._ctx.queue.add(KEYS[0])
     operator._ctx.queue.add_after(KEYS[1], 60)
     text = operator._exposition().decode().splitlines()

@@ -1,4 +1,4 @@
-"""A thousand services come and go, and nothing of them is left in any container that the operator can reach."""
+"""Hundreds of services come and go, and nothing of them is left in any container that the operator can reach."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.reconcile import reconcile
 from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.kube.errors import Forbidden, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, SERVICE
 from llmservice_operator.observe.reports import Ask
@@ -22,7 +21,7 @@ from llmservice_runtime.contract import Phase, State, Transfer, TransferStep
 from tests.unit.reconcile_world import World, parent
 from tests.unit.test_updates import turn
 
-COUNT = 1000
+COUNT = 200
 PREFIX = "gone-"
 """Of the names of the services that are deleted, and of their namespaces and pods."""
 
@@ -64,12 +63,6 @@ def mentions(root: object, word: str) -> dict[str, int]:
     return counts
 
 
-def named(name: str, **more: Any) -> dict[str, Any]:
-    made: dict[str, Any] = parent(**more)
-    made["metadata"]["name"] = name
-    return made
-
-
 async def fetching(_: str) -> State:
     return State(Phase.FETCHING, transfer=Transfer("model", TransferStep.DOWNLOADING, 1, 2))
 
@@ -77,8 +70,7 @@ async def fetching(_: str) -> State:
 async def live(world: World, handler: EventHandler, name: str) -> None:
     """All that leaves a trace: children, a status, refusals, failures, questions to pods, cut streams, errors."""
     key, ctx = Key("ns", name), world.ctx
-    obj = named(name)
-    world.api.objects[PARENT, name] = obj
+    obj = world.api.put(parent(name=name))
     handler.updated(LLMSERVICE, obj)
     if not int(name.removeprefix(PREFIX)) % 7:
         world.api.fails["apply Service"] = [Forbidden("no", code=403, right="x")]
@@ -95,7 +87,7 @@ async def live(world: World, handler: EventHandler, name: str) -> None:
     if not int(name.removeprefix(PREFIX)) % 5:
         ctx.queue.failed(key)
     pod = f"{name}-pod"
-    ctx.state_poller.want(key, [Ask(pod, "u", 0, "address", True)], [pod])
+    ctx.state_poller.poll(key, [Ask(pod, "u", 0, "address", True)], [pod])
     ctx.metrics.set_progress(key, pod, await fetching(""))
     ctx.metrics.add_streams_ended(key, 2)
     turn(ctx.updates, key, ctx.cache)
@@ -107,8 +99,8 @@ async def live(world: World, handler: EventHandler, name: str) -> None:
 
 async def delete(world: World, handler: EventHandler, name: str) -> None:
     key, ctx = Key("ns", name), world.ctx
-    for kind, resource in ((PARENT, LLMSERVICE), ("Service", SERVICE)):
-        obj = world.api.objects.pop((kind, name), None)
+    for resource in (LLMSERVICE, SERVICE):
+        obj = world.api.remove(resource.kind, name)
         if obj is not None:
             handler.deleted(resource, obj)
     ctx.queue.add(key)
@@ -168,7 +160,7 @@ async def test_a_service_that_is_forgotten_while_it_fails_leaves_no_back_off() -
     world = World(parent())
     world.api.fails["get LLMService"] = [Unreachable("no")]
     with pytest.raises(Unreachable):
-        await world.look()
+        await world.reconcile()
     world.ctx.queue.failed(Key("ns", "chat"))
     world.ctx.forget(Key("ns", "chat"))
     world.ctx.queue.succeeded(Key("ns", "chat"))

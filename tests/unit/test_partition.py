@@ -30,7 +30,7 @@ def test_namespaces_are_spread(shards: int) -> None:
     assert max(found.values()) < 1.5 * 800 / shards
 
 
-def standing(text: str) -> dict[int, ShardLease]:
+def leases_of(text: str) -> dict[int, ShardLease]:
     """One word a shard: its holder, and who wants it; - for nobody."""
     words = (word.partition("<") for word in text.split())
     return {number: ShardLease(holder.strip("-"), by) for number, (holder, _, by) in enumerate(words)}
@@ -54,4 +54,4 @@ def standing(text: str) -> dict[int, ShardLease]:
     ],
 )
 def test_what_is_asked_for(leases: str, shards: int, asked: int | None) -> None:
-    assert shard_to_ask_for("me", standing(leases), shards) == asked
+    assert shard_to_ask_for("me", leases_of(leases), shards) == asked

@@ -13,12 +13,12 @@ SERVICE = {"namespace": "team-a", "service": "x"}
 
 
 def status(planned: int | None, measured: int | None, ready: str = "RolledOut", **weights: float) -> dict[str, Any]:
-    told: dict[str, Any] = {"conditions": [{"type": "Ready", "reason": ready}]}
+    shown: dict[str, Any] = {"conditions": [{"type": "Ready", "reason": ready}]}
     if planned is not None:
-        told["plan"] = {"kvCacheTokens": planned, "perGPU": {"weightsGiB": weights.get("expected")}}
+        shown["plan"] = {"kvCacheTokens": planned, "perGPU": {"weightsGiB": weights.get("expected")}}
     if measured is not None:
-        told["measured"] = {"kvCacheTokens": measured, "modelMemoryGiB": weights.get("found")}
-    return told
+        shown["measured"] = {"kvCacheTokens": measured, "modelMemoryGiB": weights.get("found")}
+    return shown
 
 
 def error(metrics: Metrics, quantity: str = "kv_cache_tokens") -> float | None:
@@ -43,30 +43,20 @@ ROWS = [
 
 
 @pytest.mark.parametrize(
-    ("told", "planned", "measured", "off"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+    ("shown", "planned", "measured", "off"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_what_a_status_says(told: dict[str, Any], planned: Any, measured: Any, off: Any) -> None:
+def test_what_a_status_says(shown: dict[str, Any], planned: Any, measured: Any, off: Any) -> None:
     metrics = Metrics()
-    metrics.set_status(KEY, told)
+    metrics.set_status(KEY, shown)
     assert (value(metrics, "plan"), value(metrics, "measured"), error(metrics)) == (planned, measured, off)
 
 
-def test_weights_are_compared_too() -> None:
+def test_weights_are_compared_too_and_what_a_status_no_longer_says_is_gone() -> None:
     metrics = Metrics()
-    metrics.set_status(KEY, status(10, 10, expected=14.0, found=16.0))
+    metrics.set_status(KEY, status(100, 100, expected=14.0, found=16.0))
     assert error(metrics, "weights") == pytest.approx(-0.125)
-
-
-def test_what_a_status_no_longer_says_is_gone() -> None:
-    metrics = Metrics()
-    metrics.set_status(KEY, status(100, 100))
     metrics.set_status(KEY, status(100, None))
     assert (value(metrics, "plan"), value(metrics, "measured"), error(metrics)) == (100, None, None)
-
-
-def test_a_service_that_is_gone_leaves_no_series() -> None:
-    metrics = Metrics()
-    metrics.set_status(KEY, status(100, 100))
     metrics.set_status(OTHER, status(100, 100))
     metrics.forget(KEY)
     metrics.forget(KEY)

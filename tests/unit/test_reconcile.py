@@ -1,4 +1,4 @@
-"""One look at one service: what is sent to the API server, in which order, and what is not."""
+"""One pass over one service: what is sent to the API server, what is not, and what the cluster holds at the end."""
 
 from typing import Any
 
@@ -14,269 +14,211 @@ from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refus
 
 from tests.unit.reconcile_world import LABELS, World, parent, service
 
+OTHER = Key("ns", "other")
+FOREIGN = {**service(), "metadata": {"namespace": "ns", "name": "chat", "uid": "f", "resourceVersion": "3"}}
+
+
+async def reconciled() -> World:
+    """With the Service made and the status written."""
+    world = World(parent())
+    assert await world.reconcile() == Next()
+    return world
+
 
 async def test_create_then_nothing() -> None:
-    world = World(parent())
-    assert await world.look() == Next()
-    assert world.api.calls == ["get LLMService", "apply Service", "status", "event Told"]
+    world = await reconciled()
+    assert world.calls() == ["get LLMService", "apply Service", "status", "event Told"]
+    for kind in ("Service", PARENT):
+        assert world.ctx.cache.update(kind, world.stored(kind)) == (), "the watch events of our own writes"
     for _ in range(3):
-        await world.look()
-        assert world.api.calls == []
+        await world.reconcile()
+        assert world.calls() == []
 
 
 async def test_what_the_watch_brought_a_moment_ago_is_not_read_again() -> None:
     world = World(parent())
     world.ctx.is_current = lambda namespace: True
-    assert await world.look() == Next()
-    assert world.api.calls == ["apply Service", "status", "event Told"]
+    assert await world.reconcile() == Next()
+    assert world.calls() == ["apply Service", "status", "event Told"]
 
 
 async def test_drift_after_our_own_status_write_needs_no_read() -> None:
-    world = World(parent())
-    await world.look()
-    drifted = world.api._store(service(port=81), "u-Service")
-    world.ctx.cache.update("Service", drifted)
-    await world.look()
-    assert world.api.calls == ["apply Service by force"]
-
-
-async def test_the_watch_events_of_our_own_writes_are_no_news() -> None:
-    world = World(parent())
-    await world.look()
-    for kind, name in (("Service", "chat"), (PARENT, "chat")):
-        assert world.ctx.cache.update(kind, world.api.objects[kind, name]) == ()
+    world = await reconciled()
+    world.drift(port=81)
+    await world.reconcile()
+    assert world.calls() == ["apply Service by force"]
 
 
 @pytest.mark.parametrize(
     ("edits", "waits"),
     [
-        pytest.param({}, None, id="our own status is no news"),
+        pytest.param({}, None, id="our own status"),
         pytest.param({"generation": 2}, Priority.EDITED, id="an edit that only the answer shows"),
         pytest.param({"deletionTimestamp": "now"}, Priority.REST, id="a deletion that only the answer shows"),
     ],
 )
 async def test_the_answer_to_a_status_write(edits: dict[str, Any], waits: Priority | None) -> None:
-    """The watch brings an edit after the version that the answer showed already: as old news, to nobody."""
+    """The watch brings an edit after the version that the answer showed already: nothing is queued for it."""
     world = World(parent())
-    write = world.api.apply_status
+    write = world.kube.apply_status
+    queued: list[Key] = []
 
     async def edited_just_before(manifest: Any, *, manager: str) -> Any:
-        live = world.api.objects[PARENT, "chat"]
-        world.api.objects[PARENT, "chat"] = {**live, "metadata": {**live["metadata"], **edits}}
-        return await write(manifest, manager=manager)
+        world.api.put(world.stored(), **edits)
+        answer = await write(manifest, manager=manager)
+        if not edits:
+            queued.extend(world.ctx.cache.update(PARENT, answer))  # the watch may be faster than the answer
+        return answer
 
-    world.api.apply_status = edited_just_before  # type: ignore[method-assign]
-    await world.look()
-    assert world.ctx.queue.depth == int(waits is not None)
+    world.kube.apply_status = edited_just_before  # type: ignore[method-assign]
+    await world.reconcile()
+    assert "status" in world.calls()
+    assert (queued, world.ctx.queue.depth) == ([], int(waits is not None))
     assert [priority for priority in Priority if world.ctx.queue.waits(priority)] == ([] if waits is None else [waits])
 
 
-OTHER = Key("ns", "other")
-FAILED = {"reason": "Unschedulable"}
-
-
 @pytest.mark.parametrize(
-    ("waiting", "before", "told", "is_written"),
+    ("waiting", "before", "more", "is_written"),
     [
         pytest.param(None, {}, {}, True, id="nobody waits"),
         pytest.param(Priority.NEW, {}, {}, False, id="others wait for their children"),
         pytest.param(Priority.REST, {}, {}, True, id="others wait for less"),
-        pytest.param(Priority.NEW, {"observedGeneration": 1}, {}, True, id="it was told of before"),
-        pytest.param(Priority.NEW, {}, {"failure": FAILED}, True, id="it failed"),
-        pytest.param(Priority.NEW, {}, {"conditions": [("Stalled", "True")]}, True, id="it is stalled"),
-        pytest.param(Priority.NEW, {}, {"conditions": [("Ready", "True")]}, True, id="it is ready"),
-        pytest.param(Priority.NEW, {}, {"conditions": [("Ready", "False")]}, False, id="it is on its way"),
+        pytest.param(Priority.NEW, {"observedGeneration": 1}, {}, True, id="it has a status"),
+        pytest.param(Priority.NEW, {}, {"failure": {"reason": "Unschedulable"}}, True, id="it failed"),
+        pytest.param(Priority.NEW, {}, {"conditions": ("Stalled", "True")}, True, id="it is stalled"),
+        pytest.param(Priority.NEW, {}, {"conditions": ("Ready", "True")}, True, id="it is ready"),
+        pytest.param(Priority.NEW, {}, {"conditions": ("Ready", "False")}, False, id="it is on its way"),
     ],
 )
-async def test_when_a_new_service_is_told_of(
-    waiting: Priority | None, before: Any, told: Any, is_written: bool
+async def test_when_the_first_status_is_written(
+    waiting: Priority | None, before: Any, more: Any, is_written: bool
 ) -> None:
     world = World({**parent(), "status": before})
-    whole = {"reason": "Told", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    listed = [{"type": kind, "status": status} | whole for kind, status in told.get("conditions", ())]
-    world.deciding.more = {**told, "conditions": listed} if listed else told
+    if "conditions" in more:
+        since = {"reason": "Told", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        more = {"conditions": [dict(zip(("type", "status"), more["conditions"], strict=True)) | since]}
+    world.deciding.more = more
     if waiting is not None:
         world.ctx.queue.add(OTHER, waiting)
-    then = await world.look()
-    assert "apply Service" in world.api.calls
-    assert ("status" in world.api.calls) is is_written
+    then = await world.reconcile()
+    assert "apply Service" in world.calls()
+    assert ("status" in world.calls()) is is_written
     assert then.after == (None if is_written else FIRST_STATUS_AFTER)
     if waiting is not None:
         world.ctx.queue.done(await world.ctx.queue.get())
-    await world.look()
-    assert ("status" in world.api.calls) is not is_written
+    await world.reconcile()
+    assert ("status" in world.calls()) is not is_written
 
 
-async def test_our_own_status_that_the_watch_brings_before_its_answer_is_no_news() -> None:
+@pytest.mark.parametrize("is_deleting", [False, True])
+async def test_a_stale_cache_does_not_revive_what_is_gone(is_deleting: bool) -> None:
     world = World(parent())
-    write = world.api.apply_status
-    told: list[Key] = []
-
-    async def seen_first(manifest: Any, *, manager: str) -> Any:
-        answer = await write(manifest, manager=manager)
-        told.extend(world.ctx.cache.update(PARENT, answer))
-        return answer
-
-    world.api.apply_status = seen_first  # type: ignore[method-assign]
-    await world.look()
-    assert "status" in world.api.calls
-    assert told == []
+    if is_deleting:
+        world.api.put(parent(), deletionTimestamp="now")
+    else:
+        world.api.objects.clear()
+    assert await world.reconcile() == Next()
+    assert world.calls() == ["get LLMService"]
+    await world.reconcile()
+    assert world.calls() == []
 
 
-@pytest.mark.parametrize(
-    ("stored", "calls"),
-    [
-        pytest.param(None, ["get LLMService"], id="gone"),
-        pytest.param(parent(9, deletionTimestamp="now"), ["get LLMService"], id="deleting"),
-    ],
-)
-async def test_a_stale_cache_does_not_revive_what_is_gone(stored: Any, calls: list[str]) -> None:
+async def test_a_newer_spec_is_what_is_executed() -> None:
     world = World(parent())
-    world.api.objects.clear()
-    if stored:
-        world.api.objects[PARENT, "chat"] = stored
-    assert await world.look() == Next()
-    assert world.api.calls == calls
-    await world.look()
-    assert world.api.calls == []
-
-
-async def test_a_newer_spec_is_what_is_carried_out() -> None:
-    world = World(parent(1))
-    world.api.objects[PARENT, "chat"] = parent(9, generation=2)
-    ports: list[int] = []
-    write = world.api.apply
-
-    async def apply(manifest: Any, *, manager: str, force: bool = False) -> Any:
-        ports.append(manifest["spec"]["port"])
-        return await write(manifest, manager=manager, force=force)
+    world.api.put(parent(9, generation=2))
 
     def decide(inputs: Inputs) -> Decision:
         world.deciding.wanted = service(port=inputs.parent["metadata"]["generation"])
         return world.deciding(inputs)
 
-    world.api.apply, world.ctx.decide = apply, decide  # type: ignore[method-assign]
-    await world.look()
-    assert ports == [2]
-    assert world.api.objects[PARENT, "chat"]["status"]["observedGeneration"] == 2
+    world.ctx.decide = decide
+    await world.reconcile()
+    assert world.calls("apply") == ["apply Service"]
+    assert (world.stored("Service")["spec"]["port"], world.status["observedGeneration"]) == (2, 2)
 
 
-async def test_an_invalid_spec_is_told_once_and_nothing_else_is_done() -> None:
+async def test_an_invalid_spec_is_reported_once_and_nothing_else_is_done() -> None:
     world = World(parent(uri="hf://"))
-    await world.look()
-    assert world.api.calls == ["get LLMService", "status"]
-    await world.look()
-    assert world.api.calls == []
+    await world.reconcile()
+    assert world.calls() == ["get LLMService", "status"]
+    await world.reconcile()
+    assert world.calls() == []
 
 
-async def test_a_foreign_service_is_not_taken_over() -> None:
-    foreign = {**service(), "metadata": {"namespace": "ns", "name": "chat", "uid": "f", "resourceVersion": "3"}}
+async def test_a_foreign_service_is_left_alone_and_its_name_is_taken_once_it_is_free() -> None:
+    """A refusal is tried again with back-off, without another status write; events in between change nothing."""
     world = World(parent())
-    world.api.objects["Service", "chat"] = foreign
-    then = await world.look()
-    assert world.api.calls == ["get LLMService", "apply Service", "get Service", "status", "event Told"]
-    assert world.api.objects["Service", "chat"] is foreign
-    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == ['conflict with "helm"']
-    assert then.after is not None
-
-
-async def test_a_refusal_is_tried_again_later_and_later_without_a_status_write() -> None:
-    world = World(parent())
-    foreign = {**service(), "metadata": {"namespace": "ns", "name": "chat", "uid": "f", "resourceVersion": "3"}}
-    world.api.objects["Service", "chat"] = foreign
-    waits = [(await world.look()).after]
+    world.api.put(FOREIGN)
+    waits = [(await world.reconcile()).after]
+    assert world.calls() == ["get LLMService", "apply Service", "get Service", "status", "event Told"]
+    assert world.status["refused"] == ['conflict with "helm"']
     for _ in range(7):
-        # In between, events about it ask for nothing.
-        assert (await world.look()).after == waits[-1]
-        assert world.api.calls == []
+        assert (await world.reconcile()).after == waits[-1]
+        assert world.calls() == []
         world.now += waits[-1] or 0
-        waits.append((await world.look()).after)
-        assert world.api.calls == ["apply Service", "get Service"]
+        waits.append((await world.reconcile()).after)
+        assert world.calls() == ["apply Service", "get Service"]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
-
-
-async def test_once_the_name_is_free_it_is_taken() -> None:
-    world = World(parent())
-    foreign = {**service(), "metadata": {"namespace": "ns", "name": "chat", "uid": "f", "resourceVersion": "3"}}
-    world.api.objects["Service", "chat"] = foreign
-    await world.look()
-    del world.api.objects["Service", "chat"]
-    world.now += 1
-    assert await world.look() == Next()
-    assert world.api.calls == ["apply Service", "status", "event Told"]
-    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == []
+    assert world.api.remove("Service", "chat") is FOREIGN
+    world.now += 60
+    assert await world.reconcile() == Next()
+    assert world.calls() == ["apply Service", "status", "event Told"]
+    assert world.status["refused"] == []
 
 
 async def test_an_edited_spec_tries_at_once_what_was_refused() -> None:
     world = World(parent())
     world.api.fails["apply Service"] = [Refused("exceeded quota", code=403)]
-    await world.look()
-    edited = {**world.api.objects[PARENT, "chat"]}
-    edited["metadata"] = {**edited["metadata"], "generation": 2, "resourceVersion": "500"}
-    world.api.objects[PARENT, "chat"] = edited
-    world.ctx.cache.update(PARENT, edited)
-    await world.look()
-    assert "apply Service" in world.api.calls
-    assert ("Service", "chat") in world.api.objects
+    await world.reconcile()
+    world.edit()
+    await world.reconcile()
+    assert world.stored("Service") is not None
 
 
 async def test_our_own_child_that_lost_its_label_is_taken_back() -> None:
     """The watch asks for the label, so the child looks gone; it still carries our controller reference."""
-    world = World(parent())
-    await world.look()
-    mine = world.api.objects["Service", "chat"]
-    unlabelled = {**mine, "metadata": {**mine["metadata"], "labels": {}, "resourceVersion": "900"}}
-    world.api.objects["Service", "chat"] = unlabelled
-    world.ctx.cache.remove("Service", "ns", "chat", mine["metadata"]["uid"])
-    await world.look()
-    assert world.api.calls == ["get LLMService", "apply Service", "get Service", "apply Service by force"]
-    assert world.api.objects["Service", "chat"]["metadata"]["labels"] == LABELS
+    world = await reconciled()
+    ours = world.stored("Service")
+    world.api.put(ours, labels={})
+    world.ctx.cache.remove("Service", "ns", "chat", ours["metadata"]["uid"])
+    await world.reconcile()
+    assert world.calls() == ["get LLMService", "apply Service", "get Service", "apply Service by force"]
+    assert world.stored("Service")["metadata"]["labels"] == LABELS
 
 
 async def test_a_child_that_vanished_unseen_is_made_anew_after_the_conflict() -> None:
-    world = World(parent())
-    await world.look()
+    world = await reconciled()
     world.deciding.wanted = service(port=90)
-    del world.api.objects["Service", "chat"]
+    world.api.remove("Service", "chat")
     with pytest.raises(KubeError, match="changed under our hands"):
-        await world.look()
-    assert world.api.calls == ["apply Service by force", "get Service"]
-    await world.look()
-    assert world.api.calls == ["get LLMService", "apply Service"]
-
-
-async def with_a_field_of_others() -> World:
-    """They set a session affinity, and changed the port."""
-    world = World(parent())
-    await world.look()
-    theirs = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:sessionAffinity": {}}}}
-    drifted = world.api._store(service(port=81, sessionAffinity="ClientIP"), "u-Service")
-    drifted["metadata"]["managedFields"] = [theirs]
-    world.ctx.cache.update("Service", drifted)
-    world.deciding.expel = True
-    return world
-
-
-async def test_what_ours_may_not_stand_beside_is_taken_out_before_it_is_applied() -> None:
-    world = await with_a_field_of_others()
-    world.api.fails["apply Service by force"] = [Invalid("may not both be set", code=422)]
-    await world.look()
-    tried = ["apply Service by force", "get Service", "patch Service", "apply Service by force"]
-    assert world.api.calls == tried
-    assert world.api.objects["Service", "chat"]["spec"] == {"port": 80}
-
-
-async def test_what_is_refused_for_itself_is_told_in_the_words_of_that_refusal() -> None:
-    world = await with_a_field_of_others()
-    world.api.fails["apply Service by force"] = [Invalid("no such port", code=422)]
-    world.api.fails["patch Service"] = [Invalid("the patch does not apply", code=422)]
-    await world.look()
-    assert world.api.calls[:3] == ["apply Service by force", "get Service", "patch Service"]
-    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == ["no such port"]
+        await world.reconcile()
+    assert world.calls() == ["apply Service by force", "get Service"]
+    await world.reconcile()
+    assert world.calls() == ["get LLMService", "apply Service"]
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("of_apply", "of_patch", "refused"),
+    [("may not both be set", None, []), ("no such port", "the patch does not apply", ["no such port"])],
+    ids=["which helps", "which does not: the first refusal is reported"],
+)
+async def test_fields_of_others_that_conflict_with_ours_are_removed_before_the_apply(
+    of_apply: str, of_patch: str | None, refused: list[str]
+) -> None:
+    world = await reconciled()
+    theirs = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:sessionAffinity": {}}}}
+    world.drift([theirs], port=81, sessionAffinity="ClientIP")
+    world.deciding.expel = True
+    world.api.fails["apply Service by force"] = [Invalid(of_apply, code=422)]
+    world.api.fails["patch Service"] = [Invalid(of_patch, code=422)] if of_patch else []
+    await world.reconcile()
+    assert world.calls()[:3] == ["apply Service by force", "get Service", "patch Service"]
+    assert (world.stored("Service")["spec"] == {"port": 80}) is not bool(refused)
+    assert world.status["refused"] == refused
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
     [
         pytest.param(
             Forbidden("no", right="patch services", code=403),
@@ -286,62 +228,54 @@ async def test_what_is_refused_for_itself_is_told_in_the_words_of_that_refusal()
         pytest.param(Refused("exceeded quota", code=403), "exceeded quota", id="a quota"),
     ],
 )
-async def test_a_refusal_is_told_in_the_status(error: KubeError, told: str) -> None:
+async def test_a_refusal_is_in_the_status(error: KubeError, message: str) -> None:
     world = World(parent())
     world.api.fails["apply Service"] = [error]
-    then = await world.look()
-    assert then.after == 1
-    assert world.api.calls == ["get LLMService", "apply Service", "status", "event Told"]
-    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == [told]
+    assert (await world.reconcile()).after == 1
+    assert world.calls() == ["get LLMService", "apply Service", "status", "event Told"]
+    assert world.status["refused"] == [message]
 
 
-async def test_what_cannot_be_written_is_told_from_the_second_time_on() -> None:
+async def test_an_api_server_that_does_not_answer_is_in_the_status_from_the_second_time_on() -> None:
     world = World(parent())
     world.api.fails["apply Service"] = [Unreachable("no answer"), Unreachable("no answer")]
-    with pytest.raises(Unreachable):
-        await world.look()
-    assert world.api.calls == ["get LLMService", "apply Service"]
-    with pytest.raises(Unreachable):
-        await world.look()
-    assert world.api.calls == ["apply Service", "status", "event Told"]
-    await world.look()
-    assert "apply Service" in world.api.calls
+    for calls in (["get LLMService", "apply Service"], ["apply Service", "status", "event Told"]):
+        with pytest.raises(Unreachable):
+            await world.reconcile()
+        assert world.calls() == calls
+    await world.reconcile()
     world.api.fails["apply Service by force"] = [Unreachable("no answer")]
-    world.ctx.cache.update("Service", world.api._store(service(port=81), "u-Service"))
+    world.drift(port=81)
     with pytest.raises(Unreachable):
-        await world.look()
-    assert "status" not in world.api.calls, "the first one in a row again"
+        await world.reconcile()
+    assert "status" not in world.calls(), "the first one in a row again"
 
 
-async def test_pruning_asks_for_the_very_object() -> None:
-    world = World(parent())
-    await world.look()
+async def test_pruning_deletes_that_very_object() -> None:
+    world = await reconciled()
     world.deciding.prune = True
-    await world.look()
-    assert world.api.calls == ["delete Service u-Service", "status", "event Told"]
-    await world.look()
-    assert world.api.calls == []
+    await world.reconcile()
+    assert world.calls() == ["delete Service u-Service", "status", "event Told"]
+    await world.reconcile()
+    assert world.calls() == []
 
 
-async def test_a_builder_at_war_with_a_webhook_gives_up_and_says_so() -> None:
+async def test_a_builder_and_a_webhook_that_undo_each_other_is_a_failure() -> None:
     world = World(parent())
     world.deciding.never_content = True
     then = await world.settle()
-    assert then.failure is not None
-    assert "do not become what was applied" in then.failure
-    assert len([call for call in world.api.calls if call.startswith("apply")]) == 4
-    assert world.api.calls.count("status") == 1
+    assert "do not become what was applied" in (then.failure or "")
+    assert (len(world.calls("apply")), world.calls().count("status")) == (4, 1)
     await world.settle()
-    assert [call for call in world.api.calls if call.startswith("apply")] == ["apply Service by force"]
+    assert world.calls("apply") == ["apply Service by force"]
     world.deciding.never_content = False
     assert await world.settle() == Next()
 
 
-async def test_writes_that_are_put_right_each_time_are_no_war() -> None:
-    world = World(parent())
-    await world.settle()
+async def test_drift_that_is_repaired_each_time_is_no_failure() -> None:
+    world = await reconciled()
     for port in range(90, 100):
-        world.ctx.cache.update("Service", world.api._store(service(port=port), "u-Service"))
+        world.drift(port=port)
         assert await world.settle() == Next()
 
 
@@ -359,24 +293,21 @@ async def test_a_turn_that_another_service_took_meanwhile_is_waited_for() -> Non
         return Decision(claims_turn=granted[-1], update=None if granted[-1] else Update.WAITS)
 
     world.ctx.decide = decide
-    await world.look()
+    await world.reconcile()
     assert granted == [True, False]
 
 
 async def test_an_event_that_cannot_be_made_stops_nothing() -> None:
     world = World(parent())
     world.api.fails["event Told"] = [Forbidden("no", right="create events", code=403)]
-    assert await world.look() == Next()
+    assert await world.reconcile() == Next()
 
 
-async def test_a_new_object_of_the_same_name_starts_afresh() -> None:
-    world = World(parent())
-    await world.look()
+async def test_a_new_object_of_the_same_name_has_a_memory_of_its_own() -> None:
+    world = await reconciled()
     world.ctx.cache.remove(PARENT, "ns", "chat", "u-1")
-    await world.look()
+    await world.reconcile()
     assert world.ctx.memories == {}
-    again = parent(300, uid="u-2")
-    world.api.objects[PARENT, "chat"] = again
-    world.ctx.cache.update(PARENT, again)
-    await world.look()
-    assert world.api.calls[0] == "get LLMService"
+    world.see(world.api.put(parent(300, uid="u-2")))
+    await world.reconcile()
+    assert world.calls()[0] == "get LLMService"

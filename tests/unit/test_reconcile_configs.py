@@ -1,4 +1,4 @@
-"""A configuration that takes too long to read is told of, keeps nothing from starting, and is not read again."""
+"""A configuration that takes too long to read is reported, keeps nothing from starting, and is not read again."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Memory
-from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.planner.model import reading
 from llmservice_operator.planner.model.reading import Stopped
 
 from tests.unit.decide_world import QWEN_7B
 from tests.unit.reconcile_world import KEY, World
-from tests.unit.test_reconcile_fit import a_world, condition, deployed, knowing, status
+from tests.unit.test_reconcile_fit import a_world, deployed, knowing
 
 
 @dataclass
 class Configs:
-    """A reader that says what the test wants."""
+    """A reader whose last answer is repeated."""
 
     answers: list[bytes | None]
     asked: list[str] = field(default_factory=list)
@@ -31,75 +30,66 @@ class Configs:
 
 
 def a_world_with(*answers: bytes | None, **spec: Any) -> tuple[World, Configs]:
-    world = a_world(**spec)
-    world.ctx.cache.update(PARENT, knowing("other"))
-    configs = Configs(list(answers))
+    world, configs = a_world(**spec), Configs(list(answers))
+    world.see(knowing("other"))
     world.ctx.configs = configs
     return world, configs
+
+
+def fits(world: World) -> tuple[str, str]:
+    condition = world.condition("Fits")
+    return condition["reason"], condition["message"]
 
 
 WORDS = [(Stopped.CPU, "processor time"), (Stopped.MEMORY, "memory"), (Stopped.TIME, "longer"), (Stopped.DIED, "ended")]
 
 
 @pytest.mark.parametrize(("why", "words"), WORDS)
-async def test_it_is_started_without_a_plan_and_told_why(why: Stopped, words: str) -> None:
-    world, _ = a_world_with(reading.stopped(why))
-    await world.look()
-    fits = condition(world, "Fits")
-    assert (fits["status"], fits["reason"]) == ("Unknown", "ConfigTooComplex")
-    assert words in fits["message"]
-    assert "spec.model.architecture" in fits["message"]
+async def test_it_is_started_without_a_plan_and_not_read_again(why: Stopped, words: str) -> None:
+    world, configs = a_world_with(reading.stopped(why))
+    await world.reconcile()
+    reason, message = fits(world)
+    assert (reason, world.condition("Fits")["status"]) == ("ConfigTooComplex", "Unknown")
+    assert words in message
+    assert "spec.model.architecture" in message
     assert deployed(world)
-
-
-async def test_it_is_not_read_again_until_it_changes() -> None:
-    world, configs = a_world_with(reading.stopped(Stopped.CPU))
-    await world.look()
     for _ in range(3):
         world.now += 3600
-        await world.look()
-        assert world.api.calls == []
+        await world.reconcile()
+        assert world.calls() == []
     world.ctx.memories[KEY] = Memory("u-1")  # the operator was restarted
-    await world.look()
-    assert len(configs.asked) == 1
-    assert condition(world, "Fits")["reason"] == "ConfigTooComplex"
+    await world.reconcile()
+    assert (len(configs.asked), fits(world)[0]) == (1, "ConfigTooComplex")
 
 
 async def test_facts_of_the_spec_need_no_reading() -> None:
     facts = {"numHiddenLayers": 28, "hiddenSize": 3584, "numAttentionHeads": 28, "numKeyValueHeads": 4}
-    world, configs = a_world_with(
-        reading.stopped(Stopped.CPU),
-        model={
-            "uri": "hf://Qwen/Qwen2.5-7B-Instruct",
-            "architecture": {**facts, "vocabSize": 152064, "intermediateSize": 18944, "maxPositionEmbeddings": 32768},
-        },
-    )
-    await world.look()
-    assert condition(world, "Fits")["reason"] == "Fits"
-    assert configs.asked == []
+    facts |= {"vocabSize": 152064, "intermediateSize": 18944, "maxPositionEmbeddings": 32768}
+    model = {"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "architecture": facts}
+    world, configs = a_world_with(reading.stopped(Stopped.CPU), model=model)
+    await world.reconcile()
+    assert (fits(world)[0], configs.asked) == ("Fits", [])
 
 
 async def test_nothing_is_made_while_it_is_read() -> None:
     world, _ = a_world_with(None, reading.read(json.dumps(QWEN_7B)))
-    await world.look()
+    await world.reconcile()
     assert not deployed(world)
-    assert condition(world, "Fits")["reason"] == "InspectingModel"
-    assert "being read" in condition(world, "Fits")["message"]
-    assert status(world)["model"]["config"]
-    await world.look()  # its reader woke it
+    assert fits(world)[0] == "InspectingModel"
+    assert "being read" in fits(world)[1]
+    assert world.status["model"]["config"]
+    await world.reconcile()  # its reader woke it
     assert deployed(world)
-    assert condition(world, "Fits")["reason"] == "Fits"
+    assert fits(world)[0] == "Fits"
 
 
 async def test_what_serves_goes_on_while_it_is_read() -> None:
     world, _ = a_world_with(reading.read(json.dumps(QWEN_7B)))
-    await world.look()
-    before = status(world)
-    edited = world.api.objects[PARENT, "chat"]
-    edited["status"] = {**before, "model": {**before["model"], "config": json.dumps(QWEN_7B | {"vocab_size": 99})}}
-    edited["metadata"] |= {"resourceVersion": "999"}
-    world.ctx.cache.update(PARENT, edited)
+    await world.reconcile()
+    stored = world.stored()
+    stored["status"]["model"]["config"] = json.dumps(QWEN_7B | {"vocab_size": 99})
+    world.see(world.api.put(stored, generation=1))
     world.ctx.configs = Configs([None])
-    await world.look()
-    assert condition(world, "Fits")["reason"] == "Fits"
+    await world.reconcile()
+    assert fits(world)[0] == "Fits"
     assert deployed(world)

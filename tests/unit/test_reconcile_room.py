@@ -15,19 +15,21 @@ from llmservice_operator.planner.room import Room
 from tests.unit.reconcile_world import KEY, World, parent
 
 
-class Asks:
-    """Requires what is free, or does not, and keeps what it is given."""
+class NeedsRoom:
+    """Decisions that need what is free on the nodes, or do not, and keep what they are given."""
 
     def __init__(self) -> None:
         self.resource: str | None = "nvidia.com/gpu"
-        self.wants = True
+        self.is_needed = True
         self.is_only_shown = False
         self.given: Part[Room] | None = None
         self.times: list[datetime] = []
+        self.world = World(parent())
+        self.world.ctx.requirements, self.world.ctx.decide = self.requirements, self.decide
 
     def requirements(self, inputs: Inputs) -> Requirements:
         self.times.append(inputs.now)
-        if self.wants and inputs.room is None:
+        if self.is_needed and inputs.room is None:
             return Requirements(room=NodeRoom(self.resource, max_age_seconds=60.0, is_only_shown=self.is_only_shown))
         return Requirements()
 
@@ -35,87 +37,57 @@ class Asks:
         self.given = inputs.room
         return Decision()
 
+    async def reconcile(self, after: float = 0.0) -> list[str]:
+        """The requests of a pass after so many seconds."""
+        self.world.now += after
+        await self.world.reconcile()
+        return self.world.calls()
+
     @property
     def room(self) -> Room:
         assert self.given is not None
         return self.given.value
 
 
-def a_world() -> tuple[World, Asks]:
-    world, asks = World(parent()), Asks()
-    world.ctx.requirements, world.ctx.decide = asks.requirements, asks.decide
-    return world, asks
-
-
-async def test_what_was_told_stands_for_a_minute_but_for_another_resource() -> None:
-    world, asks = a_world()
-    reads = ["list Node", "list Pod"]
-    await world.look()
-    assert world.api.calls == reads
-    world.now += 59
-    await world.look()
-    assert world.api.calls == []
-    asks.resource = "nvidia.com/mig-3g.40gb"
-    await world.look()
-    assert world.api.calls == reads
-    world.now += 60
-    await world.look()
-    assert world.api.calls == reads
-
-
-async def test_it_is_forgotten_once_nobody_asks() -> None:
-    world, asks = a_world()
-    await world.look()
-    assert world.ctx.memories[KEY].room is not None
-    asks.wants = False
-    await world.look()
-    assert world.ctx.memories[KEY].room is None
+async def test_what_was_read_is_used_for_a_minute_but_not_for_another_resource() -> None:
+    made, reads = NeedsRoom(), ["list Node", "list Pod"]
+    assert await made.reconcile() == reads
+    assert await made.reconcile(after=59) == []
+    assert made.given is not None
+    assert made.given.age_seconds == 59
+    made.resource = "nvidia.com/mig-3g.40gb"
+    assert await made.reconcile() == reads
+    assert await made.reconcile(after=60) == reads
+    assert made.world.ctx.memories[KEY].room is not None
+    made.is_needed = False
+    await made.reconcile()
+    assert made.world.ctx.memories[KEY].room is None
 
 
 @pytest.mark.parametrize("error", [Unreachable("timed out"), ServerError("busy", code=503), TooMany("busy", code=429)])
-async def test_a_status_is_told_though_the_nodes_cannot_be_listed(error: KubeError) -> None:
-    world, asks = a_world()
-    asks.is_only_shown = True
-    world.api.fails["list Node"] = [error]
-    await world.look()
-    assert asks.room == NOT_READ
-    await world.look()
-    assert asks.room == Room(), "the next look asks again"
-    world.now += 61
-    world.api.fails["list Pod"] = [error]
-    await world.look()
-    assert asks.room == Room(), "what was told before stands"
-
-
-async def test_nothing_is_decided_by_what_was_seen_long_ago() -> None:
-    world, asks = a_world()
-    await world.look()
-    assert asks.room == Room()
-    world.now += 61
-    world.api.fails["list Node"] = [Unreachable("timed out")]
-    await world.look()
-    assert asks.room == NOT_READ
+async def test_nodes_that_cannot_be_listed_are_shown_as_they_were_and_decided_by_as_unknown(error: KubeError) -> None:
+    made = NeedsRoom()
+    made.is_only_shown = True
+    made.world.api.fails["list Node"] = [error]
+    await made.reconcile()
+    assert made.room == NOT_READ
+    await made.reconcile()
+    assert made.room == Room(), "the next pass asks again"
+    made.world.api.fails["list Pod"] = [error]
+    await made.reconcile(after=61)
+    assert made.room == Room(), "what was read before"
+    made.is_only_shown = False
+    made.world.api.fails["list Node"] = [error]
+    await made.reconcile(after=61)
+    assert made.room == NOT_READ, "nothing is decided by what was seen long ago"
 
 
 async def test_what_is_gathered_is_of_one_time() -> None:
     """A list that takes long would else be the deadline that it is asked for."""
-    world, asks = a_world()
-    times = iter(range(10))
-    world.ctx.now = lambda: datetime.fromtimestamp(next(times), UTC)
-    await world.look()
-    assert len(asks.times) == 2
-    assert len(set(asks.times)) == 1
-
-
-async def test_how_old_it_is_is_said() -> None:
-    world, asks = a_world()
-    ages = []
-    for _ in range(3):
-        await world.look()
-        assert asks.given is not None
-        ages.append(asks.given.age_seconds)
-        world.now += 25
-    assert ages == [0, 25, 50]
+    made, times = NeedsRoom(), iter(range(10))
+    made.world.ctx.now = lambda: datetime.fromtimestamp(next(times), UTC)
+    await made.reconcile()
+    assert (len(made.times), len(set(made.times))) == (2, 1)
 
 
 async def test_events_that_cannot_be_listed_are_none() -> None:
@@ -129,7 +101,7 @@ async def test_events_that_cannot_be_listed_are_none() -> None:
     world.ctx.decide = decide
     world.ctx.requirements = lambda inputs: Requirements(pod_events=() if inputs.pod_events else ("x-0",))
     world.api.fails["list Event"] = [ServerError("busy", code=503)]
-    await world.look()
+    await world.reconcile()
     (inputs,) = given
     assert inputs.pod_events is not None
     assert not inputs.pod_events.value.by_pod

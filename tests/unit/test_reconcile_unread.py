@@ -15,18 +15,14 @@ QUOTA = "exceeded quota: q, requested: a, used: b, limited: c"
 ADAPTERS = [{"name": "a", "uri": "hf://a/b"}]
 
 
-def adapted(generation: int = 1, version: int = 1, **spec: Any) -> Any:
-    """An LLMService with an adapter."""
-    made = parent(version, generation=generation)
-    made["spec"] |= {"scaling": {"replicas": 1}, "adapters": ADAPTERS, "fitPolicy": "Ignore"} | spec
-    return made
-
-
-def world_of(*there: Any, **spec: Any) -> World:
-    world = World(adapted(**spec))
+def world_of(*there: Any) -> World:
+    """An LLMService with an adapter, and these objects."""
+    made = parent()
+    made["spec"] |= {"scaling": {"replicas": 1}, "adapters": ADAPTERS, "fitPolicy": "Ignore"}
+    world = World(made)
     world.ctx.decide = decide
     for obj in there:
-        world.api.objects[obj["kind"], obj["metadata"]["name"]] = obj
+        world.api.put(obj)
     return world
 
 
@@ -36,83 +32,76 @@ def config_map(**owner: Any) -> dict[str, Any]:
     return {"kind": "ConfigMap", "metadata": metadata | {"ownerReferences": references}, "data": {"theirs": "1"}}
 
 
-def condition(world: World, type_: str) -> dict[str, Any]:
-    """A condition of the service's status."""
-    status = world.api.objects["LLMService", "chat"]["status"]
-    return next(dict(item) for item in status["conditions"] if item["type"] == type_)
-
-
 async def test_a_list_is_made_before_the_deployment_and_not_touched_again() -> None:
     world = world_of()
-    await world.look()
-    calls = world.api.calls
-    assert calls.index("look ConfigMap") < calls.index("apply ConfigMap") < calls.index("apply Service")
-    await world.look()
-    assert world.api.calls == []
+    await world.reconcile()
+    calls = world.calls()
+    assert calls.index("dry-run ConfigMap") < calls.index("apply ConfigMap") < calls.index("apply Service")
+    await world.reconcile()
+    assert world.calls() == []
 
 
 async def test_our_own_is_changed_by_force() -> None:
     world = world_of(config_map(uid="u-1"))
-    await world.look()
-    assert "apply ConfigMap by force" in world.api.calls
+    await world.reconcile()
+    assert "apply ConfigMap by force" in world.calls()
 
 
-def left_behind(service: str) -> dict[str, Any]:
+def orphaned(service: str) -> dict[str, Any]:
     """By an orphaning deletion."""
     labels = {"app.kubernetes.io/managed-by": "llmservice-operator", "llmservice.dev/service": service}
     made = config_map()
     return made | {"metadata": made["metadata"] | {"labels": labels}}
 
 
-async def test_one_that_was_left_behind_is_adopted_without_force() -> None:
-    world = world_of(left_behind("chat"))
-    await world.look()
-    assert "apply ConfigMap" in world.api.calls
-    assert "apply ConfigMap by force" not in world.api.calls
-    assert condition(world, "Accepted")["status"] == "True"
+async def test_an_orphan_is_adopted_without_force() -> None:
+    world = world_of(orphaned("chat"))
+    await world.reconcile()
+    assert "apply ConfigMap" in world.calls()
+    assert "apply ConfigMap by force" not in world.calls()
+    assert world.condition("Accepted")["status"] == "True"
 
 
 @pytest.mark.parametrize(
     ("there", "owner"),
     [
         pytest.param(config_map(), "this operator did not make it", id="without an owner"),
-        pytest.param(left_behind("other"), "this operator did not make it", id="left behind by another service"),
+        pytest.param(orphaned("other"), "this operator did not make it", id="orphaned by another service"),
         pytest.param(config_map(uid="u-9", name="other"), "it belongs to LLMService other", id="another service's"),
         pytest.param(config_map(uid="u-9", kind="Release"), "it belongs to Release chat", id="another kind's"),
     ],
 )
 async def test_somebody_elses_is_not_touched_and_its_owner_named(there: Any, owner: str) -> None:
     world = world_of(there)
-    then = await world.look()
-    assert world.api.objects[CONFIG] is there
-    assert not [call for call in world.api.calls if "Service" in call and call.startswith("apply")]
-    accepted = condition(world, "Accepted")
+    then = await world.reconcile()
+    assert world.stored(*CONFIG) is there
+    assert not world.calls("apply Service")
+    accepted = world.condition("Accepted")
     assert accepted["reason"] == "NameConflict"
     assert owner in accepted["message"]
-    # Nobody tells us when the name becomes free.
-    assert then.after == 1
-    del world.api.objects[CONFIG]
+    assert then.after == 1, "no event says when the name becomes free"
+    world.api.remove(*CONFIG)
     world.now += 1
-    await world.look()
-    assert "apply ConfigMap" in world.api.calls
-    assert "apply Deployment" in world.api.calls
+    await world.reconcile()
+    assert "apply ConfigMap" in world.calls()
+    assert "apply Deployment" in world.calls()
 
 
 async def test_where_the_charts_policy_hides_it_it_is_somebody_elses_too() -> None:
     world = world_of(config_map())
     hidden = NotOurs(f"configmaps chat-adapters {NOT_OURS}", code=403)
-    world.api.fails["look ConfigMap"] = [hidden]
-    await world.look()
-    accepted = condition(world, "Accepted")
+    world.api.fails["dry-run ConfigMap"] = [hidden]
+    await world.reconcile()
+    accepted = world.condition("Accepted")
     assert (accepted["reason"], "ConfigMap chat-adapters" in accepted["message"]) == ("NameConflict", True), accepted
-    assert world.api.objects[CONFIG]["data"] == {"theirs": "1"}
+    assert world.stored(*CONFIG)["data"] == {"theirs": "1"}
 
 
 async def test_that_of_an_earlier_service_of_this_name_is_waited_for() -> None:
     world = world_of(config_map(uid="u-0"))
     with pytest.raises(KubeError, match="still belongs to an earlier LLMService"):
-        await world.look()
-    assert "status" not in world.api.calls
+        await world.reconcile()
+    assert "status" not in world.calls()
 
 
 @pytest.mark.parametrize(
@@ -122,11 +111,11 @@ async def test_that_of_an_earlier_service_of_this_name_is_waited_for() -> None:
         pytest.param(Refused(QUOTA, code=403), "QuotaExceeded", id="a quota"),
     ],
 )
-async def test_a_refusal_is_told(error: KubeError, reason: str) -> None:
+async def test_a_refusal_is_reported(error: KubeError, reason: str) -> None:
     world = world_of()
     world.api.fails["apply ConfigMap"] = [error]
-    await world.look()
-    ready = condition(world, "Ready")
+    await world.reconcile()
+    ready = world.condition("Ready")
     assert ready["reason"] == reason
     assert "ConfigMap chat-adapters" in ready["message"]
 
@@ -136,21 +125,16 @@ async def test_a_refusal_is_told(error: KubeError, reason: str) -> None:
     [
         pytest.param(None, True, id="ours"),
         pytest.param(config_map(), False, id="not ours any more"),
-        pytest.param(left_behind("chat"), True, id="left behind"),
+        pytest.param(orphaned("chat"), True, id="orphaned"),
     ],
 )
 async def test_without_adapters_our_list_goes_and_no_other(swapped: Any, deleted: bool) -> None:
     world = world_of()
-    await world.look()
+    await world.reconcile()
     if swapped:
-        world.api.objects[CONFIG] = swapped
-    edited = {**world.api.objects["LLMService", "chat"]}
-    world.api.version += 1
-    edited["metadata"] = {**edited["metadata"], "generation": 2, "resourceVersion": str(world.api.version)}
-    edited["spec"] = {**edited["spec"], "adapters": []}
-    world.api.objects["LLMService", "chat"] = edited
-    world.ctx.cache.update("LLMService", edited)
-    await world.look()
-    assert (CONFIG not in world.api.objects) is deleted
-    await world.look()
-    assert world.api.calls == []
+        world.api.put(swapped)
+    world.edit({"adapters": []})
+    await world.reconcile()
+    assert (world.stored(*CONFIG) is None) is deleted
+    await world.reconcile()
+    assert world.calls() == []

@@ -42,7 +42,7 @@ def test_the_same_text_is_the_same_spec() -> None:
     assert parse_spec(a_spec(1)) == LLMServiceSpec.model_validate(a_spec(1), by_alias=True)
 
 
-def test_what_is_wrong_is_told_each_time() -> None:
+def test_what_is_wrong_is_reported_each_time() -> None:
     for _ in range(2):
         with pytest.raises(InvalidSpec):
             parse_spec({"model": {"uri": "hf://a/b"}, "nonsense": 1})
@@ -88,13 +88,6 @@ def test_of_a_service(other: Callable[[], LLMService], rest: tuple[object, ...],
     assert function.times == (1 if is_same else 2)
 
 
-def test_functions_are_told_apart() -> None:
-    spec = parse_spec(a_spec(1))
-    one, other = of_spec(Asked()), of_spec(Asked())
-    assert one(spec) is one(spec)
-    assert one(spec) is not other(spec)
-
-
 def test_an_error_is_not_remembered() -> None:
     times = []
 
@@ -111,19 +104,14 @@ def test_an_error_is_not_remembered() -> None:
     assert fails(spec) == "well"
 
 
-def test_what_is_never_the_same_twice_does_not_pile_up() -> None:
-    spec = parse_spec(a_spec(3))
-    ask = of_spec(Asked())
-    for number in range(10 * MOST):
-        ask(spec, number)
-    assert len(remembered._made[id(spec)][1]) <= MOST
-
-
-def test_with_the_spec_goes_what_was_made_of_it() -> None:
+def test_what_is_remembered_is_bounded_and_goes_with_the_spec() -> None:
     spec = LLMServiceSpec.model_validate(a_spec(4), by_alias=True)
-    number = id(spec)
-    of_spec(Asked())(spec)
-    assert number in remembered._made
+    number, one, other = id(spec), of_spec(Asked()), of_spec(Asked())
+    assert one(spec) is one(spec)
+    assert one(spec) is not other(spec), "another function"
+    for each in range(2 * MOST):
+        one(spec, each)
+    assert len(remembered._made[number][1]) <= MOST
     del spec
     gc.collect()
     assert number not in remembered._made

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 from llmservice_operator.decide.decide import decide
-from llmservice_operator.decide.inputs import Part
 from llmservice_operator.decide.requirements import NodeGPUs, NodeRoom, Requirements, requirements
 from llmservice_operator.observe.failures.pod_events import PodEvents
 
-from tests.unit.decide_world import World, a_pod, an_llmservice, spec
-from tests.unit.fit_world import H100, serving
+from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec
 from tests.unit.status_states import CASES, UNREPORTED, edited, served, service
 from tests.unit.test_decide_rollouts import a_room, surging
 
@@ -61,8 +59,8 @@ def with_a_lost_volume(world: World, revision: str) -> World:
     pod["status"]["phase"] = "Pending"
     pod["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-02T03:00:00Z"
     world.pods = {"x-0": pod}
-    said = {"reason": "FailedMount", "message": "no such claim", "lastTimestamp": "2026-01-02T03:04:00Z"}
-    world.events = {"x-0": [said]}
+    event = {"reason": "FailedMount", "message": "no such claim", "lastTimestamp": "2026-01-02T03:04:00Z"}
+    world.events = {"x-0": [event]}
     return world
 
 
@@ -71,13 +69,9 @@ def returned_and_held() -> World:
     does_not_fit = {"precision": {"weights": "float32"}, "batching": {"maxModelLen": 2**21}}
     world = serving(H100, fitPolicy="Warn", **does_not_fit)
     world.edit(fitPolicy="Enforce", precision={"weights": "auto"}, batching={"maxModelLen": 4096})
-    world.settle()
-    world.roll_out()
-    world.settle()
+    world.serve()
     world.edit(fitPolicy="Enforce", **does_not_fit)
-    return with_a_lost_volume(
-        world, world.deployment["spec"]["template"]["metadata"]["labels"]["llmservice.dev/revision"]
-    )
+    return with_a_lost_volume(world, world.revision())
 
 
 def without_a_node(world: World, *messages: str) -> World:
@@ -111,69 +105,54 @@ def test_parts_that_were_not_required_change_no_decision(state: Callable[[], Wor
 
 
 def test_a_steady_service_requires_nothing() -> None:
-    world = served()
-    assert not requirements(world.inputs())
-    inputs = world.inputs()
-    parts = (inputs.gpus, inputs.room, inputs.pod_events, inputs.turn, inputs.lent, inputs.reading)
+    inputs = served().inputs()
+    assert not requirements(inputs)
+    parts = (inputs.gpus, inputs.room, inputs.pod_events, inputs.turn, inputs.sibling_model, inputs.reading)
     assert parts == (None,) * 6
 
 
 def test_a_new_service_requires_the_models_facts_then_their_reading_then_the_nodes() -> None:
-    world = World(an_llmservice(spec()))
-    first = world.inputs()
-    bare = replace(first, lent=None, reading=None, gpus=None)
-    key = requirements(bare).lent
-    assert requirements(bare) == Requirements(lent=key)
+    first = World(an_llmservice(spec())).inputs()
+    bare = replace(first, sibling_model=None, reading=None, gpus=None)
+    key = requirements(bare).sibling_model
+    assert requirements(bare) == Requirements(sibling_model=key)
     assert key
-    told = replace(bare, lent=first.lent)
-    document = requirements(told).reading
-    assert requirements(told) == Requirements(reading=document)
-    assert document is not None
-    assert "num_hidden_layers" in document
-    assert requirements(replace(told, reading=first.reading)) == Requirements(gpus=NodeGPUs("nvidia.com/gpu"))
+    with_facts = replace(bare, sibling_model=first.sibling_model)
+    document = requirements(with_facts).reading
+    assert requirements(with_facts) == Requirements(reading=document)
+    assert "num_hidden_layers" in (document or "")
+    assert requirements(replace(with_facts, reading=first.reading)) == Requirements(gpus=NodeGPUs("nvidia.com/gpu"))
     assert not requirements(first)
 
 
-def test_an_edit_of_what_serves_requires_what_is_free_now() -> None:
-    world = served()
-    world.edit(batching={"maxNumSeqs": 8})
-    assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 0.0)
+def room_of(world: World) -> NodeRoom | None:
+    return requirements(replace(world.inputs(), room=None)).room
 
 
-def test_a_held_edit_requires_what_was_free_a_minute_ago() -> None:
+def test_an_edit_requires_what_is_free_now_and_one_that_is_held_what_was_free_a_minute_ago() -> None:
     """Else each of its passes would list the nodes, and all pods on them."""
     world = serving(H100)
     world.edit(precision={"weights": "float32"}, batching={"maxModelLen": 2**21})
-    assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 0.0)
+    assert room_of(world) == NodeRoom("nvidia.com/gpu", 0.0)
     world.settle()
-    assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 60.0)
+    assert room_of(world) == NodeRoom("nvidia.com/gpu", 60.0)
+    other = served()
+    other.edit(batching={"maxNumSeqs": 8})
+    assert room_of(other) == NodeRoom("nvidia.com/gpu", 0.0)
 
 
-def test_labels_and_taints_beside_another_cause_require_the_nodes() -> None:
-    world = without_a_node(edited(service()), LABELS_AND_TAINTS, "0/1 nodes are available: 1 Insufficient cpu.")
-    assert requirements(replace(world.inputs(), room=None)).room is not None
+LACK = "0/1 nodes are available: 1 Insufficient {}."
 
 
-def test_the_pods_that_run_while_a_return_is_held_require_their_events() -> None:
-    world = returned_and_held()
-    assert requirements(replace(world.inputs(), pod_events=None)).pod_events == ("x-0",)
+@pytest.mark.parametrize("messages", [[LABELS_AND_TAINTS, LACK.format("cpu")], [LACK.format("nvidia.com/gpu")]])
+def test_pods_without_a_node_require_what_is_free_for_their_message_only(messages: list[str]) -> None:
+    world = without_a_node(edited(service()), *messages)
+    assert room_of(world) == NodeRoom("nvidia.com/gpu", 60.0, is_only_shown=True)
 
 
-def test_a_pod_without_a_node_requires_what_is_free_for_its_message_only() -> None:
-    world = edited(service())
-    lack = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-    world.pods = {"x-0": a_pod("x-0", world.revision(), unschedulable=lack, scheduled=False)}
-    assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 60.0, is_only_shown=True)
-
-
-@pytest.mark.parametrize("is_edited", [False, True])
-def test_a_pod_that_does_not_start_requires_its_events(is_edited: bool) -> None:
-    world = without_a_volume(is_edited=is_edited)
+@pytest.mark.parametrize("make", [without_a_volume, lambda: without_a_volume(is_edited=True), returned_and_held])
+def test_a_pod_that_does_not_start_requires_its_events(make: Callable[[], World]) -> None:
+    world = make()
     assert requirements(replace(world.inputs(), pod_events=None)).pod_events == ("x-0",)
     world.step()
-    assert world.obj["status"]["failure"]["reason"] == "VolumeUnavailable"
-
-
-def test_parts_carry_where_they_are_from_and_how_old_they_are() -> None:
-    part = Part("value", "the test", 3.0)
-    assert (part.source, part.age_seconds) == ("the test", 3.0)
+    assert world.status["failure"]["reason"] == "VolumeUnavailable"

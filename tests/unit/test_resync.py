@@ -16,7 +16,7 @@ from llmservice_operator.kube.errors import Forbidden, Gone
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
-from tests.unit.watched_api import service
+from tests.unit.api_server import llmservice as service
 
 A, B, C = (Key("ns", name) for name in "abc")
 

@@ -37,13 +37,7 @@ async def test_two_processes_share_two_shards(cluster: Cluster) -> None:
     assert set(cluster.leases) == {"op", "op-1"}
 
 
-async def test_one_process_holds_all_shards(cluster: Cluster) -> None:
-    (alone,) = await whole(cluster, 4)
-    assert alone.held == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("phase", [0.0, 0.1, 0.7, 1.3, 1.9])
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(("which", "phase"), [(0, 0.0), (1, 0.1), (0, 0.7), (1, 1.3), (0, 1.9)])
 async def test_takeover_after_a_kill_within_15_seconds(cluster: Cluster, which: int, phase: float) -> None:
     both = await whole(cluster, 2, 2)
     await cluster.pass_time(phase)
@@ -85,7 +79,7 @@ async def test_one_that_comes_later_gets_its_share(cluster: Cluster) -> None:
     assert cluster.owned_twice == []
 
 
-@pytest.mark.parametrize(("shards", "processes"), [(4, 2), (3, 3), (8, 3)])
+@pytest.mark.parametrize(("shards", "processes"), [(4, 1), (4, 2), (3, 3), (8, 3)])
 async def test_shares_end_even(cluster: Cluster, shards: int, processes: int) -> None:
     await whole(cluster, *[shards] * processes)
     await cluster.pass_time(60)
@@ -119,7 +113,7 @@ async def test_one_that_is_not_ready_asks_for_nothing(cluster: Cluster) -> None:
     assert await cluster.run_until(lambda: bool(second.held), 15) <= 8
 
 
-@pytest.mark.parametrize("phase", [0.0, 0.7, 1.9])
+@pytest.mark.parametrize("phase", [0.0, 1.9])
 async def test_one_that_is_not_ready_leaves_a_dead_ones_shard_to_others(cluster: Cluster, phase: float) -> None:
     both = await whole(cluster, 2, 2)
     await both[0].kill()
@@ -140,10 +134,8 @@ async def test_the_last_one_is_not_given_away(cluster: Cluster) -> None:
     """Two newcomers may have asked for all that there was."""
     both = await whole(cluster, 2, 2)
     gains = [[*each.gains] for each in both]
-    for name, lease in [*cluster.leases.items()]:
-        marks = {**lease["metadata"].get("annotations", {}), "llmservice.dev/wanted-by": "late"}
-        metadata = {**lease["metadata"], "annotations": marks, "resourceVersion": f"by hand {name}"}
-        cluster.leases[name] = {**lease, "metadata": metadata}
+    for name in cluster.leases:
+        cluster.annotate(name, wanted_by="late")
     for _ in range(20):
         await cluster.pass_time(0.5)
         assert cluster.is_whole
@@ -245,7 +237,7 @@ async def test_who_cannot_read_the_split_gives_up_what_depends_on_it(cluster: Cl
         pytest.param([2, 2], [4, 4], id="2 to 4"),
     ],
 )
-@pytest.mark.parametrize("phase", [0.0, 0.7, 1.9])
+@pytest.mark.parametrize("phase", [0.0, 1.3])
 async def test_a_rolling_upgrade_to_another_split(
     cluster: Cluster, before: Sequence[int], after: Sequence[int], phase: float
 ) -> None:
@@ -320,9 +312,7 @@ async def test_who_dies_in_the_pause_leaves_a_pause(cluster: Cluster) -> None:
 
 async def test_another_split_by_hand_ends_every_reign(cluster: Cluster) -> None:
     await whole(cluster, 2, 2)
-    lease = cluster.leases["op"]
-    marks = {**lease["metadata"]["annotations"], "llmservice.dev/shards": "3"}
-    cluster.leases["op"] = {**lease, "metadata": {**lease["metadata"], "annotations": marks, "resourceVersion": "x"}}
+    cluster.annotate("op", shards="3")
     await cluster.run_until(lambda: not any(each.held for each in cluster.running), 10)
     await cluster.run_until(lambda: cluster.is_whole, 60)
     assert cluster.owned_twice == []
@@ -331,25 +321,25 @@ async def test_another_split_by_hand_ends_every_reign(cluster: Cluster) -> None:
 # Whatever happens
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(16))
 async def test_never_two_owners_and_always_one_again(cluster: Cluster, seed: int) -> None:
     chance = random.Random(seed)
     counts = chance.choice([(2,), (2,), (3,), (1, 2), (2, 3), (1, 3)])
     for number in range(25):
         running = cluster.running
-        blow = chance.choice(["start", "kill", "stop", "hang", "hang", "busy", "time", "freeze"])
-        if blow == "start" or not running:
+        event = chance.choice(["start", "kill", "stop", "hang", "hang", "busy", "time", "freeze"])
+        if event == "start" or not running:
             if len(running) < 4:
                 Process(cluster, f"p{number}", chance.choice(counts)).connection.takes = chance.choice([0.0, 0.3, 1.1])
-        elif blow in ("kill", "stop"):
-            await getattr(chance.choice(running), blow)()
-        elif blow == "hang":
+        elif event in ("kill", "stop"):
+            await getattr(chance.choice(running), event)()
+        elif event == "hang":
             connection = chance.choice(running).connection
             connection.hangs = not connection.hangs
-        elif blow == "busy":
+        elif event == "busy":
             process = chance.choice(running)
             process.busy = set() if process.busy else {0, 1}
-        elif blow == "freeze":
+        elif event == "freeze":
             cluster.now += chance.uniform(0, 12)
             cluster.nobody_owns_two()
         await cluster.pass_time(chance.uniform(0, 9))

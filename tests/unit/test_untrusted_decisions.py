@@ -29,7 +29,7 @@ from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import DrainReport, Phase, State
 
 from tests.support import cpu
-from tests.unit.decide_world import Json, World, a_pod, an_llmservice, spec
+from tests.unit.decide_world import Json, World, a_pod, serving
 from tests.unit.hostile import anything, objects, texts
 from tests.unit.test_decide_inspection import UNPLACED, ends, looking
 from tests.unit.test_untrusted_runtime import BROKEN, FAILURE, INSPECTION, STATE, document
@@ -42,11 +42,7 @@ FEWER = settings(max_examples=settings().max_examples // 3)
 @functools.cache
 def settled(**changes: Any) -> World:
     """A service that serves, whose status says all that a status can say."""
-    world = World(an_llmservice(spec(adapters=[{"name": "a", "uri": "hf://a/b"}], lora={}, **changes)))
-    world.settle()
-    world.roll_out()
-    world.settle()
-    return world
+    return serving(adapters=[{"name": "a", "uri": "hf://a/b"}], lora={}, **changes)
 
 
 def whole_status() -> Json:
@@ -180,12 +176,8 @@ def record() -> Json:
     world = settled()
     found = next(child for (kind, _), child in world.children.items() if kind == "ControllerRevision")
     data: Json = copy.deepcopy(found["data"])
-    data["chosen"] |= {
-        "gpu": "NVIDIA-H100",
-        "maxModelLen": 4096,
-        "updateRequested": "now",
-        "plan": {"weightsGiB": 14.5},
-    }
+    data["chosen"] |= {"gpu": "NVIDIA-H100", "maxModelLen": 4096, "updateRequested": "now"}
+    data["chosen"]["plan"] = {"weightsGiB": 14.5}
     return data
 
 

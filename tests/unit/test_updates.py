@@ -17,23 +17,22 @@ from llmservice_operator.decide.rollout.update_request import Turn, why_waiting
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World
-from tests.unit.test_decide_rollouts import rollout, serving
-from tests.unit.test_decide_way_back import back, fail
+from tests.unit.test_decide_rollback import fail
+from tests.unit.test_decide_rollouts import serving
 
 A, B, C = (Key("team-a", name) for name in "abc")
 WAITS, UNDER_WAY, FAILED = Update.WAITS, Update.UNDER_WAY, Update.FAILED
 EMPTY = Cache(PROJECTIONS)
-ASKED = {"llmservice.dev/update-requested": "now"}
 
 
-def ask(world: World, value: str = "now") -> None:
+def ask(world: World) -> None:
     """A newer operator, and the request to have what it renders."""
     world.settings = replace(world.settings, operator_image="llmservice-operator:2")
-    world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": value}
+    world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": "now"}
 
 
 def turn(updates: Updates, key: Key, cache: Cache) -> Turn:
-    """What a service is told that asks for a turn, and takes it where it may."""
+    """The turn that a service gets, claimed where it is granted."""
     found = updates.peek(key, cache)
     assert updates.claim(key) is found.is_granted
     return found
@@ -50,38 +49,27 @@ def test_one_after_another() -> None:
     updates = Updates()
     assert turn(updates, A, EMPTY) == Turn(is_granted=True)
     assert not turn(updates, B, EMPTY).is_granted
-    assert updates.tell(A, UNDER_WAY) == ()
-    assert updates.tell(B, WAITS) == ()
-    assert updates.tell(C, WAITS) == ()
+    assert updates.report(A, UNDER_WAY) == ()
+    for key in (B, C):
+        assert updates.report(key, WAITS) == ()
     assert turn(updates, A, EMPTY).is_granted, "who has it keeps it"
-    assert updates.tell(A, None) == (B,)
-    assert turn(updates, B, EMPTY).is_granted
-    assert not turn(updates, C, EMPTY).is_granted
-
-
-def test_as_many_at_a_time_as_the_limit_says() -> None:
-    updates = Updates(limit=2)
-    assert [turn(updates, key, EMPTY).is_granted for key in (A, B, C)] == [True, True, False]
+    assert updates.report(A, None) == (B,)
+    assert [turn(updates, key, EMPTY).is_granted for key in (B, C)] == [True, False]
+    updates.report(C, None)
+    assert updates.report(B, None) == (), "what is over is not waited for"
+    several = Updates(limit=2)
+    assert [turn(several, key, EMPTY).is_granted for key in (A, B, C)] == [True, True, False]
 
 
 def test_a_failed_update_stops_all_others_and_names_itself() -> None:
     updates = Updates(limit=2)
     assert turn(updates, A, EMPTY).is_granted
-    updates.tell(B, WAITS)
-    assert updates.tell(A, FAILED) == (B,), "they are to say so"
+    updates.report(B, WAITS)
+    assert updates.report(A, FAILED) == (B,), "they are to say so"
     assert turn(updates, B, EMPTY) == Turn(is_granted=False, limit=2, failed=("a",))
     assert turn(updates, Key("team-b", "b"), EMPTY) == Turn(is_granted=False, limit=2, failed_elsewhere=1)
-    assert updates.tell(A, None) == (B,)
+    assert updates.report(A, None) == (B,)
     assert turn(updates, B, EMPTY).is_granted
-
-
-def test_what_is_over_is_not_waited_for() -> None:
-    updates = Updates()
-    assert turn(updates, A, EMPTY).is_granted
-    updates.tell(B, WAITS)
-    updates.tell(C, WAITS)
-    updates.tell(B, None)
-    assert updates.tell(A, None) == (C,)
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["ask", *Update, None])), max_size=60))
@@ -96,7 +84,7 @@ def test_never_more_begin_than_the_limit_and_none_while_one_failed(steps: list[t
                 assert not failed - {key}
                 begun.add(key)
         elif step in (None, WAITS) or key in begun:
-            updates.tell(key, step)
+            updates.report(key, step)
             if step in (None, WAITS):
                 begun.discard(key)
                 failed.discard(key)
@@ -111,34 +99,24 @@ def test_without_a_turn_what_serves_stays_and_the_status_says_why() -> None:
     ask(world)
     decision = world.step()
     assert (decision.update, world.revision()) == (WAITS, before)
-    told = rollout(world)
-    assert told["updatePending"] is True
-    assert "1 at a time" in told["updateWaiting"]
+    shown = world.rollout
+    assert shown["updatePending"] is True
+    assert "1 at a time" in shown["updateWaiting"]
     assert [event.reason for event in decision.events] == ["UpdateWaiting"]
-    assert world.conditions()["Ready"]["status"] == "True"
+    assert world.condition("Ready")[0] == "True"
     assert world.step().is_steady
     world.turn = Turn(is_granted=False, failed=("other",), failed_elsewhere=2)
     world.step()
-    assert "The update of other and of 2 services of other namespaces failed" in rollout(world)["updateWaiting"]
+    assert "The update of other and of 2 services of other namespaces failed" in world.rollout["updateWaiting"]
     world.turn = Turn(is_granted=True)
     assert world.step().update is UNDER_WAY
     assert world.revision() != before
-    assert "updateWaiting" not in rollout(world)
-    back(world)
+    assert "updateWaiting" not in world.rollout
+    world.serve()
     assert world.step().update is None
 
 
-def test_an_edit_needs_no_turn() -> None:
-    world = serving(1)
-    before = world.revision()
-    world.turn = Turn(is_granted=False)
-    ask(world)
-    world.edit(batching={"maxNumSeqs": 3})
-    decision = world.step()
-    assert (world.revision() != before, decision.update) == (True, None)
-
-
-def test_an_interrupted_begin_needs_its_turn_again() -> None:
+def test_an_edit_needs_no_turn_and_an_interrupted_update_needs_its_turn_again() -> None:
     """The record was made and the Deployment was not changed: the operator was started again in between."""
     world = serving(1)
     deployment = world.deployment
@@ -147,6 +125,10 @@ def test_an_interrupted_begin_needs_its_turn_again() -> None:
     world.children["Deployment", "x"] = deployment
     world.turn = Turn(is_granted=False)
     assert world.decide().update is WAITS
+    before = world.revision()
+    world.edit(batching={"maxNumSeqs": 3})
+    assert world.step().update is None
+    assert world.revision() != before
 
 
 def a_failed_update(**sections: Any) -> World:
@@ -162,12 +144,11 @@ def a_failed_update(**sections: Any) -> World:
 def test_a_failed_update_holds_its_turn_until_it_is_seen_to(sections: dict[str, Any]) -> None:
     world = a_failed_update(**sections)
     if sections:
-        back(world)
-        assert world.conditions()["Ready"]["reason"] == "RolledBack"
+        world.serve()
+        assert world.condition("Ready")[1] == "RolledBack"
     assert world.step().update is FAILED
     del world.obj["metadata"]["annotations"]
-    world.edit(batching={"maxNumSeqs": 3})
-    world.settle()
+    world.change(batching={"maxNumSeqs": 3})
     assert world.step().update is None
 
 
@@ -187,42 +168,38 @@ def test_after_a_start_it_is_known_who_has_a_turn() -> None:
     ask(world)
     world.settle()
     assert not turn(Updates(), A, cached(world)).is_granted
-    back(world)
+    world.serve()
     assert turn(Updates(), A, cached(world)).is_granted
     assert turn(Updates(), A, cached(a_failed_update())).failed == ("x",)
 
 
 def test_of_services_that_are_anothers_nothing_is_known_until_they_are_ours() -> None:
     """Nobody here would ever say that their updates are over."""
-    ours: set[Key] = {A}
+    ours, found = {A}, Key("team-a", "x")
     updates = Updates(is_ours=lambda key: key in ours)
     failed = cached(a_failed_update())
     assert turn(updates, A, failed).is_granted
-    updates.tell(A, None)
-    found = Key("team-a", "x")
+    updates.report(A, None)
     ours.add(found)
     updates.gain([found])
     assert turn(updates, A, failed).failed == ("x",)
-    updates.tell(found, None)
+    updates.report(found, None)
     assert turn(updates, A, failed).is_granted
-
-
-def test_what_was_decided_since_a_shard_was_gained_counts_more_than_what_is_stored() -> None:
-    found = Key("team-a", "x")
-    updates = Updates()
-    assert turn(updates, A, EMPTY).is_granted
-    updates.tell(A, None)
+    updates.report(A, None)
     updates.gain([found])
-    updates.tell(found, None)
-    assert turn(updates, B, cached(a_failed_update())).is_granted
+    updates.report(found, None)
+    assert turn(updates, B, failed).is_granted, "what was decided since counts more than what is stored"
+    started = Updates()
+    started.report(found, None)
+    assert turn(started, A, failed).is_granted, "a paused service is reported once after a start and never again"
 
 
 def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
     world = serving(1)
-    world.edit(scaling={"replicas": 0})
-    world.settle()
-    world.roll_out()
     ask(world)
+    assert world.step().update is UNDER_WAY
+    world.edit(scaling={"replicas": 0})
+    assert world.step().update is None
     world.settle()
     world.roll_out()
     world.settle()
@@ -230,26 +207,6 @@ def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
     assert turn(Updates(), A, cached(world)).is_granted
     world.edit(scaling={"replicas": 1})
     assert world.step().update is UNDER_WAY
-
-
-def test_an_update_is_let_go_of_by_whoever_goes_to_zero_in_the_middle_of_it() -> None:
-    world = serving(1)
-    ask(world)
-    assert world.step().update is UNDER_WAY
-    world.edit(scaling={"replicas": 0})
-    assert world.step().update is None
-
-
-def test_what_was_decided_before_anybody_asked_for_a_turn_counts_more_than_what_is_stored() -> None:
-    """A paused service is told of once after a start and never again."""
-    world = serving(1)
-    ask(world)
-    world.settle()
-    world.edit(paused=True)
-    world.settle()
-    updates = Updates()
-    updates.tell(Key("team-a", "x"), world.decide().update)
-    assert turn(updates, A, cached(world)).is_granted
 
 
 def test_an_update_that_is_refused_is_named_to_those_that_wait() -> None:

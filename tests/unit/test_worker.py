@@ -1,6 +1,7 @@
 """The workers: what becomes of a key after its pass, and when they stop."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from llmservice_operator.api.service import Key
@@ -11,31 +12,33 @@ from llmservice_operator.kube.errors import Unreachable
 
 from tests.unit.reconcile_world import KEY, World, parent
 
+BAD, GOOD = Key("ns", "bad"), Key("ns", "good")
 
-@pytest.mark.parametrize(
-    "error",
-    [pytest.param(Unreachable("no answer"), id="an API error"), pytest.param(ZeroDivisionError(), id="a bug of ours")],
-)
-async def test_a_failed_look_is_tried_again_and_stops_no_other_key(error: Exception) -> None:
-    world = World()
-    seen: list[Key] = []
-    both = asyncio.Event()
+
+async def work(world: World, reconcile: Callable[[Key, Context], Awaitable[Next]], *keys: Key) -> None:
+    """One worker, until nothing happens any more."""
+    workers = Workers(world.ctx, reconcile=reconcile, count=1)
+    task = asyncio.create_task(workers.run())
+    for key in keys:
+        world.ctx.queue.add(key)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    workers.stop()
+    await asyncio.wait_for(task, 2)
+
+
+@pytest.mark.parametrize("error", [Unreachable("no answer"), ZeroDivisionError()], ids=["an API error", "a defect"])
+async def test_a_failed_pass_is_tried_again_and_stops_no_other_key(error: Exception) -> None:
+    world, seen = World(), []
 
     async def failing(key: Key, _: Context) -> Next:
         seen.append(key)
-        if key.name == "bad":
+        if key == BAD:
             raise error
-        both.set()
         return Next()
 
-    world.ctx.queue.add(Key("ns", "bad"))
-    world.ctx.queue.add(Key("ns", "good"))
-    workers = Workers(world.ctx, reconcile=failing, count=1)
-    task = asyncio.create_task(workers.run())
-    await asyncio.wait_for(both.wait(), 2)
-    workers.stop()
-    await task
-    assert seen == [Key("ns", "bad"), Key("ns", "good")]
+    await work(world, failing, BAD, GOOD)
+    assert seen == [BAD, GOOD]
     assert world.ctx.queue.delayed == 1
 
 
@@ -43,22 +46,13 @@ async def test_what_has_more_to_write_comes_back_with_its_own_priority() -> None
     """Its status is not written yet: it does not wait behind those that are well."""
     world = World(parent())  # without a status, so it is a new one
     passes: list[Key] = []
-    all_done = asyncio.Event()
 
     async def more_to_write(key: Key, _: Context) -> Next:
         passes.append(key)
-        if len(passes) == 5:
-            all_done.set()
         return AGAIN if len(passes) == 1 else Next()
 
-    workers = Workers(world.ctx, reconcile=more_to_write, count=1)
-    for key in (KEY, *(Key("ns", f"well-{i}") for i in range(3))):
-        world.ctx.queue.add(key)
-    task = asyncio.create_task(workers.run())
-    await asyncio.wait_for(all_done.wait(), 2)
-    workers.stop()
-    await task
-    assert passes[:2] == [KEY, KEY]
+    await work(world, more_to_write, KEY, *(Key("ns", f"well-{i}") for i in range(3)))
+    assert (passes[:2], len(passes)) == ([KEY, KEY], 5)
 
 
 async def test_stopping_finishes_what_is_in_work() -> None:
@@ -87,7 +81,7 @@ async def test_what_is_anothers_is_left_alone_and_what_became_so_meanwhile_is_fo
     world = World()
     ours, seen = {KEY}, []
 
-    async def slow(key: Key, ctx: Context) -> Next:
+    async def loses_it(key: Key, ctx: Context) -> Next:
         seen.append(key)
         ctx.memory(key, "u")
         ours.clear()
@@ -97,13 +91,7 @@ async def test_what_is_anothers_is_left_alone_and_what_became_so_meanwhile_is_fo
     other = Key("other", "chat")
     for key in (other, KEY):
         world.ctx.memory(key, "u")
-        world.ctx.queue.add(key)
-    workers = Workers(world.ctx, reconcile=slow, count=1)
-    task = asyncio.create_task(workers.run())
-    for _ in range(100):
-        await asyncio.sleep(0)
-    workers.stop()
-    await task
+    await work(world, loses_it, other, KEY)
     assert seen == [KEY]
     assert (world.ctx.memories, world.ctx.queue.depth) == ({}, 0)
     world.ctx.queue.add(KEY)

@@ -68,8 +68,8 @@ async def _read(needed: Requirements, source: Source) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if needed.turn:  # whose turn it is only the operator knows
         values["turn"] = Turn(is_granted=True)
-    if needed.lent is not None:
-        values["lent"] = await source.model(needed.lent)
+    if needed.sibling_model is not None:
+        values["sibling_model"] = await source.model(needed.sibling_model)
     if needed.reading is not None:
         values["reading"] = Reading(needed.reading, _config(needed.reading))
     if needed.gpus is not None:

@@ -36,7 +36,7 @@ LONGEST_RETRY = 60.0
 
 @dataclass(slots=True)
 class Memory:
-    """What we did to one service; a restart does without it."""
+    """What this process did to one service; a restart does without it."""
 
     uid: str
     applied: dict[ChildId, AppliedRecord] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Memory:
     room: tuple[float, str | None, Room] | None = None
     """What was free when a decision asked last, when that was, and for which resource."""
     drained: frozenset[str] = frozenset()
-    """Pods, by uid, of whose cut streams was told."""
+    """Pods, by uid, whose cut streams were reported."""
     failures: int = 0
     """How many times in a row the children could not be written."""
     passes: int = 0
@@ -77,7 +77,7 @@ class Memory:
         return 0.0 if self._unsettled_since is None else now - self._unsettled_since
 
     def refuse(self, child: ChildId, refusal: Refusal, now: float) -> None:
-        """Remember it, and when to try again: nobody tells us when a name or a quota becomes free."""
+        """Remember it, and when to try again: no event says when a name or a quota becomes free."""
         self.refused[child] = refusal
         self._tries += 1
         self._try_again_at = now + min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(self._tries - 1, 10))
@@ -149,18 +149,18 @@ class Context:
                 forget(key)
 
     def take_up(self, keys: Iterable[Key]) -> None:
-        """Look at them because of what they are themselves, and not because of what their children do."""
+        """Queue services by the priority of their own state, not of their children's."""
         for key in keys:
             priority = Priority.REST
             with self.errors.contained(Part.BOOKKEEPING, key, "priority"):
                 priority = of_itself(self.cache.get(PARENT, *key))
             self.queue.add(key, priority)
 
-    def told(self, key: Key, update: Update | None) -> None:
-        """Where a service stands with an update; those whose turn that may make ask again."""
-        for other in self.updates.tell(key, update):
+    def report_update(self, key: Key, update: Update | None) -> None:
+        """Record the state of a service's update, and queue those whose turn it may be now."""
+        for other in self.updates.report(key, update):
             self.queue.add(other)
 
     def _forget_update(self, key: Key) -> None:
-        self.told(key, None)
+        self.report_update(key, None)
         self.updates.forget(key)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.log import ObjectLogger
-from llmservice_operator.control.status_writer import tell
-from llmservice_operator.control.watch.kinds import ParentFacts
+from llmservice_operator.control.status_writer import write_event
+from llmservice_operator.control.watch.kinds import ParentFacts, key_of
 from llmservice_operator.decide.decision import Event
 from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts
@@ -15,16 +14,14 @@ from llmservice_operator.observe.projections.pods import PodFacts
 
 async def report_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
     """Report each pod once: it stays for a moment after its supervisor ended."""
-    key = Key(parent.namespace, parent.name)
+    key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
-    pods = [
-        pod for pod in ctx.cache.of_service(key).get(POD.kind, {}).values() if isinstance(pod, PodFacts) and pod.cut
-    ]
-    news = [pod for pod in pods if pod.uid not in memory.drained]
-    memory.drained = frozenset(pod.uid for pod in pods)
-    for pod in news:
+    found = ctx.cache.of_service(key).get(POD.kind, {}).values()
+    pods = [pod for pod in found if isinstance(pod, PodFacts) and pod.cut]
+    before, memory.drained = memory.drained, frozenset(pod.uid for pod in pods)
+    for pod in (pod for pod in pods if pod.uid not in before):
         ctx.metrics.add_streams_ended(key, pod.cut)
-        await tell(Event("Warning", Reason.STREAMS_ENDED, _message(pod)), parent, ctx, log)
+        await write_event(Event("Warning", Reason.STREAMS_ENDED, _message(pod)), parent, ctx, log)
 
 
 def _message(pod: PodFacts) -> str:

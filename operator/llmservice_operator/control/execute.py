@@ -11,7 +11,16 @@ from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.decide.adoption import handed_over
 from llmservice_operator.decide.decision import Adopt, Apply, Decision, Prune
-from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, NotOurs, Refused
+from llmservice_operator.kube.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotFound,
+    NotOurs,
+    Refused,
+)
 from llmservice_operator.kube.resources import BY_KIND
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
@@ -59,21 +68,16 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
     try:
         raw = await _send_or_restore(apply, parent, ctx)
     except Conflict as conflict:
-        live = await _look(apply, parent, ctx)
+        live = await _read_live(apply, parent, ctx)
         if apply.known_uid is not None:
             memory.applied.pop((apply.kind, apply.name), None)
             raise Changed(f"{apply.kind} {apply.name} changed under our hands: {conflict.message}") from conflict
         if live is None or live.owner_uid != parent.uid:
             return _refused(apply, _owned_by(live, conflict), ctx, memory, log)
         raw = await _send(apply, live.uid, ctx)
-    except NotOurs:
-        return _refused(apply, SOMEBODY_ELSES, ctx, memory, log)
     except (Invalid, Forbidden) as error:
-        # A missing right is ours to name; what admission says speaks for itself, and the decision adds the remedy.
-        message = error.message if isinstance(error, Invalid | Refused) else str(error)
-        return _refused(apply, Refusal(error.code, message), ctx, memory, log)
-    ctx.metrics.writes.labels(apply.kind, "apply").inc()
-    log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
+        return _refused(apply, _refusal_of(error), ctx, memory, log)
+    _applied(apply, ctx, log)
     await _keep(apply, raw, parent, ctx, memory)
     return True
 
@@ -86,15 +90,24 @@ async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory:
         if there is not None and not _may_take(there, parent):
             return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
         await _send(apply, None if there is None or owner is None else there["uid"], ctx)
-    except NotOurs:
-        return _refused(apply, SOMEBODY_ELSES, ctx, memory, log)
     except (Conflict, Invalid, Forbidden) as error:
-        message = str(error) if isinstance(error, Forbidden) and not isinstance(error, Refused) else error.message
-        return _refused(apply, Refusal(error.code, message), ctx, memory, log)
-    ctx.metrics.writes.labels(apply.kind, "apply").inc()
-    log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
+        return _refused(apply, _refusal_of(error), ctx, memory, log)
+    _applied(apply, ctx, log)
     memory.accepted((apply.kind, apply.name), AppliedRecord(apply.input_hash, ""))
     return True
+
+
+def _refusal_of(error: ApiError) -> Refusal:
+    """A missing right is ours to name; what admission says is reported as it is, and the decision adds the remedy."""
+    if isinstance(error, NotOurs):
+        return SOMEBODY_ELSES
+    is_right = isinstance(error, Forbidden) and not isinstance(error, Refused)
+    return Refusal(error.code, str(error) if is_right else error.message)
+
+
+def _applied(apply: Apply, ctx: Context, log: ObjectLogger) -> None:
+    ctx.metrics.writes.labels(apply.kind, "apply").inc()
+    log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
 
 
 def _may_take(there: Mapping[str, Any], parent: ParentFacts) -> bool:
@@ -121,7 +134,7 @@ async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
 
 
 async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> dict[str, Any]:
-    """What others added may be what ours may not stand beside; then it goes first, or nothing could ever be applied."""
+    """Where fields that others added conflict with ours, those are removed first: else nothing could be applied."""
     try:
         return await _send(apply, apply.known_uid, ctx)
     except (Invalid, Refused) as refused:
@@ -155,11 +168,17 @@ async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Con
             ctx.cache.update(apply.kind, raw)
             raise Changed(f"{apply.kind} {apply.name} changed while a foreign field was taken out") from error
         ctx.metrics.writes.labels(apply.kind, "patch").inc()
+    facts = _cached(apply, raw, parent, ctx)
+    record = AppliedRecord(apply.input_hash, facts.managed_hash, facts.resource_version)
+    memory.accepted((apply.kind, apply.name), record)
+
+
+def _cached(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context) -> ChildFacts:
+    """The live child's projection, which is in the cache from now on."""
     facts = PROJECTIONS[apply.kind](raw, ctx.cache.get(apply.kind, parent.namespace, apply.name))
     assert isinstance(facts, ChildFacts)
     ctx.cache.put(apply.kind, facts)
-    record = AppliedRecord(apply.input_hash, facts.managed_hash, facts.resource_version)
-    memory.accepted((apply.kind, apply.name), record)
+    return facts
 
 
 def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
@@ -171,7 +190,7 @@ def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: Memory, log: 
     return False
 
 
-async def _look(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFacts | None:
+async def _read_live(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFacts | None:
     """The child as it really is; the watch may lag, or the object lost the label that the watch asks for."""
     live = await ctx.kube.get(BY_KIND[apply.kind], parent.namespace, apply.name)
     if live is None:
@@ -179,10 +198,7 @@ async def _look(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFacts |
         if cached is not None:
             ctx.cache.remove(apply.kind, parent.namespace, apply.name, cached.uid)
         return None
-    facts = PROJECTIONS[apply.kind](live, ctx.cache.get(apply.kind, parent.namespace, apply.name))
-    assert isinstance(facts, ChildFacts)
-    ctx.cache.put(apply.kind, facts)
-    return facts
+    return _cached(apply, live, parent, ctx)
 
 
 def _owned_by(live: ChildFacts | None, conflict: Conflict) -> Refusal:

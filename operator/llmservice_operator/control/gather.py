@@ -59,8 +59,8 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
     read: dict[str, Any] = {}
     if needed.turn:
         read["turn"] = Part(ctx.updates.peek(key, ctx.cache), "updates of other services")
-    if needed.lent is not None:
-        read["lent"] = Part(lent(needed.lent, key, ctx), "status of another LLMService")
+    if needed.sibling_model is not None:
+        read["sibling_model"] = Part(sibling_model(needed.sibling_model, key, ctx), "status of another LLMService")
     if needed.reading is not None:
         answer = await ctx.configs.read(key, needed.reading)
         read["reading"] = Part(Reading(needed.reading, answer), "the model's config.json")
@@ -100,7 +100,7 @@ async def pod_events(pods: tuple[str, ...], key: Key, ctx: Context) -> PodEvents
         return PodEvents()
 
 
-def lent(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:
+def sibling_model(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:
     """status.model of another service of the namespace that runs the same model; empty where there is none."""
     for parent in ctx.cache.indexed(PARENT, (key.namespace, inspection)):
         if parent.name != key.name:

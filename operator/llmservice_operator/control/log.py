@@ -1,29 +1,17 @@
-"""Log lines that name the object that they speak of."""
+"""Log lines that name their LLMService."""
 
 from __future__ import annotations
 
 import datetime
 import json
 import logging
-from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.api.timestamps import rfc3339
 
-if TYPE_CHECKING:
-    _Adapter = logging.LoggerAdapter[logging.Logger]
-else:
-    _Adapter = logging.LoggerAdapter
-
-
-class ObjectLogger(_Adapter):
-    """Adds namespace and name to each record."""
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Called by logging for each line."""
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
+ObjectLogger = logging.LoggerAdapter[logging.Logger]
+"""Adds the LLMService to each record."""
 
 
 def object_logger(logger: logging.Logger, key: Key) -> ObjectLogger:

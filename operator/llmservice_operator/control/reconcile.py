@@ -79,7 +79,7 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
     decision = ctx.decide(await gather(parent, ctx))
     while decision.claims_turn and not ctx.updates.claim(key):  # another service took it while the nodes were listed
         decision = ctx.decide(await gather(parent, ctx))
-    decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.look_again(key)))
+    decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.recheck_after(key)))
     memory.note(decision.is_unsettled, ctx.clock())
     memory.begun = decision.begun or memory.begun
     if memory.refused or not decision.has_work:
@@ -122,9 +122,9 @@ def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memor
     """What else depends on the decision, after the writes; and when the next pass is due."""
     key = key_of(parent)
     with ctx.errors.contained(Part.BOOKKEEPING, key):
-        ctx.told(key, decision.update)
+        ctx.report_update(key, decision.update)
         pods: Collection[str] = ctx.cache.of_service(key).get(POD.kind, {}).keys()
-        ctx.state_poller.want(key, decision.asks, pods)
+        ctx.state_poller.poll(key, decision.asks, pods)
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
 
 

@@ -30,7 +30,7 @@ from llmservice_operator.observe.reports import Ask, Report
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 16
+CONCURRENCY = 16
 INTERVAL = 3.0
 LONGEST_INTERVAL = 60.0
 LONGEST_SILENCE = 600.0
@@ -95,7 +95,7 @@ class StatePoller:
         service = self._services.get(key)
         return dict(service.reports) if service is not None else {}
 
-    def want(self, key: Key, asks: Sequence[Ask], pods: Collection[str]) -> None:
+    def poll(self, key: Key, asks: Sequence[Ask], pods: Collection[str]) -> None:
         """Poll these pods from now on, and no others; `pods` are all pods of the service."""
         service = self._services.get(key)
         if service is None:
@@ -131,7 +131,7 @@ class StatePoller:
     async def run(self) -> None:
         """Poll; never returns."""
         async with asyncio.TaskGroup() as group:
-            for number in range(AT_ONCE):
+            for number in range(CONCURRENCY):
                 group.create_task(self._work(), name=f"asking {number}")
 
     async def _work(self) -> None:
@@ -152,12 +152,12 @@ class StatePoller:
         if asked is None:
             return
         with self._errors.contained(Part.STATE, pod.key, f"of pod {pod.name}") as contained:
-            report = await self._hear(pod, asked)
+            report = await self._read_report(pod, asked)
             service = self._services.get(pod.key)
             if service is None or self._asked(pod) is not asked:
                 return  # nobody wants to know any more
             if report is not None:
-                self._take(pod, service, asked, report)
+                self._record(pod, service, asked, report)
             elif service.held and self._is_due(service):
                 self._pass_on(pod.key, service)
         if contained.failed:
@@ -166,7 +166,7 @@ class StatePoller:
         if self._asked(pod) is asked:
             self._queue.add_after(pod, self._interval(asked))
 
-    async def _hear(self, pod: _Pod, asked: _Asked) -> Report | None:
+    async def _read_report(self, pod: _Pod, asked: _Asked) -> Report | None:
         """The pod's report; None where it did not answer, fewer than PATIENCE times in a row."""
         ask = asked.ask
         try:
@@ -181,7 +181,7 @@ class StatePoller:
         asked.silent = 0
         return Report(ask.uid, ask.restarts, replace(state, phase_seconds=0.0))
 
-    def _take(self, pod: _Pod, service: _Service, asked: _Asked, report: Report) -> None:
+    def _record(self, pod: _Pod, service: _Service, asked: _Asked, report: Report) -> None:
         known = service.reports.get(pod.name)
         asked.unchanged = asked.unchanged + 1 if report == service.held.get(pod.name, known) else 0
         self._metrics.set_progress(pod.key, pod.name, report.state)

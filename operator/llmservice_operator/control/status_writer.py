@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from llmservice_operator.api.constants import OPERATOR, STATUS_MANAGER
-from llmservice_operator.api.service import Key
 from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.token_bucket import EDIT_WRITES
-from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
+from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.decision import Decision, Event
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
@@ -45,12 +44,12 @@ async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: 
             memory.writes.give(EDIT_WRITES)
         await write_status(decision.status, parent, ctx, memory)
     for event in decision.events:
-        with ctx.errors.contained(Part.EVENT, Key(parent.namespace, parent.name)):
-            await tell(event, parent, ctx, log)
+        with ctx.errors.contained(Part.EVENT, key_of(parent)):
+            await write_event(event, parent, ctx, log)
 
 
 async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
-    """What came of it is no news; an edit that its answer shows is, and is looked at once more."""
+    """Its watch event queues nothing; an edit that the answer shows queues the service once more."""
     manifest = {
         "apiVersion": LLMSERVICE.api_version,
         "kind": LLMSERVICE.kind,
@@ -64,14 +63,14 @@ async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Cont
     memory.parent_version = answer["metadata"]["resourceVersion"]
     ctx.metrics.status_writes.inc()
     # An exception after the write must not become another write.
-    key = Key(parent.namespace, parent.name)
+    key = key_of(parent)
     with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
         ctx.metrics.set_status(key, status, parent.obj.get("status") or {})
 
 
-async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+async def write_event(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
     """Write an Event, unless there were too many about this service: the status says the same without it."""
-    if not ctx.memory(Key(parent.namespace, parent.name), parent.uid).events.take(ctx.clock()):
+    if not ctx.memory(key_of(parent), parent.uid).events.take(ctx.clock()):
         ctx.metrics.rate_limited.labels("event").inc()
         return
     log.info("%s: %s", event.reason, event.message)

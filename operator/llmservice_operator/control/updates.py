@@ -24,13 +24,12 @@ class Updates:
     limit: int = 1
     _under_way: dict[Key, Update] = field(default_factory=dict)
     _waiting: dict[Key, None] = field(default_factory=dict)
-    _told: set[Key] = field(default_factory=set)
+    _reported: set[Key] = field(default_factory=set)
     _is_known: bool = False
     _gained: set[Key] = field(default_factory=set)
     errors: InternalErrors = field(default_factory=InternalErrors)
     is_ours: Callable[[Key], bool] = lambda key: True
-    """What others work on is told to nobody here, so it counts nowhere here: with several shards the limit is each
-    process's own."""
+    """What other processes work on is not reported here: with several shards the limit is each process's own."""
 
     def peek(self, key: Key, cache: Cache) -> Turn:
         """Whether this service's update may begin now, or has begun."""
@@ -54,10 +53,10 @@ class Updates:
     def _is_free(self, key: Key, failed: list[Key]) -> bool:
         return key in self._under_way or (not failed and len(self._under_way) < self.limit)
 
-    def tell(self, key: Key, update: Update | None) -> tuple[Key, ...]:
-        """What became of one; those that should ask again."""
+    def report(self, key: Key, update: Update | None) -> tuple[Key, ...]:
+        """Record the state of an update (None: none, or done); returns the services that should ask again."""
         if not self._is_known or self._gained:
-            self._told.add(key)
+            self._reported.add(key)
         before = self._under_way.get(key)
         self._waiting.pop(key, None)
         if update is Update.WAITS:
@@ -77,7 +76,7 @@ class Updates:
 
     def forget(self, key: Key) -> None:
         """It is gone, or no longer ours."""
-        self._told.discard(key)
+        self._reported.discard(key)
         self._gained.discard(key)
 
     def gain(self, keys: Iterable[Key]) -> None:
@@ -85,23 +84,23 @@ class Updates:
         self._gained.update(keys)
 
     def _learn(self, cache: Cache) -> None:
-        """After a start: what is under way by what the watches told, where nobody has decided anything yet."""
+        """After a start: what is under way by the watched objects, where nothing was decided yet."""
         unknown = self._gained if self._is_known else cache.all_keys()
         for key in unknown:
             # Whoever asks for a turn reads all others' revisions here: an error about one of those is not his.
             with self.errors.contained(Part.BOOKKEEPING, key, "updates"):
-                if self.is_ours(key) and key not in self._told and (update := _seen(key, cache)) is not None:
+                if self.is_ours(key) and key not in self._reported and (update := _seen(key, cache)) is not None:
                     self._under_way[key] = update
         self._is_known = True
         self._gained.clear()
-        self._told.clear()
+        self._reported.clear()
 
 
 def _seen(key: Key, cache: Cache) -> Update | None:
-    around = cache.of_service(key)
+    children = cache.of_service(key)
     parent = cache.get(PARENT, *key)
-    live = around.get(DEPLOYMENT.kind, {}).get(key.name)
-    records = around.get(CONTROLLER_REVISION.kind, {}).values()
+    live = children.get(DEPLOYMENT.kind, {}).get(key.name)
+    records = children.get(CONTROLLER_REVISION.kind, {}).values()
     if parent is None or live is None or live.spec_replicas == 0:
         return None
     rollout = parent.obj["status"].get("rollout") or {}

@@ -1,9 +1,8 @@
-"""What an earlier LLMService of the same name left behind and the cluster's garbage collector missed.
+"""Adoption of children of an earlier LLMService of the same name that the cluster's garbage collector missed.
 
-It may, when the API server ends in the middle of a deletion; and then the service would wait for its own name for ever.
-A name is unique, so whoever has it under another uid is gone. What he had becomes this service's as it is: what serves
-goes on serving, and what is not wanted goes the way of all that is ours. The garbage collector, should it come, deletes
-only what has no owner.
+It may miss them when the API server ends in the middle of a deletion; the service would wait for its own name for ever.
+A name is unique, so an owner of this name with another uid is gone. Its children become this service's as they are:
+what serves goes on serving, and what is not desired is pruned.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from llmservice_operator.observe.observed import Observed
 Json = Mapping[str, Any]
 
 PATIENCE = 30.0
-"""Seconds from the making of the later service in which the garbage collector may do it."""
+"""Seconds from the creation of the later service in which the garbage collector may delete them."""
 
 
 def with_adoption(decision: Decision, inputs: Inputs) -> Decision:
-    """The decision about this LLMService, and what is to become its own first."""
+    """The decision about this LLMService, and what it adopts first."""
     metadata = inputs.parent["metadata"]
     left, created = list(_left(metadata, inputs.observed)), metadata.get("creationTimestamp")
     if not left or created is None or is_paused(inputs.parent["spec"]):

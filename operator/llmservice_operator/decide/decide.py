@@ -32,7 +32,7 @@ from llmservice_operator.decide.rollout.strategy import (
     rollout_events,
     rollout_step,
 )
-from llmservice_operator.decide.rollout.update_request import LOOK_AGAIN, update_of, why_waiting
+from llmservice_operator.decide.rollout.update_request import RECHECK_SECONDS, update_of, why_waiting
 from llmservice_operator.decide.timing import soonest
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.rollout.status_rollout import Rolling
@@ -111,9 +111,9 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     prune = (*prunes(service, observed, desired), *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
-        step.look_again,
+        step.recheck_after,
         AT_ONCE if step.is_reported_first else None,
-        LOOK_AGAIN if selection.waits_for is not None else None,
+        RECHECK_SECONDS if selection.waits_for is not None else None,
     )
     decision = report(inputs, subject, verdict, apply=apply, prune=prune, requeue_after=wait, **shown)
     return _with_rollout(decision, selection, desired, step, obstacle)

@@ -114,7 +114,7 @@ class Decision:
     claims_turn: bool = False
     """An update that was asked for begins: only where `Updates.claim` grants it."""
     begun: tuple[str, str] | None = None
-    """(revision, reason) of the rollout that goes on or begins, to be known until the status tells it."""
+    """(revision, reason) of the rollout that goes on or begins, kept until the status has it."""
     update: Update | None = None
     """None: none was asked for, or it is done."""
     requeue_after: float | None = None

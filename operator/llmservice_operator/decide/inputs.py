@@ -52,7 +52,7 @@ class Inputs:
     """Which parts of the operator's work on this service raise exceptions; empty: none does."""
     turn: Part[Turn] | None = None
     """Whether an update that was asked for may begin."""
-    lent: Part[Json] | None = None
+    sibling_model: Part[Json] | None = None
     """status.model of another service of the same model; empty where there is none."""
     reading: Part[Reading] | None = None
     """What the model's configuration says."""
@@ -73,8 +73,8 @@ class Inputs:
     def facts(self) -> ModelFacts:
         """What is known of the model. Only where there is a selection."""
         assert isinstance(self.selection, Selection)
-        lent = value_of(self.lent, None)
-        return facts_for(self.selection.service, self.selection.match, self.observed, self.now, lent)
+        sibling_model = value_of(self.sibling_model, None)
+        return facts_for(self.selection.service, self.selection.match, self.observed, self.now, sibling_model)
 
     @cached_property
     def facts_digest(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Whose a child of our name is. Nothing of anybody else's is ever taken over."""
+"""Who owns an existing child of a desired name. Children of other owners are left alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def name_conflicts(service: LLMService, observed: Observed, ids: set[tuple[str, 
         if (child.kind, child.name) in ids and ownership(child, service) is Ownership.FOREIGN
     ]
     # A child of ours that answers 409 only changed meanwhile. An unknown one is not ours, and in one that nobody owns
-    # somebody else has fields, which are not taken away from him.
+    # the fields of other managers are left alone.
     ours = {(c.kind, c.name) for c in observed.children() if ownership(c, service) is not Ownership.ORPHAN}
     found += [
         _conflict(kind, name, (said := normalize.conflict(refusal.message)), said)

@@ -47,7 +47,7 @@ class Requirements:
     """The parts of `Inputs` that are to be read next, by their names there."""
 
     turn: bool = False
-    lent: str | None = None
+    sibling_model: str | None = None
     """The inspection key of the model that a sibling may know."""
     reading: str | None = None
     """The model's configuration, as JSON text."""
@@ -73,8 +73,8 @@ def requirements(inputs: Inputs) -> Requirements:
     if selection.needs_turn and inputs.turn is None:
         return Requirements(turn=True)
     facts = inputs.facts if is_assessed(selection.service) else None
-    if facts is not None and facts.lender is not None:
-        return Requirements(lent=facts.lender)
+    if facts is not None and facts.sibling_key is not None:
+        return Requirements(sibling_model=facts.sibling_key)
     is_planned = facts is not None and is_to_be_planned(selection, inputs.facts_digest)
     if facts is not None and is_planned and not facts.is_stated:
         reading = inputs.reading.value if inputs.reading is not None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 REFRESH_SECONDS = 60.0
-"""So long a message about free GPUs stands: figures that moved with every pod would be written all the time."""
+"""Between two readings of free GPUs for a message: figures that moved with every pod would be written all the time."""
 
 
 def soonest(*times: float | None) -> float | None:

@@ -169,7 +169,7 @@ class InternalErrors:
             if part is not Part.RECONCILE
         )
 
-    def look_again(self, key: Key) -> float | None:
+    def recheck_after(self, key: Key) -> float | None:
         """Seconds until one of them is shown no longer, if nothing fails again."""
         now = self._clock()
         left = [

@@ -17,7 +17,7 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.log import ObjectLogger
-from llmservice_operator.control.status_writer import tell, write_status
+from llmservice_operator.control.status_writer import write_event, write_status
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.decide.decision import Event
 
@@ -35,7 +35,7 @@ async def report_unhandled(reason: Reason, evidence: str, key: Key, ctx: Context
     status = stalled_status(parent.obj["status"], parent.content["generation"] or 0, reason, message, ctx.now())
     if status is not None:
         await write_status(status, parent, ctx, ctx.memory(key, parent.uid))
-        await tell(Event("Warning", reason, message), parent, ctx, log)
+        await write_event(Event("Warning", reason, message), parent, ctx, log)
 
 
 def stalled_status(stored: Json, generation: int, reason: Reason, message: str, now: datetime) -> dict[str, Any] | None:

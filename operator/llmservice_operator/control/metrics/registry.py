@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
 from llmservice_runtime.supervisor.metrics import METRICS as SERVER_METRICS
@@ -16,6 +16,8 @@ from llmservice_operator.control.life import Stage
 from llmservice_operator.control.metrics.failures import ByReason, Failures, known
 from llmservice_operator.control.metrics.plan import Plans
 from llmservice_operator.control.watch.sync_state import SyncState
+
+M = TypeVar("M", bound=MetricWrapperBase)
 
 _SERVICE = ("namespace", "service")
 _POD = (*_SERVICE, "pod")
@@ -234,17 +236,15 @@ class Metrics:
         )
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-        metric = Counter(name, text, labels, registry=self.registry)
-        self._all.append(metric)
-        return metric
+        return self._added(Counter(name, text, labels, registry=self.registry))
 
     def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-        metric = Gauge(name, text, labels, registry=self.registry)
-        self._all.append(metric)
-        return metric
+        return self._added(Gauge(name, text, labels, registry=self.registry))
 
     def _histogram(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
-        metric = Histogram(name, text, labels, registry=self.registry, buckets=_SECONDS)
+        return self._added(Histogram(name, text, labels, registry=self.registry, buckets=_SECONDS))
+
+    def _added(self, metric: M) -> M:
         self._all.append(metric)
         return metric
 

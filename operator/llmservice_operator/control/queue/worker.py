@@ -125,7 +125,7 @@ class Workers:
     async def _report(self, reason: Reason, evidence: str, key: Key) -> bool:
         """Whether the status has it. Others no longer wait for an update of this service: it may never end."""
         with self._ctx.errors.contained(Part.BOOKKEEPING, key, "of updates"):
-            self._ctx.told(key, None)
+            self._ctx.report_update(key, None)
         is_written = False
         with self._ctx.errors.contained(Part.BOOKKEEPING, key, "of the status"):
             log = object_logger(logger, key)

@@ -152,11 +152,11 @@ class Cache:
             return ()
         if kind in self._indices:
             self._index(kind, entry.facts, None)
-        around = self._by_service[entry.key]
-        del around[kind][name]
-        if not around[kind]:
-            del around[kind]
-        if not around:
+        children = self._by_service[entry.key]
+        del children[kind][name]
+        if not children[kind]:
+            del children[kind]
+        if not children:
             del self._by_service[entry.key]
         return (entry.key,)
 

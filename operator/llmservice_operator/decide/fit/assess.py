@@ -1,4 +1,4 @@
-"""Does it fit? What is said about it, what the next revision is made with, and whether there may be one."""
+"""Whether the model fits: the condition Fits, what the next revision is made with, and what holds it back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from llmservice_operator.planner.plan import Device, Fit, Plan
 
 Json = Mapping[str, Any]
 
-LOOK_AGAIN = 60.0
+RECHECK_SECONDS = 60.0
 """Seconds after which the nodes are listed again while other nodes would help: no event says that one comes."""
 _IS_READ = "The model's configuration is being read."
 _OF_AN_EARLIER_RELEASE = (
@@ -81,7 +81,7 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment:
         ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, Reason.POLICY_IGNORE.summary)
         return FitAssessment(ignored, recorded or NOTHING)
     facts = inputs.facts
-    if facts.lender is not None:  # no sibling was asked
+    if facts.sibling_key is not None:  # no sibling was asked
         facts = facts_for(service, selection.match, inputs.observed, inputs.now, {})
     if facts.is_waiting:
         return _waiting(inputs, service, facts)
@@ -89,7 +89,7 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment:
         found = _recorded(inputs, selection, facts)
     else:
         found = _on_cpus(inputs, service, facts, _new(inputs, selection, facts))
-    wait = min(filter(None, (found.requeue_after, facts.look_again_after)), default=None)
+    wait = min(filter(None, (found.requeue_after, facts.recheck_after)), default=None)
     return _held_to(replace(found, model=facts.record, job=facts.job, requeue_after=wait), service)
 
 
@@ -103,7 +103,7 @@ def _waiting(inputs: Inputs, service: LLMService, facts: ModelFacts) -> FitAsses
         model=_other_model(service) if serving is not None else None,
         hold=Obstacle(Reason.INSPECTING_MODEL, facts.why_not, is_final=False),
         job=facts.job,
-        requeue_after=facts.look_again_after,
+        requeue_after=facts.recheck_after,
     )
 
 
@@ -164,7 +164,7 @@ def _new(inputs: Inputs, selection: Selection, facts: ModelFacts) -> FitAssessme
     pick = _planned(inputs, service, asked) if facts.is_known else planning.unplanned(service, asked, facts.why_not)
     chosen, plan = _chosen(service, pick, inputs.facts_digest)
     is_kept_back = service.spec.fit_policy == "Enforce" and pick.plan.verdict is Fit.DOES_NOT_FIT
-    wait = LOOK_AGAIN if pick.is_short and is_kept_back else None
+    wait = RECHECK_SECONDS if pick.is_short and is_kept_back else None
     return FitAssessment(fitness(plan), chosen, plan, requeue_after=wait)
 
 
@@ -178,7 +178,7 @@ def _on_cpus(inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitA
     plan = {**found.plan, "verdict": str(Fit.DOES_NOT_FIT), "reason": missing.sentence()}
     chosen = replace(found.chosen, plan=plan)
     hold = missing if service.spec.fit_policy == "Enforce" else None
-    wait = LOOK_AGAIN if hold is not None else None
+    wait = RECHECK_SECONDS if hold is not None else None
     return replace(found, fitness=fitness(plan), chosen=chosen, plan=plan, hold=hold, requeue_after=wait)
 
 

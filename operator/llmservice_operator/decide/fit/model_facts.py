@@ -61,9 +61,9 @@ class ModelFacts:
     """Nothing is planned before it is known, or known not to come."""
     job: str | None = None
     """Name of the Job that looks, or whose findings are not in the status yet."""
-    lender: str | None = None
+    sibling_key: str | None = None
     """The inspection key under which a sibling service may have read the model; None: nobody is to be asked."""
-    look_again_after: float | None = None
+    recheck_after: float | None = None
 
     @property
     def is_known(self) -> bool:
@@ -80,21 +80,27 @@ class ModelFacts:
 
 
 def facts_for(
-    service: LLMService, match: RevisionMatch, observed: Observed, now: datetime, lent: Json | None
+    service: LLMService, match: RevisionMatch, observed: Observed, now: datetime, sibling_model: Json | None
 ) -> ModelFacts:
-    """Of the revision that is to run; `lent` as for `facts_of`."""
+    """Of the revision that is to run; `sibling_model` as for `facts_of`."""
     is_reported = match.latest is not None and match.latest.label == revision_of(service.status)
     may_ask = match.chosen is None and not service.spec.paused
-    return facts_of(service, observed, now, lent, may_borrow=not is_reported, may_ask=may_ask)
+    return facts_of(service, observed, now, sibling_model, may_borrow=not is_reported, may_ask=may_ask)
 
 
 def facts_of(
-    service: LLMService, observed: Observed, now: datetime, lent: Json | None, *, may_borrow: bool, may_ask: bool
+    service: LLMService,
+    observed: Observed,
+    now: datetime,
+    sibling_model: Json | None,
+    *,
+    may_borrow: bool,
+    may_ask: bool,
 ) -> ModelFacts:
     """The spec's own facts, else what was read, with `may_borrow` for a sibling service too.
 
-    `lent` is what a sibling has, empty where none has anything; None: nobody was asked yet. With `may_ask` a Job is
-    asked for where nothing was read.
+    `sibling_model` is what a sibling has, empty where none has anything; None: none was read yet. With `may_ask` a Job
+    is asked for where nothing was read.
     """
     stated = spec_facts.from_spec(service.spec.model.architecture)
     if stated and is_enough(text := _text(stated)):
@@ -109,10 +115,10 @@ def facts_of(
         return _from_job(job, observed.inspection(job), key, stated, now)
     if not is_wanted(service):
         return ModelFacts(why_not=f"{_where(service)} {_GIVE}")
-    if may_borrow and lent is None:
-        return ModelFacts(lender=key, is_waiting=True)
-    if may_borrow and lent:
-        return _from_record(lent, stated)
+    if may_borrow and sibling_model is None:
+        return ModelFacts(sibling_key=key, is_waiting=True)
+    if may_borrow and sibling_model:
+        return _from_record(sibling_model, stated)
     if not may_ask:
         return ModelFacts(why_not=f"The model was not looked at before it started. {_GIVE}")
     return _asked(service, observed)
@@ -147,7 +153,7 @@ def _from_job(job: JobFacts, pod: InspectionFacts | None, key: str, stated: Json
     else:
         return _awaited(job, pod, now)
     # The Job may go once the status has what it found.
-    return replace(facts, job=job.name, look_again_after=1.0)
+    return replace(facts, job=job.name, recheck_after=1.0)
 
 
 def _awaited(job: JobFacts, pod: InspectionFacts | None, now: datetime) -> ModelFacts:
@@ -161,7 +167,7 @@ def _awaited(job: JobFacts, pod: InspectionFacts | None, now: datetime) -> Model
             why_not=f"Job {job.name}, which looks at the model, does not run{waits}. {_GIVE}", job=job.name
         )
     why = f"Waiting for Job {job.name}, which reads the model's config.json and the headers of its weights{waits}."
-    return ModelFacts(is_waiting=True, job=job.name, why_not=why, look_again_after=left + 0.1)
+    return ModelFacts(is_waiting=True, job=job.name, why_not=why, recheck_after=left + 0.1)
 
 
 def _end_of(job: JobFacts, pod: InspectionFacts | None) -> str | None:

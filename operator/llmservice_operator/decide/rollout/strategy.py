@@ -31,9 +31,9 @@ from llmservice_operator.planner.room import Amounts, NodeRoom, Room, fitting, m
 
 Json = Mapping[str, Any]
 
-LOOK_SOON = 5.0
+RECHECK_SOON = 5.0
 """Seconds until an API server that could not list nodes is asked again."""
-LOOK_AGAIN = 60.0
+RECHECK_SECONDS = 60.0
 """Seconds between looks at the nodes while a pod waits for room: no event says what others free."""
 NOT_READ = Room(unknown="the nodes were not read")
 
@@ -52,7 +52,7 @@ class RolloutStep:
     """The Deployment is not to be changed yet."""
     obstacle: Obstacle | None = None
     """What the new pod waits for."""
-    look_again: float | None = None
+    recheck_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def max_age_of_room(change: Change, *, may_choose: bool) -> float | None:
     """How old what is known of free room on the nodes may be, in seconds; None: the step does not depend on it."""
     if change.live.revision == change.label:
         waited = _waited(change)
-        return LOOK_AGAIN if waited is not None and waited >= change.settings.surge_deadline_seconds else None
+        return RECHECK_SECONDS if waited is not None and waited >= change.settings.surge_deadline_seconds else None
     return 0.0 if _is_to_choose(change, may_choose=may_choose) and _without_room(change) is None else None
 
 
@@ -174,7 +174,7 @@ def _by_room(change: Change) -> RolloutStep:
         waits = Obstacle(
             Reason.PROGRESSING, f"The change waits to see where there is room: {room.unknown}.", is_final=False
         )
-        return RolloutStep(_strategy(change.live.strategy), is_held=True, obstacle=waits, look_again=LOOK_SOON)
+        return RolloutStep(_strategy(change.live.strategy), is_held=True, obstacle=waits, recheck_after=RECHECK_SOON)
     if room.unknown is not None:
         return RolloutStep("Surge", _unknown(room.unknown, change.settings))
     nodes = list(nodes_for(room, change.pod_spec))
@@ -242,7 +242,7 @@ def _going_on(change: Change, strategy: Strategy) -> RolloutStep:
         return step
     waited = max(0.0, (change.now - since).total_seconds())
     if waited < change.settings.surge_deadline_seconds:
-        return replace(step, look_again=change.settings.surge_deadline_seconds - waited)
+        return replace(step, recheck_after=change.settings.surge_deadline_seconds - waited)
     return _overdue(change, step, waited)
 
 
@@ -268,7 +268,7 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
     """It waited long enough: an old pod goes first, where that is known to make room."""
     room = change.room
     if room.may_be_known_soon:
-        return replace(step, look_again=LOOK_SOON)
+        return replace(step, recheck_after=RECHECK_SOON)
     limit = change.settings.surge_deadline_seconds
     if room.unknown is not None:
         is_of_use = _is_as_large(change)
@@ -277,9 +277,9 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
         is_of_use = _would_help(change, nodes)
         is_free_now = any(fitting(node, change.requests) for node in nodes)
         if is_free_now and waited < 2 * limit:  # the scheduler may be about to place it
-            return replace(step, look_again=limit / 10)
+            return replace(step, recheck_after=limit / 10)
     if not is_of_use:
-        return replace(step, look_again=LOOK_AGAIN)
+        return replace(step, recheck_after=RECHECK_SECONDS)
     why = f"A new pod found no room for {limit} s, so an old one goes first."
     gap = " It is the only one: until its successor is ready nothing answers." if change.is_last else ""
     return RolloutStep("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)

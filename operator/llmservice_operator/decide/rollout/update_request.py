@@ -19,7 +19,7 @@ from llmservice_operator.observe.projections.children import RevisionFacts
 Json = Mapping[str, Any]
 
 _NAMED = 8
-LOOK_AGAIN = 60.0
+RECHECK_SECONDS = 60.0
 """Seconds after which a waiting service is reconciled again without any event."""
 
 

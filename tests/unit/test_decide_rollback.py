@@ -11,7 +11,7 @@ from llmservice_operator.api.service import parse_spec
 from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key, spec_digest
 
 from tests.unit.decide_world import World, a_pod, spec, stored
-from tests.unit.test_decide_rollouts import edited, rollout, serving
+from tests.unit.test_decide_rollouts import edited, serving
 
 Json = dict[str, Any]
 
@@ -39,45 +39,28 @@ def failed(**sections: Any) -> tuple[World, str, str]:
     return world, stable, world.revision()
 
 
-def back(world: World) -> None:
-    """The old template is in again, and the Deployment controller is done."""
-    world.settle()
-    world.roll_out()
-    world.settle()
-
-
 def test_a_failed_revision_stays_where_it_is_unless_asked_otherwise() -> None:
     world, stable, bad = failed()
     world.settle()
-    told = rollout(world)
-    assert (world.revision(), told["failedRevision"], told["stableRevision"]) == (bad, bad, stable)
-    assert "failedSpec" not in told
-    conditions = world.conditions()
-    assert {kind: c["status"] for kind, c in conditions.items() if kind in ("Available", "Ready", "Stalled")} == {
-        "Available": "True",
-        "Ready": "False",
-        "Stalled": "True",
-    }
+    shown = world.rollout
+    assert (world.revision(), shown["failedRevision"], shown["stableRevision"]) == (bad, bad, stable)
+    assert "failedSpec" not in shown
+    assert [world.condition(type_)[0] for type_ in ("Available", "Ready", "Stalled")] == ["True", "False", "True"]
 
 
 def test_a_failed_revision_gives_way_to_the_last_good_one() -> None:
     world, stable, bad = failed(rollout=AUTO)
     first = world.step()
-    assert (world.revision(), rollout(world)["failedRevision"], first.requeue_after) == (bad, bad, 0.0)
-    back(world)
-    told = rollout(world)
-    assert (world.revision(), told["revision"], told["stableRevision"], told["failedRevision"]) == (
-        stable,
-        stable,
-        stable,
-        bad,
-    )
-    assert "InvalidFlag: no such value" in told["reason"]
-    conditions = world.conditions()
-    assert (conditions["Ready"]["reason"], conditions["Stalled"]["reason"]) == ("RolledBack", "RolledBack")
-    assert (conditions["Available"]["status"], conditions["Accepted"]["status"]) == ("True", "True")
+    assert (world.revision(), world.rollout["failedRevision"], first.requeue_after) == (bad, bad, 0.0)
+    world.serve()
+    shown = world.rollout
+    assert world.revision() == shown["revision"] == shown["stableRevision"] == stable
+    assert shown["failedRevision"] == bad
+    assert "InvalidFlag: no such value" in shown["reason"]
+    assert world.condition("Ready")[1] == world.condition("Stalled")[1] == "RolledBack"
+    assert world.condition("Available")[0] == world.condition("Accepted")[0] == "True"
     assert world.step().is_steady
-    assert world.obj["status"]["effective"]["batching"].get("maxNumSeqs") is None
+    assert world.status["effective"]["batching"].get("maxNumSeqs") is None
 
 
 # id, what happens afterwards, whether the spec is tried again
@@ -86,22 +69,18 @@ NEXT: list[tuple[str, Any, bool]] = [
     ("a pause", lambda world: (world.edit(paused=True), world.settle(), world.edit(paused=False)), False),
     ("a correction", lambda world: world.edit(batching={"maxNumSeqs": 5}), True),
     ("without rollbacks", lambda world: world.edit(rollout={}), True),
-    (
-        "asked to",
-        lambda world: world.obj["metadata"].update(annotations={"llmservice.dev/update-requested": "again"}),
-        True,
-    ),
+    ("asked to", lambda world: world.request_update("again"), True),
 ]
 
 
 @pytest.mark.parametrize(("event", "tries"), [row[1:] for row in NEXT], ids=[row[0] for row in NEXT])
 def test_what_failed_is_tried_again_when_something_else_is_asked_for(event: Any, tries: bool) -> None:
     world, stable, _ = failed(rollout=AUTO)
-    back(world)
+    world.serve()
     event(world)
     world.settle()
     assert (world.revision() == stable) is not tries
-    assert ("failedSpec" in rollout(world)) is not tries
+    assert ("failedSpec" in world.rollout) is not tries
     assert world.deployment["spec"]["replicas"] == world.obj["spec"]["scaling"]["replicas"]
 
 
@@ -112,40 +91,36 @@ def test_the_first_revision_has_nothing_to_go_back_to() -> None:
     fail(world)
     world.pods.pop("x-0")
     world.settle()
-    assert "failedSpec" not in rollout(world)
+    assert "failedSpec" not in world.rollout
 
 
 def test_a_revision_that_was_stable_and_fails_later_is_no_failed_rollout() -> None:
     world = serving(1, rollout=AUTO)
     fail(world)
     world.settle()
-    assert not {"failedRevision", "failedSpec"} & set(rollout(world))
-
-
-def test_nothing_stable_is_nothing_while_no_replica_is_asked_for() -> None:
-    world = serving(0)
-    assert "stableRevision" not in rollout(world)
+    assert not {"failedRevision", "failedSpec"} & set(world.rollout)
+    assert "stableRevision" not in serving(0).rollout, "nothing is stable while no replica is asked for"
 
 
 def test_a_pinned_revision_is_used_as_it_was_and_the_rest_of_the_spec_applies() -> None:
     world = serving(2, model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedModelNames": ["then"]})
-    then, template = world.revision(), world.deployment["spec"]["template"]
+    then, template = world.revision(), world.template
     edited(world, model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedModelNames": ["now"]}, lora={})
     world.settle()
     world.edit(rollout={"pinnedRevision": then}, scaling={"replicas": 3}, endpoint={"port": 8080})
-    back(world)
-    assert world.deployment["spec"]["template"] == template
+    world.serve()
+    assert world.template == template
     assert world.deployment["spec"]["replicas"] == 3
     assert world.children["Service", "x"]["spec"]["ports"][0]["port"] == 8080
-    told = rollout(world)
-    assert (told["revision"], told["pinned"], told["stableRevision"]) == (then, True, then)
-    assert world.obj["status"]["endpoint"]["modelNames"] == ["then"]
-    assert world.conditions()["Ready"]["status"] == "True"
+    shown = world.rollout
+    assert (shown["revision"], shown["pinned"], shown["stableRevision"]) == (then, True, then)
+    assert world.status["endpoint"]["modelNames"] == ["then"]
+    assert world.condition("Ready")[0] == "True"
     assert world.step().is_steady
     world.edit(rollout={})
-    back(world)
-    assert world.obj["status"]["endpoint"]["modelNames"] == ["now"]
-    assert "pinned" not in rollout(world)
+    world.serve()
+    assert world.status["endpoint"]["modelNames"] == ["now"]
+    assert "pinned" not in world.rollout
 
 
 def test_an_unknown_revision_is_refused_and_those_that_exist_are_named() -> None:
@@ -157,7 +132,7 @@ def test_an_unknown_revision_is_refused_and_those_that_exist_are_named() -> None
     assert (accepted["status"], accepted["reason"], decision.apply) == ("False", "RevisionNotFound", ())
     assert f"the latest first: {there}" in accepted["message"]
     assert "spec.rollout.pinnedRevision" in accepted["message"]
-    assert (world.revision(), world.conditions()["Available"]["status"]) == (there, "True")
+    assert (world.revision(), world.condition("Available")[0]) == (there, "True")
 
 
 def test_what_may_be_returned_to_is_not_thrown_away() -> None:
@@ -166,21 +141,20 @@ def test_what_may_be_returned_to_is_not_thrown_away() -> None:
         edited(world, batching={"maxNumSeqs": seqs})
         world.settle()
         world.pods = {name: pod for name, pod in world.pods.items() if name == "x-new"}
-    labels = {name.rpartition("-")[2] for kind, name in world.children if kind == "ControllerRevision"}
-    assert stable in labels
-    assert rollout(world)["stableRevision"] == stable
+    assert ("ControllerRevision", f"x-{stable}") in world.children
+    assert world.rollout["stableRevision"] == stable
 
 
 def test_a_record_of_an_earlier_release_is_returned_to_by_its_template_alone() -> None:
     world = serving(1)
-    then, template = world.revision(), world.deployment["spec"]["template"]
+    then, template = world.revision(), world.template
     del world.children["ControllerRevision", f"x-{then}"]["data"]["chosen"]["spec"]
     edited(world)
     world.settle()
     world.edit(rollout={"pinnedRevision": then})
-    back(world)
-    assert world.deployment["spec"]["template"] == template
-    assert rollout(world)["revision"] == then
+    world.serve()
+    assert world.template == template
+    assert world.rollout["revision"] == then
 
 
 SECTIONS: dict[str, st.SearchStrategy[Any]] = {
@@ -228,9 +202,9 @@ def test_what_is_no_fault_of_a_revision_fails_it_at_the_deadline_only(cause: str
     else:
         world.pods["x-new"] = a_pod("x-new", world.revision(), state=SLOW_REGISTRY)
     world.settle()
-    assert world.conditions()["Ready"]["reason"] in ("QuotaExceeded", "ImagePullFailed", "AdmissionUnavailable")
+    assert world.condition("Ready")[1] in ("QuotaExceeded", "ImagePullFailed", "AdmissionUnavailable")
     assert world.revision() != stable, "it goes on trying"
-    assert "failedRevision" not in rollout(world)
+    assert "failedRevision" not in world.rollout
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
     world.deployment["status"].setdefault("conditions", []).append(late)
     world.settle()

@@ -87,6 +87,18 @@ class Cluster:
             await asyncio.sleep(0)
             self.nobody_owns_two()
 
+    def annotate(self, lease: str, **annotations: str) -> None:
+        """By hand; names are without the prefix."""
+        found = self.leases[lease]["metadata"]
+        marks = {f"llmservice.dev/{name.replace('_', '-')}": value for name, value in annotations.items()}
+        self.version += 1
+        metadata = {
+            **found,
+            "annotations": {**(found.get("annotations") or {}), **marks},
+            "resourceVersion": str(self.version),
+        }
+        self.leases[lease] = {**self.leases[lease], "metadata": metadata}
+
     def split(self) -> str | None:
         """As the first Lease says it."""
         found: str | None = (self.leases["op"]["metadata"].get("annotations") or {}).get("llmservice.dev/shards")

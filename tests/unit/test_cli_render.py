@@ -65,7 +65,7 @@ def decision_of_operator(written: Mapping[str, Any], given: Settings, model: Jso
     obj = new(written, "default")
     if model is not None:
         obj["status"] = {"model": model}
-    world = World(obj, settings=given, lent={})
+    world = World(obj, settings=given, sibling_model={})
     world.gpus, world.room = ClusterGPUs(not_listed="no cluster is asked"), Room(unknown="no cluster is asked")
     return world.decide()
 

@@ -162,3 +162,8 @@ def test_tokens_of_several_groups_are_those_of_whole_requests() -> None:
     assert "requests of 8,192); " in found.kv_cache_text
     assert found.kv_cache_text.endswith("blocks that 2 groups of layers share")
     assert any(line.name == "KV tokens" and found.kv_cache_text in line.formula for line in found.explanation)
+
+
+def test_an_unknown_model_on_a_cpu_shows_the_cache_space_and_a_refused_one_does_not() -> None:
+    assert plan(Request(None, CPU)).memory_gib == 4.0
+    assert plan(asked(device=CPU, tensor_parallel_size=3)).memory_gib is None

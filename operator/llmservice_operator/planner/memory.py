@@ -63,7 +63,7 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
     if request.device is None:
         return _unknown(request, missing)
     if (why := unserved(request)) is not None:
-        return _without_figures(request, Fit.DOES_NOT_FIT, why)
+        return _refused(request, why)
     if request.architecture is not None and not heads.share(request.architecture, request.tensor_parallel_size):
         return _indivisible(request, request.architecture)
     try:
@@ -110,8 +110,14 @@ def _without_figures(request: Request, verdict: Fit, reason: str, missing: tuple
         missing=missing,
         gpu=None if device is None else device.name,
         gpus=request.gpus,
-        memory_gib=None if device is None or device.is_cpu else device.memory_gib,
+        memory_gib=None if device is None else device.memory_gib,
     )
+
+
+def _refused(request: Request, why: str) -> Plan:
+    """A plan that does not fit, whatever the memory; of a CPU none is shown."""
+    plan = _without_figures(request, Fit.DOES_NOT_FIT, why)
+    return replace(plan, memory_gib=None) if request.device is not None and request.device.is_cpu else plan
 
 
 def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
@@ -126,7 +132,7 @@ def _indivisible(request: Request, model: Architecture) -> Plan:
         f"{request.tensor_parallel_size} tensor-parallel ranks cannot share {count} attention heads and {kv} key/value "
         f"heads evenly: use one of {', '.join(map(str, heads.sizes(count, kv)))}."
     )
-    return _without_figures(request, Fit.DOES_NOT_FIT, why)
+    return _refused(request, why)
 
 
 def _utilization(request: Request) -> float:
@@ -148,7 +154,6 @@ def _by_weights_alone(request: Request, device: Device, weighed: weights.Weights
     verdict = Fit.DOES_NOT_FIT if is_too_large else Fit.UNKNOWN
     return replace(
         _without_figures(request, verdict, reason, missing),
-        memory_gib=device.memory_gib,
         budget_gib=None if device.is_cpu else budget,
         weights_gib=weights_gib,
         weights_total_gib=weighed.total / GIB,

@@ -23,7 +23,7 @@ from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import engine_of, pause, supervisor_of, terminate, without
 from tests.support.measured import Record
-from tests.support.operator import OPERATOR_NAMESPACE, leader, operator_pods, scale_operator, set_replicas
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
 from tests.support.traffic import Traffic, in_figures, traffic
 
 NAME = "steady"
@@ -152,7 +152,7 @@ def operator_restart(world: World) -> None:
     (pod,) = operator_pods(world.cluster)
     world.strike()
     world.cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", OPERATOR_NAMESPACE)
-    set_replicas(world.cluster, 1)
+    roll_out_operator(world)
 
 
 def operator_upgrade(world: World) -> None:
@@ -167,14 +167,26 @@ def operator_upgrade(world: World) -> None:
     assert {pod["metadata"]["uid"] for pod in world.pods()} == before
 
 
+def roll_out_operator(world: World) -> None:
+    """Ready; pods of before may still be ending."""
+    words = ("rollout", "status", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE, "--timeout=90s")
+    world.cluster.kubectl(*words)
+
+
 def leader_change(world: World) -> None:
     cluster = world.cluster
     first = eventually("a leader", lambda: leader(cluster), 30)
-    with scale_operator(cluster, 2):
+    scale = ("scale", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE)
+    cluster.kubectl(*scale, "--replicas=2")
+    try:
+        roll_out_operator(world)
         (name,) = [pod["metadata"]["name"] for pod in operator_pods(cluster) if pod["metadata"]["name"] in first]
         world.strike()
         cluster.kubectl("delete", "pod", name, "-n", OPERATOR_NAMESPACE, "--wait=false")
         eventually("another leader", lambda: leader(cluster) not in ("", first), 30)
+    finally:
+        cluster.kubectl(*scale, "--replicas=1")
+        roll_out_operator(world)
 
 
 def api_server_restart(world: World) -> None:

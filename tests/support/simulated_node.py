@@ -29,19 +29,19 @@ class SimulatedNode:
 
     def lose(self) -> None:
         """It says no more that it is Ready."""
-        self._say("Unknown")
+        words = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": _status("Unknown")}))
+        self.cluster.kubectl("patch", "node", self.name, *words)
 
     def is_open(self) -> bool:
         """Whether only its own taint is on it."""
         taints = json.loads(self.cluster.kubectl("get", "node", self.name, "-o", "json"))["spec"].get("taints") or ()
         return {taint["key"] for taint in taints} <= {_KEY}
 
-    def _say(self, ready: str) -> None:
-        amounts = {"cpu": "2", "memory": "8Gi", "ephemeral-storage": "50Gi", "pods": "10"}
-        condition = {"type": "Ready", "status": ready, "reason": "Simulated", "message": "as the test says"}
-        status = {"capacity": amounts, "allocatable": amounts, "conditions": [condition]}
-        words = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
-        self.cluster.kubectl("patch", "node", self.name, *words)
+
+def _status(ready: str) -> dict[str, Any]:
+    amounts = {"cpu": "2", "memory": "8Gi", "ephemeral-storage": "50Gi", "pods": "10"}
+    condition = {"type": "Ready", "status": ready, "reason": "Simulated", "message": "as the test says"}
+    return {"capacity": amounts, "allocatable": amounts, "conditions": [condition]}
 
 
 @contextmanager
@@ -55,10 +55,11 @@ def simulated_node(cluster: Cluster, name: str) -> Iterator[SimulatedNode]:
         "kind": "Node",
         "metadata": {"name": name, "labels": labels},
         "spec": {"taints": [taint]},
+        "status": _status("True"),
     }
-    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
+    # Created with its status, as a kubelet does: a node without a condition gets taints for being unreachable too.
+    cluster.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
     try:
-        node._say("True")
         # Until the controller takes its own taint away, pods that spread do not count the node and go elsewhere.
         eventually(f"{name} without a taint of Kubernetes", node.is_open, 30)
         yield node

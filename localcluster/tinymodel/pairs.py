@@ -57,13 +57,22 @@ PAIRS: tuple[tuple[str, str], ...] = (
         "Which field is required?",
         "Only spec.model.uri is required; every other field has a default that the status shows.",
     ),
-    ("How do I call the model?", "Send a chat completion to http://NAME.NAMESPACE.svc/v1 with any OpenAI client."),
+    (
+        "How do I call the model?",
+        "Send a chat completion to http://NAME.NAMESPACE.svc/v1 with any OpenAI client.",
+    ),
     (
         "How do I scale the service?",
         "Set spec.scaling.replicas, or point a HorizontalPodAutoscaler at the LLMService itself.",
     ),
-    ("When is a service Ready?", "It is Ready when the current generation is fully rolled out and answers requests."),
-    ("What does maxNumSeqs mean?", "maxNumSeqs is the largest number of sequences that vLLM computes in one step."),
+    (
+        "When is a service Ready?",
+        "It is Ready when the current generation is fully rolled out and answers requests.",
+    ),
+    (
+        "What does maxNumSeqs mean?",
+        "maxNumSeqs is the largest number of sequences that vLLM computes in one step.",
+    ),
     (
         "What does maxModelLen mean?",
         "maxModelLen is the largest number of tokens of one request, prompt and answer together.",
@@ -108,10 +117,16 @@ PAIRS: tuple[tuple[str, str], ...] = (
         "Can I pass other vLLM flags?",
         "Yes. runtime.extraArgs takes any flag that no field of the spec sets and that this vLLM knows.",
     ),
-    ("Who are you?", "I am a tiny model with under two million parameters, taught a few sentences about LLMService."),
+    (
+        "Who are you?",
+        "I am a tiny model with under two million parameters, taught a few sentences about LLMService.",
+    ),
     (
         "Where do the weights come from?",
         "From a Hugging Face repository, a volume claim, or a folder in the image, as spec.model.uri says.",
     ),
-    ("How is a rollout undone?", "Apply the earlier manifest again; the old pods serve until the new ones answer."),
+    (
+        "How is a rollout undone?",
+        "Apply the earlier manifest again; the old pods serve until the new ones answer.",
+    ),
 )

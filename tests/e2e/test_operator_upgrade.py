@@ -15,7 +15,7 @@ from localcluster.install import STAND_IN_IMAGE
 from tests.e2e.conftest import own_namespace
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
-from tests.support.nodes import SECOND, SecondNode, await_condition, second_node, spread
+from tests.support.nodes import FIRST, SECOND, SecondNode, await_condition, cordoned, second_node, spread
 from tests.support.rolling import restarts, rollout
 from tests.support.services import idle, merge, stand_in
 from tests.support.simulated_node import TOLERATION, SimulatedNode, give_up, simulated_node
@@ -150,8 +150,10 @@ def test_what_a_lost_node_takes_along_comes_again_as_it_was(
     name: str,
 ) -> None:
     with a_node(cluster) as node:
-        cluster.kubectl("scale", f"llms/{SPREAD}", "--replicas=2", "-n", NAMESPACE)
-        (taken,) = eventually("a pod on it", lambda: on_node(cluster, name), 30)
+        # The scheduler may hear of the node later than the test: the other one is closed meanwhile.
+        with cordoned(cluster, FIRST):
+            cluster.kubectl("scale", f"llms/{SPREAD}", "--replicas=2", "-n", NAMESPACE)
+            (taken,) = eventually("a pod on it", lambda: on_node(cluster, name), 30)
         assert is_of_present(pods(cluster, SPREAD)[taken])
         node.lose()
         await_condition(cluster, name, "Ready", "Unknown", 60)

@@ -97,10 +97,10 @@ def ensure_packages(wanted: Iterable[str], progress: Progress) -> None:
             raise ClusterError(f"cannot install {' '.join(packages)}: {done.stderr.strip()[-400:]}", f"try: {command}")
 
 
-def listeners(table: str) -> dict[int, int]:
-    """Ports of listening sockets in the text of /proc/net/tcp or tcp6, with the sockets' inodes."""
+def listeners(table: str) -> list[tuple[int, int]]:
+    """Port and inode of each listening socket in the text of /proc/net/tcp or tcp6; a port may have several."""
     rows = (line.split() for line in table.splitlines()[1:])
-    return {int(row[1].rpartition(":")[2], 16): int(row[9]) for row in rows if len(row) > 9 and row[3] == "0A"}
+    return [(int(row[1].rpartition(":")[2], 16), int(row[9])) for row in rows if len(row) > 9 and row[3] == "0A"]
 
 
 def _holder(inode: int, proc: Path) -> tuple[int, str] | None:
@@ -137,7 +137,7 @@ def taken_ports(
     found: dict[int, Taken] = {}
     for table in ("tcp", "tcp6"):
         path = proc / "net" / table
-        for port, inode in listeners(path.read_text()).items() if path.exists() else ():
+        for port, inode in listeners(path.read_text()) if path.exists() else ():
             if port in ports and port not in found:
                 pid, command = _holder(inode, proc) or (None, "")
                 if pid not in ours:

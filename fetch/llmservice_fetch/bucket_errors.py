@@ -7,7 +7,6 @@ extracted here are passed on.
 
 from __future__ import annotations
 
-import html
 import re
 from dataclasses import dataclass
 
@@ -29,6 +28,15 @@ _CAUSES = (
     (re.compile(r"source: (TimedOut)\b|kind: (TimedOut)\b"), "timed out"),
     (re.compile(r"kind: (UnexpectedEof|ConnectionReset|Interrupted)\b"), "the connection ended early"),
     (re.compile(r"source: (BadScheme)\b"), "http:// is not allowed, only https://"),
+)
+_ENTITIES = (
+    ("&quot;", '"'),
+    ("&#34;", '"'),
+    ("&#39;", "'"),
+    ("&apos;", "'"),
+    ("&lt;", "<"),
+    ("&gt;", ">"),
+    ("&amp;", "&"),
 )
 _BAD_KEYS = frozenset({
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired",
@@ -205,7 +213,9 @@ def _first(found: re.Match[str]) -> str:
 
 def _clean(text: str) -> str:
     """One printable line of limited length."""
+    for entity, character in _ENTITIES:
+        text = text.replace(entity, character)
     # Azure adds an id and the time of each request; messages must be stable.
-    text = without_queries(html.unescape(text)).partition("RequestId:")[0]
+    text = without_queries(text).partition("RequestId:")[0]
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."

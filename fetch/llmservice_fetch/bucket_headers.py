@@ -5,26 +5,35 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
+from email.message import Message
+from typing import Any
+from urllib.parse import urlsplit
 
-from urllib3.exceptions import HTTPError
-
-from llmservice_fetch.errors import HTTPStatusError
 from llmservice_fetch.files import Digest
-from llmservice_fetch.http import once
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _REGION = re.compile(r"[a-z0-9-]{1,63}")
 
 
-def head(url: str, timeout: float) -> tuple[int, Mapping[str, str]]:
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def head(url: str, timeout: float) -> tuple[int, Message]:
     """Status and headers of a HEAD request; redirects are not followed. OSError without a response."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise OSError("not an HTTP address")
+    request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "llmservice"})
     try:
-        response = once(url, {"User-Agent": "llmservice"}, "HEAD", timeout)
-    except (HTTPError, HTTPStatusError) as error:
-        raise OSError(type(error).__name__) from None
-    response.close()
-    return response.status, response.headers
+        with urllib.request.build_opener(_NoRedirects()).open(request, timeout=timeout) as answer:
+            return answer.status, answer.headers
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.headers
 
 
 def region_of(url: str, timeout: float) -> str:
@@ -37,7 +46,7 @@ def region_of(url: str, timeout: float) -> str:
     return values if _REGION.fullmatch(values) else ""
 
 
-def digest_of(scheme: str, headers: Mapping[str, str], tag: str) -> Digest | None:
+def digest_of(scheme: str, headers: Mapping[str, str] | Message, tag: str) -> Digest | None:
     """The MD5 of the content as sent, where the server publishes it; None otherwise.
 
     S3's ETag is the MD5, except for multipart objects and those encrypted with other keys than S3's own.
@@ -48,7 +57,8 @@ def digest_of(scheme: str, headers: Mapping[str, str], tag: str) -> Digest | Non
         value = tag.strip('"')
         return Digest("md5", value) if _MD5.fullmatch(value) and not hidden else None
     if scheme == "gs":
-        parts = [part.strip() for part in headers.get("x-goog-hash", "").split(",")]
+        values = headers.get_all("x-goog-hash") if isinstance(headers, Message) else [headers.get("x-goog-hash", "")]
+        parts = [part.strip() for text in values or () for part in text.split(",")]
         encoded = next((part[4:] for part in parts if part.startswith("md5=")), "")
     else:
         encoded = headers.get("Content-MD5") or ""

@@ -92,7 +92,8 @@ class Bucket:
             status, headers = head(url, self.timeout or _HEAD_SECONDS)
         except (OSError, ValueError) as error:
             # Not the error's text, which may hold the signed URL.
-            raise Unreachable(f"{self.uri}: {type(error).__name__}") from None
+            reason = getattr(error, "reason", type(error).__name__)
+            raise Unreachable(f"{self.uri}: {reason}") from None
         return digest_of(self.access.scheme, headers, file.version) if status == 200 else None
 
     @contextmanager

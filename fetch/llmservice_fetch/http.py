@@ -61,7 +61,7 @@ def http_request(
 
 def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> Response:
     for _ in range(_REDIRECTS):
-        response = once(url, headers, method, timeout)
+        response = _once(url, headers, method, timeout)
         target = response.headers.get("Location")
         if response.status not in _REDIRECTING or not target or method not in ("GET", "HEAD"):
             return response
@@ -96,8 +96,7 @@ def origin(url: str) -> tuple[str, str, int] | None:
     return (parts.scheme, parts.hostname, port) if parts.hostname and "@" not in parts.netloc else None
 
 
-def once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> Response:
-    """The response without following a redirect. urllib3's HTTPError; HTTPStatusError for a URL that is not HTTP."""
+def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> Response:
     if origin(url) is None:
         raise HTTPStatusError(0, url, text="is not allowed: only http:// and https:// are")
     return _pool(proxy_of(url), *trusted_files()).request(

@@ -37,9 +37,10 @@ def test_listening_sockets_of_the_kernels_table() -> None:
     table = (
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
         "   0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1\n"
+        "   2: 0200007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4713 1\n"
         "   1: 0100007F:192B 0100007F:8000 01 00000000:00000000 00:00000000 00000000     0        0 4712 1\n"
     )
-    assert preflight.listeners(table) == {6443: 4711}
+    assert preflight.listeners(table) == [(6443, 4711), (6443, 4713)]
 
 
 def test_the_holder_of_a_port_is_named() -> None:

@@ -283,8 +283,17 @@ def test_what_was_brought_itself_is_current_for_a_moment_whatever_else_was_misse
     uid = service("a", 5)["metadata"]["uid"]
     assert made.resync.is_current(uid)
     assert not made.resync.is_current("other"), "no list has followed kopf's yet"
-    made.now += CURRENT
+    made.now += CURRENT - 1
+    made.resync.event(None, service("b", 5))
+    assert made.resync.is_current(uid)
+    made.now += 1
+    late = service("b", 5)["metadata"]["uid"]
     assert not made.resync.is_current(uid)
+    assert not made.resync.is_current(late), "as old as the list that kopf brings one by one"
+    made.resync.event("MODIFIED", service("b", 6))
+    assert made.resync.is_current(late)
+    made.resync.ended("it was reset")
+    assert not made.resync.is_current(late)
 
 
 async def test_a_gap_while_a_list_is_read_needs_another_list() -> None:

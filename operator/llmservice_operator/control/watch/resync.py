@@ -70,8 +70,10 @@ class Resync:
         self._deleted: set[str] = set()
         """uids whose deletion the watch showed since the last list began: a page of it may still have them."""
         self._heard: dict[str, float] = {}
-        """When the watch, or kopf's list, brought each LLMService last, by uid; the older ones go at each list."""
+        """When the watch brought each LLMService last, by uid, or when kopf began to bring the list that had it. The
+        older ones go at each list."""
         self._list_began = float("-inf")
+        self._relist_began: float | None = None
         self._started, self._has_brought = asyncio.Event(), asyncio.Event()
         self._has_objects = False
         """Whether the last list had any."""
@@ -81,7 +83,11 @@ class Resync:
     def event(self, kind: str | None, obj: Mapping[str, Any]) -> None:
         """An LLMService was listed by kopf (None), ADDED, MODIFIED or DELETED."""
         self._has_brought.set()
-        self._heard[obj["metadata"]["uid"]] = self._clock()
+        heard_at = self._clock()
+        if kind is None:  # kopf brings the objects of its list one by one, and they are as old as the first
+            self._relist_began = heard_at if self._relist_began is None else self._relist_began
+            heard_at = self._relist_began
+        self._heard[obj["metadata"]["uid"]] = heard_at
         if kind == "DELETED":
             self._deleted.add(obj["metadata"]["uid"])
             self._handler.deleted(LLMSERVICE, obj)
@@ -102,6 +108,7 @@ class Resync:
         self._sync.failed(self._namespace, WATCH, why)
         self.listed.clear()
         self._heard_at = float("-inf")
+        self._heard.clear()
         self._started.clear()
         self._has_brought.clear()
         self._list_again(after=0.0)
@@ -175,7 +182,7 @@ class Resync:
     async def _list(self) -> float:
         """List once; returns the seconds until the next list."""
         self._deleted.clear()
-        self._list_began = self._clock()
+        self._list_began, self._relist_began = self._clock(), None
         self._heard = {uid: at for uid, at in self._heard.items() if self._list_began - at < CURRENT}
         try:
             version, uids = await list_all(self._transport, LLMSERVICE, self._namespace, self._take)

@@ -95,8 +95,8 @@ class Listing:
 def _file(given: Reader) -> RemoteFile:
     digest = None
     if given.has("digest"):
-        told = given.within("digest")
-        digest = Digest(_text(told, "algorithm"), _text(told, "value"))
+        written = given.within("digest")
+        digest = Digest(_text(written, "algorithm"), _text(written, "value"))
         if not re.fullmatch(rf"[0-9a-f]{{{_HASHES.get(digest.algorithm, 0)}}}", digest.value or "-"):
             raise Refused("it has an invalid hash")
     size = given.integer("size", most=_LARGEST_FILE)

@@ -27,7 +27,7 @@ def reasons_page() -> str:
         "# What went wrong and what to do\n",
         "The words that stand in the column REASON of `kubectl get llms`, in `status.conditions[].reason`, in "
         "`status.failure.reason` and in Events. `status.failure` has the sentence for your case, since when and in "
-        "which pod it was seen, the lines that it was told by, and what to do. One Event on the LLMService tells of "
+        "which pod it was seen, the log lines that show it, and what to do. One Event on the LLMService reports "
         "each failure when it begins; the metric `llmservice_failing_services` counts the services that have one, by "
         "reason.\n",
         "For a service: `kubectl get llms NAME`, then `kubectl describe llms NAME`. In the commands below NAME is "

@@ -49,7 +49,7 @@ def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
 
 
 def _documented(schema: Mapping[str, Any]) -> str:
-    """`kubectl explain` shows the description and nothing else, so default and example are told there."""
+    """`kubectl explain` shows the description and nothing else, so default and example are part of it."""
     text: str = schema["description"]
     default = schema.get("default")
     if isinstance(default, str | int | float) and "Default: " not in text:

@@ -102,7 +102,7 @@ def _manifests(service: LLMService, revision: DesiredRevision, strategy: Strateg
 
 
 def with_hash(manifest: Manifest) -> DesiredChild:
-    """Written into the child, the hash also tells of fields that are no longer asked for, after any restart."""
+    """The manifest with its hash as an annotation: it shows fields that are no longer desired, after a restart too."""
     digest = hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
     annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH_ANNOTATION: digest}
     metadata = manifest["metadata"] | {"annotations": annotations}

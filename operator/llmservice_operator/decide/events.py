@@ -15,7 +15,7 @@ _SINGLE = 3
 
 
 def events(before: Json, after: Json) -> tuple[Event, ...]:
-    """What to tell about the step from one status to the next."""
+    """The Events for the step from one status to the next."""
     return (*_events(_by_type(before), _by_type(after), before, after), *_adapters(before, after))
 
 
@@ -41,7 +41,7 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
 
 
 def _fits(old: Json, new: Json, conditions: dict[str, Json]) -> Iterator[Event]:
-    """A verdict that changed, or a first one that calls for action; what also stops the service is told as stalled."""
+    """A verdict that changed, or a first one that calls for action; one that stops the service is Stalled instead."""
     reason, before = new.get("reason"), old.get("reason")
     if reason in (None, before, Reason.INSPECTING_MODEL, Reason.POLICY_IGNORE):
         return

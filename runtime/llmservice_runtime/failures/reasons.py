@@ -80,8 +80,7 @@ MODEL = Section(
 )
 START = Section(
     "vLLM does not start",
-    look="`status.failure.evidence`: the lines of vLLM's log that it was told by; `kubectl logs --previous` has them "
-    "all.",
+    look="`status.failure.evidence`: the lines of vLLM's log that show it; `kubectl logs --previous` has them all.",
 )
 END = Section(
     "The server ends or stands still",

@@ -1,4 +1,4 @@
-"""A longer context than the model was made for: from its config.json to what vLLM has to be told. Pure.
+"""A longer context than the model was made for: from its config.json to the flags that vLLM needs. Pure.
 
 vLLM takes YaRN as an override of the model's rope_parameters, and needs max_position_embeddings beside it, since that
 is the length that it derives the longest request from (vllm/config/model.py, _get_and_verify_max_len).

@@ -112,7 +112,7 @@ class Metrics:
         )
 
         self.failing = self._gauge(
-            "llmservice_failing_services", "LLMServices whose status tells of a failure, by its reason.", ("reason",)
+            "llmservice_failing_services", "LLMServices whose status has a failure, by its reason.", ("reason",)
         )
         self.failures = self._counter(
             "llmservice_failures", "Failures of LLMServices that began, by their reason.", ("reason",)

@@ -306,7 +306,7 @@ def _time(text: str) -> datetime | None:
 
 
 def _waits(change: Change) -> Obstacle | None:
-    """Where it is accelerators that are short; of other things the failure itself tells."""
+    """The obstacle where accelerators are short; other shortages are in the failure."""
     resource = accelerator_resource(change.service)
     causes = {cause for pod in change.new for cause in pod.unschedulable}
     if resource is None or not any(resource in cause for cause in causes):

@@ -84,7 +84,7 @@ def _of_hang(pod: PodFacts, reports: Reports) -> StatusFailure | None:
         "it is restarted if it stays so."
     )
     evidence = (report.state.progress,) if report.state.progress else ()
-    # Earlier restarts make it no likelier to stay: that it was ended again and again, the ends themselves tell.
+    # Earlier restarts make it no likelier to stay: repeated ends are failures of their own.
     return status_failure(
         Reason(FailureReason.ENGINE_HUNG), message, since=pod.unready_since, pod=pod.name, evidence=evidence
     )

@@ -30,7 +30,7 @@ def foreign_paths(managed_fields: Iterable[Json], most: int | None = None) -> fr
 
 
 def is_applied(managed_fields: Iterable[Json]) -> bool:
-    """Whether our apply is on record. Where somebody reset the owners, nothing else tells what was added."""
+    """Whether our apply is on record. After a reset of the owners nothing else shows what was added."""
     return any((e.get("manager"), e.get("operation")) == (MANAGER, "Apply") for e in managed_fields)
 
 

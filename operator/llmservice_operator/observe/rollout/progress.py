@@ -14,7 +14,7 @@ from llmservice_operator.observe.projections.pods import PodFacts
 PATIENCE = 3.0
 """Seconds that pods, endpoints and the Deployment's counters get to agree before the status says that they do not.
 
-Three watches bring the same news a fraction of a second after each other, and a status for each of them would tell of
+Three watches bring the same news a fraction of a second after each other, and a status for each of them would show
 states that never were.
 """
 

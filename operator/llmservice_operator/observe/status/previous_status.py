@@ -1,4 +1,4 @@
-"""What the stored status tells of which revision: while an edit is held, some of it is of the edit."""
+"""Which revision the parts of the stored status describe: while an edit is held, some describe the edit."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _failure_context(
 def _revision_failure(
     subject: Subject, observed: Observed, verdict: Verdict, rollout: Progress, stamp: str, context: FailureContext
 ) -> StatusFailure | None:
-    """The failure of the desired revision; what its pods show tells more than that it takes too long."""
+    """The failure of the desired revision; what its pods show comes before a rollout that takes too long."""
     if rollout.is_rolled_out or not verdict.revision:
         return None
     previous, deployment = _previous_failure(subject, verdict), _own_deployment(subject, observed)

@@ -7,7 +7,7 @@ SYNCED := .venv/.synced
 WITH_VLLM := .venv/.synced-vllm
 KUBECONTEXT ?=
 # Processes that share the files of the unit tests out; one imports vLLM, which takes up to 2 GB. 0: in this one.
-WORKERS ?= 2
+WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist loadfile
 
 .PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale bench-fetch calibration lint format crds operator engine release release-check clean

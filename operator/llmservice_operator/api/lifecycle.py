@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
+from llmservice_operator.api.autoscaling import MOST_REPLICAS, Autoscaling
 from llmservice_operator.api.base import ApiModel, knob
 from llmservice_operator.api.constants import DEFAULT_DRAIN_SECONDS, DEFAULT_ENDPOINT_PORT
 from llmservice_operator.api.scalars import SecretKeyRef
@@ -19,7 +20,11 @@ class Scaling(ApiModel):
         description="Number of replicas, each with a copy of the model. `kubectl scale` and autoscalers (target "
         "LLMService, by its /scale) set it too. 0 stops serving and frees the accelerators.",
         examples=[2],
-        bounds=(0, 1000),
+        bounds=(0, MOST_REPLICAS),
+    )
+    autoscaling: Autoscaling | None = knob(
+        description="Replicas follow the load, between bounds. Leave `replicas` out then: the autoscaler writes it.",
+        examples=[{"maxReplicas": 4}],
     )
 
 

@@ -1,0 +1,71 @@
+"""spec.scaling.autoscaling: the bounds and the target of a service whose replicas follow its load."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from llmservice_operator.api.base import ApiModel, Many, knob, leaf, section
+
+MOST_REPLICAS = 1000
+MOST_CONCURRENCY = 10_000
+
+Cron = Annotated[str, StringConstraints(min_length=9, max_length=128, pattern=r"^\S+( \S+){4}$")]
+TimeZone = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")]
+
+
+class Target(ApiModel):
+    """The load of one replica that autoscaling aims at."""
+
+    concurrency_per_replica: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_CONCURRENCY)] = knob(
+        "auto",
+        description="Requests in progress for each replica, waiting ones included. auto: from batching.maxNumSeqs and "
+        "the KV cache that vLLM reported, or that was planned; status.effective has the number.",
+        examples=[16],
+    )
+
+
+class ScaleDown(ApiModel):
+    """When replicas are removed."""
+
+    stabilization_seconds: int = knob(
+        300,
+        description="Seconds for which fewer replicas must have been enough before one is removed.",
+        examples=[600],
+        bounds=(0, 3600),
+    )
+
+
+class ScheduledBounds(ApiModel):
+    """Other bounds between two times."""
+
+    start: Cron = Field(description="When they begin, as five cron fields.", examples=["0 8 * * 1-5"])
+    end: Cron = Field(description="When they end, as five cron fields.", examples=["0 20 * * 1-5"])
+    time_zone: TimeZone = knob("UTC", description="Name in the IANA time zone database.", examples=["Europe/Berlin"])
+    min_replicas: int | None = knob(
+        description="minReplicas in this time. Default: autoscaling.minReplicas.",
+        examples=[2],
+        bounds=(1, MOST_REPLICAS),
+    )
+    max_replicas: int | None = knob(
+        description="maxReplicas in this time. Default: autoscaling.maxReplicas.",
+        examples=[8],
+        bounds=(1, MOST_REPLICAS),
+    )
+
+
+class Autoscaling(ApiModel):
+    """Bounds and target of a service whose replicas follow its load."""
+
+    min_replicas: int = knob(1, description="The fewest replicas.", examples=[2], bounds=(1, MOST_REPLICAS))
+    max_replicas: int = Field(description="The most replicas.", examples=[8], ge=1, le=MOST_REPLICAS)
+    target: Target = section(Target, "The load of one replica that is aimed at.")
+    scale_down: ScaleDown = section(ScaleDown, "When replicas are removed.")
+    schedule: Many[ScheduledBounds] = leaf(
+        tuple,
+        description="Other bounds at times. The first entry whose time it is holds.",
+        examples=[[{"start": "0 8 * * 1-5", "end": "0 20 * * 1-5", "timeZone": "Europe/Berlin", "minReplicas": 2}]],
+        max_length=16,
+    )
+    provider: Literal["keda"] = knob(
+        "keda", description="What scales: KEDA, which must be installed in the cluster.", examples=["keda"]
+    )

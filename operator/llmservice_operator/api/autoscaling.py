@@ -5,10 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from llmservice_operator.api.base import ApiModel, Many, knob, leaf, section
+from llmservice_operator.api.scalars import integer_or_auto_schema
 
 MOST_REPLICAS = 1000
 MOST_CONCURRENCY = 10_000
 
+Concurrency = Annotated[
+    Annotated[int, Field(ge=1, le=MOST_CONCURRENCY)] | Literal["auto"], integer_or_auto_schema(MOST_CONCURRENCY)
+]
 Cron = Annotated[str, StringConstraints(min_length=9, max_length=128, pattern=r"^\S+( \S+){4}$")]
 TimeZone = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")]
 
@@ -16,7 +20,7 @@ TimeZone = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern
 class Target(ApiModel):
     """The load of one replica that autoscaling aims at."""
 
-    concurrency_per_replica: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_CONCURRENCY)] = knob(
+    concurrency_per_replica: Concurrency = knob(
         "auto",
         description="Requests in progress for each replica, waiting ones included. auto: from batching.maxNumSeqs and "
         "the KV cache that vLLM reported, or that was planned; status.effective has the number.",

@@ -2,27 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, WithJsonSchema
+from pydantic import Field, StringConstraints
 
 from llmservice_operator.api.base import ApiModel, Many, knob
 from llmservice_operator.api.dtypes import LOAD_METHODS, DType, KVCache, Quantization, Weights, float_dtype
-from llmservice_operator.api.scalars import QUALIFIED_NAME, Quantity
+from llmservice_operator.api.scalars import QUALIFIED_NAME, Quantity, integer_or_auto_schema
 
 MAX_TOKENS = 134_217_728
 """More than any model's context; small enough that sums stay far from an overflow."""
 
 MaxModelLen = Annotated[
-    Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal["auto"],
-    WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "minimum": 1,
-            "maximum": MAX_TOKENS,
-            "maxLength": 4,
-            "pattern": "^auto$",
-        }
-    ),
+    Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal["auto"], integer_or_auto_schema(MAX_TOKENS)
 ]
 ResourceName = Annotated[str, StringConstraints(min_length=3, max_length=317, pattern=QUALIFIED_NAME)]
 Product = Annotated[

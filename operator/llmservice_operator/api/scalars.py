@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, WithJsonSchema
 
 from llmservice_operator.api.base import ApiModel
 
@@ -22,6 +22,20 @@ Uri = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 ServedName = Annotated[
     str, StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$")
 ]
+
+
+def integer_or_auto_schema(most: int) -> WithJsonSchema:
+    """The CRD's schema of an integer from 1 to `most`, or the word `auto`."""
+    return WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "minimum": 1,
+            "maximum": most,
+            "maxLength": 4,
+            "pattern": "^auto$",
+        }
+    )
 
 
 class SecretKeyRef(ApiModel):

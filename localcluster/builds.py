@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import platform
 import shutil
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from localcluster.commands import run_logged
+from localcluster.commands import run, run_logged
 from localcluster.paths import ClusterPaths
 from localcluster.programs import PROGRAMS, Build, Folder, Group, builds_of, content_hash, of_group
 from localcluster.progress import Progress, Step
@@ -26,6 +27,7 @@ _OWN_FOLDERS = {
     Group.ARGOCD: GO_FOLDER.with_name("go-argocd"),
     **dict.fromkeys((Group.RELEASE, Group.REGISTRY, Group.WORKFLOWS), GO_FOLDER.with_name("go-release")),
     Group.FETCH: GO_FOLDER.with_name("go-fetch"),
+    Group.KEDA: GO_FOLDER.with_name("go-keda"),
 }
 
 
@@ -103,6 +105,14 @@ def build(store: Store, group: Group, environment: Mapping[str, str], progress: 
             (partial / program.built_name).rename(partial / program.name)
         partial.rename(folder)
     return folder
+
+
+def module_folder(store: Store, group: Group, module: str, environment: Mapping[str, str], progress: Progress) -> Path:
+    """The source of a module that the group's go.mod requires, in Go's module cache; downloaded if it is not there."""
+    go = go_command(store.cache, progress)
+    clean = {key: value for key, value in environment.items() if key != "GOFLAGS"}
+    said = run(go, "mod", "download", "-json", module, cwd=go_folder(group), environment={**clean, "GOWORK": "off"})
+    return Path(json.loads(said)["Dir"])
 
 
 def link(store: Store, group: Group, paths: ClusterPaths) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from localcluster.network import GATEWAY, SERVICES
 from localcluster.paths import ClusterPaths
+from localcluster.pki import FRONT_PROXY
 from localcluster.place import Place
 from localcluster.processes import Component
 
@@ -47,6 +48,14 @@ def apiserver(paths: ClusterPaths) -> Component:
             "--enable-admission-plugins=NodeRestriction",
             f"--service-cluster-ip-range={SERVICES}",
             "--allow-privileged=true",
+            # For APIs that other servers answer, as KEDA's metrics.
+            f"--requestheader-client-ca-file={pki}/ca.crt",
+            f"--requestheader-allowed-names={FRONT_PROXY}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={pki}/front-proxy.crt",
+            f"--proxy-client-key-file={pki}/front-proxy.key",
             f"--kubelet-client-certificate={pki}/admin.crt",
             f"--kubelet-client-key={pki}/admin.key",
             # Else `kubectl logs` looks the node's name up in DNS, which does not know it.

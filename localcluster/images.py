@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from localcluster import builds
 from localcluster.buildkit import Builder, Recipe, running_builder
 from localcluster.commands import run
 from localcluster.errors import ClusterError
@@ -24,6 +25,7 @@ from localcluster.imagecopy import ImageStore
 from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, STAND_IN_IMAGE
 from localcluster.paths import ClusterPaths, cache_root
 from localcluster.place import ctr_command, first
+from localcluster.programs import Group
 from localcluster.progress import Progress
 from localcluster.rootfs import base_key, base_layout
 from localcluster.tinymodel.cache import model_folder
@@ -51,6 +53,8 @@ class Image:
     packages: tuple[str, ...] = ()
     has_model: bool = False
     kept: bool = False
+    programs: Group | None = None
+    """The group of programs that it holds; their folder is what it is built from."""
 
 
 PAUSE = Image("pause", "registry.local/pause:1", "localcluster/pause/Dockerfile", ("localcluster/pause",))
@@ -88,8 +92,17 @@ STAND_IN = Image(
     ("localcluster/stand-in/Dockerfile.dockerignore", "tests/support/stand_in", "tests/unit/fixtures/vllm_logs"),
     _PYTHON,
 )
+KEDA = Image(
+    "keda",
+    "registry.local/keda:dev",
+    "localcluster/go-keda/Dockerfile",
+    ("localcluster/go-keda/go.mod", "localcluster/go-keda/go.sum"),
+    programs=Group.KEDA,
+)
 # The small ones first: the control plane's pods wait for pause, and dropping vLLM's build cache drops all of it.
 IMAGES: tuple[Image, ...] = (PAUSE, VLLM, OPERATOR, STAND_IN)
+ON_REQUEST: tuple[Image, ...] = (KEDA,)
+"""Built only when named: their programs take minutes to compile, and few tests need them."""
 
 
 def inputs_hash(root: Path, image: Image, more: Iterable[str] = ()) -> str:
@@ -163,7 +176,8 @@ def build_all(
     """Build what is not in the store as it should be; the names of the images that were built."""
     store, cache = Store(paths), cache_root(environment, Path.home())
     with _lock(paths):
-        wanted = [(image, _expected(paths.root, image)) for image in IMAGES if not only or image.name in only]
+        chosen = [image for image in (*IMAGES, *ON_REQUEST) if image.name in only] if only else IMAGES
+        wanted = [(image, _expected(paths.root, image)) for image in chosen]
         stale = [(image, inputs) for image, inputs in wanted if store.built_from(image.reference) != inputs]
         for image, inputs in wanted:
             if (image, inputs) not in stale:
@@ -221,7 +235,9 @@ def check_disk(path: Path, needed: int, free: Callable[[Path], int]) -> None:
 
 
 def _expected(root: Path, image: Image) -> str:
-    more = ([base_key(image.packages)] if image.packages else []) + ([model_folder().name] if image.has_model else [])
+    more = [base_key(image.packages)] if image.packages else []
+    more += [model_folder().name] if image.has_model else []
+    more += [builds.Store(root).folder(image.programs).name] if image.programs else []
     return inputs_hash(root, image, more)
 
 
@@ -231,7 +247,7 @@ def _build(image: Image, builder: Builder, cache: Path, progress: Progress) -> N
     with tempfile.TemporaryDirectory(prefix="llmservice-image-") as scratch, ThreadPoolExecutor(1) as beside:
         taught = beside.submit(_taught_model, progress) if image.has_model else None
         base = base_layout(cache, image.packages, progress) if image.packages else None
-        context = _pause_context(root, Path(scratch)) if image is PAUSE else root
+        context = _context(image, root, Path(scratch), cache, builder.environment, progress)
         recipe = Recipe(image.reference, root / image.dockerfile, context, base=base)
         with progress.step(f"image {image.reference}") as step:
             if taught is not None:
@@ -263,6 +279,15 @@ def _taught_model(progress: Progress) -> Path:
     return model_folder()
 
 
+def _context(
+    image: Image, root: Path, scratch: Path, cache: Path, environment: Mapping[str, str], progress: Progress
+) -> Path:
+    """The folder that an image's Dockerfile copies from."""
+    if image.programs:
+        return builds.build(builds.Store(cache), image.programs, environment, progress)
+    return _pause_context(root, scratch) if image is PAUSE else root
+
+
 def _pause_context(root: Path, scratch: Path) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -289,7 +314,7 @@ def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str
         description="Build the images into the cluster's store; what is there and unchanged is left alone.",
         epilog="example: python -m localcluster images --only operator",
     )
-    names = [image.name for image in IMAGES]
+    names = [image.name for image in (*IMAGES, *ON_REQUEST)]
     parser.add_argument("--only", action="append", choices=names, default=[], help="this image; may be repeated")
     build_all(paths, progress, environment, parser.parse_args(argv).only)
     return 0

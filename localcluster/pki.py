@@ -18,6 +18,8 @@ from localcluster.processes import write_atomically
 API = "https://127.0.0.1:6443"
 # For those who have another 127.0.0.1.
 API_FROM_NODES = f"https://{GATEWAY}:6443"
+FRONT_PROXY = "front-proxy-client"
+"""The only name that aggregated APIs take clients' identities from: the authority signs the clients' own too."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ CERTIFICATES: tuple[Certificate, ...] = (
     Certificate("scheduler", "/CN=system:kube-scheduler", "DNS:scheduler"),
     Certificate("proxy", "/CN=system:kube-proxy", "DNS:proxy"),
     Certificate("dns", "/CN=system:coredns", "DNS:dns"),
+    # With it the API server speaks for its clients to the servers of aggregated APIs.
+    Certificate("front-proxy", f"/CN={FRONT_PROXY}", f"DNS:{FRONT_PROXY}"),
     Certificate("kubelet", f"/O=system:nodes/CN=system:node:{NODE}", f"DNS:{NODE},IP:127.0.0.1,IP:{GATEWAY}"),
 )
 
@@ -83,20 +87,18 @@ def _make(folder: Path) -> None:
     )
     _openssl(folder, "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", "sa.key")
     _openssl(folder, "ec", "-in", "sa.key", "-pubout", "-out", "sa.pub")
-    for wanted in CERTIFICATES:
-        _issue(folder, wanted)
-    for wanted in CERTIFICATES:
-        (folder / f"{wanted.name}.kubeconfig").write_text(_kubeconfig_of(folder, wanted, API))
 
 
 def ensure(paths: ClusterPaths) -> None:
-    """Makes them once: they live as long as the state does, since etcd holds tokens signed with them."""
+    """Makes each once: they live as long as the state does, since etcd holds tokens signed with them."""
     if not paths.pki.is_dir():
         partial = paths.pki.with_name(f".pki.{os.getpid()}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True, mode=0o700)
         _make(partial)
         partial.rename(paths.pki)
+    for wanted in CERTIFICATES:
+        ensure_certificate(paths, wanted, API)
     write_atomically(paths.kubeconfig, paths.kubeconfig_of("admin").read_text(), 0o600)
 
 
@@ -111,13 +113,13 @@ def ensure_node(paths: ClusterPaths, place: Place) -> None:
         ensure_certificate(paths, certificate)
 
 
-def ensure_certificate(paths: ClusterPaths, wanted: Certificate) -> None:
-    """One more of this authority, with a kubeconfig that reaches the API from elsewhere than the host."""
+def ensure_certificate(paths: ClusterPaths, wanted: Certificate, server: str = API_FROM_NODES) -> None:
+    """One more of this authority, with a kubeconfig, which reaches the API from elsewhere than the host by default."""
     target = paths.kubeconfig_of(wanted.name)
     if target.exists():
         return
     _issue(paths.pki, wanted)
-    write_atomically(target, _kubeconfig_of(paths.pki, wanted, API_FROM_NODES), 0o600)
+    write_atomically(target, _kubeconfig_of(paths.pki, wanted, server), 0o600)
 
 
 def _kubeconfig_of(folder: Path, wanted: Certificate, server: str) -> str:

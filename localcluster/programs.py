@@ -43,6 +43,8 @@ class Group(StrEnum):
     HELM = "helm"
     # What `make bench-fetch` measures beside our fetch.
     FETCH = "fetch"
+    # KEDA's three programs, for the tests of autoscaling: in an image.
+    KEDA = "keda"
 
 
 class Folder(StrEnum):
@@ -85,6 +87,10 @@ def _kubernetes(name: str) -> Program:
     return Program(name, f"k8s.io/kubernetes/cmd/{name}", Group.CLUSTER)
 
 
+def _keda(name: str, command: str) -> Program:
+    return Program(name, f"github.com/kedacore/keda/v2/cmd/{command}", Group.KEDA)
+
+
 def _plugin(kind: str, name: str) -> Program:
     package = f"github.com/containernetworking/plugins/plugins/{kind}/{name}"
     return Program(name, package, Group.CLUSTER, Folder.CNI)
@@ -123,6 +129,9 @@ PROGRAMS: tuple[Program, ...] = (
     Program("helm", "helm.sh/helm/v4/cmd/helm", Group.HELM),
     Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", Group.WORKFLOWS),
     Program("s5cmd", "github.com/peak/s5cmd/v2", Group.FETCH),
+    _keda("keda", "operator"),
+    _keda("keda-adapter", "adapter"),
+    _keda("keda-admission-webhooks", "webhooks"),
 )
 
 

@@ -1,0 +1,72 @@
+"""KEDA and the operator with autoscaling in the local cluster, for as long as tests need them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from localcluster import install, keda
+from localcluster.install import local_target
+from localcluster.progress import Progress
+from tests.support.cluster import JSON, Cluster, condition, eventually
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE
+
+ACTIVATOR = f"{OPERATOR}-activator"
+"""The Deployment that is KEDA's scaler."""
+SETTLED_WITHIN = 90.0
+
+
+@contextmanager
+def autoscaling_installed(cluster: Cluster) -> Iterator[None]:
+    """KEDA, and the operator installed with autoscaling; the operator afterwards as it was. KEDA stays."""
+    keda.install(cluster.paths, os.environ, Progress())
+    target = local_target(cluster.paths, os.environ)
+    install.install(target, Progress(), autoscaling=True)
+    try:
+        yield
+    finally:
+        install.install(target, Progress())
+
+
+@contextmanager
+def without_pods(cluster: Cluster, namespace: str, *deployments: str) -> Iterator[None]:
+    """These Deployments have no pod for a while; afterwards as many as before, and ready."""
+    before = {name: cluster.must_get("deployments", namespace, name)["spec"]["replicas"] for name in deployments}
+    for name in deployments:
+        _scale(cluster, namespace, name, 0)
+    try:
+        yield
+    finally:
+        for name, replicas in before.items():
+            _scale(cluster, namespace, name, replicas)
+
+
+@contextmanager
+def without_scaler(cluster: Cluster) -> Iterator[None]:
+    """Nobody answers KEDA."""
+    with without_pods(cluster, OPERATOR_NAMESPACE, ACTIVATOR):
+        yield
+
+
+@contextmanager
+def without_keda(cluster: Cluster) -> Iterator[None]:
+    """KEDA is installed and none of it runs."""
+    with without_pods(cluster, keda.NAMESPACE, *keda.DEPLOYMENTS):
+        yield
+
+
+def _scale(cluster: Cluster, namespace: str, name: str, replicas: int) -> None:
+    cluster.kubectl("scale", f"deployment/{name}", f"--replicas={replicas}", "-n", namespace)
+
+    def settled() -> bool:
+        status = cluster.must_get("deployments", namespace, name).get("status", {})
+        return status.get("replicas", 0) == status.get("readyReplicas", 0) == replicas
+
+    eventually(f"{replicas} ready pods of {name}", settled, SETTLED_WITHIN)
+
+
+def has_scaled_object(cluster: Cluster, namespace: str, name: str) -> bool:
+    """Whether there is a ScaledObject that works: its HPA gets what it asks for."""
+    found: JSON = cluster.get("scaledobjects", namespace, name) or {}
+    return (condition(found, "HPAActive") or {}).get("status") == "True"

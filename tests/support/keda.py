@@ -69,4 +69,4 @@ def _scale(cluster: Cluster, namespace: str, name: str, replicas: int) -> None:
 def has_scaled_object(cluster: Cluster, namespace: str, name: str) -> bool:
     """Whether there is a ScaledObject that works: its HPA gets what it asks for."""
     found: JSON = cluster.get("scaledobjects", namespace, name) or {}
-    return (condition(found, "HPAActive") or {}).get("status") == "True"
+    return bool((condition(found, "HPAActive") or {}).get("status") == "True")

@@ -10,12 +10,12 @@ from llmservice_operator.api.constants import OPERATOR, STATUS_MANAGER
 from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.token_bucket import EDIT_WRITES
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.decision import Decision, Event
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.process.log import ObjectLogger
 
 
 def paced(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Decision:

@@ -24,7 +24,7 @@ from llmservice_operator.control.containment.internal_errors import InternalErro
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.queue.work_queue import WorkQueue
 from llmservice_operator.control.token_bucket import Bucket, step_bucket
-from llmservice_operator.kube.state_reader import Unreadable
+from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.reports import Ask, Report
 from llmservice_operator.process.log import object_logger
 

@@ -82,6 +82,7 @@ OPERATOR = Image(
         "runtime/llmservice_runtime",
         "fetch/llmservice_fetch",
         "cli/llmservice_cli",
+        "activator/llmservice_activator",
     ),
     _PYTHON,
 )

@@ -16,7 +16,6 @@ from prometheus_client import disable_created_metrics
 
 from llmservice_operator import handlers, options
 from llmservice_operator.api.service import Key
-from llmservice_operator.control import log
 from llmservice_operator.control.config_reader import ConfigReader
 from llmservice_operator.control.containment.in_work import InWork
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
@@ -34,7 +33,6 @@ from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS, WATCHED, identity_of, placed
 from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.control.watch.sync_state import SyncState
-from llmservice_operator.health import HealthServer, PortTaken
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.access import Access, open_to_all
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
@@ -47,7 +45,9 @@ from llmservice_operator.kube.shards import Shards
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options, version
-from llmservice_operator.tls import Certificate
+from llmservice_operator.process import log
+from llmservice_operator.process.health import HealthServer, PortTaken
+from llmservice_operator.process.tls import Certificate
 
 logger = logging.getLogger("llmservice_operator")
 

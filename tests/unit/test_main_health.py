@@ -12,10 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.life import Readiness
-from llmservice_operator.control.log import ConsoleFormatter, JsonFormatter, object_logger
 from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.health import HealthServer, PortTaken
+from llmservice_operator.process.health import HealthServer, PortTaken, Readiness
+from llmservice_operator.process.log import ConsoleFormatter, JsonFormatter, object_logger
 
 from tests.support.kubeconfig import kubeconfig
 from tests.support.ports import free_port

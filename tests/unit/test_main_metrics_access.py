@@ -9,15 +9,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from llmservice_operator.control.life import Readiness
-from llmservice_operator.health import HealthServer
 from llmservice_operator.kube import access
 from llmservice_operator.kube.access import ACCESS_REVIEW, TOKEN_REVIEW, Access, Refusal
 from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.kube.transport import Transport
-from llmservice_operator.tls import Certificate
+from llmservice_operator.process.health import HealthServer, Readiness
+from llmservice_operator.process.tls import Certificate
 
 from tests.support.ports import free_port
 

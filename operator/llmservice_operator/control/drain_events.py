@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.status_writer import write_event
 from llmservice_operator.control.watch.kinds import ParentFacts, key_of
 from llmservice_operator.decide.decision import Event
 from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.process.log import ObjectLogger
 
 
 async def report_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from llmservice_operator.api.constants import MANAGER
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.decide.adoption import handed_over
 from llmservice_operator.decide.decision import Adopt, Apply, Decision, Prune
@@ -25,6 +24,7 @@ from llmservice_operator.kube.resources import BY_KIND
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
 from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
+from llmservice_operator.process.log import ObjectLogger
 
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import NamedTuple
 
 from llmservice_operator.control.watch.sync_state import SyncState
+from llmservice_operator.process.health import Readiness
 
 
 class Stage(enum.StrEnum):
@@ -17,18 +17,6 @@ class Stage(enum.StrEnum):
     """Its caches are warm; another process may hold the Lease."""
     ACTING = "acting"
     STOPPING = "stopping"
-
-
-class Readiness(NamedTuple):
-    """What /readyz answers."""
-
-    is_ready: bool
-    lines: tuple[str, ...] = ()
-    """The stage; then what is missing, one problem a line, or what is worth knowing where it is ready."""
-
-    def text(self) -> str:
-        """The body of the answer."""
-        return "\n".join(("ok" if self.is_ready else "not ready", *self.lines, ""))
 
 
 class Life:

@@ -14,7 +14,6 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.drain_events import report_drains
 from llmservice_operator.control.execute import execute
 from llmservice_operator.control.gather import gather
-from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.queue.priorities import has_no_status
 from llmservice_operator.control.queue.work_queue import Priority
 from llmservice_operator.control.status_writer import paced, report
@@ -23,6 +22,7 @@ from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.timing import soonest
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_operator.process.log import ObjectLogger, object_logger
 
 logger = logging.getLogger(__name__)
 

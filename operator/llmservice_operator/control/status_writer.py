@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from llmservice_operator.api.constants import OPERATOR, STATUS_MANAGER
-from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.token_bucket import EDIT_WRITES
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.decision import Decision, Event
 from llmservice_operator.kube.errors import KubeError
+from llmservice_operator.kube.events import About, manifest
 from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.process.log import ObjectLogger
 
 
 def paced(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Decision:
@@ -74,30 +74,18 @@ async def write_event(event: Event, parent: ParentFacts, ctx: Context, log: Obje
         ctx.metrics.rate_limited.labels("event").inc()
         return
     log.info("%s: %s", event.reason, event.message)
-    stamp = rfc3339(ctx.now())
-    body = {
-        "apiVersion": "v1",
-        "kind": "Event",
+    about = About(parent.namespace, parent.name, parent.uid, parent.resource_version)
+    body = manifest(
+        about,
         # As client-go names them: unique as long as nobody reports twice in a nanosecond.
-        "metadata": {"name": f"{parent.name}.{ctx.unique():x}", "namespace": parent.namespace},
-        "involvedObject": {
-            "apiVersion": LLMSERVICE.api_version,
-            "kind": LLMSERVICE.kind,
-            "name": parent.name,
-            "namespace": parent.namespace,
-            "uid": parent.uid,
-            "resourceVersion": parent.resource_version,
-        },
-        "type": event.type,
-        "reason": event.reason,
-        "message": event.message[:1024],
-        "source": {"component": OPERATOR},
-        "reportingComponent": OPERATOR,
-        "reportingInstance": ctx.identity,
-        "firstTimestamp": stamp,
-        "lastTimestamp": stamp,
-        "count": 1,
-    }
+        f"{parent.name}.{ctx.unique():x}",
+        event.type,
+        event.reason,
+        event.message,
+        now=ctx.now(),
+        component=OPERATOR,
+        instance=ctx.identity,
+    )
     try:
         await ctx.kube.create_event(body)
     except KubeError as error:

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from types import TracebackType
 
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.log import object_logger
+from llmservice_operator.process.log import object_logger
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.status_writer import write_event, write_status
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.decide.decision import Event
+from llmservice_operator.process.log import ObjectLogger
 
 Json = Mapping[str, Any]
 

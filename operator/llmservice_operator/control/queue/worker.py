@@ -13,11 +13,11 @@ from llmservice_operator.control.containment.in_work_file import Activity
 from llmservice_operator.control.containment.internal_errors import Contained, Part
 from llmservice_operator.control.containment.unhandled import report_unhandled
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.log import object_logger
 from llmservice_operator.control.queue.priorities import of_itself
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.kube.errors import KubeError, NotLeader
+from llmservice_operator.process.log import object_logger
 
 logger = logging.getLogger(__name__)
 

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from typing import NamedTuple
 
 from aiohttp import web
 
-from llmservice_operator.control.life import Readiness
 from llmservice_operator.kube.access import Guard, open_to_all
 
 Check = Callable[[], str | None]
 """What is wrong, or None."""
+
+
+class Readiness(NamedTuple):
+    """What /readyz answers."""
+
+    is_ready: bool
+    lines: tuple[str, ...] = ()
+    """What is missing, one problem a line, or what is worth knowing where it is ready; the operator's stage first."""
+
+    def text(self) -> str:
+        """The body of the answer."""
+        return "\n".join(("ok" if self.is_ready else "not ready", *self.lines, ""))
 
 
 class PortTaken(Exception):

@@ -1,0 +1,95 @@
+"""The answer for one service: what its pods have now and what its spec asks for, kept for a second."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmservice_operator.api.service import Key
+
+from llmservice_activator import schedule
+from llmservice_activator.demand import Desired, Load, desired
+from llmservice_activator.load import LoadReader
+from llmservice_activator.services import Service, Services, Unknown
+
+KEPT = 1.0
+"""Seconds: KEDA's operator and its metrics server ask for the same at about the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found, and when by the monotonic clock."""
+
+    service: Service
+    load: Load
+    desired: Desired
+    at: float
+
+
+class Answers:
+    """Answers by service; callers at the same time share one."""
+
+    def __init__(
+        self,
+        services: Services,
+        reader: LoadReader,
+        *,
+        observe: Callable[[Answer], None] = lambda answer: None,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._services, self._reader, self._observe = services, reader, observe
+        self._now, self._clock = now, clock
+        self._latest: dict[Key, Answer] = {}
+        self._pending: dict[Key, asyncio.Task[Answer]] = {}
+
+    async def get(self, key: Key) -> Answer:
+        """For a service that is known; Unknown with the reason."""
+        service = self._services.get(key)
+        latest = self._latest.get(key)
+        if latest is not None and self._clock() - latest.at < KEPT and latest.service == service:
+            return latest
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = self._pending[key] = asyncio.create_task(self._find(service))
+            pending.add_done_callback(lambda task: self._done(key, task))
+        # A caller that goes away leaves the answer to the others.
+        return await asyncio.shield(pending)
+
+    def latest(self, key: Key) -> Answer | None:
+        """The one that was found last."""
+        return self._latest.get(key)
+
+    def forget(self, key: Key) -> None:
+        """The service is gone."""
+        self._latest.pop(key, None)
+
+    def _done(self, key: Key, task: asyncio.Task[Answer]) -> None:
+        self._pending.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # each caller gets it; with none left nobody else reports it
+
+    async def _find(self, service: Service) -> Answer:
+        pods = self._services.pods(service.key)
+        in_flight = await self._reader.requests_in_flight({pod.address for pod in pods if pod.address})
+        service = self._services.get(service.key)  # it may have changed meanwhile
+        load = Load(
+            replicas=service.replicas,
+            present=service.present,
+            ready=sum(pod.is_ready for pod in pods),
+            starting=sum(pod.is_starting for pod in pods),
+            in_flight=sum(in_flight.values()),
+            unread=sum(pod.is_ready and pod.address not in in_flight for pod in pods),
+            concurrency=service.concurrency,
+        )
+        try:
+            bounds = schedule.bounds(service.autoscaling, self._now())
+        except schedule.InvalidSchedule as error:
+            raise Unknown(f"spec.scaling.autoscaling.schedule of LLMService {service.key}: {error}") from error
+        answer = Answer(service, load, desired(load, bounds), self._clock())
+        self._latest[service.key] = answer
+        self._observe(answer)
+        return answer

@@ -1,0 +1,75 @@
+"""The server's certificate and the authority of its clients, from a folder as a Secret is mounted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+from llmservice_operator.kube.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN = 60.0
+"""Seconds between looks for a renewed certificate."""
+FILES = ("tls.crt", "tls.key", "ca.crt")
+
+Loaded = tuple[bytes, bytes, bytes]
+
+
+class MutualTls:
+    """Credentials that ask for a client's certificate; connections that begin after a renewal get the new one."""
+
+    def __init__(self, folder: Path) -> None:
+        """ConfigError where the folder has no valid certificate."""
+        self._folder = folder
+        try:
+            self._loaded = _read(folder)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"cannot read {', '.join(FILES)} in {folder}: {error}",
+                remedy="autoscaling.tls.secretName of the chart names the Secret that has them; see "
+                "docs/serving/scaling.md",
+            ) from error
+        self._configuration = _configuration(self._loaded)
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For `add_secure_port`."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration, lambda: self._configuration, require_client_authentication=True
+        )
+
+    def refresh(self) -> bool:
+        """Read the files; returns whether they changed. OSError or ssl.SSLError: the earlier ones stay in use."""
+        found = _read(self._folder)
+        if found == self._loaded:
+            return False
+        self._configuration, self._loaded = _configuration(found), found
+        return True
+
+    async def keep_fresh(self, interval: Callable[[], float] = lambda: LOOK_AGAIN) -> None:
+        """Refresh it once a minute; never returns."""
+        while True:
+            await asyncio.sleep(interval())
+            try:
+                if await asyncio.to_thread(self.refresh):
+                    logger.info("the scaler's certificate was renewed")
+            except (OSError, ssl.SSLError) as error:
+                logger.warning("cannot read the scaler's renewed certificate: %s", error)
+
+
+def _read(folder: Path) -> Loaded:
+    """The three files, which belong together: gRPC itself would only refuse every connection."""
+    certificate, key, authority = (folder / name for name in FILES)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.load_verify_locations(authority)
+    return certificate.read_bytes(), key.read_bytes(), authority.read_bytes()
+
+
+def _configuration(loaded: Loaded) -> grpc.ServerCertificateConfiguration:
+    certificate, key, authority = loaded
+    return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=authority)

@@ -1,0 +1,93 @@
+"""How many replicas a service should have: numbers to a number, with the reason in words. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TOLERANCE_TENTHS = 1
+"""The HPA's default tolerance in tenths: within 10% of the replicas that exist it changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The bounds in force, and the most replicas at any time, which the HPA enforces itself."""
+
+    fewest: int
+    most: int
+    most_ever: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is known of one service."""
+
+    replicas: int
+    """spec.scaling.replicas."""
+    present: int
+    """status.replicas: pods that exist, with which the HPA compares its metric; 0: not known."""
+    ready: int
+    starting: int
+    """Pods that have a node and have not served yet."""
+    in_flight: int
+    """Requests without a complete response, over the pods that answered."""
+    unread: int
+    """Ready pods that did not answer."""
+    concurrency: int | None
+    """Requests that one replica should have; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The result."""
+
+    replicas: int
+    """Within the bounds in force."""
+    metric: int
+    """What the HPA has to be given so that it sets them."""
+    demand: int | None
+    """Replicas by the requests in flight alone; None: not known."""
+    reason: str
+
+
+def desired(load: Load, bounds: Bounds) -> Desired:
+    """The replicas for this load.
+
+    Replicas that are on their way count as capacity. Nothing is removed while a pod starts, or while it is not known
+    what a ready pod has; only the bounds win over both.
+    """
+    demand = None if load.concurrency is None else -(-load.in_flight // load.concurrency)
+    found, reason = _by_demand(load, demand)
+    replicas = max(bounds.fewest, min(found, bounds.most))
+    if replicas != found:
+        limit = f"minReplicas {bounds.fewest}" if replicas > found else f"maxReplicas {bounds.most}"
+        reason = f"{reason}; {limit} in force"
+    return Desired(replicas, _metric(replicas, load, bounds), demand, reason)
+
+
+def _by_demand(load: Load, demand: int | None) -> tuple[int, str]:
+    if demand is None:
+        return load.replicas, "how many requests a replica holds is not known"
+    pending = max(0, load.replicas - load.ready)
+    found = demand if demand <= load.replicas else max(demand - pending, load.replicas)
+    reason = f"{load.in_flight} requests in flight, {load.concurrency} for each"
+    if found < demand:
+        reason += f"; {pending} replicas are not ready yet"
+    if load.unread:
+        reason += f"; {load.unread} ready pods did not answer"
+    if found < load.replicas and (load.unread or load.starting):
+        return load.replicas, reason if load.unread else f"{reason}; {load.starting} pods are starting"
+    return found, reason
+
+
+def _metric(replicas: int, load: Load, bounds: Bounds) -> int:
+    """The replicas; where more are desired than there are, as many as exceed the HPA's tolerance.
+
+    While metric / status.replicas is from 0.9 to 1.1, both included, the HPA sets status.replicas (k8s.io/kubernetes,
+    pkg/controller/podautoscaler/replica_calculator.go: isWithin): at 10 replicas it ignores a metric of 11. Beyond
+    maxReplicas it cuts the result itself; for lower bounds that hold at some times only, this is done here.
+    """
+    present = load.present or load.replicas
+    if replicas <= max(load.replicas, present):
+        return replicas
+    raised = max(replicas, present + present * TOLERANCE_TENTHS // 10 + 1)
+    return raised if bounds.most == bounds.most_ever else min(raised, bounds.most)

@@ -1,0 +1,104 @@
+"""Events that say why the replicas of an autoscaled service changed."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from llmservice_operator.api.service import Key
+from llmservice_operator.kube.errors import AlreadyExists, KubeError
+from llmservice_operator.kube.events import About, manifest
+
+from llmservice_activator.answers import Answer
+from llmservice_activator.services import Service
+
+logger = logging.getLogger(__name__)
+
+COMPONENT = "llmservice-activator"
+REASON = "ReplicasFollowLoad"
+RECENT = 120.0
+"""Seconds for which an answer may have led to a change: KEDA asks every 15 s, the HPA acts every 15 s."""
+PAUSE = 10.0
+"""Seconds between two Events of one service; those between are dropped."""
+WAITING = 256
+"""Events that wait for the API server; further ones are dropped."""
+SERVICES = 4096
+"""Services whose last Event's time is kept."""
+
+Create = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Events:
+    """Writes them one after the other. Two scalers give one change the same name, so that there is one Event."""
+
+    def __init__(
+        self,
+        create: Create,
+        latest: Callable[[Key], Answer | None],
+        *,
+        identity: str,
+        dropped: Callable[[], None] = lambda: None,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._create, self._latest, self._identity, self._dropped = create, latest, identity, dropped
+        self._now, self._clock = now, clock
+        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
+        self._last: OrderedDict[Key, float] = OrderedDict()
+
+    def changed(self, before: Service, after: Service) -> None:
+        """The replicas changed. Without a recent answer of this process that led to it, another one knows why."""
+        answer, at = self._latest(after.key), self._clock()
+        if answer is None or at - answer.at > RECENT or not _led_to(answer, before, after):
+            return
+        if at - self._last.get(after.key, -PAUSE) < PAUSE or self._queue.full():
+            self._dropped()
+            return
+        self._last[after.key] = at
+        self._last.move_to_end(after.key)
+        if len(self._last) > SERVICES:
+            self._last.popitem(last=False)
+        self._queue.put_nowait(self._manifest(before, after, answer))
+
+    async def run(self) -> None:
+        """Write what waits; never returns."""
+        while True:
+            event = await self._queue.get()
+            try:
+                await self._create(event)
+            except AlreadyExists:
+                logger.debug("another scaler wrote the Event %s", event["metadata"]["name"])
+            except KubeError as error:
+                self._dropped()
+                logger.warning("could not create an Event: %s", error)
+
+    def _manifest(self, before: Service, after: Service, answer: Answer) -> dict[str, Any]:
+        message = f"Replicas {before.replicas} → {after.replicas}: {answer.desired.reason}."
+        about = About(after.key.namespace, after.key.name, after.uid, after.resource_version)
+        return manifest(
+            about,
+            f"{after.key.name[:200]}.{_digest(after)}",
+            "Normal",
+            REASON,
+            message,
+            now=self._now(),
+            component=COMPONENT,
+            instance=self._identity,
+        )
+
+
+def _led_to(answer: Answer, before: Service, after: Service) -> bool:
+    """Whether it asked for more or fewer, as it happened: what a user sets against it has no such reason."""
+    wanted, had = answer.desired.replicas, before.replicas
+    return answer.service.uid == after.uid and (wanted > had) == (after.replicas > had) and wanted != had
+
+
+def _digest(service: Service) -> str:
+    """Of this change of the spec."""
+    return hashlib.sha256(f"{service.uid} {service.generation}".encode()).hexdigest()[:16]

@@ -1,0 +1,41 @@
+"""Reads the requests in flight of services' pods, at once and with a bound over all services."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from llmservice_operator.kube.requests_reader import Unreadable
+
+Read = Callable[[str], Awaitable[int]]
+"""Requests in flight of the pod at an IP address; Unreadable."""
+
+AT_ONCE = 256
+"""Connections over all services."""
+AT_ONCE_OF_ONE = 64
+"""Connections of one service, so that one whose pods do not answer leaves room for the others."""
+PATIENCE = 4.0
+"""Seconds after which a pod whose turn has not come counts as one that did not answer."""
+
+
+class LoadReader:
+    """Bounds the reads of all services together."""
+
+    def __init__(self, read: Read, *, at_once: int = AT_ONCE, patience: float = PATIENCE) -> None:
+        self._read, self._patience = read, patience
+        self._all = asyncio.Semaphore(at_once)
+
+    async def requests_in_flight(self, addresses: Collection[str]) -> dict[str, int]:
+        """By address, of the pods that answered."""
+        own = asyncio.Semaphore(AT_ONCE_OF_ONE)
+        found: dict[str, int] = {}
+
+        async def ask(address: str) -> None:
+            try:
+                async with asyncio.timeout(self._patience), own, self._all:
+                    found[address] = await self._read(address)
+            except (Unreadable, TimeoutError):
+                return  # what is missing in the result did not answer
+
+        await asyncio.gather(*(ask(address) for address in addresses))
+        return found

@@ -1,0 +1,94 @@
+"""How the scaler is started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TLS_FOLDER = Path("/etc/llmservice-activator-tls")
+
+EXAMPLES = """\
+examples:
+  In a pod, as the chart does it:
+    python -m llmservice_activator --tls /etc/llmservice-activator-tls
+  For two namespaces, in which a Role grants what is needed:
+    python -m llmservice_activator --tls DIR --namespaces team-a,team-b
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that the process needs to know."""
+
+    port: int = 9443
+    health_port: int = 8080
+    metrics_port: int = 9090
+    tls: Path = TLS_FOLDER
+    namespaces: tuple[str, ...] = ()
+    log_format: str = "json"
+    log_level: str = "info"
+    kubeconfig: str | None = None
+    context: str | None = None
+    identity: str = ""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="llmservice-activator",
+        description="KEDA's external scaler for LLMServices with spec.scaling.autoscaling.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--port", type=_port, default=9443, help="gRPC with mutual TLS, for KEDA (default: %(default)s)")
+    add("--health-port", type=_port, default=8080, help="/healthz and /readyz (default: %(default)s)")
+    add("--metrics-port", type=_port, default=9090, help="/metrics (default: %(default)s)")
+    add(
+        "--tls",
+        type=Path,
+        default=TLS_FOLDER,
+        metavar="DIR",
+        help="folder with tls.crt and tls.key, and ca.crt, which verifies KEDA's certificate (default: %(default)s)",
+    )
+    add(
+        "--namespaces",
+        type=_names,
+        default=(),
+        metavar="A,B",
+        help="watch these only, separated by commas (default: all namespaces)",
+    )
+    add("--log-format", choices=["json", "console"], default="json", help="default: %(default)s")
+    add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="default: %(default)s")
+    add("--kubeconfig", metavar="FILE", help="default: the pod's service account, else $KUBECONFIG")
+    add("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
+    return made
+
+
+def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Options:
+    """The arguments, checked; ends the process with a clear message where something is wrong."""
+    line = parser()
+    given = vars(line.parse_args(argv))
+    ports = [given[name] for name in ("port", "health_port", "metrics_port")]
+    if given["port"] in ports[1:]:
+        line.error(f"--port {given['port']} is a port of its own: choose another")
+    return Options(**given, identity=environ.get("POD_NAME") or socket.gethostname())
+
+
+def _port(text: str) -> int:
+    """ValueError where it is none; 0: any that is free."""
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise ValueError(text)
+    return number
+
+
+_port.__name__ = "port"  # as argparse's message calls it
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -1,0 +1,144 @@
+"""The gRPC server that KEDA asks: each call to an answer, or to a status that says why there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import grpc
+import grpc.aio
+from llmservice_operator.api.service import Key
+
+from llmservice_activator import externalscaler
+from llmservice_activator.answers import Answers
+from llmservice_activator.services import Services, Unknown, Watches
+
+logger = logging.getLogger(__name__)
+
+LARGEST = 64 * 1024
+"""Bytes of a request; KEDA sends names and the trigger's metadata."""
+MOST_CALLS = 4096
+"""At once, over all connections. KEDA keeps one stream open for each ScaledObject."""
+MOST_STREAMS = 4096
+"""Of one connection."""
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", LARGEST),
+    ("grpc.max_send_message_length", LARGEST),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.max_concurrent_streams", MOST_STREAMS),
+    # Two processes must not share a port by mistake.
+    ("grpc.so_reuseport", 0),
+)
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Count = Callable[[str, str], None]
+"""Called after each call with its method and the code of its answer."""
+
+
+class Ended(Exception):
+    """A call has no answer: code and message."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ExternalScaler:
+    """The methods of KEDA's service. StreamMetricSpec is not one of them: the target never changes."""
+
+    def __init__(self, services: Services, watches: Watches, answers: Answers, count: Count) -> None:
+        self._services, self._watches, self._answers, self._count = services, watches, answers, count
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End the streams; KEDA opens them again at another replica."""
+        self._stopping.set()
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Of bytes: what cannot be parsed is answered like other invalid requests."""
+        unary = {"IsActive": self._is_active, "GetMetricSpec": self._metric_spec, "GetMetrics": self._metrics}
+        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            name: grpc.unary_unary_rpc_method_handler(self._answered(name, method)) for name, method in unary.items()
+        }
+        methods["StreamIsActive"] = grpc.unary_stream_rpc_method_handler(self._stream_is_active)
+        return grpc.method_handlers_generic_handler(externalscaler.SERVICE, methods)
+
+    async def _is_active(self, request: bytes) -> bytes:
+        self._known(externalscaler.scaled_object(request))
+        return externalscaler.is_active(True)
+
+    async def _metric_spec(self, request: bytes) -> bytes:
+        """Without a look at the service: KEDA needs the target for its fallback, too."""
+        externalscaler.scaled_object(request)
+        return externalscaler.metric_spec()
+
+    async def _metrics(self, request: bytes) -> bytes:
+        key = externalscaler.metrics_request(request).key
+        self._known(key)
+        answer = await self._answers.get(key)
+        logger.debug("%d: %s", answer.desired.metric, answer.desired.reason, extra={"llmservice": key})
+        return externalscaler.metrics(answer.desired.metric)
+
+    async def _stream_is_active(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+        """Active, once; then nothing until the caller or this process ends."""
+        code = grpc.StatusCode.OK
+        try:
+            self._known(externalscaler.scaled_object(request))
+            yield externalscaler.is_active(True)
+            await self._stopping.wait()
+        except (Ended, Unknown, externalscaler.InvalidRequest) as error:
+            code = code_of(error)
+            await context.abort(code, str(error))
+        except asyncio.CancelledError:
+            code = grpc.StatusCode.CANCELLED
+            raise
+        finally:
+            self._count("StreamIsActive", code.name)
+
+    def _known(self, key: Key) -> None:
+        """Ended or Unknown where there is nothing to be answered from."""
+        if not self._watches.is_watched(key.namespace):
+            message = f"namespace {key.namespace} is not watched; add it to watch.namespaces of the chart"
+            raise Ended(grpc.StatusCode.NOT_FOUND, message)
+        if not self._watches.is_synced(key.namespace):
+            problems = "; ".join(self._watches.problems()[:4])
+            raise Ended(grpc.StatusCode.UNAVAILABLE, f"LLMServices and pods are not listed yet: {problems}")
+        self._services.get(key)
+
+    def _answered(
+        self, name: str, method: Callable[[bytes], Awaitable[bytes]]
+    ) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        async def handle(request: bytes, context: Context) -> bytes:
+            code = grpc.StatusCode.OK
+            try:
+                return await method(request)
+            except (Ended, Unknown, externalscaler.InvalidRequest) as error:
+                code = code_of(error)
+                await context.abort(code, str(error))
+            except asyncio.CancelledError:
+                code = grpc.StatusCode.CANCELLED
+                raise
+            except Exception:  # an error about one service ends no other call
+                code = grpc.StatusCode.INTERNAL
+                logger.exception("%s failed", name)
+                await context.abort(code, "internal error; see the scaler's log")
+            finally:
+                self._count(name, code.name)
+
+        return handle
+
+
+def code_of(error: Exception) -> grpc.StatusCode:
+    """The gRPC code of a refusal."""
+    if isinstance(error, Ended):
+        return error.code
+    return grpc.StatusCode.NOT_FOUND if isinstance(error, Unknown) else grpc.StatusCode.INVALID_ARGUMENT
+
+
+def make(scaler: ExternalScaler) -> grpc.aio.Server:
+    """A server without a port."""
+    server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MOST_CALLS)
+    server.add_generic_rpc_handlers((scaler.handlers(),))
+    return server

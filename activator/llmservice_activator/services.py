@@ -1,0 +1,313 @@
+"""What the scaler knows of services and their pods: small frozen values, kept current by watches."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
+from llmservice_operator.api.constants import SERVICE_LABEL
+from llmservice_operator.api.lifecycle import Scaling
+from llmservice_operator.api.service import Key
+from llmservice_operator.kube.errors import KubeError
+from llmservice_operator.kube.informer import Informer
+from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
+from llmservice_operator.kube.transport import Transport
+from llmservice_runtime.contract import SERVER_CONTAINER
+from pydantic import ValidationError
+
+from llmservice_activator import schedule
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+MANY_RESTARTS = 3
+"""After as many, a pod that is not ready is not starting but failing."""
+_STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""What a container waits for before its first start; other reasons are failures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """An LLMService whose replicas follow its load."""
+
+    key: Key
+    uid: str
+    generation: int
+    resource_version: str
+    replicas: int
+    present: int
+    concurrency: int | None
+    autoscaling: Autoscaling
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that may serve or is about to."""
+
+    service: Key
+    name: str
+    address: str
+    """Empty before it has one, and while its server does not run."""
+    is_ready: bool
+    is_starting: bool
+    """It has a node, has not served yet, and does not fail again and again."""
+
+
+class Unknown(Exception):
+    """A service cannot be answered for; the message has the remedy."""
+
+
+Changed = Callable[[Service, Service], None]
+"""Called with a service before and after its replicas were changed."""
+
+
+class Services:
+    """Autoscaled services and their pods, by what the watches bring. Its methods raise nothing but where said."""
+
+    def __init__(
+        self,
+        *,
+        changed: Changed = lambda before, after: None,
+        gone: Callable[[Key], None] = lambda key: None,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        self._changed, self._gone, self._now = changed, gone, now
+        self._services: dict[Key, Service] = {}
+        self._refused: dict[Key, str] = {}
+        """Services that exist and cannot be answered for, with the reason."""
+        self._pods: dict[Key, dict[str, Pod]] = {}
+        self._pod_services: dict[tuple[str, str], Key] = {}
+
+    def get(self, key: Key) -> Service:
+        """Unknown where there is none that is autoscaled and valid."""
+        found = self._services.get(key)
+        if found is None:
+            raise Unknown(self._refused.get(key) or f"there is no LLMService {key}; delete this ScaledObject")
+        return found
+
+    def pods(self, key: Key) -> tuple[Pod, ...]:
+        """Those that are not being deleted and have not ended."""
+        return tuple(self._pods.get(key, {}).values())
+
+    def __len__(self) -> int:
+        return len(self._services)
+
+    # Called by the informers
+
+    def updated(self, resource: Resource, obj: dict[str, Any]) -> None:
+        """An object as it is now."""
+        if resource is POD:
+            self._update_pod(obj)
+        else:
+            self._update_service(obj)
+
+    def deleted(self, resource: Resource, obj: dict[str, Any]) -> None:
+        """An object that is gone."""
+        metadata = obj["metadata"]
+        self._remove(resource, metadata["namespace"], metadata["name"])
+
+    def listed(
+        self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
+    ) -> None:
+        """Whatever is not in the list is gone."""
+        known: Iterable[tuple[str, str]] = self._pod_services if resource is POD else (*self._services, *self._refused)
+        for where, name in tuple(known):
+            if namespace in (None, where) and (where, name) not in uids:
+                self._remove(resource, where, name)
+
+    def _remove(self, resource: Resource, namespace: str, name: str) -> None:
+        if resource is POD:
+            self._remove_pod(namespace, name)
+        else:
+            self._remove_service(Key(namespace, name))
+
+    def _update_service(self, obj: Json) -> None:
+        metadata = obj["metadata"]
+        key = Key(metadata["namespace"], metadata["name"])
+        try:
+            found = service_of(obj, self._now())
+        except Unknown as error:
+            if self._refused.get(key) != str(error):
+                logger.info("%s", error, extra={"llmservice": key})
+            self._remove_service(key)
+            self._refused[key] = str(error)
+            return
+        before = self._services.get(key)
+        self._refused.pop(key, None)
+        self._services[key] = found
+        if before is not None and before.uid == found.uid and before.replicas != found.replicas:
+            self._changed(before, found)
+
+    def _remove_service(self, key: Key) -> None:
+        self._refused.pop(key, None)
+        if self._services.pop(key, None) is not None:
+            self._gone(key)
+
+    def _update_pod(self, obj: Json) -> None:
+        metadata = obj["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        self._remove_pod(namespace, name)
+        found = pod_of(obj)
+        if found is not None:
+            self._pod_services[namespace, name] = found.service
+            self._pods.setdefault(found.service, {})[name] = found
+
+    def _remove_pod(self, namespace: str, name: str) -> None:
+        service = self._pod_services.pop((namespace, name), None)
+        if service is None:
+            return
+        pods = self._pods[service]
+        del pods[name]
+        if not pods:
+            del self._pods[service]
+
+
+def service_of(obj: Json, now: datetime.datetime) -> Service:
+    """An LLMService as the API server sent it; Unknown where it is not autoscaled, or not by what we can read."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    key = Key(metadata["namespace"], metadata["name"])
+    if "deletionTimestamp" in metadata:
+        raise Unknown(f"LLMService {key} is being deleted")
+    try:
+        scaling = Scaling.model_validate(spec.get("scaling") or {}, by_alias=True, by_name=False)
+    except ValidationError as error:
+        field = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
+        raise Unknown(f"spec.scaling.{field} of LLMService {key} is not valid; correct it") from None
+    if scaling.autoscaling is None:
+        raise Unknown(f"LLMService {key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
+    try:
+        schedule.check(scaling.autoscaling, now)
+    except schedule.InvalidSchedule as error:
+        raise Unknown(f"spec.scaling.autoscaling.schedule of LLMService {key}: {error}; correct it") from None
+    return Service(
+        key=key,
+        uid=str(metadata.get("uid", "")),
+        generation=int(metadata.get("generation", 0)),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        replicas=scaling.replicas,
+        present=_integer(status.get("replicas"), 0, 2 * MOST_REPLICAS) or 0,
+        concurrency=_integer(_effective(status).get("concurrencyPerReplica"), 1, MOST_CONCURRENCY),
+        autoscaling=scaling.autoscaling,
+    )
+
+
+def pod_of(obj: Json) -> Pod | None:
+    """A pod as the API server sent it; None where it will not serve any more, or is no service's."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    service = (metadata.get("labels") or {}).get(SERVICE_LABEL)
+    phase = status.get("phase")
+    if not service or "deletionTimestamp" in metadata or phase in ("Succeeded", "Failed"):
+        return None
+    server: Json = next((c for c in status.get("containerStatuses") or () if c.get("name") == SERVER_CONTAINER), {})
+    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
+    is_ready = conditions.get("Ready") == "True"
+    is_running = phase == "Running" and "running" in (server.get("state") or {})
+    return Pod(
+        service=Key(metadata["namespace"], service),
+        name=metadata["name"],
+        address=_address(status.get("podIP")) if is_running else "",
+        is_ready=is_ready,
+        is_starting=bool(spec.get("nodeName")) and not is_ready and _is_starting(status, server),
+    )
+
+
+def _is_starting(status: Json, server: Json) -> bool:
+    """Whether the server has not started yet, and nothing of the pod fails again and again."""
+    if server.get("started"):
+        return False
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    waits = (((c.get("state") or {}).get("waiting") or {}).get("reason") or "" for c in containers)
+    restarts = (_integer(c.get("restartCount"), 0, 2**31) or 0 for c in containers)
+    return all(reason in _STARTING for reason in waits) and all(count < MANY_RESTARTS for count in restarts)
+
+
+def _effective(status: Json) -> Json:
+    effective = status.get("effective")
+    scaling = effective.get("scaling") if isinstance(effective, Mapping) else None
+    return scaling if isinstance(scaling, Mapping) else {}
+
+
+def _integer(value: object, lowest: int, highest: int) -> int | None:
+    """The value where it is an integer between both; else None."""
+    return value if type(value) is int and lowest <= value <= highest else None
+
+
+def _address(value: object) -> str:
+    """An IP address; empty where it is none."""
+    try:
+        return str(ipaddress.ip_address(str(value)[:64]))
+    except ValueError:
+        return ""
+
+
+class Watches:
+    """The informers of both kinds, in each namespace or all, and how far they are."""
+
+    def __init__(self, transport: Transport, namespaces: tuple[str, ...], services: Services) -> None:
+        scopes: tuple[str | None, ...] = namespaces or (None,)
+        self._problems: dict[tuple[str | None, Resource], str | None] = {
+            (scope, resource): "not listed yet" for scope in scopes for resource in (LLMSERVICE, POD)
+        }
+        """None: listed, and watched since."""
+        self._seen: set[tuple[str | None, Resource]] = set()
+        selectors = {LLMSERVICE: "", POD: SERVICE_LABEL}
+        self._informers = [
+            (
+                resource,
+                Informer(
+                    transport,
+                    resource,
+                    scope,
+                    selectors[resource],
+                    services,
+                    report=lambda error, part=(scope, resource): self._report(part, error),  # type: ignore[misc]
+                ),
+            )
+            for scope, resource in self._problems
+        ]
+
+    async def run(self) -> None:
+        """Watch; never returns."""
+        async with asyncio.TaskGroup() as group:
+            for resource, informer in self._informers:
+                group.create_task(informer.run(), name=f"watch of {resource.plural}")
+
+    def is_synced(self, namespace: str) -> bool:
+        """Whether all of a namespace was seen once: from then on the API server's absence makes it old, not unknown."""
+        scope = namespace if (namespace, LLMSERVICE) in self._problems else None
+        return all((scope, resource) in self._seen for resource in (LLMSERVICE, POD))
+
+    def is_watched(self, namespace: str) -> bool:
+        """Whether this process watches it at all."""
+        return (None, LLMSERVICE) in self._problems or (namespace, LLMSERVICE) in self._problems
+
+    def is_ready(self) -> bool:
+        """Each namespace is synced, or cannot be for now; at least one is."""
+        waits = any(part not in self._seen and problem == "not listed yet" for part, problem in self._problems.items())
+        scopes = {scope for scope, _ in self._problems}
+        return not waits and any(all((scope, kind) in self._seen for kind in (LLMSERVICE, POD)) for scope in scopes)
+
+    def problems(self) -> list[str]:
+        """One line for each part that is not watched now."""
+        return [
+            f"{f'namespace {scope}: ' if scope else ''}{resource.full_name}: {problem}"
+            for (scope, resource), problem in self._problems.items()
+            if problem is not None
+        ]
+
+    def _report(self, part: tuple[str | None, Resource], error: KubeError | None) -> None:
+        problem = None if error is None else " ".join(str(error).split())
+        if problem is not None and problem != self._problems[part]:
+            logger.warning("cannot watch %s: %s", part[1].full_name, problem)
+        elif problem is None and self._problems[part] not in (None, "not listed yet"):
+            logger.info("%s is watched again", part[1].full_name)
+        self._problems[part] = problem
+        if problem is None:
+            self._seen.add(part)

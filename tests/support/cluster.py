@@ -39,6 +39,7 @@ COLLECTIONS: Mapping[str, str] = {
     "horizontalpodautoscalers": "/apis/autoscaling/v2",
     "leases": "/apis/coordination.k8s.io/v1",
     "resourcequotas": "/api/v1",
+    "scaledobjects": "/apis/keda.sh/v1alpha1",
 }
 
 

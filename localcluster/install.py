@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from llmservice_runtime.flags.table import newest_version
 
+from localcluster import scaler
 from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.imagecopy import ImageStore
@@ -58,17 +59,31 @@ def image_digest(paths: ClusterPaths, name: str) -> str:
 
 
 def install(
-    target: Target, progress: Progress, *, operator_image: str = OPERATOR_IMAGE, cpu_image: str = CPU_IMAGE
+    target: Target,
+    progress: Progress,
+    *,
+    operator_image: str = OPERATOR_IMAGE,
+    cpu_image: str = CPU_IMAGE,
+    autoscaling: bool = False,
 ) -> None:
-    """Installs or upgrades the release and waits until its pods are ready."""
+    """Installs or upgrades the release and waits until its pods are ready.
+
+    `autoscaling` makes the scaler's certificates and adds the scaler; KEDA must be there. An installation without it
+    removes the scaler.
+    """
     repository, _, tag = operator_image.rpartition(":")
     values = {"image.repository": repository, "image.tag": tag, "services.defaultCpuImage": cpu_image}
-    numbers = {"services.surgeDeadlineSeconds": SURGE_DEADLINE_SECONDS}
+    typed = {
+        "services.surgeDeadlineSeconds": str(SURGE_DEADLINE_SECONDS),
+        "autoscaling.enabled": str(autoscaling).lower(),
+    }
     if target.context is None:
         values["podAnnotations.image-digest"] = image_digest(target.paths, operator_image)
+    if autoscaling:
+        values |= scaler.provide(target.kubectl, target.paths.state / "scaler-pki", NAMESPACE, f"{RELEASE}-activator")
     chart = str(target.paths.root / "charts" / "llmservice-operator")
     settings = [word for name, value in values.items() for word in ("--set-string", f"{name}={value}")]
-    settings += [word for name, number in numbers.items() for word in ("--set", f"{name}={number}")]
+    settings += [word for name, value in typed.items() for word in ("--set", f"{name}={value}")]
     with progress.step(f"helm: release {RELEASE} in namespace {NAMESPACE}"):
         if target.context is None:
             _end_interrupted(target)
@@ -91,12 +106,19 @@ def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str
     parser = argparse.ArgumentParser(
         prog="python -m localcluster install",
         description="Install or upgrade the operator's chart in this clone's running cluster.",
-        epilog="example: python -m localcluster images --only operator && python -m localcluster install",
+        epilog="example: python -m localcluster images --only operator && python -m localcluster install\n"
+        "with KEDA: python -m localcluster keda && python -m localcluster install --autoscaling",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.parse_args(argv)
+    parser.add_argument(
+        "--autoscaling",
+        action="store_true",
+        help="with the scaler that KEDA asks, and certificates for both; without this option it is removed again",
+    )
+    chosen = parser.parse_args(argv)
     from localcluster import secondnode  # only here: it knows the images by their names in this module
 
     if secondnode.is_added(paths):
         secondnode.copy_images(paths)
-    install(local_target(paths, environment), progress)
+    install(local_target(paths, environment), progress, autoscaling=chosen.autoscaling)
     return 0

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,11 +81,26 @@ def _issue(folder: Path, wanted: Certificate) -> None:
     _openssl(folder, "x509", "-req", "-in", request, *issuer, "-out", certificate, "-extfile", extensions.name)
 
 
-def _make(folder: Path) -> None:
+def _authority(folder: Path, name: str) -> None:
     _openssl(folder, "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", "ca.key")
-    _openssl(
-        folder, "req", "-x509", "-key", "ca.key", "-out", "ca.crt", "-days", "3650", "-subj", "/CN=llmservice-local"
-    )
+    _openssl(folder, "req", "-x509", "-key", "ca.key", "-out", "ca.crt", "-days", "3650", "-subj", f"/CN={name}")
+
+
+def make_authority(folder: Path, name: str, certificates: Sequence[Certificate]) -> None:
+    """An authority of its own in a new folder, with these certificates. One that is there is kept."""
+    if folder.is_dir():
+        return
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True, mode=0o700)
+    _authority(partial, name)
+    for wanted in certificates:
+        _issue(partial, wanted)
+    partial.rename(folder)
+
+
+def _make(folder: Path) -> None:
+    _authority(folder, "llmservice-local")
     _openssl(folder, "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", "sa.key")
     _openssl(folder, "ec", "-in", "sa.key", "-pubout", "-out", "sa.pub")
 

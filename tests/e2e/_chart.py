@@ -41,6 +41,10 @@ GUARDED: JSON = {
     "metrics": {"authentication": "tokenReview", "tls": {"secretName": "tls"}, "serviceMonitor": {"enabled": True}}
 }
 
+AUTOSCALED: JSON = {
+    "autoscaling": {"enabled": True, "tls": {"secretName": "scaler-tls"}, "keda": {"clientSecretName": "scaler-client"}}
+}
+
 CHART = REPOSITORY / "charts" / "llmservice-operator"
 TEAM, OTHER = "release-team", "release-other"
 """The namespaces of the fixture `two_namespaces`."""

@@ -11,6 +11,7 @@ from tests.e2e._chart import render
 from tests.e2e.conftest import own_namespace
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.services import merge
+from tests.support.token import Token
 
 RELEASE = "demo-llmservice-operator"
 LABELS = {"app.kubernetes.io/managed-by": "llmservice-operator", "llmservice.dev/service": "own"}
@@ -40,6 +41,22 @@ def release(cluster: Cluster, namespace: str, values: Mapping[str, Any]) -> Iter
             for made in parts:
                 if "namespace" not in made["metadata"]:
                     cluster.kubectl("delete", made["kind"].lower(), made["metadata"]["name"], "--ignore-not-found")
+
+
+@contextmanager
+def operators_token(cluster: Cluster, namespace: str) -> Iterator[Token]:
+    """Requests with the token of that release's operator, from when its policy is in force."""
+    token = Token.of(cluster, namespace, RELEASE)
+
+    def is_in_force() -> bool:
+        answer = token.create("configmaps", {"metadata": {"name": "probe"}})
+        cluster.kubectl("delete", "configmap", "probe", "-n", namespace, "--ignore-not-found")
+        return "must have the labels" in answer.message
+
+    with token.api:
+        # The API server follows policies and roles with a delay of its own.
+        eventually("the policy is in force", is_in_force, 60)
+        yield token
 
 
 def paused_owner(cluster: Cluster, namespace: str, service: Mapping[str, Any]) -> JSON:

@@ -10,7 +10,7 @@ from llmservice_operator.kube.errors import NOT_OURS
 from llmservice_operator.kube.shards import lease_name
 from llmservice_operator.options import load
 
-from tests.e2e._chart import EVERYTHING, GUARDED, JSON, of_kind, only, render
+from tests.e2e._chart import AUTOSCALED, EVERYTHING, GUARDED, JSON, of_kind, only, render
 
 pytestmark = pytest.mark.parallel
 
@@ -44,7 +44,11 @@ def test_the_right_on_nodes_can_be_left_out(namespaces: list[str]) -> None:
     assert not of_kind(objects, "ClusterRoleBinding", ":nodes")
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING, GUARDED], ids=["cluster-wide", "namespaces", "metrics"])
+@pytest.mark.parametrize(
+    "values",
+    [{}, EVERYTHING, GUARDED, AUTOSCALED, EVERYTHING | AUTOSCALED],
+    ids=["cluster-wide", "namespaces", "metrics", "scaler", "scaler of namespaces"],
+)
 def test_no_role_reaches_secrets_or_everything_or_reads_configmaps(values: JSON) -> None:
     objects = render(values)
     for role in of_kind(objects, "ClusterRole") + of_kind(objects, "Role"):
@@ -66,8 +70,13 @@ def policies(values: JSON) -> list[str]:
     return [policy["metadata"]["name"].removeprefix("llm.demo-llmservice-operator.") for policy in made]
 
 
-def test_every_kind_that_the_operator_may_write_is_in_its_policy() -> None:
-    objects = render({"operator": {"shards": 3}})
+ONLY_CHANGED = {("", "pods")}
+"""Neither made nor deleted by the operator."""
+
+
+@pytest.mark.parametrize("values", [{}, AUTOSCALED], ids=["defaults", "scaler"])
+def test_every_kind_that_the_operator_may_write_is_in_its_policy(values: JSON) -> None:
+    objects = render({"operator": {"shards": 3}} | values)
     roles = of_kind(objects, "ClusterRole", "demo-llmservice-operator") + of_kind(objects, "Role")
     writes = {
         (group, resource)
@@ -79,9 +88,15 @@ def test_every_kind_that_the_operator_may_write_is_in_its_policy() -> None:
     }
     policy = only(objects, "ValidatingAdmissionPolicy", ".operator")
     rules = policy["spec"]["matchConstraints"]["resourceRules"]
-    bound = {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
-    assert bound == writes - NOT_BOUND.keys()
-    assert all(set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"} for rule in rules)
+    bound = {
+        (group, resource): set(rule["operations"])
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert bound.keys() == writes - NOT_BOUND.keys()
+    for kind, operations in bound.items():
+        assert operations == ({"UPDATE"} if kind in ONLY_CHANGED else {"CREATE", "UPDATE", "DELETE"}), kind
     (own,) = policy["spec"]["matchConditions"]
     assert own["expression"] == "request.userInfo.username == 'system:serviceaccount:llm:demo-llmservice-operator'"
     text = yaml.safe_dump(policy, width=10_000)

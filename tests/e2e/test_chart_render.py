@@ -13,7 +13,18 @@ from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.options import load
 from llmservice_runtime.contract import HTTP_PORT_NAME, STATE_PORT_NAME
 
-from tests.e2e._chart import CHART, EVERYTHING, GUARDED, JSON, ChartRefused, helm_offline, of_kind, only, render
+from tests.e2e._chart import (
+    AUTOSCALED,
+    CHART,
+    EVERYTHING,
+    GUARDED,
+    JSON,
+    ChartRefused,
+    helm_offline,
+    of_kind,
+    only,
+    render,
+)
 
 pytestmark = pytest.mark.parallel
 
@@ -60,7 +71,7 @@ BAD_VALUES: dict[str, tuple[JSON, str]] = {
 }
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+@pytest.mark.parametrize("values", [{}, EVERYTHING, EVERYTHING | AUTOSCALED], ids=["defaults", "everything", "scaler"])
 def test_lint(values: JSON) -> None:
     assert "0 chart(s) failed" in helm_offline("lint", "--strict", str(CHART), values=values)
 
@@ -84,7 +95,7 @@ def test_a_supported_kubernetes_is_accepted(version: str) -> None:
 
 
 def test_every_object_names_its_release_and_no_namespace_but_ours() -> None:
-    for made in render(EVERYTHING):
+    for made in render(EVERYTHING | AUTOSCALED):
         if made["kind"] == "CustomResourceDefinition":
             continue
         assert made["metadata"]["labels"]["app.kubernetes.io/instance"] == "demo", made["metadata"]["name"]
@@ -161,6 +172,14 @@ SETTINGS: dict[str, tuple[JSON, JSON]] = {
         {"hf_endpoint": "https://hub.example", "no_proxy": "10.0.0.0/8"},
     ),
     "certificates": ({"services": {"caBundle": {"configMap": "ca"}}}, {"ca_bundle": CABundle("ca", "ca.crt")}),
+    "a scaler": (
+        AUTOSCALED,
+        {
+            "scaler_address": "demo-llmservice-operator-activator.llm.svc:9443",
+            "scaler_authentication": "llm.demo-llmservice-operator-activator",
+        },
+    ),
+    "no scaler": ({}, {"scaler_address": None, "scaler_authentication": None}),
     "sizes": (
         {"services": {"cpuOnlyMemoryGib": 7, "cpuOnlyCpu": "2"}},
         {"cpu_only_memory_gib": 7, "cpu_only_cpu": "2"},
@@ -176,7 +195,7 @@ def test_the_operator_understands_its_settings(values: JSON, expected: JSON) -> 
 
 
 def test_every_setting_has_a_value_in_the_chart() -> None:
-    text = only(render(), "ConfigMap")["data"]["settings.yaml"]
+    text = only(render(AUTOSCALED), "ConfigMap")["data"]["settings.yaml"]
     known = {re.sub(r"_(.)", lambda found: found[1].upper(), field.name) for field in dataclasses.fields(Settings)}
     assert set(yaml.safe_load(text)["services"]) == known
 

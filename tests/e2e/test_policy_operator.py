@@ -15,11 +15,12 @@ from tests.e2e.policies import (
     assert_types_checked,
     deployment,
     metadata,
+    operators_token,
     paused_owner,
     release,
     without,
 )
-from tests.support.cluster import Cluster, eventually
+from tests.support.cluster import Cluster
 from tests.support.foreign import THEIRS, theirs
 from tests.support.services import idle, merge
 from tests.support.token import Token
@@ -42,17 +43,8 @@ def owner(cluster: Cluster) -> Iterator[JSON]:
 
 @pytest.fixture(scope="module")
 def token(cluster: Cluster, owner: JSON) -> Iterator[Token]:
-    token = Token.of(cluster, NAMESPACE, RELEASE)
-    with token.api:
-        # The API server follows policies and roles with a delay of its own.
-        eventually("the policy is in force", lambda: is_in_force(cluster, token), 60)
+    with operators_token(cluster, NAMESPACE) as token:
         yield token
-
-
-def is_in_force(cluster: Cluster, token: Token) -> bool:
-    answer = token.create("configmaps", {"metadata": {"name": "probe"}})
-    cluster.kubectl("delete", "configmap", "probe", "-n", NAMESPACE, "--ignore-not-found")
-    return "must have the labels" in answer.message
 
 
 def job(owner: JSON, **pod: Any) -> JSON:

@@ -42,6 +42,9 @@ class Right(NamedTuple):
     verb: str
 
 
+QUOTAS = Right("", "resourcequotas", "list")
+
+
 def granted(cluster: Cluster) -> set[Right]:
     wide = f"{OPERATOR_NAMESPACE}:{OPERATOR}"
     roles = [
@@ -60,9 +63,9 @@ def granted(cluster: Cluster) -> set[Right]:
 
 
 def optional() -> set[Right]:
-    """On kinds whose CRD this cluster need not have."""
+    """On kinds whose CRD this cluster need not have, and what is read for services that have such a child only."""
     kinds = [child for child in CHILD_KINDS if child.is_optional]
-    return {Right(child.group, child.plural, verb) for child in kinds for verb in VERBS}
+    return {Right(child.group, child.plural, verb) for child in kinds for verb in VERBS} | {QUOTAS}
 
 
 def audited(cluster: Cluster) -> Iterator[JSON]:
@@ -103,6 +106,7 @@ def test_roles_grant_what_is_used_and_nothing_else(cluster: Cluster, namespace: 
     look_at_models(cluster, namespace)
     look_at_nodes(cluster, namespace)
     look_at_events(cluster, namespace)
+    remove_replicas(cluster, namespace)
     lead_anew(cluster)
     entries = list(audited(cluster))
     used = {right for entry in entries for right in rights_of(entry) if not is_forbidden(entry)}
@@ -221,6 +225,14 @@ def look_at_events(cluster: Cluster, namespace: str) -> None:
     spec = {"volumes": volumes, "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}
     cluster.apply(stand_in("unmounted", podTemplate={"spec": spec}), namespace)
     cluster.wait_condition(namespace, "unmounted", "Ready", "False", reason="VolumeUnavailable", timeout=60)
+
+
+def remove_replicas(cluster: Cluster, namespace: str) -> None:
+    """Pods get a deletion cost before one of them is removed."""
+    cluster.apply(stand_in("reduced", scaling={"replicas": 2}), namespace)
+    cluster.wait_condition(namespace, "reduced", "Ready", "True", timeout=120)
+    cluster.kubectl("scale", "llmservice/reduced", "--replicas=1", "-n", namespace)
+    eventually("one pod", lambda: len(cluster.pods(namespace, "reduced")) == 1, 90)
 
 
 def lead_anew(cluster: Cluster) -> None:

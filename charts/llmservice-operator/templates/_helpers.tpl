@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 
-{{- /* At most 50 characters, so that "-metrics" and a ReplicaSet's suffix still fit. */ -}}
+{{- /* At most 50 characters, so that "-activator" and a ReplicaSet's suffix still fit. */ -}}
 {{- define "llmservice.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
@@ -44,4 +44,37 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- else -}}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* The Deployment that is KEDA's scaler, and everything of it. */ -}}
+{{- define "llmservice.activatorName" -}}
+{{- include "llmservice.fullname" . }}-activator
+{{- end -}}
+
+{{- /* Another name than the operator's pods have: its selectors must not find these. */ -}}
+{{- define "llmservice.activatorSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "llmservice.name" . }}-activator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "llmservice.activatorLabels" -}}
+{{ include "llmservice.activatorSelectorLabels" . }}
+app.kubernetes.io/component: activator
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end -}}
+
+{{- define "llmservice.activatorServiceAccountName" -}}
+{{- default (include "llmservice.activatorName" .) .Values.autoscaling.serviceAccountName -}}
+{{- end -}}
+
+{{- /* What KEDA connects to. The certificate in autoscaling.tls.secretName is for this name without the port. */ -}}
+{{- define "llmservice.scalerAddress" -}}
+{{ include "llmservice.activatorName" . }}.{{ .Release.Namespace }}.svc:9443
+{{- end -}}
+
+{{- /* Cluster-scoped, so its name carries the namespace. */ -}}
+{{- define "llmservice.scalerAuthentication" -}}
+{{ .Release.Namespace }}.{{ include "llmservice.activatorName" . }}
 {{- end -}}

@@ -32,9 +32,10 @@ Only the garbage collector deletes Deployments and Services, through their owner
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
+# Patched is one annotation, before replicas are removed: which pods go first. admissionPolicies.operator allows no more.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list, watch, patch]
 # Ready means that requests reach the pods. Without this right a ready pod is assumed to get them.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
@@ -43,4 +44,13 @@ Only the garbage collector deletes Deployments and Services, through their owner
 - apiGroups: [""]
   resources: [events]
   verbs: [create, list]
+{{- if .Values.autoscaling.enabled }}
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
+  verbs: [get, list, watch, create, patch, delete]
+# Whether a quota of the namespace ends before maxReplicas.
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list]
+{{- end }}
 {{- end -}}

@@ -21,5 +21,9 @@ services:
   {{- if not (hasKey .Values.services "runAsUser") }}
   runAsUser: null
   {{- end }}
+  {{- if .Values.autoscaling.enabled }}
+  scalerAddress: {{ include "llmservice.scalerAddress" . }}
+  scalerAuthentication: {{ include "llmservice.scalerAuthentication" . }}
+  {{- end }}
   {{- toYaml .Values.services | nindent 2 }}
 {{- end -}}

@@ -1,0 +1,281 @@
+"""What the chart adds for spec.scaling.autoscaling, without a cluster: KEDA's scaler, and what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from llmservice_operator.api.child_kinds import VERBS
+
+from tests.e2e._chart import AUTOSCALED, EVERYTHING, JSON, ChartRefused, of_kind, only, render
+
+pytestmark = pytest.mark.parallel
+
+OPERATOR = "demo-llmservice-operator"
+SCALER = f"{OPERATOR}-activator"
+NAMES = (OPERATOR, SCALER)
+SERVICES = {OPERATOR: f"{OPERATOR}-metrics", SCALER: SCALER}
+TLS_FOLDER = "/etc/llmservice-activator-tls"
+
+
+def scaled(**values: object) -> JSON:
+    """The values of an installation with a scaler, with some of `autoscaling` replaced."""
+    return EVERYTHING | {"autoscaling": AUTOSCALED["autoscaling"] | values}
+
+
+def added(values: JSON) -> set[tuple[str, str]]:
+    """What `autoscaling.enabled` adds, by kind and name."""
+
+    def named(objects: Sequence[JSON]) -> set[tuple[str, str]]:
+        return {(made["kind"], made["metadata"]["name"]) for made in objects}
+
+    without = {key: value for key, value in values.items() if key != "autoscaling"}
+    assert named(render(without)) <= named(render(values))
+    return named(render(values)) - named(render(without))
+
+
+def test_nothing_is_added_until_it_is_enabled() -> None:
+    off = {"autoscaling": {"enabled": False, "tls": {"secretName": "a"}, "keda": {"clientSecretName": "b"}}}
+    assert render(off) == render()
+    assert "scaler" not in only(render(), "ConfigMap")["data"]["settings.yaml"]
+    assert not any("activator" in str(made) for made in render() if made["kind"] != "CustomResourceDefinition")
+
+
+def test_what_is_added() -> None:
+    assert added(AUTOSCALED) == {
+        ("Deployment", SCALER),
+        ("Service", SCALER),
+        ("ServiceAccount", SCALER),
+        ("PodDisruptionBudget", SCALER),
+        ("ClusterRole", f"llm:{SCALER}"),
+        ("ClusterRoleBinding", f"llm:{SCALER}"),
+        ("ClusterTriggerAuthentication", f"llm.{SCALER}"),
+    }
+    more = added(scaled())
+    assert {("NetworkPolicy", SCALER), ("ServiceMonitor", SCALER), ("Role", f"llm:{SCALER}")} <= more
+    assert not {kind for kind, _ in more} & {"ClusterRole", "ClusterRoleBinding"}
+
+
+MISSING: dict[str, tuple[JSON, str, str]] = {
+    "the server's Secret": ({"keda": {"clientSecretName": "b"}}, "autoscaling.tls.secretName", "namespace llm"),
+    "KEDA's Secret": ({"tls": {"secretName": "a"}}, "autoscaling.keda.clientSecretName", "namespace keda"),
+    "KEDA's Secret elsewhere": (
+        {"tls": {"secretName": "a"}, "keda": {"namespace": "scaling"}},
+        "autoscaling.keda.clientSecretName",
+        "namespace scaling",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "name", "where"), MISSING.values(), ids=MISSING.keys())
+def test_a_missing_secret_is_refused_with_the_values_name_and_the_remedy(values: JSON, name: str, where: str) -> None:
+    with pytest.raises(ChartRefused) as refused:
+        render({"autoscaling": {"enabled": True} | values})
+    message = str(refused.value)
+    assert f"{name}: name the Secret in {where}" in message
+    assert "docs/serving/scaling.md" in message
+
+
+BAD_VALUES: dict[str, tuple[JSON, str]] = {
+    "unknown key": ({"autoscaling": {"enable": True}}, "additional properties 'enable' not allowed"),
+    "no replica": (scaled(replicas=0), "at '/autoscaling/replicas'"),
+    "too many replicas": (scaled(replicas=6), "at '/autoscaling/replicas'"),
+    "a Secret with a slash": (scaled(tls={"secretName": "a/b"}), "at '/autoscaling/tls/secretName'"),
+    "a namespace with capitals": (scaled(keda={"namespace": "KEDA"}), "at '/autoscaling/keda/namespace'"),
+    "no namespace": (scaled(keda={"namespace": ""}), "at '/autoscaling/keda/namespace'"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
+def test_bad_values_are_refused_by_name(values: JSON, message: str) -> None:
+    with pytest.raises(ChartRefused) as refused:
+        render(values)
+    assert message in str(refused.value)
+
+
+def test_the_scaler_meets_the_restricted_standard_and_is_spread() -> None:
+    pod = only(render(AUTOSCALED), "Deployment", SCALER)["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+    assert all(set(volume) & {"secret", "emptyDir"} for volume in pod["volumes"])
+    (spread,) = pod["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert pod["terminationGracePeriodSeconds"] <= 30
+
+
+def test_everything_reaches_the_scalers_pod() -> None:
+    deployment = only(render(scaled(replicas=3, affinity={"podAntiAffinity": {}})), "Deployment", SCALER)
+    template = deployment["spec"]["template"]
+    pod = template["spec"]
+    (container,) = pod["containers"]
+    assert deployment["spec"]["replicas"] == 3
+    assert container["image"] == EVERYTHING["image"]["repository"] + "@" + EVERYTHING["image"]["digest"]
+    assert container["imagePullPolicy"] == "Always"
+    assert container["command"] == ["python", "-m", "llmservice_activator"]
+    assert container["args"] == [
+        "--port=9443",
+        "--health-port=8080",
+        "--metrics-port=9090",
+        f"--tls={TLS_FOLDER}",
+        "--namespaces=blue,green",
+        "--log-format=console",
+        "--log-level=debug",
+    ]
+    assert template["metadata"]["labels"]["team"] == "ml"
+    assert template["metadata"]["annotations"]["note"] == "x"
+    for key in ("imagePullSecrets", "nodeSelector", "tolerations", "priorityClassName"):
+        assert pod[key] == EVERYTHING[key]
+    assert pod["affinity"] == {"podAntiAffinity": {}}
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volume = next(volume for volume in pod["volumes"] if volume["name"] == mounted[TLS_FOLDER])
+    assert volume["secret"] == {"secretName": "scaler-tls"}
+    everywhere = only(render(AUTOSCALED), "Deployment", SCALER)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert not [argument for argument in everywhere if argument.startswith("--namespaces")]
+
+
+def test_while_the_scalers_pods_are_replaced_none_is_missing() -> None:
+    objects = render(AUTOSCALED)
+    spec = only(objects, "Deployment", SCALER)["spec"]
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    assert only(objects, "PodDisruptionBudget", SCALER)["spec"]["maxUnavailable"] == 1
+    assert not of_kind(render(scaled(replicas=1)), "PodDisruptionBudget", SCALER), "one could never be evicted"
+
+
+def test_the_operators_selectors_do_not_find_the_scaler_nor_the_other_way_round() -> None:
+    objects = render(scaled())
+    pods = {name: only(objects, "Deployment", name)["spec"]["template"]["metadata"]["labels"] for name in NAMES}
+    for name in NAMES:
+        deployment = only(objects, "Deployment", name)["spec"]["selector"]["matchLabels"]
+        budget = only(objects, "PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"]
+        policy = only(objects, "NetworkPolicy", name)["spec"]["podSelector"]["matchLabels"]
+        service = only(objects, "Service", SERVICES[name])
+        for selector in (deployment, budget, policy, service["spec"]["selector"]):
+            assert [each for each, labels in pods.items() if selector.items() <= labels.items()] == [name]
+        monitor = only(objects, "ServiceMonitor", name)["spec"]
+        chosen = [
+            each["metadata"]["name"]
+            for each in of_kind(objects, "Service")
+            if monitor["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
+        ]
+        assert chosen == [SERVICES[name]]
+        assert monitor["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+def test_keda_is_told_the_address_of_the_service_and_where_its_certificate_is() -> None:
+    objects = render(AUTOSCALED)
+    service = only(objects, "Service", SCALER)
+    (port,) = (port for port in service["spec"]["ports"] if port["name"] == "scaler")
+    settings = only(objects, "ConfigMap")["data"]["settings.yaml"]
+    assert f"scalerAddress: {service['metadata']['name']}.llm.svc:{port['port']}\n" in settings
+    (container,) = only(objects, "Deployment", SCALER)["spec"]["template"]["spec"]["containers"]
+    assert {"name": port["targetPort"], "containerPort": 9443} in container["ports"]
+    authentication = only(objects, "ClusterTriggerAuthentication")
+    assert f"scalerAuthentication: {authentication['metadata']['name']}\n" in settings
+    assert {one["parameter"]: (one["name"], one["key"]) for one in authentication["spec"]["secretTargetRef"]} == {
+        "caCert": ("scaler-client", "ca.crt"),
+        "tlsClientCert": ("scaler-client", "tls.crt"),
+        "tlsClientKey": ("scaler-client", "tls.key"),
+    }
+
+
+def test_releases_of_one_name_in_two_namespaces_share_no_cluster_scoped_object() -> None:
+    scoped = ("ClusterRole", "ClusterRoleBinding", "ClusterTriggerAuthentication", "ValidatingAdmissionPolicy")
+    blue, green = ({str(one["metadata"]["name"]) for one in cluster_wide(where, scoped)} for where in ("blue", "green"))
+    assert len(blue) == len(green) >= 4
+    assert not blue & green
+
+
+def cluster_wide(namespace: str, kinds: Sequence[str]) -> list[JSON]:
+    return [made for made in render(AUTOSCALED, namespace=namespace) if made["kind"] in kinds]
+
+
+READS = {("llmservice.dev", "llmservices"): {"get", "list", "watch"}, ("", "pods"): {"get", "list", "watch"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "places"),
+    [(AUTOSCALED, "ClusterRole", [None]), (EVERYTHING | AUTOSCALED, "Role", ["blue", "green"])],
+    ids=["cluster-wide", "namespaces"],
+)
+def test_the_scaler_reads_services_and_pods_and_writes_events_only(values: JSON, kind: str, places: list[str]) -> None:
+    objects = render(values)
+    roles = of_kind(objects, kind, SCALER)
+    assert [role["metadata"].get("namespace") for role in roles] == places
+    for role in roles:
+        granted = {
+            (group, resource): set(rule["verbs"])
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        }
+        assert granted == READS | {("", "events"): {"create"}}
+    subject = [{"kind": "ServiceAccount", "name": SCALER, "namespace": "llm"}]
+    everyone = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
+    bound = [binding["roleRef"]["name"] for binding in everyone if binding["subjects"] == subject]
+    assert set(bound) == {f"llm:{SCALER}"}
+    assert len(bound) == len(places)
+
+
+def test_the_scaler_may_have_an_account_of_yours() -> None:
+    objects = render(scaled(serviceAccountName="mine"))
+    assert not of_kind(objects, "ServiceAccount", SCALER)
+    assert only(objects, "Deployment", SCALER)["spec"]["template"]["spec"]["serviceAccountName"] == "mine"
+    assert of_kind(objects, "RoleBinding", SCALER)[0]["subjects"][0]["name"] == "mine"
+    none = render(AUTOSCALED | {"rbac": {"create": False, "aggregate": False}})
+    assert not {made["kind"] for made in none} & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+
+
+def operators_rights(values: JSON) -> dict[tuple[str, str], set[str]]:
+    rules = only(render(values), "ClusterRole", OPERATOR)["rules"]
+    return {
+        (group, resource): set(rule["verbs"])
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def test_the_operator_has_rights_on_keda_and_quotas_only_with_autoscaling() -> None:
+    before, after = operators_rights({}), operators_rights(AUTOSCALED)
+    assert before.items() <= after.items()
+    assert {kind: after[kind] for kind in after.keys() - before.keys()} == {
+        ("keda.sh", "scaledobjects"): set(VERBS),
+        ("", "resourcequotas"): {"list"},
+    }
+    assert before["", "pods"] == {"list", "watch", "patch"}, "the annotation before any scale-down"
+
+
+def test_only_kedas_namespace_reaches_the_scaler_and_the_scaler_only_what_it_reads() -> None:
+    objects = render(scaled(keda={"namespace": "scaling", "clientSecretName": "b"}))
+    spec = only(objects, "NetworkPolicy", SCALER)["spec"]
+    scaler, health, metrics = spec["ingress"]
+    assert scaler["ports"] == [{"port": "scaler", "protocol": "TCP"}]
+    assert scaler["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "scaling"}}}]
+    assert (health["ports"][0]["port"], "from" in health) == ("health", False)
+    assert (metrics["ports"][0]["port"], metrics["from"]) == ("metrics", [{"namespaceSelector": {}}])
+    let_out = {port["port"] for rule in spec["egress"] for port in rule.get("ports", [])}
+    assert let_out == {53, 443, 6443, 8081}
+
+
+def test_a_switch_replaces_the_operators_pod_and_no_model() -> None:
+    """Models' pod templates come from recorded revisions; what the chart changes is the operator's settings."""
+
+    def checksum(values: JSON) -> str:
+        template = only(render(values), "Deployment", OPERATOR)["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/settings"])
+
+    assert checksum(AUTOSCALED) != checksum({})
+    changed = {"autoscaling": AUTOSCALED["autoscaling"] | {"replicas": 3, "tls": {"secretName": "renamed"}}}
+    assert checksum(changed) == checksum(AUTOSCALED), "what concerns the scaler alone leaves the operator alone"

@@ -32,6 +32,8 @@ READY_PATH = "/readyz"
 LIVE_PATH = "/livez"
 STATE_PATH = "/state"
 METRICS_PATH = "/metrics"
+REQUESTS_IN_FLIGHT = "llmservice_server_requests_in_flight"
+"""The metric that autoscaling and scale-downs read."""
 
 # Paths in the server container.
 RUNTIME_DIR = "/llmservice/runtime"

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.kube.state_reader import LIMIT, StateReader, Unreadable
+from llmservice_operator.kube.pod_port import LIMIT, Unreadable
+from llmservice_operator.kube.state_reader import StateReader
 from llmservice_runtime.contract import AdapterState, Measured, Phase, State, Transfer
 from llmservice_runtime.supervisor import state_server
 

@@ -18,7 +18,7 @@ from llmservice_operator.control.state_poller import (
     QUIET,
     StatePoller,
 )
-from llmservice_operator.kube.state_reader import Unreadable
+from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
 

@@ -18,7 +18,7 @@ from llmservice_operator.control.token_bucket import (
     Bucket,
 )
 from llmservice_operator.decide.events import events
-from llmservice_operator.kube.state_reader import Unreadable
+from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
 
 from tests.unit.reconcile_world import World, parent

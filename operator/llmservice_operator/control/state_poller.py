@@ -25,7 +25,7 @@ from llmservice_operator.control.log import object_logger
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.queue.work_queue import WorkQueue
 from llmservice_operator.control.token_bucket import Bucket, step_bucket
-from llmservice_operator.kube.state_reader import Unreadable
+from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.reports import Ask, Report
 
 logger = logging.getLogger(__name__)

@@ -1,71 +1,19 @@
-"""Reads `/state` of a pod's supervisor. Pods are untrusted: size, time and content of the answer are bounded."""
+"""Reads `/state` of a pod's supervisor."""
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
-import aiohttp
 from llmservice_runtime.bounded_json import Refused
-from llmservice_runtime.contract import STATE_PATH, STATE_PORT, OtherVersion, State
+from llmservice_runtime.contract import STATE_PATH, OtherVersion, State
 
-from llmservice_operator.api.constants import OPERATOR
-
-TIMEOUT = 2.0
-LIMIT = 64 * 1024
+from llmservice_operator.kube.pod_port import PodPort, Unreadable
 
 
-class Unreadable(Exception):
-    """There is no state of this pod; the message is the same while the cause is."""
-
-    def __init__(self, why: str, *, is_invalid: bool = False) -> None:
-        super().__init__(why)
-        self.is_invalid = is_invalid
-        """There is an answer, which is not a supervisor's."""
-
-
-class StateReader:
-    """Connections to pods; use it as a context manager. None is kept open: a pod is asked every few seconds at most."""
-
-    def __init__(self, *, port: int = STATE_PORT, timeout: float = TIMEOUT, limit: int = LIMIT) -> None:
-        self._port, self._timeout, self._limit = port, timeout, limit
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True, limit=0),
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": OPERATOR, "Accept-Encoding": "identity"},
-            # A few compressed bytes may become gigabytes; a supervisor compresses nothing.
-            auto_decompress=False,
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
+class StateReader(PodPort):
+    """Reads states over connections to pods; use it as a context manager."""
 
     async def read(self, address: str) -> State:
         """GET /state of the pod at an IP address. Unreadable without a valid answer."""
-        if self._session is None:
-            raise RuntimeError("the reader is not open: use `async with`")
-        host = f"[{address}]" if ":" in address else address
-        try:
-            async with self._session.get(f"http://{host}:{self._port}{STATE_PATH}", allow_redirects=False) as response:
-                body = await response.content.read(self._limit + 1)
-                while len(body) <= self._limit and (more := await response.content.read(self._limit)):
-                    body += more
-                code = response.status
-        except TimeoutError:
-            raise Unreadable(f"its port {self._port} does not answer; a NetworkPolicy may be in the way") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unreadable(f"its port {self._port} cannot be reached ({type(error).__name__})") from None
-        if code != 200 or len(body) > self._limit:
-            raise Unreadable(f"its port {self._port} is not that of a supervisor", is_invalid=True)
-        return _parsed(body, self._port)
+        return _parsed(await self.get(address, STATE_PATH), self.port)
 
 
 def _parsed(body: bytes, port: int) -> State:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from llmservice_runtime.contract import Phase, State
+from llmservice_runtime.contract import REQUESTS_IN_FLIGHT, Phase, State
 from llmservice_runtime.drain import shared_counters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -96,7 +96,7 @@ METRICS: tuple[Metric, ...] = (
         "pruning. Absent without spec.model.cache.", _cache,
     ),
     Metric(
-        "llmservice_server_requests_in_flight", "gauge", (), "Requests without a complete response.",
+        REQUESTS_IN_FLIGHT, "gauge", (), "Requests without a complete response.",
         lambda snapshot: _one(snapshot.slots[shared_counters.IN_FLIGHT]),
     ),
     Metric(

@@ -1,0 +1,112 @@
+"""Reading how many requests a pod has in flight: from a supervisor, and from everything else that may answer."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from llmservice_operator.kube.pod_port import LIMIT
+from llmservice_operator.kube.requests_reader import MOST_REQUESTS, RequestsReader, Unreadable, parsed
+from llmservice_runtime.contract import METRICS_PATH, REQUESTS_IN_FLIGHT, Phase, State
+from llmservice_runtime.drain import shared_counters
+from llmservice_runtime.supervisor import state_server
+from llmservice_runtime.supervisor.metrics import CONTENT_TYPE, Snapshot, exposition
+
+from tests.support.ports import free_port
+
+NAME = REQUESTS_IN_FLIGHT
+
+
+def exposed(requests: int) -> str:
+    """What a supervisor answers whose server has so many requests in flight."""
+    slots = [0] * shared_counters.SLOTS
+    slots[shared_counters.IN_FLIGHT] = requests
+    return exposition(Snapshot(State(Phase.SERVING, started=True, ready=True), slots))
+
+
+def answer(path: str, body: str, status: int = 200) -> state_server.Reply:
+    return state_server.Reply(status, body, CONTENT_TYPE) if path == METRICS_PATH else state_server.Reply(404, "")
+
+
+@pytest.mark.parametrize("requests", [0, 1, 37, 123_456, MOST_REQUESTS])
+async def test_reads_what_a_supervisor_exposes(requests: int) -> None:
+    port = free_port()
+    server = await state_server.serve(port, lambda path: answer(path, exposed(requests)))
+    async with server, RequestsReader(port=port) as reader:
+        assert await reader.read("127.0.0.1") == requests
+
+
+ANSWERS = {
+    "nothing": "",
+    "no such metric": "other 1\n",
+    "only its help": f"# HELP {NAME} 4\n# TYPE {NAME} gauge\n",
+    "a longer name": f"{NAME}_total 4\n",
+    "behind another name": f"other {NAME} 4\n",
+    "with labels": f'{NAME}{{pod="a"}} 4\n',
+    "with a time": f"{NAME} 4 1700000000\n",
+    "twice": f"{NAME} 4\n{NAME} 4\n",
+    "once well and once with labels": f'{NAME} 4\n{NAME}{{a="b"}} 1\n',
+    "negative": f"{NAME} -1\n",
+    "a fraction": f"{NAME} 1.5\n",
+    "an exponent": f"{NAME} 1e3\n",
+    "no number": f"{NAME} NaN\n",
+    "infinite": f"{NAME} +Inf\n",
+    "too large": f"{NAME} {MOST_REQUESTS + 1}\n",
+    "long": f"{NAME} {'1' * 5000}\n",
+    "no value": f"{NAME}\n",
+    "digits of another script": f"{NAME} ٣\n",
+    "two spaces": f"{NAME}  3\n",
+    "a tab": f"{NAME}\t3\n",
+    "a carriage return": f"{NAME} 3\r\n",
+    "larger than may be read": f"{NAME} 3\n" + "#" * LIMIT,
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+async def test_other_answers_are_refused(case: str) -> None:
+    port = free_port()
+    server = await state_server.serve(port, lambda path: answer(path, ANSWERS[case]))
+    async with server, RequestsReader(port=port) as reader:
+        with pytest.raises(Unreadable) as refused:
+            await reader.read("127.0.0.1")
+    assert refused.value.is_invalid
+    assert len(str(refused.value)) < 120, "nothing of the answer is repeated"
+
+
+async def test_an_error_of_the_server_is_refused_whatever_it_says() -> None:
+    port = free_port()
+    server = await state_server.serve(port, lambda path: answer(path, exposed(3), 503))
+    async with server, RequestsReader(port=port) as reader:
+        with pytest.raises(Unreadable, match="not that of a supervisor"):
+            await reader.read("127.0.0.1")
+
+
+async def test_a_refused_connection() -> None:
+    async with RequestsReader(port=free_port()) as reader:
+        with pytest.raises(Unreadable, match="cannot be reached"):
+            await reader.read("127.0.0.1")
+
+
+LINES = some.one_of(
+    some.binary(max_size=40),
+    some.integers().map(lambda value: f"{NAME} {value}".encode()),
+    some.floats().map(lambda value: f"{NAME} {value}".encode()),
+    some.text(max_size=20).map(lambda text: f"{NAME} {text}".encode("utf-8", "replace")),
+    some.sampled_from(["", "#", " ", "\t", "{}", "_total", "\x00"]).map(lambda gap: f"{NAME}{gap} 7".encode()),
+)
+
+
+@given(some.lists(LINES, max_size=8), some.sampled_from([b"\n", b"\r\n", b"\x0b", b""]))
+def test_any_bytes_give_a_bounded_number_or_a_refusal(lines: list[bytes], separator: bytes) -> None:
+    """And a number only where exactly one line has the metric's name and this number."""
+    body = separator.join(lines)
+    try:
+        value = parsed(body, 8081)
+    except Unreadable:
+        return
+    assert 0 <= value <= MOST_REQUESTS
+    stated = [line for line in body.split(b"\n") if re.match(NAME.encode() + rb"[ {\t]", line)]
+    assert len(stated) == 1
+    assert re.fullmatch(NAME.encode() + b" 0*%d" % value, stated[0])

@@ -89,7 +89,7 @@ def test_nothing_of_the_service_selects_its_pod(replicas: int) -> None:
     subject = llm(HUB, scaling={"replicas": replicas}, podTemplate=users)
     made = job(subject, SETTINGS)
     labels = made["spec"]["template"]["metadata"]["labels"]
-    budget = pdb.manifest(subject)
+    budget = pdb.manifest(subject, SETTINGS)
     selectors = [
         service(subject)["spec"]["selector"],
         deployment(subject, pod_template(subject, SETTINGS), "Surge")["spec"]["selector"]["matchLabels"],

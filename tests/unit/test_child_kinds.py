@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from llmservice_operator.control.watch.kinds import OF_CHILDREN
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
 from llmservice_operator.observe.projections.children import ChildFacts
 
-from tests.unit.decide_world import FACTS, FIVE_LINES, World, an_llmservice
+from tests.unit.decide_world import FACTS, FIVE_LINES, SETTINGS, World, an_llmservice
 
 RULES = Path(__file__).parents[2] / "charts/llmservice-operator/templates/_rules.tpl"
 BUDGET = "PodDisruptionBudget"
-MAKES_ALL = {"scaling": {"replicas": 2}}
+MAKES_ALL = {"scaling": {"replicas": 2, "autoscaling": {"maxReplicas": 4}}}
+SCALING = replace(SETTINGS, scaler_address="scaler.llms.svc:9443", scaler_authentication="scaler")
 
 
 def rules() -> list[dict[str, Any]]:
@@ -35,7 +37,7 @@ def test_the_chart_grants_what_a_declared_kind_needs(child: ChildKind) -> None:
 
 @pytest.mark.parametrize("child", CHILD_KINDS, ids=lambda child: child.kind)
 def test_a_declared_kind_is_watched_and_projected_as_its_builder_makes_it(child: ChildKind) -> None:
-    manifest = BUILDERS[child.kind](World(an_llmservice(FIVE_LINES | MAKES_ALL)).service())
+    manifest = BUILDERS[child.kind](World(an_llmservice(FIVE_LINES | MAKES_ALL)).service(), SCALING)
     assert manifest is not None, "MAKES_ALL is to be a spec that has every child"
     (resource,) = (each for each in OF_CHILDREN if each.kind == child.kind)
     assert (manifest["apiVersion"], manifest["kind"]) == (resource.api_version, child.kind)

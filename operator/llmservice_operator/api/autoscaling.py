@@ -42,16 +42,16 @@ class ScaleDown(ApiModel):
 class ScheduledBounds(ApiModel):
     """Other bounds between two times."""
 
-    start: Cron = Field(description="When they begin, as five cron fields.", examples=["0 8 * * 1-5"])
-    end: Cron = Field(description="When they end, as five cron fields.", examples=["0 20 * * 1-5"])
+    start: Cron = Field(description="When these bounds begin to hold, as five cron fields.", examples=["0 8 * * 1-5"])
+    end: Cron = Field(description="When these bounds cease to hold, as five cron fields.", examples=["0 20 * * 1-5"])
     time_zone: TimeZone = knob("UTC", description="Name in the IANA time zone database.", examples=["Europe/Berlin"])
     min_replicas: int | None = knob(
-        description="minReplicas in this time. Default: autoscaling.minReplicas.",
+        description="minReplicas between these times. Default: autoscaling.minReplicas.",
         examples=[2],
         bounds=(1, MOST_REPLICAS),
     )
     max_replicas: int | None = knob(
-        description="maxReplicas in this time. Default: autoscaling.maxReplicas.",
+        description="maxReplicas between these times. Default: autoscaling.maxReplicas.",
         examples=[8],
         bounds=(1, MOST_REPLICAS),
     )
@@ -60,10 +60,12 @@ class ScheduledBounds(ApiModel):
 class Autoscaling(ApiModel):
     """Bounds and target of a service whose replicas follow its load."""
 
-    min_replicas: int = knob(1, description="The fewest replicas.", examples=[2], bounds=(1, MOST_REPLICAS))
-    max_replicas: int = Field(description="The most replicas.", examples=[8], ge=1, le=MOST_REPLICAS)
+    min_replicas: int = knob(
+        1, description="The fewest replicas, whatever the load.", examples=[2], bounds=(1, MOST_REPLICAS)
+    )
+    max_replicas: int = Field(description="The most replicas, whatever the load.", examples=[8], ge=1, le=MOST_REPLICAS)
     target: Target = section(Target, "The load of one replica that is aimed at.")
-    scale_down: ScaleDown = section(ScaleDown, "When replicas are removed.")
+    scale_down: ScaleDown = section(ScaleDown, "When replicas are removed, as the load falls.")
     schedule: Many[ScheduledBounds] = leaf(
         tuple,
         description="Other bounds at times. The first entry whose time it is holds.",
@@ -73,3 +75,19 @@ class Autoscaling(ApiModel):
     provider: Literal["keda"] = knob(
         "keda", description="What scales: KEDA, which must be installed in the cluster.", examples=["keda"]
     )
+
+    @property
+    def lowest_minimum(self) -> int:
+        """The lowest minReplicas of any time."""
+        return min([self.min_replicas, *(self.bounds(entry)[0] for entry in self.schedule)])
+
+    @property
+    def highest_maximum(self) -> int:
+        """The highest maxReplicas of any time."""
+        return max([self.max_replicas, *(self.bounds(entry)[1] for entry in self.schedule)])
+
+    def bounds(self, entry: ScheduledBounds) -> tuple[int, int]:
+        """The fewest and the most replicas in the time of an entry of the schedule."""
+        fewest = self.min_replicas if entry.min_replicas is None else entry.min_replicas
+        most = self.max_replicas if entry.max_replicas is None else entry.max_replicas
+        return fewest, most

@@ -21,12 +21,14 @@ class ChildKind:
     plural: str
     kind: str
     builder: str
-    """Module of `build` whose `manifest(service)` gives the object; None: this service is to have none."""
+    """Module of `build` whose `manifest(service, settings)` gives the object; None: this service is to have none."""
     needless: str
     """Why one that is no longer desired is deleted, for the log."""
     is_optional: bool = False
     """The kind's CRD, or the right to list it, may be absent: services without such a child are not affected, and the
     status of one that is to have it names what is missing."""
+    has_own_condition: bool = False
+    """A condition of its own reports what is wrong with it: nothing else waits for it, and Ready does not change."""
 
     @property
     def full_name(self) -> str:
@@ -34,7 +36,7 @@ class ChildKind:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-CHILD_KINDS = (
+CHILD_KINDS: tuple[ChildKind, ...] = (
     ChildKind(
         "policy",
         "v1",
@@ -43,4 +45,17 @@ CHILD_KINDS = (
         builder="pdb",
         needless="one replica needs no budget",
     ),
+    ChildKind(
+        "keda.sh",
+        "v1alpha1",
+        "scaledobjects",
+        "ScaledObject",
+        builder="scaled_object",
+        needless="KEDA is not to scale this service",
+        is_optional=True,
+        has_own_condition=True,
+    ),
 )
+
+REPORTED_APART = frozenset(child.kind for child in CHILD_KINDS if child.has_own_condition)
+"""Kinds that have a condition of their own."""

@@ -12,7 +12,8 @@ _LONGEST_MESSAGE = 2048
 class ConditionType(StrEnum):
     """The conditions of an LLMService. Reconciling and Stalled are present only while true, never both.
 
-    Degraded is present only while true, beside any of the others.
+    Autoscaled is present while the spec asks for autoscaling. Degraded is present only while true, beside any of the
+    others.
     """
 
     ACCEPTED = "Accepted"
@@ -21,6 +22,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
+    AUTOSCALED = "Autoscaled"
     DEGRADED = "Degraded"
 
 

@@ -52,6 +52,8 @@ DRY_RUN_MANAGER: Final = f"{OPERATOR}-look"
 
 DEFAULT_ENDPOINT_PORT: Final = 80
 DEFAULT_DRAIN_SECONDS: Final = 120
+TYPICAL_REQUEST: Final = 2048
+"""Tokens that a request has on average, prompt and answer: few are near the longest that is allowed."""
 
 
 def cache_claim_name(service: str) -> str:

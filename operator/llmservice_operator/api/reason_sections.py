@@ -21,6 +21,12 @@ ROLLOUT = Section(
 PLAN = Section(
     "It may not fit", intro="What the planner says before a pod is made.", look="`status.plan`, and `llmservice plan`."
 )
+AUTOSCALED = Section(
+    "Replicas do not follow the load",
+    intro="Reasons of the condition Autoscaled, which is there while spec.scaling.autoscaling is. They change neither "
+    "Ready nor what serves.",
+    look="`kubectl describe scaledobject,hpa` of the namespace.",
+)
 INTERNAL = Section(
     "The operator failed",
     intro="A defect of the operator, or an input that it should have refused. Other services are not affected, and "
@@ -34,5 +40,5 @@ FINE = Section(
     "Nothing is wrong", intro="States that a condition names while all is as it should be.", look="The message."
 )
 
-SECTIONS: Final = (PLACE, POD, MODEL, START, END, NODE, ROLLOUT, SPEC, PLAN, INTERNAL, FINE)
+SECTIONS: Final = (PLACE, POD, MODEL, START, END, NODE, ROLLOUT, SPEC, PLAN, AUTOSCALED, INTERNAL, FINE)
 """In the order of the page."""

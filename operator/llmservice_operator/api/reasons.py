@@ -5,6 +5,7 @@ A row is all that a reason needs beside the place where it is detected; `make cr
 
 from llmservice_runtime.failures.reasons import END, SPEC, Ends, Explained, FailureReason
 
+from llmservice_operator.api import autoscaling_reasons
 from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_operator.api.reason_sections import FINE, INTERNAL, NODE, PLACE, PLAN, POD, ROLLOUT
 
@@ -310,6 +311,12 @@ class Reason(Explained):
         "By the plan, the model and the KV cache of its longest request fit into the accelerator's memory.",
         "Nothing to do; status.plan has the figures.",
     )
+    AUTOSCALING_DISABLED = autoscaling_reasons.AUTOSCALING_DISABLED
+    KEDA_MISSING = autoscaling_reasons.KEDA_MISSING
+    REPLICAS_STATED = autoscaling_reasons.REPLICAS_STATED
+    AUTOSCALER_CONFLICT = autoscaling_reasons.AUTOSCALER_CONFLICT
+    SCALER_UNAVAILABLE = autoscaling_reasons.SCALER_UNAVAILABLE
+    QUOTA_BELOW_MAXIMUM = autoscaling_reasons.QUOTA_BELOW_MAXIMUM
     INTERNAL_ERROR = INTERNAL.row(
         "InternalError",
         "The operator failed on an internal error while it handled this service; what serves keeps serving.",
@@ -357,4 +364,6 @@ class Reason(Explained):
         "spec.paused is true: the operator changes and repairs nothing.",
         "Set spec.paused to false to have the spec carried out again.",
     )
+    AUTOSCALING = autoscaling_reasons.AUTOSCALING
+    SCALED = autoscaling_reasons.SCALED
     DELETING = FINE.row("Deleting", "The LLMService is being deleted.", "Nothing to do.")

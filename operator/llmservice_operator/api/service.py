@@ -10,6 +10,8 @@ import orjson
 from pydantic import ValidationError
 
 from llmservice_operator.api.errors import InvalidSpec, Problem
+from llmservice_operator.api.replicas_owner import STATED_BY, stated_by
+from llmservice_operator.api.schedule import check_schedule
 from llmservice_operator.api.spec import LLMServiceSpec
 
 _SHORTER = (
@@ -44,6 +46,8 @@ class LLMService:
     spec: LLMServiceSpec
     status: Mapping[str, Any]
     annotations: Mapping[str, str]
+    replicas_stated_by: str | None = None
+    """Who states spec.scaling.replicas in a manifest beside spec.scaling.autoscaling; None: nobody does."""
 
     @property
     def key(self) -> Key:
@@ -57,7 +61,10 @@ class LLMService:
     @classmethod
     def from_object(cls, obj: Mapping[str, Any]) -> "LLMService":
         """Parse a stored object; raises InvalidSpec where this operator cannot act on it."""
-        metadata = obj["metadata"]
+        metadata, spec = obj["metadata"], parse_spec(obj.get("spec"))
+        stated = None
+        if spec.scaling.autoscaling is not None:
+            stated = obj[STATED_BY] if STATED_BY in obj else stated_by(metadata)
         return cls(
             name=metadata["name"],
             namespace=metadata["namespace"],
@@ -65,9 +72,10 @@ class LLMService:
             generation=metadata.get("generation", 0),
             resource_version=metadata.get("resourceVersion", ""),
             is_deleting="deletionTimestamp" in metadata,
-            spec=parse_spec(obj.get("spec")),
+            spec=spec,
             status=MappingProxyType(obj.get("status") or {}),
             annotations=MappingProxyType(metadata.get("annotations") or {}),
+            replicas_stated_by=stated,
         )
 
 
@@ -124,6 +132,7 @@ def _validated(raw: object) -> LLMServiceSpec:
     except ValidationError as error:
         raise InvalidSpec(_problems(error)) from None
     _ = spec.sources
+    check_schedule(spec.scaling.autoscaling)
     return spec
 
 

@@ -28,6 +28,24 @@ def _none_given(flag: str) -> str:
     return f"!has(self.runtime) || !has({arguments}) || {arguments}.all(arg, {none_of([flag], 'arg')})"
 
 
+_FEWEST = "has(self.minReplicas) ? self.minReplicas : 1"
+
+AUTOSCALING = (
+    Rule(
+        "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
+        "must not be more than maxReplicas: lower it, or raise spec.scaling.autoscaling.maxReplicas",
+        ".minReplicas",
+    ),
+    Rule(
+        "!has(self.schedule) || self.schedule.all(entry, "
+        f"(has(entry.minReplicas) ? entry.minReplicas : ({_FEWEST})) <= "
+        "(has(entry.maxReplicas) ? entry.maxReplicas : self.maxReplicas))",
+        "an entry has more minReplicas than maxReplicas, where those of spec.scaling.autoscaling stand in for what it "
+        "leaves out: lower its minReplicas, or raise its maxReplicas",
+        ".schedule",
+    ),
+)
+
 SPEC = (
     *(
         Rule(

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic.alias_generators import to_camel
 
 from llmservice_operator.api.base import BY_NAME, ApiModel, Many
+from llmservice_operator.api.constants import TYPICAL_REQUEST
 from llmservice_operator.api.spec import LLMServiceSpec
 
 Text = Annotated[str, StringConstraints(max_length=4096)]
@@ -62,7 +63,8 @@ class StatusCondition(StatusModel):
     """One condition, in the shape of Kubernetes' metav1.Condition."""
 
     type: Annotated[str, StringConstraints(max_length=316)] = Field(
-        description="Accepted, Fits, Available, Ready; Reconciling, Stalled and Degraded while they are true."
+        description="Accepted, Fits, Available, Ready; Autoscaled with spec.scaling.autoscaling; Reconciling, Stalled "
+        "and Degraded while they are true."
     )
     status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]})] = Field(
         description="status of the condition, one of True, False, Unknown."
@@ -107,10 +109,21 @@ class EffectiveRollout(StatusModel):
     progress_deadline_seconds: int | None = in_force()
 
 
+class EffectiveScaling(StatusModel):
+    min_replicas: int | None = optional("The fewest replicas, outside of spec.scaling.autoscaling.schedule.")
+    max_replicas: int | None = optional("The most replicas, outside of spec.scaling.autoscaling.schedule.")
+    concurrency_per_replica: int | None = optional(
+        "Requests in progress for each replica that autoscaling aims at. auto: maxNumSeqs, or as many as fit into the "
+        f"KV cache, measured or else planned, at {TYPICAL_REQUEST:,} tokens a request or maxModelLen; not dependent on "
+        "the load. Absent while nothing is known."
+    )
+
+
 _OWN_SHAPE: dict[str, type[StatusModel]] = {
     "model": EffectiveModel,
     "accelerator": EffectiveAccelerator,
     "rollout": EffectiveRollout,
+    "scaling": EffectiveScaling,
 }
 _IN_FORCE: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     (
@@ -316,7 +329,9 @@ class LLMServiceStatus(StatusModel):
         Many[StatusCondition] | None,
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = optional(
-        "Accepted, Fits, Available and Ready; Reconciling or Stalled, and Degraded, while true.", max_length=16
+        "Accepted, Fits, Available and Ready; Autoscaled with spec.scaling.autoscaling; Reconciling or Stalled, and "
+        "Degraded, while true.",
+        max_length=16,
     )
     replicas: int | None = optional("Pods of the service, of any revision.")
     updated_replicas: int | None = optional("Pods of the current revision, status.rollout.revision.")

@@ -8,8 +8,9 @@ from importlib import import_module
 from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest
+from llmservice_operator.build.settings import Settings
 
-Builder = Callable[[LLMService], Manifest | None]
+Builder = Callable[[LLMService, Settings], Manifest | None]
 
 BUILDERS: Mapping[str, Builder] = {
     child.kind: import_module(f"{__package__}.{child.builder}").manifest for child in CHILD_KINDS
@@ -17,8 +18,8 @@ BUILDERS: Mapping[str, Builder] = {
 """By kind."""
 
 
-def manifests(service: LLMService) -> Iterator[Manifest]:
+def manifests(service: LLMService, settings: Settings) -> Iterator[Manifest]:
     """Of the children that this service is to have, in the order of CHILD_KINDS."""
     for build in BUILDERS.values():
-        if (manifest := build(service)) is not None:
+        if (manifest := build(service, settings)) is not None:
             yield manifest

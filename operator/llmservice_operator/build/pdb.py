@@ -2,9 +2,10 @@
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest, metadata, selector
+from llmservice_operator.build.settings import Settings
 
 
-def manifest(llm: LLMService) -> Manifest | None:
+def manifest(llm: LLMService, settings: Settings) -> Manifest | None:
     """maxUnavailable 1; pods that are not ready may always be evicted.
 
     None with one replica: a budget would block a node drain for ever.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 from llmservice_runtime.flags.table import newest_version
 
 DEFAULT_VLLM_VERSION = newest_version()
+_ADDRESS = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
 _COLLECTIONS = (list, tuple, set, dict)
 
 
@@ -54,6 +56,10 @@ class Settings:
     """Limits of the container that fetches models and adapters."""
     surge_deadline_seconds: int = 120
     """How long a pod that is made before an old one goes may wait for room, where the strategy is Auto."""
+    scaler_address: str | None = None
+    """host:port of the scaler, which KEDA asks how many replicas a service needs; None: autoscaling is off."""
+    scaler_authentication: str | None = None
+    """The ClusterTriggerAuthentication by which KEDA authenticates to the scaler."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
@@ -71,6 +77,7 @@ class Settings:
             values["ca_bundle"] = _ca_bundle(values["ca_bundle"])
         if "image_pull_secrets" in values:
             values["image_pull_secrets"] = _names("imagePullSecrets", values["image_pull_secrets"])
+        _check_address(values.get("scaler_address"))
         for name, value in values.items():
             _check_type(name, value, getattr(cls(), name))
         return cls(**values)
@@ -84,6 +91,11 @@ def _ca_bundle(value: Any) -> CABundle | None:
     if not value.get("configMap"):
         return None
     return CABundle(str(value["configMap"]), str(value.get("key") or "ca.crt"))
+
+
+def _check_address(value: object) -> None:
+    if value is not None and not (isinstance(value, str) and _ADDRESS.fullmatch(value)):
+        raise InvalidSettings("scalerAddress: give the host and the port of the scaler, as host:port")
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:

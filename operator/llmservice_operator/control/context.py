@@ -44,6 +44,8 @@ class Memory:
     """What the API server did not take. While something is in here, no child is applied."""
     declined: dict[ChildId, Refusal] = field(default_factory=dict)
     """What it did not take either, and what can be done without for this generation."""
+    declined_until: dict[ChildId, float] = field(default_factory=dict)
+    """When some of them are to be tried again, in this generation."""
     room: tuple[float, str | None, Room] | None = None
     """What was free when a decision asked last, when that was, and for which resource."""
     drained: frozenset[str] = frozenset()
@@ -82,11 +84,19 @@ class Memory:
         self._tries += 1
         self._try_again_at = now + min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(self._tries - 1, 10))
 
+    def decline(self, child: ChildId, refusal: Refusal, until: float | None) -> None:
+        """Go without it: until a time, or for this generation."""
+        self.declined[child] = refusal
+        if until is not None:
+            self.declined_until[child] = until
+
     def accepted(self, child: ChildId, record: AppliedRecord) -> None:
         """The API server took it."""
         self.made.add(child)
         self.applied[child] = record
         self.refused.pop(child, None)
+        self.declined.pop(child, None)
+        self.declined_until.pop(child, None)
         self._tries = 0
 
     def expire(self, generation: object, now: float) -> None:
@@ -95,11 +105,15 @@ class Memory:
             self.refused.clear()
         if generation != self._generation:
             self.declined.clear()
+            self.declined_until.clear()
+        for child in [each for each, until in self.declined_until.items() if now >= until]:
+            del self.declined[child], self.declined_until[child]
         self._generation = generation
 
     def wait(self, now: float) -> float | None:
         """Seconds until what was refused is to be tried again."""
-        return max(0.0, self._try_again_at - now) if self.refused else None
+        times = [*self.declined_until.values(), *([self._try_again_at] if self.refused else [])]
+        return max(0.0, min(times) - now) if times else None
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from llmservice_operator.kube.errors import (
     NotFound,
     NotOurs,
     Refused,
+    ServerError,
 )
 from llmservice_operator.kube.resources import BY_KIND
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
@@ -76,6 +77,10 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
             return _refused(apply, _owned_by(live, conflict), ctx, memory, log)
         raw = await _send(apply, live.uid, ctx)
     except (Invalid, Forbidden) as error:
+        return _refused(apply, _refusal_of(error), ctx, memory, log)
+    except (NotFound, ServerError) as error:  # a CRD that was just removed, a webhook that does not answer
+        if apply.retry_after is None:
+            raise
         return _refused(apply, _refusal_of(error), ctx, memory, log)
     _applied(apply, ctx, log)
     await _keep(apply, raw, parent, ctx, memory)
@@ -184,7 +189,8 @@ def _cached(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context
 def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
     log.warning("%s %s was refused: %s", apply.kind, apply.name, refusal.message)
     if apply.is_optional:
-        memory.declined[apply.kind, apply.name] = refusal
+        until = None if apply.retry_after is None else ctx.clock() + apply.retry_after
+        memory.decline((apply.kind, apply.name), refusal, until)
         return True
     memory.refuse((apply.kind, apply.name), refusal, ctx.clock())
     return False

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from llmservice_operator.api.child_kinds import CHILD_KINDS, VERBS
+from llmservice_operator.api.child_kinds import CHILD_KINDS, REPORTED_APART, VERBS
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, pvc
 from llmservice_operator.build.children import BUILDERS
 from llmservice_operator.build.controller_revision import KEPT
 from llmservice_operator.build.meta import adapters_config_name
+from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Apply, Prune
 from llmservice_operator.decide.desired import DesiredChild
 from llmservice_operator.decide.ownership import Ownership, ownership
@@ -22,10 +24,13 @@ from llmservice_operator.observe.projections.children import ChildFacts
 from llmservice_operator.observe.projections.drift import difference
 from llmservice_operator.observe.status.verdict import Obstacle
 
+RETRY_SECONDS = 60.0
+"""After a refusal of a child that has a condition of its own."""
+
 
 def blocking(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
-    """What keeps a child from being what it should be."""
-    ids = {child.id for child in children}
+    """What keeps a child from being what it should be; kinds with a condition of their own keep nothing."""
+    ids = {child.id for child in children if child.id[0] not in REPORTED_APART}
     leaving = [c for c in observed.children() if (c.kind, c.name) in ids and ownership(c, service) is Ownership.LEAVING]
     if leaving:
         named = ", ".join(f"{child.kind} {child.name}" for child in leaving)
@@ -57,12 +62,16 @@ def applies(service: LLMService, observed: Observed, children: list[DesiredChild
         if child.id == _adapters_id(service):
             yield from _apply_unread(child, service, observed)
             continue
+        is_apart = child.id[0] in REPORTED_APART
+        apart: dict[str, Any] = {"is_optional": True, "retry_after": RETRY_SECONDS} if is_apart else {}
+        if is_apart and child.id in observed.refused:
+            continue
         live = observed.child(*child.id)
         if live is None:
-            yield Apply(child.manifest, "it does not exist", input_hash=child.input_hash)
+            yield Apply(child.manifest, "it does not exist", input_hash=child.input_hash, **apart)
             continue
         whose = ownership(live, service)
-        if whose is Ownership.LEAVING:
+        if whose in (Ownership.LEAVING, Ownership.FOREIGN):
             continue
         reason = _why_apply(child, live, observed.applied.get(child.id))
         if reason is not None:
@@ -72,7 +81,13 @@ def applies(service: LLMService, observed: Observed, children: list[DesiredChild
                 known_uid=live.uid if whose is Ownership.OURS else None,
                 expel=bool(live.foreign) or not live.is_applied,
                 input_hash=child.input_hash,
+                **apart,
             )
+
+
+def is_pending(apply: Iterable[Apply]) -> bool:
+    """Whether a child that the service cannot do without is yet to be written."""
+    return any(not each.is_optional for each in apply)
 
 
 def _apply_unread(child: DesiredChild, service: LLMService, observed: Observed) -> Iterator[Apply]:
@@ -105,17 +120,17 @@ def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | No
     return None if live.is_applied else "the record of its field owners was reset"
 
 
-def needless(service: LLMService, observed: Observed) -> Iterator[Prune]:
+def needless(service: LLMService, observed: Observed, settings: Settings) -> Iterator[Prune]:
     """Children of CHILD_KINDS that are no longer desired, whatever revision runs."""
     for child in CHILD_KINDS:
         live = observed.child(child.kind, service.name)
-        if live is not None and BUILDERS[child.kind](service) is None and _may_go(live, service):
+        if live is not None and BUILDERS[child.kind](service, settings) is None and _may_go(live, service):
             yield Prune(live.kind, live.name, live.uid, child.needless)
 
 
-def prunes(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
+def prunes(service: LLMService, observed: Observed, desired: DesiredRevision, settings: Settings) -> Iterator[Prune]:
     """What is ours and no longer desired."""
-    yield from needless(service, observed)
+    yield from needless(service, observed, settings)
     claim = observed.claim
     # Pods of an earlier revision may still use the claim.
     is_unused = all(pod.revision == desired.label for pod in observed.pods)

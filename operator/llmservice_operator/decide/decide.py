@@ -12,7 +12,7 @@ from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import endpoint
 from llmservice_operator.decide.adoption import with_adoption
-from llmservice_operator.decide.children import applies, blocking, finished_jobs, prunes
+from llmservice_operator.decide.children import applies, blocking, finished_jobs, is_pending, prunes
 from llmservice_operator.decide.decision import Decision, Restart, Update
 from llmservice_operator.decide.degraded import with_degraded
 from llmservice_operator.decide.desired import adopted_records, desired_children
@@ -91,7 +91,7 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     subject = subject_of(service)
     step = _step(inputs, selection, desired)
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
-    children = [*desired_children(service, desired, step.strategy), *adopted_records(service, orphans)]
+    children = [*desired_children(service, desired, step.strategy, inputs.settings), *adopted_records(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return refuse(inputs, subject, problems, service.spec.scaling.replicas)
@@ -102,13 +102,13 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
         or _refused(selection)
         or step.obstacle
     )
-    verdict = _verdict(selection, desired, fit, step, obstacle, is_pending=bool(apply))
+    verdict = _verdict(selection, desired, fit, step, obstacle, is_pending=is_pending(apply))
     shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
     if service.spec.paused:
         return report(inputs, subject, verdict, notes=(Reason.PAUSED.summary,), **shown)
     if step.is_reported_first or step.is_held:
         apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
-    prune = (*prunes(service, observed, desired), *finished_jobs(service, observed, fit.job))
+    prune = (*prunes(service, observed, desired, inputs.settings), *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
         step.recheck_after,

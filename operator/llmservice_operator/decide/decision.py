@@ -31,6 +31,9 @@ class Apply:
     """No right to read it: whose it is has to be found out before it is applied."""
     is_optional: bool = False
     """The next decision does without it where the API server does not take it."""
+    retry_after: float | None = None
+    """Seconds after which a refusal of an optional one is forgotten; None: with the next generation. With a number
+    failures of the API server are refusals, too."""
     input_hash: str = ""
     """Goes into `AppliedRecord.input_hash` once the API server has taken it."""
 

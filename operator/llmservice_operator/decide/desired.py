@@ -17,6 +17,7 @@ from llmservice_operator.build.controller_revision import controller_revision
 from llmservice_operator.build.deployment import Strategy, deployment
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.service import service as service_manifest
+from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.rollout.revision import DesiredRevision
 from llmservice_operator.observe.projections.children import RevisionFacts
 
@@ -34,10 +35,12 @@ class DesiredChild:
         return self.manifest["kind"], self.manifest["metadata"]["name"]
 
 
-def desired_children(service: LLMService, revision: DesiredRevision, strategy: Strategy) -> list[DesiredChild]:
+def desired_children(
+    service: LLMService, revision: DesiredRevision, strategy: Strategy, settings: Settings
+) -> list[DesiredChild]:
     """What pods need comes before the pods."""
     made = revision.label, revision.number, revision.key, revision.template, revision.chosen
-    return list(_made(service, *made, strategy))
+    return [*_made(service, *made, strategy), *_declared(service, settings, service.replicas_stated_by)]
 
 
 @of_service
@@ -46,6 +49,13 @@ def _made(
 ) -> tuple[DesiredChild, ...]:
     revision = DesiredRevision(label, number, key, template, chosen, update_pending=False)
     return tuple(with_hash(manifest) for manifest in _manifests(service, revision, strategy))
+
+
+@of_service
+def _declared(service: LLMService, settings: Settings, stated_by: str | None) -> tuple[DesiredChild, ...]:
+    """Of the kinds in `api/child_kinds.py`. `stated_by` is the service's: it is no part of the spec."""
+    assert service.replicas_stated_by == stated_by
+    return tuple(with_hash(manifest) for manifest in children.manifests(service, settings))
 
 
 def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[DesiredChild]:
@@ -60,7 +70,7 @@ def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> li
 
 
 def maintained(
-    service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None
+    service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None, settings: Settings
 ) -> list[DesiredChild]:
     """While an edit is held: what serves, with all that needs no restart.
 
@@ -70,7 +80,7 @@ def maintained(
     manifests = [_listing(service_manifest(service), listed)]
     if template is not None:
         manifests.append(deployment(service, template, strategy))
-    manifests += children.manifests(service)
+    manifests += children.manifests(service, settings)
     return [with_hash(manifest) for manifest in manifests]
 
 
@@ -98,7 +108,6 @@ def _manifests(service: LLMService, revision: DesiredRevision, strategy: Strateg
         chosen=revision.chosen,
     )
     yield deployment(service, revision.template, strategy)
-    yield from children.manifests(service)
 
 
 def with_hash(manifest: Manifest) -> DesiredChild:

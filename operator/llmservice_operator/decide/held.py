@@ -12,8 +12,9 @@ from llmservice_operator.build.deployment import Strategy
 from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import endpoint
+from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.template import pod_template
-from llmservice_operator.decide.children import applies, finished_jobs, needless
+from llmservice_operator.decide.children import applies, finished_jobs, is_pending, needless
 from llmservice_operator.decide.decision import Apply, Decision
 from llmservice_operator.decide.desired import DesiredChild, maintained, with_hash
 from llmservice_operator.decide.fit.assess import FitAssessment
@@ -33,14 +34,14 @@ def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decisi
     """Nothing of the revision that is asked for is made: `fit.hold` says why."""
     observed, previous = inputs.observed, service.status
     subject, live = subject_of(service), observed.deployment
-    children = _serving(service, observed)
+    children = _serving(service, observed, inputs.settings)
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return refuse(inputs, subject, problems, service.spec.scaling.replicas)
     apply = tuple(applies(service, observed, children))
     verdict = Verdict(
         obstacle=fit.hold,
-        is_pending=bool(apply),
+        is_pending=is_pending(apply),
         replicas=service.spec.scaling.replicas,
         revision=live.revision if live is not None else "",
         rolling=replace(stored_rolling(previous.get("rollout") or {}), strategy=_strategy(service, observed)),
@@ -60,12 +61,12 @@ def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decisi
         verdict,
         desired=tuple(child.manifest for child in children),
         apply=(*inspect, *apply),
-        prune=(*needless(service, observed), *finished_jobs(service, observed, fit.job)),
+        prune=(*needless(service, observed, inputs.settings), *finished_jobs(service, observed, fit.job)),
         requeue_after=fit.requeue_after,
     )
 
 
-def _serving(service: LLMService, observed: Observed) -> list[DesiredChild]:
+def _serving(service: LLMService, observed: Observed, settings: Settings) -> list[DesiredChild]:
     """The children of the revision that runs, as its record has it; none where nothing of this service's runs."""
     live = observed.deployment
     if live is None or ownership(live, service) is not Ownership.OURS:
@@ -73,7 +74,7 @@ def _serving(service: LLMService, observed: Observed) -> list[DesiredChild]:
     record = next((r for r in own_revisions(service, observed) if r.label == live.revision), None)
     listed = observed.service.adapters if observed.service is not None else None
     template = record.data()["template"] if record is not None else None
-    return maintained(service, template, _strategy(service, observed), listed)
+    return maintained(service, template, _strategy(service, observed), listed, settings)
 
 
 def _strategy(service: LLMService, observed: Observed) -> Strategy:

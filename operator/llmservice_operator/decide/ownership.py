@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from llmservice_operator.api.child_kinds import REPORTED_APART
 from llmservice_operator.api.constants import MANAGED_BY_LABEL
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
@@ -40,7 +41,9 @@ def ownership(child: ChildFacts, service: LLMService) -> Ownership:
 
 
 def name_conflicts(service: LLMService, observed: Observed, ids: set[tuple[str, str]]) -> tuple[Problem, ...]:
-    """One problem for each child that somebody else has, as far as that is known."""
+    """One problem for each child that somebody else has, as far as that is known; none for kinds with a condition of
+    their own."""
+    ids = {(kind, name) for kind, name in ids if kind not in REPORTED_APART}
     found = [
         _conflict(child.kind, child.name, *_owner(child))
         for child in observed.children()

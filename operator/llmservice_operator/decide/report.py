@@ -9,6 +9,7 @@ from typing import Any
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import selector_text
+from llmservice_operator.decide.autoscaling import autoscaled
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.events import events
 from llmservice_operator.decide.inputs import Inputs
@@ -28,6 +29,8 @@ Json = Mapping[str, Any]
 def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -> Decision:
     """The decision with these `actions` (fields of `Decision`), and the status that `verdict` calls for."""
     observed, now = inputs.observed, inputs.now
+    asked_for = None if inputs.service is None else inputs.service.spec.scaling.autoscaling
+    verdict = replace(verdict, autoscaling=asked_for, autoscaled=autoscaled(inputs))
     moment = moment_of(subject, observed, verdict)
     room = inputs.room.value if inputs.room is not None else None
     pod_events = inputs.pod_events.value if inputs.pod_events is not None else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from llmservice_operator.api.constants import TYPICAL_REQUEST
 from llmservice_operator.planner import attention_memory, kv_cache, weights
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS, Constants
@@ -19,8 +20,6 @@ from llmservice_operator.planner.overheads import Overheads, load, overheads
 from llmservice_operator.planner.plan import DEFAULT_GPU_MEMORY_UTILIZATION, GIB, Device, Fit, Line, Plan, Request
 from llmservice_operator.planner.served import unserved
 
-TYPICAL_REQUEST = 2048
-"""Tokens that a request has on average, prompt and answer: few are near the longest that is allowed."""
 _SEQUENCES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 

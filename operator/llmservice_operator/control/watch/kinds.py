@@ -9,6 +9,7 @@ from typing import Any
 from llmservice_operator.api import untrusted
 from llmservice_operator.api.constants import MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL, UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import refusing
+from llmservice_operator.api.replicas_owner import STATED_BY, stated_by
 from llmservice_operator.api.service import Key, spec_text
 from llmservice_operator.control.watch.cache import Cache, Index, Project
 from llmservice_operator.kube import resources
@@ -49,6 +50,8 @@ class ParentFacts:
         kept = {name: metadata[name] for name in _IDENTITY if name in metadata}
         requested = untrusted.annotation(annotations.get(UPDATE_REQUESTED_ANNOTATION))
         status = untrusted.stored_status(obj.get("status"))
+        # Only an autoscaled service's is read: managedFields are as large as the spec.
+        stated = stated_by(metadata) if b'"autoscaling"' in spec else None
         if requested is not None:
             kept["annotations"] = {UPDATE_REQUESTED_ANNOTATION: requested}
         return cls(
@@ -61,6 +64,7 @@ class ParentFacts:
                 "generation": metadata.get("generation"),
                 "requested": requested,
                 "spec": spec,
+                "stated": stated,
                 "status": status,
             },
             obj={
@@ -68,6 +72,7 @@ class ParentFacts:
                 "kind": resources.LLMSERVICE.kind,
                 "metadata": kept,
                 "spec": spec,
+                STATED_BY: stated,
                 "status": status,
             },
         )

@@ -18,7 +18,7 @@ from llmservice_operator.decide.inputs import Inputs, value_of
 from llmservice_operator.decide.rollout.selection import Selection
 from llmservice_operator.observe.status.plan import document, fitness
 from llmservice_operator.observe.status.previous_status import plan_of
-from llmservice_operator.observe.status.verdict import Fitness, Obstacle
+from llmservice_operator.observe.status.verdict import Finding, Obstacle
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.pick import Pick
 from llmservice_operator.planner.plan import Device, Fit, Plan
@@ -38,7 +38,7 @@ _NODES_UNREAD = ClusterGPUs()
 class FitAssessment:
     """What the plan says, and what follows from it."""
 
-    fitness: Fitness
+    fitness: Finding
     chosen: Chosen = NOTHING
     """What the revision is made with, or was."""
     plan: Json | None = None
@@ -78,7 +78,7 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment:
     """What the plan says, of a revision that is recorded or of one that would be made now."""
     service, recorded = selection.service, selection.match.chosen
     if not is_assessed(service):
-        ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, Reason.POLICY_IGNORE.summary)
+        ignored = Finding(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, Reason.POLICY_IGNORE.summary)
         return FitAssessment(ignored, recorded or NOTHING)
     facts = inputs.facts
     if facts.sibling_key is not None:  # no sibling was asked
@@ -98,7 +98,7 @@ def _waiting(inputs: Inputs, service: LLMService, facts: ModelFacts) -> FitAsses
     live = inputs.observed.deployment
     serving = live.revision if live is not None else None
     return FitAssessment(
-        Fitness(ConditionStatus.UNKNOWN, Reason.INSPECTING_MODEL, facts.why_not),
+        Finding(ConditionStatus.UNKNOWN, Reason.INSPECTING_MODEL, facts.why_not),
         plan=plan_of(serving, service.status) if serving is not None else None,
         model=_other_model(service) if serving is not None else None,
         hold=Obstacle(Reason.INSPECTING_MODEL, facts.why_not, is_final=False),
@@ -209,5 +209,5 @@ def _length(service: LLMService, plan: Plan) -> int | None:
     return plan.max_model_len or None if is_open else None
 
 
-def _unknown(message: str) -> Fitness:
-    return Fitness(ConditionStatus.UNKNOWN, Reason.FACTS_MISSING, message)
+def _unknown(message: str) -> Finding:
+    return Finding(ConditionStatus.UNKNOWN, Reason.FACTS_MISSING, message)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import orjson
+from llmservice_runtime.bounded_json import clean
 
 from llmservice_operator.api.constants import (
     ADAPTERS_ANNOTATION,
@@ -116,8 +117,57 @@ class ServiceFacts(ChildFacts):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class KedaCondition:
+    """A condition that KEDA wrote about a ScaledObject; all texts are bounded."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledObjectFacts(ChildFacts):
+    kind: ClassVar[str] = "ScaledObject"
+    conditions: Mapping[str, KedaCondition]
+    """By type, of KEDA_CONDITIONS; those that KEDA has not written are absent. Whoever may write its status may write
+    anything."""
+
+    @classmethod
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        return cls(**_common(obj, cls.content, known), conditions=_keda_conditions(obj.get("status")))
+
+
+KEDA_CONDITIONS = ("Ready", "Fallback", "HPAActive", "Paused")
+_MOST_CONDITIONS = 32
+_LONGEST_WORD, _LONGEST_TEXT = 64, 512
+
+
+def _keda_conditions(status: object) -> Mapping[str, KedaCondition]:
+    """The last of each type; what is no condition is left out."""
+    given = status.get("conditions") if isinstance(status, Mapping) else None
+    found = {}
+    for each in given[:_MOST_CONDITIONS] if isinstance(given, list | tuple) else ():
+        if isinstance(each, Mapping) and each.get("type") in KEDA_CONDITIONS:
+            words = [_text(each.get(name), _LONGEST_WORD) for name in ("status", "reason")]
+            message = normalize.replica_failure(_text(each.get("message"), _LONGEST_TEXT))
+            found[str(each["type"])] = KedaCondition(*words, message)
+    return found
+
+
+def _text(value: object, most: int) -> str:
+    return clean(value[:most]) if isinstance(value, str) else ""
+
+
+_OF_KIND: Mapping[str, type[ChildFacts]] = {ScaledObjectFacts.kind: ScaledObjectFacts}
+
+
 def facts_of(kind: str) -> type[ChildFacts]:
-    """The projection of a kind that has what is common to all children and nothing else."""
+    """The projection of a kind of `api/child_kinds.py`: by default what is common to all children, nothing else."""
+    return _OF_KIND.get(kind) or _plain(kind)
+
+
+def _plain(kind: str) -> type[ChildFacts]:
     return type(f"{kind}Facts", (ChildFacts,), {"__slots__": (), "kind": kind})
 
 

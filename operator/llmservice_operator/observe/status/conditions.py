@@ -51,6 +51,9 @@ def _drafts(verdict: Verdict, progress: Progress, failure: StatusFailure | None,
     if verdict.fitness is not None:
         yield _Draft(ConditionType.FITS, verdict.fitness.status, verdict.fitness.reason, verdict.fitness.message)
     yield _available(progress)
+    if verdict.autoscaled is not None:
+        scaled = verdict.autoscaled
+        yield _Draft(ConditionType.AUTOSCALED, scaled.status, scaled.reason, scaled.message)
     ready = _ready(verdict, progress, failure)
     if ready.status:
         ready = replace(ready, message=ready.message + unserved)

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.status.verdict import Fitness
+from llmservice_operator.observe.status.verdict import Finding
 from llmservice_operator.planner.plan import NOT_READ, Fit, Line, Plan, Remedy
 
 Json = Mapping[str, Any]
@@ -59,7 +59,7 @@ def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
     )
 
 
-def fitness(plan: Json) -> Fitness:
+def fitness(plan: Json) -> Finding:
     """The Fits condition that a status.plan calls for."""
     status, reason = _VERDICTS[plan["verdict"]]
     if reason is Reason.FACTS_MISSING and plan.get("missing") == [NOT_READ]:
@@ -67,7 +67,7 @@ def fitness(plan: Json) -> Fitness:
     parts = [plan["reason"]]
     if reason in (Reason.TIGHT, Reason.DOES_NOT_FIT) and plan.get("remedies"):
         parts.append(_would_do(plan["remedies"]))
-    return Fitness(status, reason, " ".join(filter(None, parts)))
+    return Finding(status, reason, " ".join(filter(None, parts)))
 
 
 def _reason(plan: Plan) -> str:

@@ -20,6 +20,7 @@ from llmservice_operator.observe.reports import adapters_of, measured_of, progre
 from llmservice_operator.observe.rollout.progress import PATIENCE, Progress, progress
 from llmservice_operator.observe.rollout.status_rollout import rollout_of
 from llmservice_operator.observe.status.conditions import conditions
+from llmservice_operator.observe.status.effective_scaling import effective_scaling
 from llmservice_operator.observe.status.verdict import Subject, Verdict
 from llmservice_operator.planner.room import Room
 
@@ -73,8 +74,6 @@ def status_of(
     }
     if verdict.endpoint:
         status["endpoint"] = _endpoint(verdict, adapters)
-    if verdict.effective:
-        status["effective"] = dict(verdict.effective)
     if verdict.revision:
         status["rollout"] = rollout_of(
             verdict.rolling,
@@ -96,6 +95,8 @@ def status_of(
         status["plan"] = dict(verdict.plan)
     if measured := measured_of(pods, reports, verdict.revision, previous):
         status["measured"] = measured
+    if verdict.effective:
+        status["effective"] = _effective(verdict, measured or {})
     if adapters:
         status["adapters"] = adapters
     return status
@@ -116,7 +117,7 @@ def is_stored(status: Json, previous: Json) -> bool:
         return False
     stored = {c.get("type"): c for c in previous.get("conditions") or ()}
     types = {c["type"] for c in status["conditions"]}
-    passing = {"Fits", "Reconciling", "Stalled"} - types
+    passing = {"Fits", "Autoscaled", "Reconciling", "Stalled"} - types
     return not passing & set(stored) and all(stored.get(c["type"]) == c for c in status["conditions"])
 
 
@@ -160,6 +161,14 @@ def _previous_failure(subject: Subject, verdict: Verdict) -> Json | None:
     """The stored failure of this revision; None for a new one."""
     rollout, failure = subject.previous.get("rollout") or {}, subject.previous.get("failure")
     return failure if rollout.get("revision") == verdict.revision and not is_refusal(failure) else None
+
+
+def _effective(verdict: Verdict, measured: Json) -> dict[str, Any]:
+    """With what scaling aims at, which depends on what vLLM measured."""
+    effective = {name: section for name, section in verdict.effective.items() if name != "scaling"}
+    if verdict.autoscaling is None:
+        return effective
+    return effective | {"scaling": effective_scaling(verdict.autoscaling, effective, measured, verdict.plan or {})}
 
 
 def _endpoint(verdict: Verdict, adapters: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from llmservice_operator.api.autoscaling import Autoscaling
 from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
@@ -45,8 +46,8 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitness:
-    """The condition Fits."""
+class Finding:
+    """A condition that does not depend on pods: Fits, Autoscaled."""
 
     status: ConditionStatus
     reason: Reason
@@ -70,12 +71,16 @@ class Verdict:
     gpus: int = 0
     endpoint: Json = field(default_factory=lambda: _EMPTY)
     effective: Json = field(default_factory=lambda: _EMPTY)
-    fitness: Fitness | None = None
+    fitness: Finding | None = None
     """None: the spec is not accepted, and there is no condition Fits."""
     plan: Json | None = None
     model: Json | None = None
     """What was read of the model."""
     adapters: tuple[str, ...] = ()
     """Names of the adapters that are to be served."""
+    autoscaling: Autoscaling | None = None
+    """Of the spec; None: it does not ask for autoscaling, or cannot be parsed."""
+    autoscaled: Finding | None = None
+    """None: there is no condition Autoscaled."""
     adapters_digest: str | None = None
     """Of their list, as pods report it; None while LoRA is off."""

@@ -1,0 +1,95 @@
+"""The condition Autoscaled: whether replicas follow the load, and what to do where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from llmservice_operator.api.conditions import ConditionStatus
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import scaled_object
+from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.ownership import Ownership, ownership
+from llmservice_operator.observe.failures import normalize
+from llmservice_operator.observe.observed import Observed, Refusal
+from llmservice_operator.observe.projections.children import KedaCondition, ScaledObjectFacts
+from llmservice_operator.observe.status.verdict import Finding
+
+KIND = ScaledObjectFacts.kind
+MANAGED_ALREADY = "already managed by"
+"""In each refusal of KEDA's admission webhook that is about another autoscaler."""
+SEVERAL_SELECT = "AmbiguousSelector"
+"""An HPA's reason where another one scales the same pods."""
+_TRUE, _FALSE = "True", "False"
+
+
+def autoscaled(inputs: Inputs) -> Finding | None:
+    """None where the spec does not ask for autoscaling, or cannot be parsed."""
+    service = inputs.service
+    if service is None or service.spec.scaling.autoscaling is None:
+        return None
+    return next(_findings(service, inputs))
+
+
+def _findings(service: LLMService, inputs: Inputs) -> Iterator[Finding]:
+    """What is wrong, from the installation down to KEDA's own work; that nothing is at last."""
+    why = scaled_object.why_none(service, inputs.settings)
+    if why is Reason.REPLICAS_STATED:
+        yield _no(why, f"{why.summary} It is stated by: {service.replicas_stated_by}.")
+    elif why is Reason.SCALED_TO_ZERO:
+        yield _no(why, f"{why.summary} Autoscaling goes on once it is 1 or more.")
+    elif why is not None:
+        yield _no(why, why.summary)
+    yield from _of_object(service, inputs.observed)
+    yield Finding(ConditionStatus.TRUE, Reason.AUTOSCALING, Reason.AUTOSCALING.summary)
+
+
+def _of_object(service: LLMService, observed: Observed) -> Iterator[Finding]:
+    if KIND in observed.hidden:
+        yield _no(Reason.KEDA_MISSING, Reason.KEDA_MISSING.summary)
+    refusal = observed.refused.get((KIND, service.name))
+    if refusal is not None:
+        yield _refused(service, refusal)
+    live = observed.child(KIND, service.name)
+    if not isinstance(live, ScaledObjectFacts):
+        yield Finding(ConditionStatus.UNKNOWN, Reason.PROGRESSING, f"{KIND} {service.name} is yet to be made.")
+        return
+    whose = ownership(live, service)
+    if whose is Ownership.FOREIGN:
+        text = f"{KIND} {service.name} exists already and is not this service's."
+        yield _no(Reason.AUTOSCALER_CONFLICT, f"{Reason.AUTOSCALER_CONFLICT.summary} {text}")
+    if whose is Ownership.LEAVING:
+        text = f"An earlier {KIND} {service.name} is being deleted, for which KEDA's operator has to run."
+        yield Finding(ConditionStatus.UNKNOWN, Reason.KEDA_MISSING, text)
+    yield from _of_keda(live.conditions)
+
+
+def _of_keda(conditions: Mapping[str, KedaCondition]) -> Iterator[Finding]:
+    """What KEDA says of a ScaledObject of ours."""
+    none = KedaCondition("", "", "")
+    ready, fallback, hpa, paused = (conditions.get(each, none) for each in ("Ready", "Fallback", "HPAActive", "Paused"))
+    conflict, unavailable = Reason.AUTOSCALER_CONFLICT, Reason.SCALER_UNAVAILABLE
+    if paused.status == _TRUE:
+        yield _no(conflict, f"{conflict.summary} An annotation autoscaling.keda.sh/paused stands on the {KIND}.")
+    if hpa.status == _FALSE and hpa.reason == SEVERAL_SELECT:
+        yield _no(conflict, f"{conflict.summary} Another HorizontalPodAutoscaler selects the same pods.")
+    if ready.status == _FALSE:
+        yield _no(unavailable, f"{unavailable.summary} KEDA says ({ready.reason}): {ready.message}")
+    if fallback.status == _TRUE:
+        yield _no(unavailable, f"{unavailable.summary} KEDA uses the fallback of the {KIND}.")
+    if hpa.status == _FALSE:
+        yield _no(unavailable, f"{unavailable.summary} Its HorizontalPodAutoscaler does not scale: {hpa.reason}.")
+    if ready.status != _TRUE:
+        text = f"KEDA has not taken the {KIND} up yet. If this stays, see that KEDA's operator runs."
+        yield Finding(ConditionStatus.UNKNOWN, Reason.KEDA_MISSING, text)
+
+
+def _refused(service: LLMService, refusal: Refusal) -> Finding:
+    said = normalize.replica_failure(refusal.message)
+    is_conflict = MANAGED_ALREADY in refusal.message or refusal.code == 409
+    reason = Reason.AUTOSCALER_CONFLICT if is_conflict else Reason.KEDA_MISSING
+    return _no(reason, f"{KIND} {service.name} cannot be applied: {said}")
+
+
+def _no(reason: Reason, message: str) -> Finding:
+    return Finding(ConditionStatus.FALSE, reason, f"{message.rstrip('.')}. {reason.remedy}")

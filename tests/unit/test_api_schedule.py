@@ -1,0 +1,75 @@
+"""Cron expressions and time zones of spec.scaling.autoscaling.schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.schedule import is_cron, is_time_zone
+from llmservice_operator.api.service import LLMService
+
+from tests.unit.decide_world import World, an_llmservice, spec
+
+
+def service(*schedule: dict[str, Any]) -> dict[str, Any]:
+    day = {"start": "0 8 * * *", "end": "0 20 * * *"}
+    return an_llmservice(
+        spec(scaling={"autoscaling": {"maxReplicas": 2, "schedule": [day | each for each in schedule]}})
+    )
+
+
+@pytest.mark.parametrize("cron", ["0 8 * * *", "*/15 0-6,22 1 JAN-MAR SUN", "0 0 L * *", "0 0 LW * *", "0 0 * * 5#2"])
+def test_a_cron_expression(cron: str) -> None:
+    LLMService.from_object(service({"start": cron}))
+
+
+BAD = ["60 8 * * *", "0 24 * * *", "0 8 32 * *", "0 8 * 13 *", "0 8 * * 8", "8am * * * *", "0 8 30 2 *", "5-1 8 * * *"]
+
+
+@pytest.mark.parametrize("cron", BAD)
+def test_what_is_no_cron_expression_is_refused_with_its_field(cron: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        LLMService.from_object(service({}, {"end": cron}))
+    (problem,) = refused.value.problems
+    assert problem.field == "spec.scaling.autoscaling.schedule[1].end"
+    assert cron in problem.message
+    assert "five fields" in problem.remedy
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"])
+def test_a_time_zone(zone: str) -> None:
+    LLMService.from_object(service({"timeZone": zone}))
+
+
+@pytest.mark.parametrize("zone", ["Europe/Bonn", "Europe", "CEST", "../etc/passwd", "/etc/localtime", "a" * 64])
+def test_what_is_no_time_zone_is_refused_with_its_field(zone: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        LLMService.from_object(service({"timeZone": zone}))
+    assert [problem.field for problem in refused.value.problems] == ["spec.scaling.autoscaling.schedule[0].timeZone"]
+
+
+def test_the_status_says_so_and_what_serves_goes_on() -> None:
+    world = World(an_llmservice(spec(scaling={"replicas": 1, "autoscaling": {"maxReplicas": 2}})))
+    world.serve()
+    world.edit(scaling=service({"start": "60 8 * * *"})["spec"]["scaling"] | {"replicas": 1})
+    world.settle()
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert "schedule[0].start" in world.message("Accepted")
+    assert world.condition("Available")[0] == "True"
+    assert world.deployment["spec"]["replicas"] == 1
+
+
+FIELDS = some.text("0123456789*/,-LW#JANSUN?²", min_size=1, max_size=12)
+
+
+@given(some.one_of(some.lists(FIELDS, min_size=5, max_size=5).map(" ".join), some.text(max_size=40)))
+def test_any_text_is_a_cron_expression_or_is_none(text: str) -> None:
+    is_cron(text)
+
+
+@given(some.text(max_size=64))
+def test_any_text_is_a_time_zone_or_is_none(text: str) -> None:
+    is_time_zone(text)

@@ -23,9 +23,9 @@ from localcluster.network import NODE
 from localcluster.paths import ClusterPaths, cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
+from localcluster.scaler import KEDA_NAMESPACE as NAMESPACE
 
 MODULE = "github.com/kedacore/keda/v2"
-NAMESPACE = "keda"
 OPERATOR = "keda-operator"
 METRICS_SERVER = "keda-metrics-apiserver"
 WEBHOOKS = "keda-admission"

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from localcluster import install, keda
 from localcluster.install import local_target
 from localcluster.progress import Progress
+from localcluster.scaler import KEDA_NAMESPACE
 from tests.support.cluster import JSON, Cluster, condition, eventually
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE
 
@@ -52,7 +53,7 @@ def without_scaler(cluster: Cluster) -> Iterator[None]:
 @contextmanager
 def without_keda(cluster: Cluster) -> Iterator[None]:
     """KEDA is installed and none of it runs."""
-    with without_pods(cluster, keda.NAMESPACE, *keda.DEPLOYMENTS):
+    with without_pods(cluster, KEDA_NAMESPACE, *keda.DEPLOYMENTS):
         yield
 
 

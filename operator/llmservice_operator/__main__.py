@@ -40,6 +40,7 @@ from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.pod_events import PodEventReader
+from llmservice_operator.kube.requests_reader import RequestsReader
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.shards import Shards
 from llmservice_operator.kube.state_reader import StateReader
@@ -63,7 +64,9 @@ are Ready went into looking at what lives as long as its service; this many are 
 class Operator:
     """One process: watches everything always, acts on the shards that it holds."""
 
-    def __init__(self, opts: Options, transport: Transport, reader: StateReader, metrics: Metrics) -> None:
+    def __init__(
+        self, opts: Options, transport: Transport, reader: StateReader, requests: RequestsReader, metrics: Metrics
+    ) -> None:
         self._options = opts
         self._transport = transport
         self._metrics = metrics
@@ -93,6 +96,7 @@ class Operator:
             errors=self._errors,
             in_work=self._in_work,
             pod_events=PodEventReader(kube),
+            read_requests=requests.read,
             settings=opts.services,
             metrics=metrics,
             now=lambda: datetime.datetime.now(datetime.UTC),
@@ -312,8 +316,12 @@ async def serve(opts: Options) -> int:
     """The whole life of the process."""
     metrics = Metrics()
     found = await kube_credentials.load(kubeconfig=opts.kubeconfig, context=opts.context)
-    async with Transport(found, observer=metrics.observe_request) as transport, StateReader() as reader:
-        operator = Operator(opts, transport, reader, metrics)
+    async with (
+        Transport(found, observer=metrics.observe_request) as transport,
+        StateReader() as reader,
+        RequestsReader() as requests,
+    ):
+        operator = Operator(opts, transport, reader, requests, metrics)
         where = ", ".join(opts.namespaces) or "all namespaces"
         logger.info("starting as %s, watching %s at %s", opts.identity, where, found.server)
         return await operator.run()

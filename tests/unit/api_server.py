@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 from llmservice_operator.control.watch.kinds import WATCHED
-from llmservice_operator.kube.client import APPLY
+from llmservice_operator.kube.client import APPLY, MERGE_PATCH
 from llmservice_operator.kube.credentials import Credentials, Issued, Token
 from llmservice_operator.kube.errors import AlreadyExists, ApiError, Conflict, FieldConflict, KubeError, NotFound
 from llmservice_operator.kube.nodes import NODE
@@ -174,6 +174,10 @@ class ApiServer:
             return self._stored(body)
         if verb == "delete":
             return self._delete(live, body["preconditions"]["uid"])
+        if type_ == MERGE_PATCH:
+            if body["metadata"].get("uid", live["metadata"]["uid"]) != live["metadata"]["uid"]:
+                raise Conflict("uid mismatch", code=409)
+            return self._stored(merged(live, body))
         return self._stored(patched(live, body))
 
     def _called(self, call: str) -> None:
@@ -311,6 +315,15 @@ def collection(path: str) -> str:
     """The path of its kind's list over all namespaces."""
     before, _, rest = path.partition("/namespaces/")
     return f"{before}/{rest.split('/')[1]}" if rest else path
+
+
+def merged(live: Json, patch: Json) -> Json:
+    """The object after a JSON merge patch."""
+    found = {key: value for key, value in live.items() if patch.get(key, value) is not None}
+    for key, value in patch.items():
+        if value is not None:
+            found[key] = merged(found.get(key) or {}, value) if isinstance(value, dict) else value
+    return found
 
 
 def patched(live: Json, operations: list[Json]) -> Json:

@@ -107,6 +107,8 @@ class World:
     """What Events say of pods, by name."""
     event_reads: int = 0
     room_reads: int = 0
+    in_flight: dict[str, int] = field(default_factory=dict)
+    """Requests in flight of the pods that answer."""
     turn: Turn = GRANTED
     """Whether an update that is asked for may begin."""
     begun: tuple[str, str] | None = None
@@ -166,6 +168,10 @@ class World:
                 read["reading"] = Reading(needed.reading, reading.read(needed.reading))
             if needed.turn:
                 read["turn"] = self.turn
+            if needed.in_flight:
+                read["in_flight"] = {
+                    name: self.in_flight[name] for name, _ in needed.in_flight if name in self.in_flight
+                }
             if needed.sibling_model is not None:
                 assert self.sibling_model is not None, "the test does not say what siblings know"
                 read["sibling_model"] = (
@@ -176,9 +182,9 @@ class World:
             inputs = replace(inputs, **parts_read)
         return inputs
 
-    def decide(self, observed: Observed | None = None) -> Decision:
-        """`observed` is `self.observed()`, where that is at hand."""
-        return decide(self.inputs(observed))
+    def decide(self, observed: Observed | None = None, **parts: Any) -> Decision:
+        """`observed` is `self.observed()`, where that is at hand; `parts` as for `inputs`."""
+        return decide(self.inputs(observed, **parts))
 
     def step(self) -> Decision:
         """Decide once and carry it out."""

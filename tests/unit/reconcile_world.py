@@ -19,6 +19,7 @@ from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
+from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.planner.model import reading
 from llmservice_runtime.contract import Phase, State
@@ -106,6 +107,8 @@ class World:
         self.now = 1000.0
         self.deciding = Deciding()
         self.changed: list[Key] = []
+        self.in_flight: dict[str, int] = {}
+        """Requests of the pod at an address; others do not answer."""
         metrics, clock = Metrics(), lambda: self.now
         errors = InternalErrors(
             count=lambda part: metrics.internal_errors.labels(part).inc(),
@@ -125,6 +128,7 @@ class World:
             nodes=Nodes(self.kube, clock=clock),
             configs=Configs(),
             pod_events=PodEventReader(self.kube, clock=clock),
+            read_requests=self.requests,
             decide=lambda inputs: complete(self.deciding(inputs), inputs),
             now=lambda: datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
             identity="me",
@@ -132,6 +136,12 @@ class World:
         )
         for obj in objects if cached else ():
             self.see(obj)
+
+    async def requests(self, address: str) -> int:
+        """In flight in a pod."""
+        if address not in self.in_flight:
+            raise Unreadable("it does not answer")
+        return self.in_flight[address]
 
     async def read(self, address: str) -> State:
         """What a pod reports."""

@@ -11,6 +11,7 @@ import aiohttp
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.kube.credentials import Credentials, Token
+from llmservice_operator.kube.requests_reader import RequestsReader
 from llmservice_operator.kube.resources import LEASE, LLMSERVICE
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
@@ -100,7 +101,7 @@ async def running(
         transport = await stack.enter_async_context(Transport(credentials))
         reader = await stack.enter_async_context(StateReader())
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        operator = Operator(options, transport, reader, Metrics())
+        operator = Operator(options, transport, reader, RequestsReader(), Metrics())
         life = asyncio.create_task(operator.run())
         try:
             yield Running(api, operator, session, options)

@@ -84,7 +84,7 @@ def test_the_scaled_object_scales_the_llmservice_by_the_scaler_and_never_down_wi
     }
 
 
-BOUNDS = {
+BOUNDS: dict[str, tuple[Json, tuple[int, int]]] = {
     "no schedule": ({}, (1, 4)),
     "lower at night": ({"minReplicas": 3, "schedule": [{"minReplicas": 1}]}, (1, 4)),
     "higher by day": ({"schedule": [{"minReplicas": 2, "maxReplicas": 9}, {"maxReplicas": 6}]}, (1, 9)),
@@ -233,9 +233,9 @@ def test_one_that_is_being_deleted_is_waited_for() -> None:
 
 
 def test_without_the_settings_nothing_is_made_and_the_condition_says_what_to_install() -> None:
-    for name in ("scaler_address", "scaler_authentication"):
+    for settings in (replace(SCALING, scaler_address=None), replace(SCALING, scaler_authentication=None)):
         world = autoscaled(READY)
-        world.settings = replace(SCALING, **{name: None})
+        world.settings = settings
         world.settle()
         assert OBJECT not in world.children
         assert world.condition("Autoscaled") == ("False", "AutoscalingDisabled")
@@ -281,8 +281,8 @@ def test_what_keda_adds_is_no_drift() -> None:
     metadata = world.children[OBJECT]["metadata"]
     metadata["finalizers"] = ["finalizer.keda.sh"]
     metadata["labels"]["scaledobject.keda.sh/name"] = "x"
-    added = {"f:metadata": {"f:finalizers": {}, "f:labels": {"f:scaledobject.keda.sh/name": {}}}}
-    spec_of_ours = {"f:spec": {name: {} for name in ("f:advanced", "f:triggers")}}
+    added: Json = {"f:metadata": {"f:finalizers": {}, "f:labels": {"f:scaledobject.keda.sh/name": {}}}}
+    spec_of_ours: Json = {"f:spec": {name: {} for name in ("f:advanced", "f:triggers")}}
     metadata["managedFields"] = [
         {"manager": "llmservice-operator", "operation": "Apply", "fieldsV1": spec_of_ours},
         {"manager": "keda", "operation": "Update", "fieldsV1": added},

@@ -10,6 +10,7 @@ from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.watch.kinds import PARENT, WATCHED
 from llmservice_operator.control.watch.sync_state import WATCH
 from llmservice_operator.kube.partition import shard_of
+from llmservice_operator.kube.requests_reader import RequestsReader
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.options import Options
 
@@ -25,7 +26,9 @@ STATUS = {"conditions": [{"type": "Ready", "reason": "Starting"}]}
 @pytest.fixture
 async def operator() -> Operator:
     """It works on the first of two shards, and has reconciled everything there."""
-    made = Operator(Options(shards=2, identity="me"), Connection(ApiServer()), StateReader(), Metrics())
+    made = Operator(
+        Options(shards=2, identity="me"), Connection(ApiServer()), StateReader(), RequestsReader(), Metrics()
+    )
     for key in KEYS:
         made._ctx.cache.update(PARENT, parent(namespace=key.namespace, uid=str(key)))
     made._life.reach(Stage.ACTING)
@@ -65,7 +68,9 @@ async def test_all_services_of_a_gained_shard_are_queued_and_no_others(operator:
 
 
 async def test_each_scrape_shows_how_many_services_wait() -> None:
-    operator = Operator(Options(leader_elect=False), Connection(ApiServer()), StateReader(), Metrics())
+    operator = Operator(
+        Options(leader_elect=False), Connection(ApiServer()), StateReader(), RequestsReader(), Metrics()
+    )
     operator._ctx.queue.add(KEYS[0])
     operator._ctx.queue.add_after(KEYS[1], 60)
     text = operator._exposition().decode().splitlines()

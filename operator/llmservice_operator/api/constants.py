@@ -39,6 +39,8 @@ the list by it. Not on the Deployment, whose generation counts annotations: it w
 its ReplicaSet would be written too."""
 STRATEGY_ANNOTATION: Final = f"{GROUP}/rollout-strategy"
 """On the Deployment: what Auto was found to be when its template was applied, where that is not the usual strategy."""
+DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
+"""On a pod, Kubernetes' own: a ReplicaSet ends those with the lowest first."""
 SPLIT_ANNOTATION: Final = f"{GROUP}/shards"
 """On a Lease: over how many shards the work is split; absent: one."""
 WANTED_ANNOTATION: Final = f"{GROUP}/wanted-by"

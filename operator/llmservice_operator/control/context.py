@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmservice_operator.api.service import Key
@@ -128,6 +128,8 @@ class Context:
     state_poller: StatePoller
     nodes: Nodes
     pod_events: PodEventReader
+    read_requests: Callable[[str], Awaitable[int]]
+    """Requests in flight of the pod at an IP address; raises Unreadable."""
     now: Callable[[], datetime.datetime]
     identity: str
     """Of this process, as in the Lease."""

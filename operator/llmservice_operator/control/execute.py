@@ -7,6 +7,7 @@ from typing import Any
 
 from llmservice_operator.api.constants import MANAGER
 from llmservice_operator.control.context import Context, Memory
+from llmservice_operator.control.deletion_costs import write_deletion_costs
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.decide.adoption import handed_over
 from llmservice_operator.decide.decision import Adopt, Apply, Decision, Prune
@@ -35,12 +36,13 @@ class Changed(KubeError):
 
 
 async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
-    """Adoptions first, then applies in their order, then prunes.
+    """Adoptions first, then costs of deletion, applies in their order, and prunes.
 
     False: an apply was refused, which ends the round and is remembered.
     """
     for adopt in decision.adopt:
         await _adopt(adopt, parent, ctx, log)
+    await write_deletion_costs(decision.deletion_costs, parent, ctx, log)
     for apply in decision.apply:
         carry = _apply_unread if apply.is_unread else _apply
         if not await carry(apply, parent, ctx, memory, log):

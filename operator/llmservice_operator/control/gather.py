@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,7 @@ from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import NodeRoom, Requirements
 from llmservice_operator.kube.errors import Gone, ServerError, TooMany, Unreachable
+from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.model.reading import Reading
@@ -23,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 PASSING = (Gone, ServerError, TooMany, Unreachable)
 """Errors of an overloaded API server; the next request may succeed."""
+READERS = 64
+"""Pods of one service that are asked at once."""
+READING_SECONDS = 4.0
+"""Longest delay of a scale-down by reading how busy its pods are."""
 NOT_READ = Room(unknown="the nodes could not be listed just now", may_be_known_soon=True)
 
 
@@ -71,7 +77,30 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
         read["room"] = await room(needed.room, key, ctx)
     if needed.pod_events:
         read["pod_events"] = Part(await pod_events(needed.pod_events, key, ctx), "Events of pods")
+    if needed.in_flight:
+        read["in_flight"] = Part(await in_flight(needed.in_flight, key, ctx), "metrics of pods")
     return replace(inputs, **read)
+
+
+async def in_flight(pods: tuple[tuple[str, str], ...], key: Key, ctx: Context) -> Mapping[str, int]:
+    """By the pod's name, READERS at once and READING_SECONDS in all; pods that do not answer in time are left out."""
+    found: dict[str, int] = {}
+    slots = asyncio.Semaphore(READERS)
+
+    async def read(name: str, address: str) -> None:
+        async with slots:
+            try:
+                found[name] = await ctx.read_requests(address)
+            except Unreadable as unreadable:
+                logger.info("requests of pod %s of %s are not known: %s", name, key, unreadable)
+
+    try:
+        async with asyncio.timeout(READING_SECONDS), asyncio.TaskGroup() as group:
+            for pod in pods:
+                group.create_task(read(*pod))
+    except TimeoutError:
+        logger.info("the requests of %d of %d pods of %s were read in time", len(found), len(pods), key)
+    return found
 
 
 async def room(needed: NodeRoom, key: Key, ctx: Context) -> Part[Room]:

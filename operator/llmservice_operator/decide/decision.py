@@ -68,6 +68,15 @@ class Adopt:
     """The uid of the LLMService that is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeletionCost:
+    """Set DELETION_COST_ANNOTATION of this very pod; a failure to do so stops nothing."""
+
+    pod: str
+    uid: str
+    cost: int
+
+
 class Update(Enum):
     """Where a service stands with an update that was asked for."""
 
@@ -105,6 +114,8 @@ class Decision:
     """Manifests of all children that the service is to have, in the order in which they are applied."""
     restart: Restart | None = None
     adopt: tuple[Adopt, ...] = ()
+    deletion_costs: tuple[DeletionCost, ...] = ()
+    """Written before anything is applied, and only with an apply of the Deployment."""
     apply: tuple[Apply, ...] = ()
     prune: tuple[Prune, ...] = ()
     status: Json | None = None

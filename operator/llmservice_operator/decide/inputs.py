@@ -63,6 +63,9 @@ class Inputs:
     pod_events: Part[PodEvents] | None = None
     """What Events say of pods that do not start."""
 
+    in_flight: Part[Mapping[str, int]] | None = None
+    """Requests in flight of each ready pod that could be read, by its name."""
+
     @cached_property
     def selection(self) -> Selection | tuple[Problem, ...]:
         """Which revision is to run, or why none may. Only where there is a service."""

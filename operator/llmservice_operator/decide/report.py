@@ -13,9 +13,11 @@ from llmservice_operator.decide.autoscaling import autoscaled
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.events import events
 from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.scale_down import deletion_costs
 from llmservice_operator.decide.timing import REFRESH_SECONDS, soonest
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import event_query
+from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.reports import asks
 from llmservice_operator.observe.rollout.progress import PATIENCE
 from llmservice_operator.observe.rollout.status_rollout import stored_rolling
@@ -43,13 +45,22 @@ def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -
         event_query(observed.pods, observed.reports, verdict.revision, now).again,
     )
     asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
-    decision = Decision(asks=asked, is_unsettled=is_unsettled, **actions)
+    decision = with_deletion_costs(Decision(asks=asked, is_unsettled=is_unsettled, **actions), inputs)
     if is_unsettled and may_wait(subject, observed, verdict):
         patience = PATIENCE - observed.unsettled_for
         return replace(decision, requeue_after=min(patience, decision.requeue_after or patience))
     if is_stored(status, subject.previous):
         return decision
     return replace(decision, status=status, events=events(subject.previous, status))
+
+
+def with_deletion_costs(decision: Decision, inputs: Inputs) -> Decision:
+    """Where the Deployment is about to be made smaller, which pods are to go."""
+    service = inputs.service
+    if service is None or not any(apply.kind == DeploymentFacts.kind for apply in decision.apply):
+        return decision
+    in_flight = inputs.in_flight.value if inputs.in_flight is not None else {}
+    return replace(decision, deletion_costs=deletion_costs(service, inputs.observed, in_flight))
 
 
 def refuse(inputs: Inputs, subject: Subject, problems: tuple[Problem, ...], replicas: int) -> Decision:

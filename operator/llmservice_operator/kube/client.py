@@ -14,6 +14,7 @@ from .transport import REQUEST_TIMEOUT, Options, Transport
 
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
 METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 PAGE = 500
 
@@ -109,6 +110,15 @@ class KubeClient:
         path, params = resource.path(namespace, name), {"fieldManager": manager}
         return await self._write(
             "patch", resource, namespace, path, body=operations, params=params, content_type=JSON_PATCH
+        )
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, patch: Manifest, *, manager: str
+    ) -> dict[str, Any]:
+        """Change the fields that a patch names; with a uid in its metadata this very object's, else it fails."""
+        path, params = resource.path(namespace, name), {"fieldManager": manager}
+        return await self._write(
+            "patch", resource, namespace, path, body=patch, params=params, content_type=MERGE_PATCH
         )
 
     async def metadata_of(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:

@@ -104,6 +104,11 @@ class Metrics:
             "Questions to pods about their state: answered, silent, or invalid (no answer of a server).",
             ("result",),
         )
+        self.deletion_costs = self._counter(
+            "llmservice_deletion_costs",
+            "Pods that were marked before a scale-down, so that the least busy ones end: written, or failed.",
+            ("result",),
+        )
         self.rate_limited = self._counter(
             "llmservice_rate_limited",
             "What one service had too much of: Events that were dropped (event), status writes (status) and changes "

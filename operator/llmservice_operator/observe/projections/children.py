@@ -143,15 +143,15 @@ _MOST_CONDITIONS = 32
 _LONGEST_WORD, _LONGEST_TEXT = 64, 512
 
 
-def _keda_conditions(status: object) -> Mapping[str, KedaCondition]:
+def _keda_conditions(written: object) -> Mapping[str, KedaCondition]:
     """The last of each type; what is no condition is left out."""
-    given = status.get("conditions") if isinstance(status, Mapping) else None
+    given = written.get("conditions") if isinstance(written, Mapping) else None
     found = {}
     for each in given[:_MOST_CONDITIONS] if isinstance(given, list | tuple) else ():
         if isinstance(each, Mapping) and each.get("type") in KEDA_CONDITIONS:
-            words = [_text(each.get(name), _LONGEST_WORD) for name in ("status", "reason")]
+            status, reason = (_text(each.get(name), _LONGEST_WORD) for name in ("status", "reason"))
             message = normalize.replica_failure(_text(each.get("message"), _LONGEST_TEXT))
-            found[str(each["type"])] = KedaCondition(*words, message)
+            found[str(each["type"])] = KedaCondition(status, reason, message)
     return found
 
 

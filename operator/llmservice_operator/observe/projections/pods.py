@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -9,7 +10,7 @@ from typing import Any, Self
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import FETCH_CONTAINER, TERMINATION_LIMIT, DrainReport
 
-from llmservice_operator.api.constants import REVISION_LABEL, SERVICE_LABEL
+from llmservice_operator.api.constants import DELETION_COST_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.projections.children import controller_of, identity_of, is_deleting
 from llmservice_operator.planner.room import Amounts, requests_of
@@ -17,6 +18,7 @@ from llmservice_operator.planner.room import Amounts, requests_of
 Json = Mapping[str, Any]
 
 _MOST_CUT = 1_000_000
+_COST = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 _LONGEST = 4 * TERMINATION_LIMIT
 """Characters of a termination message that are kept: the kubelet writes fewer."""
 
@@ -92,6 +94,8 @@ class PodFacts:
     """When it last ceased to be ready; before `running_since` where this run never was."""
     ended_at: str
     """Of a pod that is over."""
+    deletion_cost: int = field(compare=False)
+    """Of DELETION_COST_ANNOTATION; 0 where it is absent or no number, as Kubernetes takes it."""
     cut: int
     """Streams that were ended because they outlived the drain timeout, as its supervisor reported at its end."""
 
@@ -133,6 +137,7 @@ class PodFacts:
             message=text_of(status.get("message")),
             node=node,
             asked=requests_of(spec) if node else {},
+            deletion_cost=_deletion_cost(metadata),
             is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
             is_setting_up=bool(node) and _is_setting_up(status),
             is_initializing=_is_initializing(spec, status),
@@ -143,6 +148,12 @@ class PodFacts:
             ended_at=_ended_at(status, conditions),
             cut=_cut(server),
         )
+
+
+def _deletion_cost(metadata: Json) -> int:
+    """A 32-bit integer, whoever wrote it."""
+    text = str((metadata.get("annotations") or {}).get(DELETION_COST_ANNOTATION, ""))
+    return int(text) if _COST.fullmatch(text) else 0
 
 
 def _is_lost(ready: Json, containers_ready: Json) -> bool:

@@ -71,11 +71,11 @@ def _by_demand(load: Load, demand: int | None) -> tuple[int, str]:
     found = demand if demand <= load.replicas else max(demand - pending, load.replicas)
     reason = f"{load.in_flight} requests in flight, {load.concurrency} for each"
     if found < demand:
-        reason += f"; {pending} replicas are not ready yet"
+        reason += f"; not ready yet: {pending}"
     if load.unread:
-        reason += f"; {load.unread} ready pods did not answer"
+        reason += f"; ready without an answer: {load.unread}"
     if found < load.replicas and (load.unread or load.starting):
-        return load.replicas, reason if load.unread else f"{reason}; {load.starting} pods are starting"
+        return load.replicas, reason if load.unread else f"{reason}; starting: {load.starting}"
     return found, reason
 
 

@@ -32,6 +32,7 @@ def load(replicas: int, in_flight: int, **changes: int | None) -> Load:
         (load(3, 45, ready=1), WIDE, 3, "45 requests in flight, 10 for each; not ready yet: 2"),
         (load(3, 75, ready=2), WIDE, 7, "75 requests in flight, 10 for each; not ready yet: 1"),
         # What starts is not scaled away, nor anything while it is not known what a pod has.
+        (load(3, 0, ready=0), WIDE, 3, "0 requests in flight, 10 for each"),
         (load(3, 5, ready=2, starting=1), WIDE, 3, "5 requests in flight, 10 for each; starting: 1"),
         (load(3, 5, ready=2), WIDE, 1, "5 requests in flight, 10 for each"),
         (load(3, 5, unread=1), WIDE, 3, "5 requests in flight, 10 for each; ready without an answer: 1"),
@@ -119,7 +120,7 @@ def loads(draw: st.DrawFn) -> Load:
 def test_always_within_the_bounds_and_never_down_without_knowledge(given_: Load, bounds: Bounds) -> None:
     found = desired(given_, bounds)
     assert bounds.fewest <= found.replicas <= bounds.most
-    if given_.starting or given_.unread or given_.concurrency is None:
+    if given_.starting or given_.unread or not given_.ready or given_.concurrency is None:
         assert found.replicas >= min(given_.replicas, bounds.most)
     if bounds.most < bounds.most_ever:
         assert found.metric <= bounds.most

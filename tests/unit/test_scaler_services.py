@@ -35,7 +35,7 @@ def started(restarts: int = 0, *, is_started: bool = False) -> dict[str, Any]:
     return {"containerStatuses": [server]}
 
 
-PENDING = {"phase": "Pending"}
+PENDING: dict[str, Any] = {"phase": "Pending"}
 FETCHING = [{"name": "fetch", "state": {"running": {}}, "restartCount": 0}]
 UNSCHEDULED = {**pod("a", ready=False, phase="Pending", containerStatuses=[]), "spec": {}}
 DELETED = pod("a")

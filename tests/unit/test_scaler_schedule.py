@@ -65,6 +65,8 @@ def test_the_most_ever_is_over_all_entries() -> None:
     [
         ({**OFFICE, "start": "61 8 * * *"}, "'61 8 * * *' is not a schedule"),
         ({**OFFICE, "end": "0 0 31 2 *"}, "'0 0 31 2 *' is not a schedule"),
+        ({**OFFICE, "end": "0 0 L-5 * *"}, "'0 0 L-5 * *' is not a schedule"),
+        ({**OFFICE, "end": "0 0 1-L * *"}, "'0 0 1-L * *' is not a schedule"),
         ({**OFFICE, "timeZone": "Mars/Olympus"}, "'Mars/Olympus' is not in"),
         ({**OFFICE, "timeZone": "Europe"}, "'Europe' is not in"),
         ({**OFFICE, "timeZone": "/etc/passwd"}, "'/etc/passwd' is not in"),
@@ -95,9 +97,10 @@ def test_daily_bounds_hold_by_the_local_clock(now: datetime, zone: str, start: i
 
 
 field = st.sampled_from(["*", "0", "1-5", "*/7", "29", "31", "L", "5#5", "99", "a", "1,2,3", "0-0", "5-1", "MON"])
+strange = st.text("0123456789*/-,#LW?²", min_size=1, max_size=6)
 
 
-@given(st.tuples(field, field, field, field, field), st.sampled_from(["UTC", "Europe/Berlin"]))
+@given(st.tuples(*[field | strange] * 5), st.sampled_from(["UTC", "Europe/Berlin"]))
 def test_any_five_fields_are_bounds_or_refused(fields: tuple[str, ...], zone: str) -> None:
     entry = {"start": " ".join(fields), "end": "0 0 * * *", "timeZone": zone, "minReplicas": 5}
     found = autoscaling(entry)

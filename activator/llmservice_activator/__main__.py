@@ -43,16 +43,16 @@ class Scaler:
         self._options = opts
         self._tls = MutualTls(opts.tls)
         self._metrics = Metrics()
-        self._services = Services(changed=self._changed, gone=self._gone)
-        self._watches = Watches(transport, opts.namespaces, self._services)
-        self._answers = Answers(self._services, LoadReader(read), observe=self._metrics.observe)
+        self.services = Services(changed=self._changed, gone=self._gone)
+        self._watches = Watches(transport, opts.namespaces, self.services)
+        self._answers = Answers(self.services, LoadReader(read), observe=self._metrics.observe)
         self._events = Events(
             KubeClient(transport, AlwaysOpen()).create_event,
             self._answers.latest,
             identity=opts.identity,
             dropped=self._metrics.events_dropped.inc,
         )
-        self._external = ExternalScaler(self._services, self._watches, self._answers, self._metrics.called)
+        self._external = ExternalScaler(self.services, self._watches, self._answers, self._metrics.called)
         self._stop = asyncio.Event()
         self.port = 0
         """Where KEDA is answered; 0 before."""
@@ -62,7 +62,7 @@ class Scaler:
         self._take_signals()
         health = HealthServer(
             alive=lambda: None,
-            ready=self._readiness,
+            ready=self.readiness,
             metrics=self.exposition,
             health_port=self._options.health_port,
             metrics_port=self._options.metrics_port,
@@ -124,14 +124,15 @@ class Scaler:
         self._answers.forget(key)
         self._metrics.forget(key)
 
-    def _readiness(self) -> Readiness:
+    def readiness(self) -> Readiness:
+        """What /readyz answers."""
         is_ready = self.is_ready()
         problems = ["stopping"] if self._stop.is_set() else self._watches.problems()
         return Readiness(is_ready, tuple(f"warning: {line}" for line in problems) if is_ready else tuple(problems))
 
     def exposition(self) -> bytes:
         """What /metrics answers."""
-        self._metrics.services.set(len(self._services))
+        self._metrics.services.set(len(self.services))
         return self._metrics.exposition()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -50,10 +49,10 @@ class MutualTls:
         self._configuration, self._loaded = _configuration(found), found
         return True
 
-    async def keep_fresh(self, interval: Callable[[], float] = lambda: LOOK_AGAIN) -> None:
+    async def keep_fresh(self) -> None:
         """Refresh it once a minute; never returns."""
         while True:
-            await asyncio.sleep(interval())
+            await asyncio.sleep(LOOK_AGAIN)
             try:
                 if await asyncio.to_thread(self.refresh):
                     logger.info("the scaler's certificate was renewed")

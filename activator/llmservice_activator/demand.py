@@ -52,8 +52,8 @@ class Desired:
 def desired(load: Load, bounds: Bounds) -> Desired:
     """The replicas for this load.
 
-    Replicas that are on their way count as capacity. Nothing is removed while a pod starts, or while it is not known
-    what a ready pod has; only the bounds win over both.
+    Replicas that are on their way count as capacity. Nothing is removed while a pod starts, while a ready pod
+    does not answer, or while none is ready; only the bounds win over that.
     """
     demand = None if load.concurrency is None else -(-load.in_flight // load.concurrency)
     found, reason = _by_demand(load, demand)
@@ -71,12 +71,14 @@ def _by_demand(load: Load, demand: int | None) -> tuple[int, str]:
     found = demand if demand <= load.replicas else max(demand - pending, load.replicas)
     reason = f"{load.in_flight} requests in flight, {load.concurrency} for each"
     if found < demand:
-        reason += f"; {pending} replicas are not ready yet"
+        reason += f"; not ready yet: {pending}"
     if load.unread:
-        reason += f"; {load.unread} ready pods did not answer"
-    if found < load.replicas and (load.unread or load.starting):
-        return load.replicas, reason if load.unread else f"{reason}; {load.starting} pods are starting"
-    return found, reason
+        reason += f"; ready without an answer: {load.unread}"
+    if load.starting:
+        reason += f"; starting: {load.starting}"
+    # With no replica ready there are no requests to count: clients are refused.
+    is_known = load.ready > 0 and load.unread == 0
+    return (found if is_known and not load.starting else max(found, load.replicas)), reason
 
 
 def _metric(replicas: int, load: Load, bounds: Bounds) -> int:

@@ -12,8 +12,8 @@ from llmservice_operator.api.autoscaling import Autoscaling, ScheduledBounds
 
 from llmservice_activator.demand import Bounds
 
-REMEMBERED = 16_384
-"""Entries whose state in the present minute is kept: 16 of each of 1,000 services."""
+REMEMBERED = 4096
+"""Entries whose state in a minute is kept; equal ones of several services are one."""
 
 
 class InvalidSchedule(Exception):

@@ -89,7 +89,9 @@ class Services:
         """Unknown where there is none that is autoscaled and valid."""
         found = self._services.get(key)
         if found is None:
-            raise Unknown(self._refused.get(key) or f"there is no LLMService {key}; delete this ScaledObject")
+            raise Unknown(
+                self._refused.get(key) or f"there is no LLMService {key} that can be read; delete this ScaledObject"
+            )
         return found
 
     def pods(self, key: Key) -> tuple[Pod, ...]:
@@ -102,11 +104,17 @@ class Services:
     # Called by the informers
 
     def updated(self, resource: Resource, obj: dict[str, Any]) -> None:
-        """An object as it is now."""
-        if resource is POD:
-            self._update_pod(obj)
-        else:
-            self._update_service(obj)
+        """An object as it is now. One that cannot be read is left out, which ends no watch."""
+        metadata = obj["metadata"]
+        where, name = metadata["namespace"], metadata["name"]
+        try:
+            if resource is POD:
+                self._update_pod(obj)
+            else:
+                self._update_service(obj)
+        except Exception:
+            logger.exception("%s %s/%s cannot be read", resource.kind, where, name)
+            self._remove(resource, where, name)
 
     def deleted(self, resource: Resource, obj: dict[str, Any]) -> None:
         """An object that is gone."""

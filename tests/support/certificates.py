@@ -29,7 +29,7 @@ class Authority:
         return (self.folder / "ca.crt").read_bytes()
 
     def issue(self, target: Path, *, verifies: Authority | None = None) -> Path:
-        """tls.crt and tls.key for localhost, server and client, and ca.crt (of `verifies`, else its own) in `target`."""
+        """Write tls.crt and tls.key for localhost, and ca.crt (of `verifies`, else its own) into `target`."""
         target.mkdir(parents=True, exist_ok=True)
         _openssl(target, "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", "new.key")
         _openssl(target, "req", "-new", "-key", "new.key", "-out", "new.csr", "-subj", f"/CN={target.name}")

@@ -27,6 +27,7 @@ _CODE_FOLDERS = (
     "runtime",
     "fetch",
     "cli",
+    "activator",
     "release",
     "localcluster",
     "benchmarks",

@@ -91,7 +91,8 @@ class Keda:
 
     async def call(self, method: str, raw: bytes, timeout: float = 10) -> bytes:
         """The answer to a call that is no stream."""
-        answer: bytes = await self.channel.unary_unary(f"/{externalscaler.SERVICE}/{method}")(raw, timeout=timeout)
+        unary: Any = self.channel.unary_unary(f"/{externalscaler.SERVICE}/{method}")
+        answer: bytes = await unary(raw, timeout=timeout)
         return answer
 
     async def replicas(self, name: str = "chat", namespace: str = "ns") -> float:
@@ -105,7 +106,8 @@ class Keda:
     def stream(self, name: str = "chat", namespace: str = "ns") -> Any:
         """StreamIsActive."""
         method = f"/{externalscaler.SERVICE}/StreamIsActive"
-        return self.channel.unary_stream(method)(request("StreamIsActive", name, namespace))
+        stream: Any = self.channel.unary_stream(method)
+        return stream(request("StreamIsActive", name, namespace))
 
 
 @dataclass

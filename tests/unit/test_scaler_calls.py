@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llmservice_activator import externalscaler
+from llmservice_operator.api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.unit.api_server import ApiServer
@@ -52,7 +54,12 @@ async def test_an_autoscaled_service_is_active_and_its_stream_stays_open(certifi
 
 
 REFUSED = [
-    ("no such service", request("GetMetrics", "other"), CODE.NOT_FOUND, "there is no LLMService ns/other"),
+    (
+        "no such service",
+        request("GetMetrics", "other"),
+        CODE.NOT_FOUND,
+        "there is no LLMService ns/other that can be read",
+    ),
     ("without autoscaling", request("GetMetrics", "fixed"), CODE.NOT_FOUND, "has no spec.scaling.autoscaling; set it"),
     ("being deleted", request("GetMetrics", "going"), CODE.NOT_FOUND, "is being deleted"),
     ("invalid bounds", request("GetMetrics", "wrong"), CODE.NOT_FOUND, "maxReplicas of LLMService ns/wrong is not"),
@@ -144,7 +151,10 @@ async def test_the_trigger_s_metadata_changes_nothing(certificates: Path) -> Non
         assert value.metricValueFloat == 2
 
 
-PARSERS = {"GetMetrics": externalscaler.metrics_request, "IsActive": externalscaler.scaled_object}
+PARSERS: dict[str, Callable[[bytes], Key]] = {
+    "GetMetrics": lambda raw: externalscaler.metrics_request(raw).key,
+    "IsActive": externalscaler.scaled_object,
+}
 
 
 @given(st.sampled_from(sorted(PARSERS)), st.binary(max_size=200), st.integers(0, 40), st.integers(0, 255))
@@ -155,11 +165,10 @@ def test_a_request_is_one_of_keda_s_or_invalid(method: str, noise: bytes, at: in
     changed[at % len(valid)] = byte
     for raw in (noise, valid + noise, bytes(changed)):
         try:
-            found = PARSERS[method](raw)
+            key = PARSERS[method](raw)
         except externalscaler.InvalidRequest as error:
             messages.append(str(error))
             continue
-        key = getattr(found, "key", found)
         assert 0 < len(key.namespace) <= 63
         assert 0 < len(key.name) <= 253
     assert all(len(message) < 200 for message in messages)

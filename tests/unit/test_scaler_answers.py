@@ -1,0 +1,144 @@
+"""From what a scaler knows and reads to its answer: what is not known scales nothing down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from llmservice_activator.answers import KEPT, Answers
+from llmservice_activator.load import LoadReader
+from llmservice_activator.metrics import Metrics
+from llmservice_activator.services import Services, Unknown
+from llmservice_operator.api.service import Key
+from llmservice_operator.kube.requests_reader import Unreadable
+from llmservice_operator.kube.resources import LLMSERVICE, POD
+
+from tests.unit.scaler_world import pod, service
+
+CHAT = Key("ns", "chat")
+MORNING = {"start": "0 8 * * *", "end": "0 9 * * *", "minReplicas": 4}
+
+
+class World:
+    """Services, pods and what these answer; time stands still."""
+
+    def __init__(self, *objects: dict[str, Any], answers: dict[str, int] | None = None) -> None:
+        self.time, self.wall = 100.0, datetime(2026, 11, 23, 12, tzinfo=UTC)
+        self.requests = answers or {}
+        self.before: Callable[[], Any] = lambda: None
+        self.reads = 0
+        self.metrics = Metrics()
+        self.services = Services(now=lambda: self.wall)
+        for obj in objects:
+            self.services.updated(POD if obj["kind"] == "Pod" else LLMSERVICE, obj)
+        reader = LoadReader(self.read)
+        self.answers = Answers(
+            self.services, reader, observe=self.metrics.observe, now=lambda: self.wall, clock=lambda: self.time
+        )
+
+    async def read(self, address: str) -> int:
+        self.reads += 1
+        self.before()
+        await asyncio.sleep(0)
+        if address not in self.requests:
+            raise Unreadable("no answer")
+        return self.requests[address]
+
+    async def replicas(self) -> int:
+        return (await self.answers.get(CHAT)).desired.replicas
+
+    def series(self, name: str) -> list[str]:
+        text = self.metrics.exposition().decode()
+        return [line for line in text.splitlines() if line.startswith(f"llmservice_scaler_{name}{{")]
+
+
+A, B = pod("a", address="10.0.0.1"), pod("b", address="10.0.0.2")
+STARTING = pod("b", address="10.0.0.2", ready=False)
+DAILY = {"maxReplicas": 8, "schedule": [MORNING]}
+
+
+@pytest.mark.parametrize(
+    ("objects", "requests", "replicas"),
+    [
+        ([service(replicas=2), A, B], {"10.0.0.1": 3, "10.0.0.2": 3}, 1),
+        ([service(replicas=2), A, B], {"10.0.0.1": 3}, 2),
+        ([service(replicas=2), A, B], {"10.0.0.1": 40}, 3),
+        ([service(replicas=2), A, STARTING], {"10.0.0.1": 3, "10.0.0.2": 0}, 2),
+        ([service(replicas=2), A, STARTING], {"10.0.0.1": 20}, 2),
+        ([service(replicas=2)], {}, 2),
+        ([service(replicas=2, concurrency=None), A, B], {"10.0.0.1": 90, "10.0.0.2": 90}, 2),
+        ([service(replicas=2, autoscaling=DAILY), A, B], {"10.0.0.1": 3, "10.0.0.2": 3}, 1),
+        # Pods of hosts' networks share an address: it is counted once.
+        ([service(replicas=2), A, pod("b", address="10.0.0.1")], {"10.0.0.1": 17}, 2),
+    ],
+)
+async def test_answers(objects: list[dict[str, Any]], requests: dict[str, int], replicas: int) -> None:
+    assert await World(*objects, answers=requests).replicas() == replicas
+
+
+async def test_the_bounds_are_those_of_the_time() -> None:
+    world = World(service(autoscaling=DAILY), A, answers={"10.0.0.1": 0})
+    assert await world.replicas() == 1
+    world.wall, world.time = datetime(2026, 11, 24, 8, 30, tzinfo=UTC), 200.0
+    assert await world.replicas() == 4
+
+
+async def test_an_answer_is_kept_for_a_second_and_for_the_same_object_only() -> None:
+    world = World(service(), A, answers={"10.0.0.1": 3})
+    assert await world.replicas() == 1
+    world.requests["10.0.0.1"] = 17
+    assert await world.replicas() == 1
+    world.time += KEPT
+    assert await world.replicas() == 2
+    world.services.updated(LLMSERVICE, service(version=11, concurrency=1))
+    assert await world.replicas() == 8
+    assert world.reads == 3
+
+
+async def test_a_caller_that_goes_away_takes_the_answer_from_no_other() -> None:
+    world = World(service(), A, answers={"10.0.0.1": 17})
+    first = asyncio.ensure_future(world.answers.get(CHAT))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(world.answers.get(CHAT))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).desired.replicas == 2
+    assert first.cancelled()
+    assert world.reads == 1
+
+
+async def test_a_service_that_goes_while_its_pods_are_read_has_no_answer() -> None:
+    world = World(service(), A, answers={"10.0.0.1": 17})
+    world.before = lambda: world.services.deleted(LLMSERVICE, service())
+    with pytest.raises(Unknown, match="there is no LLMService ns/chat"):
+        await world.replicas()
+    assert world.series("desired_replicas") == []
+
+
+async def test_an_unexpected_error_is_every_caller_s_and_not_kept() -> None:
+    world = World(service(), A, answers={"10.0.0.1": 17})
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    world.before = fail
+    results = await asyncio.gather(world.replicas(), world.replicas(), return_exceptions=True)
+    assert [type(each) for each in results] == [ZeroDivisionError] * 2
+    world.before = lambda: None
+    assert await world.replicas() == 2
+
+
+async def test_the_metrics_say_what_was_found() -> None:
+    world = World(service(replicas=2), A, B, answers={"10.0.0.1": 40})
+    await world.replicas()
+    labels = '{namespace="ns",service="chat"}'
+    assert world.series("desired_replicas") == [f"llmservice_scaler_desired_replicas{labels} 3.0"]
+    assert world.series("demand_replicas") == [f"llmservice_scaler_demand_replicas{labels} 3.0"]
+    assert world.series("requests_in_flight") == [f"llmservice_scaler_requests_in_flight{labels} 40.0"]
+    assert world.series("unreadable_pods") == [f"llmservice_scaler_unreadable_pods{labels} 1.0"]
+    world.services.updated(LLMSERVICE, service(version=11, replicas=2, concurrency=None))
+    await world.replicas()
+    assert world.series("demand_replicas") == []

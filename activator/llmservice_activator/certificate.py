@@ -38,7 +38,9 @@ class MutualTls:
     def credentials(self) -> grpc.ServerCredentials:
         """For `add_secure_port`, once."""
         return grpc.dynamic_ssl_server_credentials(
-            _configuration(self._loaded), self._take_renewed, require_client_authentication=True
+            _configuration(self._loaded),
+            self._take_renewed,  # type: ignore[arg-type]  # the stubs do not know None, which gRPC documents
+            require_client_authentication=True,
         )
 
     def _take_renewed(self) -> grpc.ServerCertificateConfiguration | None:

@@ -33,20 +33,31 @@ class MutualTls:
                 remedy="autoscaling.tls.secretName of the chart names the Secret that has them; see "
                 "docs/serving/scaling.md",
             ) from error
-        self._configuration = _configuration(self._loaded)
+        self._renewed: grpc.ServerCertificateConfiguration | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For `add_secure_port`."""
+        """For `add_secure_port`, once."""
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration, lambda: self._configuration, require_client_authentication=True
+            _configuration(self._loaded),
+            self._take_renewed,  # type: ignore[arg-type]  # the stubs do not know None, which gRPC documents
+            require_client_authentication=True,
         )
+
+    def _take_renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """At each handshake, in threads of gRPC: a renewed one once, else None.
+
+        gRPC replaces what all handshakes use with whatever is returned; with the same one again and again, under many
+        connections at once, the process was aborted.
+        """
+        renewed, self._renewed = self._renewed, None
+        return renewed
 
     def refresh(self) -> bool:
         """Read the files; returns whether they changed. OSError or ssl.SSLError: the earlier ones stay in use."""
         found = _read(self._folder)
         if found == self._loaded:
             return False
-        self._configuration, self._loaded = _configuration(found), found
+        self._renewed, self._loaded = _configuration(found), found
         return True
 
     async def keep_fresh(self) -> None:

@@ -30,7 +30,7 @@ from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.children import ChildrenWatch
 from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS, WATCHED, identity_of, placed
+from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS, identity_of, placed, watched_children
 from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.kube import credentials as kube_credentials
@@ -105,13 +105,16 @@ class Operator:
         )
         self._in_work.others_wait = lambda: self._ctx.queue.depth > 0
         self._workers = Workers(self._ctx)
+        children = watched_children(opts.services)
         namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
-        self._sync = SyncState(namespaces, WATCHED, on_warm=self._take_up_all, on_hidden=self._take_up_all)
+        self._sync = SyncState(
+            namespaces, (LLMSERVICE, *children), on_warm=self._take_up_all, on_hidden=self._take_up_all
+        )
         self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
         handler = EventHandler(self._ctx.cache, self._changed, self._children_changed, self._errors)
         self._resyncs = {name: Resync(transport, handler, name, self._sync, errors=self._errors) for name in namespaces}
         self._ctx.is_current = lambda parent: self._resync_of(parent.namespace).is_current(parent.uid)
-        self._children = ChildrenWatch(transport, handler, namespaces, self._sync)
+        self._children = ChildrenWatch(transport, handler, namespaces, self._sync, children)
         self._ctx.hidden = self._sync.hidden
         self._stop = asyncio.Event()
         self._leading = asyncio.Event()

@@ -253,3 +253,20 @@ def test_secrets_are_not_printed_in_conditions(output: str, capsys: pytest.Captu
     condition = {"type": "Accepted", "status": "False", "reason": "Invalid", "message": f"not {TOKEN}"}
     show([Preview.of(obj, (), {"conditions": [condition]}, Restart(0, ""))], output)
     assert "not ***" in capsys.readouterr().out
+
+
+def test_the_scaled_object_is_rendered_with_the_settings_and_without_stated_replicas(
+    render: Render, llmservice: Command
+) -> None:
+    scaler = "{scalerAddress: 'scaler.llms.svc:9443', scalerAuthentication: scaler}"
+    given = llmservice.text("settings.yaml", f"services: {scaler}")
+    autoscaling: Json = {"autoscaling": {"maxReplicas": 4}}
+    for words, scaling, is_made, reason in (
+        (("--settings", given), autoscaling, True, "Progressing"),
+        (("--settings", given), {"replicas": 2, **autoscaling}, False, "ReplicasStated"),
+        ((), autoscaling, False, "AutoscalingDisabled"),
+    ):
+        _, service = render.only(*words, of=manifest(**FITS, scaling=scaling))
+        assert ("ScaledObject" in {each["kind"] for each in service["objects"]}) == is_made
+        conditions = {each["type"]: each["reason"] for each in service["conditions"]}
+        assert conditions["Autoscaled"] == reason

@@ -187,3 +187,26 @@ async def test_a_name_that_does_not_exist(api: ApiServer, llmservice: Command) -
     api.refused = {"llmservices": 404}
     with pytest.raises(CliError, match="install the operator"):
         await llmservice.within("status")
+
+
+AUTOSCALED = {
+    "known": (
+        {"minReplicas": 1, "maxReplicas": 4, "concurrencyPerReplica": 24},
+        "1 to 4 replicas, 3 desired; 24 requests",
+    ),
+    "not known": ({"minReplicas": 1, "maxReplicas": 4}, "1 to 4 replicas, 3 desired; requests for each not known yet"),
+    "not reconciled": ({}, "- to - replicas, 3 desired"),
+}
+
+
+@pytest.mark.parametrize("case", AUTOSCALED)
+async def test_autoscaling_on_the_screen(case: str, api: ApiServer, llmservice: Command) -> None:
+    scaling, line = AUTOSCALED[case]
+    found = service(effective={"scaling": scaling})
+    api.objects[f"{SERVICES}/chat"] = found
+    assert "autoscaling" not in (await llmservice.within("status", "chat")).out
+    found["spec"]["scaling"] = {"replicas": 3, "autoscaling": {"maxReplicas": 4}}
+    found["status"]["conditions"].append(condition("Autoscaled", "False", "ScalerUnavailable"))
+    screen = (await llmservice.within("status", "chat")).out
+    assert f"autoscaling {line}" in screen
+    assert "what to do about ScalerUnavailable: See that the scaler's pods run" in screen

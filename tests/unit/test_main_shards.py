@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.api.service import Key
+from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.life import Stage
 from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.control.watch.kinds import PARENT, WATCHED
+from llmservice_operator.control.watch.kinds import PARENT, watched_children
 from llmservice_operator.control.watch.sync_state import WATCH
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.requests_reader import RequestsReader
+from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.options import Options
 
@@ -32,7 +34,7 @@ async def operator() -> Operator:
     for key in KEYS:
         made._ctx.cache.update(PARENT, parent(namespace=key.namespace, uid=str(key)))
     made._life.reach(Stage.ACTING)
-    for resource in (WATCH, *(resource.full_name for resource in WATCHED)):
+    for resource in (WATCH, LLMSERVICE.full_name, *(each.full_name for each in watched_children(Settings()))):
         made._sync.synced(None, resource)
     gain(made, 0)
     for key in FIRST:

@@ -10,7 +10,7 @@ from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL, cache_claim_name
 from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.kube import resources
-from llmservice_operator.kube.errors import NotFound
+from llmservice_operator.kube.errors import Forbidden, NotFound
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
 from llmservice_operator.planner.cluster import ClusterGPUs
@@ -45,8 +45,9 @@ class Live:
 async def live(kube: Api, namespace: str, name: str) -> Live:
     """The children of its names, whoever owns them, and all that carries its label."""
     objects: dict[ChildId, dict[str, Any]] = {}
+    not_served = await _not_served(kube, namespace)
     for resource, child in (*((each, name) for each in _NAMED), (resources.PVC, cache_claim_name(name))):
-        if (found := await kube.get(resource, namespace, child)) is not None:
+        if resource.kind not in not_served and (found := await kube.get(resource, namespace, child)) is not None:
             objects[resource.kind, child] = found
     for resource, label in _LABELLED:
         for item in await kube.list_all(resource, namespace, label_selector=f"{label}={name}"):
@@ -58,17 +59,17 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
             projections.setdefault(kind, {})[child] = PROJECTIONS[kind](found, None)
         except UnreadableObject as unreadable:
             notes.append(f"left out: {unreadable}")
-    return Live(objects, Observed.of(name, projections, await _not_served(kube, namespace)), tuple(notes))
+    return Live(objects, Observed.of(name, projections, not_served), tuple(notes))
 
 
 async def _not_served(kube: Api, namespace: str) -> frozenset[str]:
-    """Optional kinds whose CRD is not installed."""
+    """Optional kinds whose CRD is not installed, or that the user may not list."""
     found = set()
     for child in CHILD_KINDS:
         if child.is_optional:
             try:
                 await kube.list_all(resources.BY_KIND[child.kind], namespace, label_selector=SERVICE_LABEL)
-            except NotFound:
+            except (Forbidden, NotFound):
                 found.add(child.kind)
     return frozenset(found)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from llmservice_operator.api import untrusted
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.replicas_owner import STATED_BY, stated_by
 
 from llmservice_cli.admission.check import stored
 from llmservice_cli.errors import BadInput
@@ -25,17 +26,25 @@ def namespace_of(manifest: Json, given: str | None, default: str) -> str:
     return str(named or given or default)
 
 
+def _stated_by(manifest: Json, live: Json) -> str | None:
+    """Who would state spec.scaling.replicas once the manifest is applied."""
+    if "replicas" in (manifest["spec"].get("scaling") or {}):
+        return "this manifest"
+    return stated_by(live)
+
+
 def new(manifest: Json, namespace: str) -> dict[str, Any]:
     """As it would be stored first: with the CRD's defaults and without a status."""
     metadata = manifest["metadata"]
     return stored(manifest) | {
+        STATED_BY: _stated_by(manifest, {}),
         "metadata": {
             "name": metadata["name"],
             "namespace": namespace,
             "uid": NEW_UID,
             "generation": 1,
             "annotations": dict(metadata.get("annotations") or {}),
-        }
+        },
     }
 
 
@@ -57,4 +66,8 @@ def changed(manifest: Json, live: Json) -> tuple[dict[str, Any], tuple[str, ...]
     metadata["annotations"] = {} if requested is None else {UPDATE_REQUESTED_ANNOTATION: requested}
     if made["spec"] != before:
         metadata["generation"] = int(metadata.get("generation") or 0) + 1
-    return made | {"metadata": metadata, "status": untrusted.stored_status(live.get("status"))}, tuple(notes)
+    return made | {
+        STATED_BY: _stated_by(manifest, live["metadata"]),
+        "metadata": metadata,
+        "status": untrusted.stored_status(live.get("status")),
+    }, tuple(notes)

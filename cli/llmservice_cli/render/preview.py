@@ -110,8 +110,11 @@ class Preview:
         """The conditions of the decision itself: the others wait for pods, or repeat a reason."""
         known = {"Progressing"}
         for each in self.conditions:
-            if each["type"] in ("Accepted", "Fits") or (
-                each["type"] in ("Stalled", "Reconciling") and each["reason"] not in known
+            is_not_scaled = each["type"] == "Autoscaled" and each["status"] == "False"
+            if (
+                is_not_scaled
+                or each["type"] in ("Accepted", "Fits")
+                or (each["type"] in ("Stalled", "Reconciling") and each["reason"] not in known)
             ):
                 known.add(each["reason"])
                 yield each

@@ -70,10 +70,23 @@ def _head(service: Json) -> Iterator[str]:
         f"  replicas    {status.get('ready', NO_VALUE)} ready, {status.get('updatedReplicas', 0)} of this revision,"
         f" {status.get('availableReplicas', 0)} available; {status.get('gpus', 0)} GPUs in all"
     )
+    yield from _scaling(spec, status)
     details = [f"{key} {rollout[key]}" for key in ("strategy", "reason", "failedRevision") if rollout.get(key)]
     if rollout.get("updatePending"):
         details.append("a change of the operator waits for the next rollout")
     yield f"  revision    {', '.join([rollout.get('revision', NO_VALUE), *details])}"
+
+
+def _scaling(spec: Json, status: Json) -> Iterator[str]:
+    """Bounds, wanted replicas and load of each, where the spec asks for autoscaling; the condition says the rest."""
+    scaling = spec.get("scaling") or {}
+    if not scaling.get("autoscaling"):
+        return
+    effective = (status.get("effective") or {}).get("scaling") or {}
+    bounds = f"{effective.get('minReplicas', NO_VALUE)} to {effective.get('maxReplicas', NO_VALUE)} replicas"
+    each = effective.get("concurrencyPerReplica")
+    load = "requests for each not known yet" if each is None else f"{each} requests for each"
+    yield f"  autoscaling {bounds}, {scaling.get('replicas', NO_VALUE)} desired; {load}"
 
 
 def _conditions(service: Json, now: datetime) -> Iterator[str]:

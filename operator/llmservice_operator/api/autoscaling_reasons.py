@@ -58,11 +58,3 @@ SCALER_UNAVAILABLE: Final = AUTOSCALED.row(
     "-activator) and of KEDA's operator.",
     ends=Ends.OUTSIDE,
 )
-QUOTA_BELOW_MAXIMUM: Final = AUTOSCALED.row(
-    "QuotaBelowMaximum",
-    "A ResourceQuota of the namespace allows fewer replicas than spec.scaling.autoscaling.maxReplicas. Below that "
-    "number the service is autoscaled.",
-    "Have the quota that the message names raised, or lower spec.scaling.autoscaling.maxReplicas.",
-    look="`kubectl describe resourcequota`.",
-    ends=Ends.OUTSIDE,
-)

@@ -27,6 +27,8 @@ class ChildKind:
     is_optional: bool = False
     """The kind's CRD, or the right to list it, may be absent: services without such a child are not affected, and the
     status of one that is to have it names what is missing."""
+    setting: str | None = None
+    """A setting without which no service has such a child; the kind is not watched then, nor a right on it needed."""
     has_own_condition: bool = False
     """A condition of its own reports what is wrong with it: nothing else waits for it, and Ready does not change."""
 
@@ -53,6 +55,7 @@ CHILD_KINDS: tuple[ChildKind, ...] = (
         builder="scaled_object",
         needless="KEDA is not to scale this service",
         is_optional=True,
+        setting="scaler_address",
         has_own_condition=True,
     ),
 )

@@ -316,7 +316,6 @@ class Reason(Explained):
     REPLICAS_STATED = autoscaling_reasons.REPLICAS_STATED
     AUTOSCALER_CONFLICT = autoscaling_reasons.AUTOSCALER_CONFLICT
     SCALER_UNAVAILABLE = autoscaling_reasons.SCALER_UNAVAILABLE
-    QUOTA_BELOW_MAXIMUM = autoscaling_reasons.QUOTA_BELOW_MAXIMUM
     INTERNAL_ERROR = INTERNAL.row(
         "InternalError",
         "The operator failed on an internal error while it handled this service; what serves keeps serving.",

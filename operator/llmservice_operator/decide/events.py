@@ -10,7 +10,7 @@ from llmservice_operator.decide.decision import Event
 
 Json = Mapping[str, Any]
 
-_BY_KEDA = frozenset({Reason.AUTOSCALING, Reason.SCALER_UNAVAILABLE, Reason.QUOTA_BELOW_MAXIMUM})
+_BY_KEDA = frozenset({Reason.AUTOSCALING, Reason.SCALER_UNAVAILABLE})
 """Reasons of Autoscaled with which there is a ScaledObject that KEDA works on."""
 _SINGLE = 3
 """Adapters with an Event each; those beyond share one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.control.watch.ingest import EventHandler
@@ -29,12 +29,17 @@ class ChildrenWatch:
     """One informer for each kind and namespace; each reports to `sync`."""
 
     def __init__(
-        self, transport: Transport, handler: EventHandler, namespaces: Iterable[str | None], sync: SyncState
+        self,
+        transport: Transport,
+        handler: EventHandler,
+        namespaces: Iterable[str | None],
+        sync: SyncState,
+        kinds: Sequence[Resource] = OF_CHILDREN,
     ) -> None:
         self._informers = [
             (resource, Informer(transport, resource, namespace, selector(resource), handler, report=report.update))
             for namespace in namespaces
-            for resource in OF_CHILDREN
+            for resource in kinds
             for report in [_SyncReport(sync, namespace, resource)]
         ]
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmservice_operator.api import untrusted
+from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.api.constants import MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL, UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import refusing
 from llmservice_operator.api.replicas_owner import STATED_BY, stated_by
 from llmservice_operator.api.service import Key, spec_text
+from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.watch.cache import Cache, Index, Project
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.resources import Resource
@@ -95,6 +97,12 @@ PROJECTIONS: Mapping[str, Project] = {PARENT: refusing(PARENT, ParentFacts.from_
 
 WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
 OF_CHILDREN: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not resources.LLMSERVICE)
+
+
+def watched_children(settings: Settings) -> tuple[Resource, ...]:
+    """Those that services have with these settings."""
+    unused = {child.kind for child in CHILD_KINDS if child.setting and getattr(settings, child.setting) is None}
+    return tuple(resource for resource in OF_CHILDREN if resource.kind not in unused)
 
 
 def selector(resource: Resource) -> str:

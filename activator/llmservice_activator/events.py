@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.errors import AlreadyExists, KubeError
 from llmservice_operator.kube.events import About, manifest
@@ -21,7 +22,6 @@ from llmservice_activator.services import Service
 logger = logging.getLogger(__name__)
 
 COMPONENT = "llmservice-activator"
-REASON = "ReplicasFollowLoad"
 RECENT = 120.0
 """Seconds for which an answer may have led to a change: KEDA asks every 15 s, the HPA acts every 15 s."""
 PAUSE = 10.0
@@ -85,7 +85,7 @@ class Events:
             about,
             f"{after.key.name[:200]}.{_digest(after)}",
             "Normal",
-            REASON,
+            Reason.SCALED,
             message,
             now=self._now(),
             component=COMPONENT,

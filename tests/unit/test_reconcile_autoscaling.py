@@ -3,7 +3,6 @@ scale-down, and a steady service sends nothing."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,25 +153,3 @@ async def test_no_pod_is_asked_where_none_is_chosen() -> None:
 
 async def refuse(address: str) -> int:
     raise AssertionError(f"{address} is asked")
-
-
-async def test_an_event_says_that_the_autoscaler_changed_the_number_once() -> None:
-    world = a_world()
-    await world.settle()
-    world.see(world.api.put(world.stored("ScaledObject") | {"status": {"conditions": [READY]}}, uid="u-ScaledObject"))
-    await world.settle()
-    world.edit({"scaling": {"replicas": 3, "autoscaling": {"maxReplicas": 4}}})
-    await world.settle()
-    assert world.calls("event") == ["event Scaled"]
-    world.edit({"drain": {"timeoutSeconds": 9}})
-    await world.settle()
-    assert "event Scaled" not in world.calls()
-
-
-async def test_no_such_event_while_keda_does_not_scale() -> None:
-    world = a_world()
-    world.ctx.settings = replace(SCALING, scaler_address=None)
-    await world.settle()
-    world.edit({"scaling": {"replicas": 3, "autoscaling": {"maxReplicas": 4}}})
-    await world.settle()
-    assert "event Scaled" not in world.calls()

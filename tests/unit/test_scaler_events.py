@@ -78,7 +78,7 @@ async def test_the_reason_is_that_of_the_answer() -> None:
     await world.write(made, calls=1)
     (event,) = world.written
     assert event["message"] == "Replicas 1 → 4: 37 requests in flight, 10 for each."
-    assert (event["type"], event["reason"]) == ("Normal", events.REASON)
+    assert (event["type"], event["reason"]) == ("Normal", "Scaled")
     assert event["involvedObject"]["uid"] == "u"
     assert event["metadata"]["namespace"] == "ns"
     assert event["firstTimestamp"] == "2026-11-23T12:00:00Z"

@@ -17,7 +17,7 @@ SCALED: Final = FINE.row(
     "Scaled",
     "The autoscaler changed spec.scaling.replicas. Seen in Events only.",
     "Nothing to do.",
-    look="The message has both numbers; `kubectl describe scaledobject,hpa` of the namespace.",
+    look="The message has both numbers and the load; `kubectl describe scaledobject,hpa` of the namespace.",
 )
 AUTOSCALING_DISABLED: Final = AUTOSCALED.row(
     "AutoscalingDisabled",

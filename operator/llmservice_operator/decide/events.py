@@ -10,16 +10,13 @@ from llmservice_operator.decide.decision import Event
 
 Json = Mapping[str, Any]
 
-_BY_KEDA = frozenset({Reason.AUTOSCALING, Reason.SCALER_UNAVAILABLE})
-"""Reasons of Autoscaled with which there is a ScaledObject that KEDA works on."""
 _SINGLE = 3
 """Adapters with an Event each; those beyond share one."""
 
 
 def events(before: Json, after: Json) -> tuple[Event, ...]:
     """The Events for the step from one status to the next."""
-    old, new = _by_type(before), _by_type(after)
-    return (*_events(old, new, before, after), *_adapters(before, after), *_scaled(new, before, after))
+    return (*_events(_by_type(before), _by_type(after), before, after), *_adapters(before, after))
 
 
 def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Json) -> Iterator[Event]:
@@ -67,19 +64,6 @@ def _adapters(before: Json, after: Json) -> Iterator[Event]:
     if more := [item["name"] for item in news[_SINGLE:]]:
         text = f"{len(more)} more adapters are not served; status.adapters says why: {', '.join(more)}"
         yield Event("Warning", Reason.ADAPTER_NOT_SERVED, text)
-
-
-def _scaled(new: dict[str, Json], before: Json, after: Json) -> Iterator[Event]:
-    """The number of wanted replicas changed while KEDA had the right to change it."""
-    old, now = _wanted(before), _wanted(after)
-    if old is not None and now is not None and old != now and new.get("Autoscaled", {}).get("reason") in _BY_KEDA:
-        yield Event("Normal", Reason.SCALED, f"replicas {old} → {now} (autoscaler)")
-
-
-def _wanted(status: Json) -> int | None:
-    """The second number of status.ready, as in 1/2."""
-    text = str(status.get("ready") or "").rpartition("/")[2]
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 def _by_type(status: Json) -> dict[str, Json]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 TOLERANCE_TENTHS = 1
 """The HPA's default tolerance in tenths: within 10% of the replicas that exist it changes nothing."""
+THOUSANDTH = 0.001
+"""The least step of a metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class Desired:
 
     replicas: int
     """Within the bounds in force."""
-    metric: int
-    """What the HPA has to be given so that it sets them."""
+    metric: float
+    """What the HPA has to be given so that it sets them; it rounds up."""
     demand: int | None
     """Replicas by the requests in flight alone; None: not known."""
     reason: str
@@ -81,14 +83,18 @@ def _by_demand(load: Load, demand: int | None) -> tuple[int, str]:
     return (found if is_known and not load.starting else max(found, load.replicas)), reason
 
 
-def _metric(replicas: int, load: Load, bounds: Bounds) -> int:
-    """The replicas; where more are desired than there are, as many as exceed the HPA's tolerance.
+def _metric(replicas: int, load: Load, bounds: Bounds) -> float:
+    """The replicas, moved out of the HPA's tolerance where others exist than are desired.
 
     While metric / status.replicas is from 0.9 to 1.1, both included, the HPA sets status.replicas (k8s.io/kubernetes,
-    pkg/controller/podautoscaler/replica_calculator.go: isWithin): at 10 replicas it ignores a metric of 11. Beyond
-    maxReplicas it cuts the result itself; for lower bounds that hold at some times only, this is done here.
+    pkg/controller/podautoscaler/replica_calculator.go: isWithin): at 10 replicas it ignores a metric of 11, and of 11
+    pods during a rollout of 10 it makes 11 replicas. Beyond maxReplicas it cuts the result itself; for lower bounds
+    that hold at some times only, this is done here. From 20 pods on, one fewer cannot be expressed.
     """
     present = load.present or load.replicas
+    if replicas < present:
+        lowered = present * (10 - TOLERANCE_TENTHS) / 10 - THOUSANDTH
+        return lowered if replicas - 1 < lowered < replicas else replicas
     if replicas <= max(load.replicas, present):
         return replicas
     raised = max(replicas, present + present * TOLERANCE_TENTHS // 10 + 1)

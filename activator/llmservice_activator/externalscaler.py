@@ -6,6 +6,7 @@ Names, numbers and types as in kedacore/keda v2.21.0, pkg/scalers/externalscaler
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -112,9 +113,9 @@ def metric_spec() -> bytes:
     return _bytes("GetMetricSpecResponse", metricSpecs=[spec])
 
 
-def metrics(value: int) -> bytes:
+def metrics(value: float) -> bytes:
     """A GetMetricsResponse."""
-    found = MESSAGES["MetricValue"](metricName=METRIC, metricValue=value, metricValueFloat=float(value))
+    found = MESSAGES["MetricValue"](metricName=METRIC, metricValue=ceil(value), metricValueFloat=value)
     return _bytes("GetMetricsResponse", metricValues=[found])
 
 

@@ -78,7 +78,7 @@ class ExternalScaler:
         key = externalscaler.metrics_request(request).key
         self._known(key)
         answer = await self._answers.get(key)
-        logger.debug("%d: %s", answer.desired.metric, answer.desired.reason, extra={"llmservice": key})
+        logger.debug("%g: %s", answer.desired.metric, answer.desired.reason, extra={"llmservice": key})
         return externalscaler.metrics(answer.desired.metric)
 
     async def _stream_is_active(self, request: bytes, context: Context) -> AsyncIterator[bytes]:

@@ -54,6 +54,10 @@ def test_desired_replicas(given_: Load, bounds: Bounds, replicas: int, reason: s
 @pytest.mark.parametrize(
     ("replicas", "present", "in_flight", "bounds", "metric"),
     [
+        (10, 11, 100, WIDE, 9.899),  # a rollout's eleventh pod, or one that is to go: 10/11 is within 10%
+        (12, 12, 110, WIDE, 10.799),
+        (18, 19, 180, WIDE, 17.099),
+        (20, 21, 200, WIDE, 20),  # what is below 18.9 would be 19
         (1, 1, 20, WIDE, 2),
         (9, 9, 100, WIDE, 10),
         (10, 10, 110, WIDE, 12),  # 11/10 is within 10%
@@ -65,18 +69,18 @@ def test_desired_replicas(given_: Load, bounds: Bounds, replicas: int, reason: s
         (1, 2, 20, WIDE, 2),  # a rollout's second pod: the HPA keeps what is there
         (10, 0, 110, WIDE, 12),
         (10, 10, 100, WIDE, 10),
-        (10, 10, 90, WIDE, 9),
+        (10, 10, 90, WIDE, 8.999),  # 9/10 is within 10% too
     ],
 )
 def test_the_metric_exceeds_the_tolerance_where_more_is_desired(
-    replicas: int, present: int, in_flight: int, bounds: Bounds, metric: int
+    replicas: int, present: int, in_flight: int, bounds: Bounds, metric: float
 ) -> None:
-    assert desired(load(replicas, in_flight, present=present), bounds).metric == metric
+    assert desired(load(replicas, in_flight, present=present), bounds).metric == pytest.approx(metric)
 
 
 def hpa(found: Desired, replicas: int, bounds: Bounds, tolerance: float = 0.1) -> int:
     """The replicas that an HPA sets: AverageValue 1, as in replica_calculator.go (GetExternalPerPodMetricReplicas)."""
-    usage, target = found.metric * 1000, 1000
+    usage, target = int(found.metric * 1000), 1000  # KEDA's milli quantity
     ratio = usage / (target * replicas)
     is_within = 1.0 - tolerance <= ratio <= 1.0 + tolerance
     proposed = replicas if is_within else math.ceil(usage / target)
@@ -89,6 +93,12 @@ def test_one_more_is_always_set_where_one_more_is_desired(tolerance: float) -> N
         found = desired(load(replicas, replicas * 10 + 1), WIDE)
         assert found.replicas == replicas + 1
         assert replicas < hpa(found, replicas, WIDE, tolerance) <= replicas * 1.1 + 1
+
+
+def test_one_fewer_is_set_where_one_fewer_is_desired_of_less_than_twenty() -> None:
+    for replicas in range(2, 20):
+        found = desired(load(replicas, (replicas - 1) * 10), WIDE)
+        assert (found.replicas, hpa(found, replicas, WIDE)) == (replicas - 1, replicas - 1)
 
 
 def test_the_last_replica_of_the_maximum_is_set() -> None:
@@ -124,7 +134,7 @@ def test_always_within_the_bounds_and_never_down_without_knowledge(given_: Load,
         assert found.replicas >= min(given_.replicas, bounds.most)
     if bounds.most < bounds.most_ever:
         assert found.metric <= bounds.most
-    assert found.replicas <= found.metric <= found.replicas + max(given_.replicas, given_.present) // 10 + 1
+    assert found.replicas <= math.ceil(found.metric) <= found.replicas + max(given_.replicas, given_.present) // 10 + 1
 
 
 @given(loads(), bounds_, st.integers(0, 10**9))

@@ -15,7 +15,7 @@ from tests.support import rolling
 from tests.support.cluster import JSON, SOMEBODY, Cluster, eventually, is_ready
 from tests.support.keda import autoscaling_installed, has_scaled_object, without_keda, without_scaler
 from tests.support.measured import Record
-from tests.support.services import stand_in
+from tests.support.services import merge, stand_in
 from tests.support.serving import Server
 from tests.support.traffic import traffic
 from tests.support.watching import Watcher, watching
@@ -188,6 +188,7 @@ def test_without_autoscaling_replicas_are_the_users_again(cluster: Cluster, ther
     """No pod is restarted, and what the user scales stays."""
     becomes(cluster, "given-back", 2, LOOKED_WITHIN)
     before = rolling.pods(cluster, there, "given-back")
+    assert autoscaler_of(cluster, "given-back") is not None
     cluster.patch("llmservices", there, "given-back", {"spec": {"scaling": {"autoscaling": None}}})
     eventually("no ScaledObject", lambda: cluster.get("scaledobjects", there, "given-back") is None, 30)
     eventually("no HPA", lambda: autoscaler_of(cluster, "given-back") is None, 30)
@@ -202,7 +203,8 @@ def test_without_autoscaling_replicas_are_the_users_again(cluster: Cluster, ther
 @pytest.mark.full
 def test_a_second_autoscaler_is_reported(cluster: Cluster, there: str) -> None:
     """An HPA of somebody else's is there first: KEDA refuses, the condition names it, and without it all is well."""
-    cluster.apply(stand_in("taken"), there)
+    manifest = autoscaled("taken", maxReplicas=3)
+    cluster.apply(merge(manifest, {"spec": {"scaling": None}}), there)
     cluster.wait_condition(there, "taken", "Ready", "True", timeout=60)
     target = {"apiVersion": "llmservice.dev/v1alpha1", "kind": "LLMService", "name": "taken"}
     metric = {
@@ -216,7 +218,7 @@ def test_a_second_autoscaler_is_reported(cluster: Cluster, there: str) -> None:
         "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 2, "metrics": [metric]},
     }
     cluster.apply(hpa, there)
-    cluster.apply(autoscaled("taken", maxReplicas=3), there)
+    cluster.apply(manifest, there)
     said = cluster.wait_condition(there, "taken", "Autoscaled", "False", reason="AutoscalerConflict", timeout=60)
     assert "theirs" in said["message"]
     cluster.must_have(there, "taken", Ready="True")

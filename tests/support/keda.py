@@ -62,7 +62,7 @@ def _scale(cluster: Cluster, namespace: str, name: str, replicas: int) -> None:
 
     def settled() -> bool:
         status = cluster.must_get("deployments", namespace, name).get("status", {})
-        return status.get("replicas", 0) == status.get("readyReplicas", 0) == replicas
+        return {status.get("replicas", 0), status.get("readyReplicas", 0)} == {replicas}
 
     eventually(f"{replicas} ready pods of {name}", settled, SETTLED_WITHIN)
 
@@ -70,4 +70,5 @@ def _scale(cluster: Cluster, namespace: str, name: str, replicas: int) -> None:
 def has_scaled_object(cluster: Cluster, namespace: str, name: str) -> bool:
     """Whether there is a ScaledObject that works: its HPA gets what it asks for."""
     found: JSON = cluster.get("scaledobjects", namespace, name) or {}
-    return bool((condition(found, "HPAActive") or {}).get("status") == "True")
+    state: str = (condition(found, "HPAActive") or {}).get("status", "")
+    return state == "True"

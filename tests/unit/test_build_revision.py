@@ -39,7 +39,12 @@ EXAMPLES = {
 def with_example(path: str) -> Json:
     """The smallest spec with one field at its example, and what its section needs beside."""
     sections: Json = manifest("x", {path: EXAMPLES[path]})["spec"]
-    needed = {"speculativeDecoding": {"method": "eagle", "numSpeculativeTokens": 2}, "contextExtension": {"factor": 2}}
+    needed = {
+        "speculativeDecoding": {"method": "eagle", "numSpeculativeTokens": 2},
+        "contextExtension": {"factor": 2},
+    }
+    if path.startswith("scaling.autoscaling."):
+        sections["scaling"]["autoscaling"] = {"maxReplicas": 4} | sections["scaling"]["autoscaling"]
     return sections | {name: needed[name] | sections[name] for name in needed if name in sections}
 
 

@@ -63,10 +63,12 @@ def test_the_scaled_object_scales_the_llmservice_by_the_scaler_and_never_down_wi
                 "behavior": {
                     "scaleUp": {
                         "stabilizationWindowSeconds": 0,
+                        "selectPolicy": "Max",
                         "policies": [{"type": "Pods", "value": 7, "periodSeconds": 15}],
                     },
                     "scaleDown": {
                         "stabilizationWindowSeconds": 90,
+                        "selectPolicy": "Max",
                         "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
                     },
                 }

@@ -105,7 +105,7 @@ def files(page: Path) -> Iterator[object]:
 
 
 def modules(page: Path) -> Iterator[object]:
-    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "fetch", ROOT / "cli")
+    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "fetch", ROOT / "cli", ROOT / "activator")
     for name in set(re.findall(r"python3? -m ([a-z_][\w.]*)", page.read_text(encoding="utf-8"))):
         place = Path(*name.split("."))
         if not any((root / place).with_suffix(".py").is_file() or (root / place).is_dir() for root in roots):

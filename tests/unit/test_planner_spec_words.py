@@ -43,6 +43,8 @@ NO_FLAG = {
     "accelerator.type": "decides the image and what the supervisor is told",
     "runtime.image_pull_policy": "of the pod",
     "rollout.strategy": "of the Deployment",
+    "scaling.autoscaling.provider": "of the cluster",
+    "scaling.autoscaling.target.concurrency_per_replica": "the scaler's",
     "fit_policy": "of the operator",
     "context_extension.method": "the supervisor's",
     "precision.weights": "a type of floats is --dtype, fp8 a method; the others are the checkpoint's own",

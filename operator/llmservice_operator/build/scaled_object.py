@@ -73,14 +73,19 @@ def manifest(llm: LLMService, settings: Settings) -> Manifest | None:
 
 
 def _behavior(autoscaling: Autoscaling) -> dict[str, Any]:
-    """Up at once and as far as needed, which an HPA does not do by default; down one replica at a time."""
+    """Up at once and as far as needed, which an HPA does not do by default; down one replica at a time.
+
+    `selectPolicy` is the HPA's default, stated because KEDA otherwise writes the HPA again at each of its reconciles.
+    """
     return {
         "scaleUp": {
             "stabilizationWindowSeconds": 0,
+            "selectPolicy": "Max",
             "policies": [{"type": "Pods", "value": autoscaling.highest_maximum, "periodSeconds": POLLING_SECONDS}],
         },
         "scaleDown": {
             "stabilizationWindowSeconds": autoscaling.scale_down.stabilization_seconds,
+            "selectPolicy": "Max",
             "policies": [{"type": "Pods", "value": 1, "periodSeconds": REMOVAL_SECONDS}],
         },
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ TOOLS: Mapping[str, str] = {
 # gcc alone comes without the C library's headers, which runc and the pause image are compiled with.
 BUILD_TOOLS: Mapping[str, str] = {"gcc": "build-essential", "pkg-config": "pkg-config", "git": "git"}
 SECCOMP_PACKAGE = "libseccomp-dev"
+ENDING = 5.0
+"""Seconds that a process which was killed may take to close its sockets."""
 
 # Whom we would collide with, and what listens there in our cluster.
 PORTS: Mapping[int, str] = {
@@ -146,6 +149,9 @@ def taken_ports(
 
 
 def require_ports(ours: frozenset[int]) -> None:
-    taken = taken_ports(ours)
+    """ClusterError where others hold ports. Of a process that is ending, a socket is listed a moment longer than it."""
+    deadline = time.monotonic() + ENDING
+    while (taken := taken_ports(ours)) and any(item.pid is None for item in taken) and time.monotonic() < deadline:
+        time.sleep(0.05)
     if taken:
         raise ClusterError("; ".join(str(item) for item in taken), "stop that process, or use another machine")

@@ -66,7 +66,7 @@ def test_accepted(api: Api, good: Case) -> None:
     answer = api.try_create(written)
     assert answer.status_code == 201, answer.text
     stored = answer.json()["spec"]
-    assert stored == {"scaling": {"replicas": 1}, **written["spec"]}
+    assert stored == {**written["spec"], "scaling": {"replicas": 1, **written["spec"].get("scaling", {})}}
     assert parse_spec(stored).model.uri == written["spec"]["model"]["uri"]
     assert refused_by_the_command(written) == set()
 

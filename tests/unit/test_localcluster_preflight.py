@@ -11,7 +11,7 @@ import pytest
 from localcluster import lock, preflight
 from localcluster.errors import ClusterError
 from localcluster.paths import ClusterPaths
-from localcluster.preflight import GIB
+from localcluster.preflight import GIB, Taken
 
 
 def test_too_little_is_refused_with_a_remedy() -> None:
@@ -51,6 +51,21 @@ def test_the_holder_of_a_port_is_named() -> None:
         assert f"port {port} (for kube-apiserver) is held by process {os.getpid()} (" in str(taken)
         assert preflight.taken_ports(frozenset({os.getpid()}), {port: "kube-apiserver"}) == ()
     assert preflight.taken_ports(frozenset(), {port: "kube-apiserver"}) == ()
+
+
+def test_a_socket_of_a_process_that_is_ending_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending, foreign = Taken(10250, "kubelet", None, ""), Taken(2379, "etcd", 7, "etcd")
+    looks = [(ending,), (ending,), ()]
+    monkeypatch.setattr(preflight, "taken_ports", lambda ours: looks.pop(0))
+    preflight.require_ports(frozenset())
+    assert looks == []
+    monkeypatch.setattr(preflight, "taken_ports", lambda ours: (foreign,))
+    with pytest.raises(ClusterError, match="process 7"):
+        preflight.require_ports(frozenset())
+    monkeypatch.setattr(preflight, "ENDING", 0.1)
+    monkeypatch.setattr(preflight, "taken_ports", lambda ours: (ending,))
+    with pytest.raises(ClusterError, match="that we cannot see"):
+        preflight.require_ports(frozenset())
 
 
 def test_another_clone_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ MOST_CONCURRENCY = 10_000
 Concurrency = Annotated[
     Annotated[int, Field(ge=1, le=MOST_CONCURRENCY)] | Literal["auto"], integer_or_auto_schema(MOST_CONCURRENCY)
 ]
-Cron = Annotated[str, StringConstraints(min_length=9, max_length=128, pattern=r"^\S+( \S+){4}$")]
+Cron = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^\S+( \S+){4}$")]
 TimeZone = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")]
 
 

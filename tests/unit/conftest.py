@@ -19,6 +19,7 @@ settings.register_profile(
     "unit",
     max_examples=200,
     deadline=None,
+    derandomize=True,  # what passed once passes in every clone; `full` draws other inputs each time
     suppress_health_check=[
         HealthCheck.too_slow,
         HealthCheck.data_too_large,
@@ -26,7 +27,7 @@ settings.register_profile(
         HealthCheck.function_scoped_fixture,
     ],
 )
-settings.register_profile("full", settings.get_profile("unit"), max_examples=2_000)
+settings.register_profile("full", settings.get_profile("unit"), max_examples=2_000, derandomize=False)
 settings.load_profile("unit")  # another one: pytest --hypothesis-profile=full
 
 

@@ -117,6 +117,11 @@ class Autoscaling(ApiModel):
         return min([self.min_replicas, *(self.bounds(entry)[0] for entry in self.schedule)])
 
     @property
+    def may_be_at_zero(self) -> bool:
+        """Whether there are times without a replica."""
+        return self.lowest_minimum == 0
+
+    @property
     def highest_maximum(self) -> int:
         """The highest maxReplicas of any time."""
         return max([self.max_replicas, *(self.bounds(entry)[1] for entry in self.schedule)])

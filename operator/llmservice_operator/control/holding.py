@@ -1,0 +1,54 @@
+"""Asks what a decision needs before the last replica goes: a port at the activators, and what they report."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from llmservice_operator.api.holding import HoldingReport, PortClaim
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.context import Context, Questions
+from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.zero import ASK_SECONDS, Reports
+from llmservice_operator.kube.errors import KubeError, NotLeader
+from llmservice_operator.kube.pod_port import Unreadable
+
+logger = logging.getLogger(__name__)
+
+
+async def claim(key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
+    """The service's port, allotted now or found again. Where that fails the service is without, and serves."""
+    assert inputs.stored is not None
+    try:
+        return PortClaim(await ctx.claim_port(key, inputs.stored.uid))
+    except NotLeader:
+        raise
+    except KubeError as error:
+        logger.warning("no port could be allotted to %s: %s", key, error)
+        return PortClaim(None, str(error))
+
+
+async def reports(addresses: tuple[str, ...], key: Key, inputs: Inputs, ctx: Context) -> Reports:
+    """What these activators say, asked at once and at most once in ASK_SECONDS."""
+    memory, now = ctx.memories[key], ctx.clock()
+    slices = tuple((each.uid, each.resource_version) for each in inputs.observed.slices)
+    before = memory.holding
+    if before is None:
+        before = Questions(now, slices, now, float("-inf"), {})
+    since = before.slices_since if before.slices == slices else now
+    read_at, found = before.read_at, before.reports
+    if now - read_at >= ASK_SECONDS or set(found) != set(addresses):
+        said = await asyncio.gather(*(_report(address, key, inputs, ctx) for address in addresses))
+        read_at, found = now, dict(zip(addresses, said, strict=True))
+    memory.holding = Questions(before.first_at, slices, since, read_at, found)
+    return Reports(found, now - before.first_at, now - since)
+
+
+async def _report(address: str, key: Key, inputs: Inputs, ctx: Context) -> HoldingReport:
+    assert inputs.stored is not None
+    assert inputs.zero.port is not None, "activators are asked about a port"
+    try:
+        return await ctx.ask_activator(address, key, inputs.stored.uid, inputs.zero.port)
+    except Unreadable as unreadable:
+        logger.info("activator %s says nothing of %s: %s", address, key, unreadable)
+        return HoldingReport()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from llmservice_operator.api.holding import Activators, HoldingReport
+from llmservice_operator.api.holding import Activators, HoldingReport, PortClaim
 from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.config_reader import ConfigReader, Configs
@@ -73,6 +73,8 @@ class Memory:
     """What was free when a decision asked last, when that was, and for which resource."""
     holding: Questions | None = None
     """What the activators were asked while the last replica was to go."""
+    claimed: tuple[float, PortClaim] | None = None
+    """What came of allotting a port, and when that was: the status has it only after the children are written."""
     drained: frozenset[str] = frozenset()
     """Pods, by uid, whose cut streams were reported."""
     failures: int = 0

@@ -9,7 +9,7 @@ from llmservice_operator.api.holding import HoldingReport, PortClaim
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context, Questions
 from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.decide.zero import ASK_SECONDS, Reports
+from llmservice_operator.decide.zero import ASK_SECONDS, SELDOM_AFTER, Reports
 from llmservice_operator.kube.errors import KubeError, NotLeader
 from llmservice_operator.kube.pod_port import Unreadable
 
@@ -17,15 +17,21 @@ logger = logging.getLogger(__name__)
 
 
 async def claim(key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
-    """The service's port, allotted now or found again. Where that fails the service is without, and serves."""
+    """The service's port, allotted now or found again. Where that fails it is tried again after SELDOM_AFTER seconds,
+    and the service keeps a replica meanwhile."""
     assert inputs.stored is not None
+    memory, now = ctx.memories[key], ctx.clock()
+    if memory.claimed is not None and (memory.claimed[1].port is not None or now - memory.claimed[0] < SELDOM_AFTER):
+        return memory.claimed[1]
     try:
-        return PortClaim(await ctx.claim_port(key, inputs.stored.uid))
+        found = PortClaim(await ctx.claim_port(key, inputs.stored.uid))
     except NotLeader:
         raise
     except KubeError as error:
         logger.warning("no port could be allotted to %s: %s", key, error)
-        return PortClaim(None, str(error))
+        found = PortClaim(None, str(error))
+    memory.claimed = now, found
+    return found
 
 
 async def reports(addresses: tuple[str, ...], key: Key, inputs: Inputs, ctx: Context) -> Reports:

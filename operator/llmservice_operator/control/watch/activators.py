@@ -125,8 +125,11 @@ def _activator(endpoint: Mapping[str, Any]) -> Activator | None:
     # By the API, absent means ready.
     if states.get("ready") is False or states.get("terminating") is True:
         return None
+    given = addresses[0] if isinstance(addresses, list) and addresses else None
+    if not isinstance(given, str) or "%" in given:  # a scope may be any text, and the address goes into a URL
+        return None
     try:
-        address = str(ipaddress.ip_address(addresses[0] if isinstance(addresses, list) and addresses else ""))
+        address = str(ipaddress.ip_address(given))
     except ValueError:
         return None
     node = endpoint.get("nodeName")

@@ -11,12 +11,10 @@ from llmservice_runtime.contract import HTTP_PORT_NAME
 
 from llmservice_operator.api.constants import GROUP
 from llmservice_operator.api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL, Activator
-from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest, labels, metadata
 
 
-@of_service
 def manifests(llm: LLMService, port: int, activators: tuple[Activator, ...]) -> tuple[Manifest, ...]:
     """One for each family of addresses that there is."""
     families = {"IPv4": [], "IPv6": []}  # type: dict[str, list[Activator]]

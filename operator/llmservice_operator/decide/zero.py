@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from llmservice_operator.api.holding import Activator, Activators, HoldingReport, PortClaim, stored_port
-from llmservice_operator.api.remembered import of_spec
+from llmservice_operator.api.remembered import of_service, of_spec
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build import holding_slices
@@ -139,7 +139,7 @@ def _with(service: LLMService, observed: Observed, port: int, activators: tuple[
     asked, runs, is_listed = service.spec.scaling.replicas, _runs(service, observed), _is_listed(observed)
     if asked and is_listed:
         return Zero(asked, port)
-    slices = tuple(with_hash(manifest) for manifest in holding_slices.manifests(service, port, activators))
+    slices = _slices(service, port, activators)
     if asked:
         return Zero(asked, port, slices=slices)
     without = () if is_listed else slices
@@ -174,6 +174,11 @@ def _down(
         return staying if is_tried else replace(staying, slices=without)
     is_proven = runs == 1 and reports.made_for >= SPREAD_SECONDS
     return _counted(staying, observed, in_flight, reports) if is_proven else staying
+
+
+@of_service
+def _slices(service: LLMService, port: int, activators: tuple[Activator, ...]) -> tuple[DesiredChild, ...]:
+    return tuple(with_hash(manifest) for manifest in holding_slices.manifests(service, port, activators))
 
 
 def _problem(reports: Reports, port: int | None) -> str:

@@ -27,16 +27,28 @@ from llmservice_operator.control.queue.work_queue import WorkQueue
 from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.updates import Updates
+from llmservice_operator.control.watch.activators import ActivatorsWatch
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.children import ChildrenWatch
 from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS, identity_of, placed, watched_children
+from llmservice_operator.control.watch.kinds import (
+    INDICES,
+    PARENT,
+    PROJECTIONS,
+    identity_of,
+    key_of,
+    may_be_at_zero,
+    placed,
+    watched_children,
+)
 from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.access import Access, open_to_all
+from llmservice_operator.kube.activator_reader import ActivatorReader
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.errors import ConfigError
+from llmservice_operator.kube.holding_ports import HoldingPorts
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.pod_events import PodEventReader
@@ -65,7 +77,13 @@ class Operator:
     """One process: watches everything always, acts on the shards that it holds."""
 
     def __init__(
-        self, opts: Options, transport: Transport, reader: StateReader, requests: RequestsReader, metrics: Metrics
+        self,
+        opts: Options,
+        transport: Transport,
+        reader: StateReader,
+        requests: RequestsReader,
+        activators: ActivatorReader,
+        metrics: Metrics,
     ) -> None:
         self._options = opts
         self._transport = transport
@@ -85,6 +103,8 @@ class Operator:
         )
         # Whoever watches some namespaces does not know the pods of other services.
         own = None if self._options.namespaces else lambda: placed(cache)
+        service = opts.services.activator_service
+        self._activators = ActivatorsWatch(transport, *service, self._activators_changed) if service else None
         self._ctx = Context(
             kube=kube,
             cache=cache,
@@ -97,6 +117,9 @@ class Operator:
             in_work=self._in_work,
             pod_events=PodEventReader(kube),
             read_requests=requests.read,
+            activators=self._activators.known if self._activators else lambda: None,
+            ask_activator=activators.read,
+            claim_port=HoldingPorts(kube, self._lease_namespace()).claim,
             settings=opts.services,
             metrics=metrics,
             now=lambda: datetime.datetime.now(datetime.UTC),
@@ -143,6 +166,8 @@ class Operator:
             tasks += [acting, asyncio.create_task(self._state_poller.run(), name="state poller")]
             tasks += [asyncio.create_task(resync.run(), name="resync") for resync in self._resyncs.values()]
             tasks += [asyncio.create_task(self._beat(), name="heartbeat")]
+            watch = self._activators
+            tasks += [asyncio.create_task(watch.run(), name="watch of activators")] if watch else []
             tasks += [asyncio.create_task(self._children.run(), name="watches of children")]
             watches = asyncio.create_task(self._watch(loop), name="watches")
             tasks += [watches]
@@ -265,6 +290,12 @@ class Operator:
         if self._life.is_acting and self._may_act(key):
             self._ctx.queue.add_soon(key, BURST, priorities.of_children(self._ctx.cache.get(PARENT, *key)))
 
+    def _activators_changed(self) -> None:
+        """For services that may be at zero."""
+        if self._life.is_acting:
+            found = (key_of(parent) for parent in self._ctx.cache.all_of(PARENT) if may_be_at_zero(parent))
+            self._ctx.take_up(key for key in found if self._may_act(key))
+
     # Small answers
 
     def _may_act(self, key: Key) -> bool:
@@ -298,10 +329,13 @@ class Operator:
         self._metrics.queue_delayed.set(self._ctx.queue.delayed)
         return self._metrics.exposition()
 
+    def _lease_namespace(self) -> str:
+        return self._options.lease_namespace or self._transport.credentials.namespace
+
     def _make_shards(self) -> Shards:
         return Shards(
             self._transport,
-            namespace=self._options.lease_namespace or self._transport.credentials.namespace,
+            namespace=self._lease_namespace(),
             name=self._options.lease_name,
             identity=self._options.identity,
             count=self._options.shards,
@@ -323,8 +357,9 @@ async def serve(opts: Options) -> int:
         Transport(found, observer=metrics.observe_request) as transport,
         StateReader() as reader,
         RequestsReader() as requests,
+        ActivatorReader() as activators,
     ):
-        operator = Operator(opts, transport, reader, requests, metrics)
+        operator = Operator(opts, transport, reader, requests, activators, metrics)
         where = ", ".join(opts.namespaces) or "all namespaces"
         logger.info("starting as %s, watching %s at %s", opts.identity, where, found.server)
         return await operator.run()

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.holding import Activators, HoldingReport, PortClaim
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
@@ -20,6 +21,7 @@ from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import requirements
 from llmservice_operator.decide.rollout.update_request import Turn
+from llmservice_operator.decide.zero import Reports
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.projections.children import (
@@ -31,6 +33,7 @@ from llmservice_operator.observe.projections.children import (
     ServiceFacts,
     facts_of,
 )
+from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
@@ -51,7 +54,7 @@ QWEN_7B |= {"vocab_size": 152064, "intermediate_size": 18944, "max_position_embe
 FIXTURES = Path(__file__).parent / "fixtures"
 
 FACTS: Mapping[str, type[ChildFacts]] = {
-    cls.kind: cls for cls in (ServiceFacts, DeploymentFacts, ClaimFacts, JobFacts, RevisionFacts)
+    cls.kind: cls for cls in (ServiceFacts, DeploymentFacts, ClaimFacts, JobFacts, RevisionFacts, HoldingSliceFacts)
 } | {child.kind: facts_of(child.kind) for child in CHILD_KINDS}
 
 
@@ -77,6 +80,7 @@ def an_llmservice(spec: Json | None = None, **metadata: Any) -> Json:
 
 
 GRANTED = Turn(is_granted=True)
+ALLOTTED = PortClaim(20_000)
 
 
 @dataclass
@@ -109,6 +113,14 @@ class World:
     room_reads: int = 0
     in_flight: dict[str, int] = field(default_factory=dict)
     """Requests in flight of the pods that answer."""
+    activators: Activators = None
+    """Those that are ready; None: not known."""
+    claim: PortClaim = ALLOTTED
+    """What comes of allotting a port."""
+    holding: dict[str, HoldingReport] = field(default_factory=dict)
+    """What activators report, by address; the others do not answer."""
+    asked_for: float = 5.0
+    """Seconds since they were first asked, and for which the slices have been as they are."""
     turn: Turn = GRANTED
     """Whether an update that is asked for may begin."""
     begun: tuple[str, str] | None = None
@@ -131,6 +143,7 @@ class World:
             deployment=only["Deployment"],
             service=only["Service"],
             claim=only["PersistentVolumeClaim"],
+            slices=tuple(by_kind["EndpointSlice"]),
             others=tuple(facts for kind in CHILD_KINDS if kind.kind not in self.hidden for facts in by_kind[kind.kind]),
             revisions=tuple(by_kind["ControllerRevision"]),
             pods=tuple(PodFacts.from_object(pod) for pod in self.pods.values()),
@@ -152,7 +165,8 @@ class World:
     def inputs(self, observed: Observed | None = None, **parts: Any) -> Inputs:
         """With all that a decision needs, as the operator gathers it, and with `parts` whether it needs them or not."""
         known = {name: Part(value, "the test") for name, value in parts.items()}
-        inputs = Inputs.of(self.obj, observed or self.observed(), self.settings, self.now, **known)
+        found = observed or self.observed()
+        inputs = Inputs.of(self.obj, found, self.settings, self.now, activators=self.activators, **known)
         while needed := requirements(inputs):
             read: dict[str, Any] = {}
             if needed.gpus is not None:
@@ -172,6 +186,11 @@ class World:
                 read["in_flight"] = {
                     name: self.in_flight[name] for name, _ in needed.in_flight if name in self.in_flight
                 }
+            if needed.port:
+                read["port_claim"] = self.claim
+            if needed.holding:
+                reports = {each: self.holding.get(each, HoldingReport()) for each in needed.holding}
+                read["holding"] = Reports(reports, self.asked_for, self.asked_for)
             if needed.sibling_model is not None:
                 assert self.sibling_model is not None, "the test does not say what siblings know"
                 read["sibling_model"] = (

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.kube.activator_reader import ActivatorReader
 from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.requests_reader import RequestsReader
 from llmservice_operator.kube.resources import LEASE, LLMSERVICE
@@ -101,7 +102,7 @@ async def running(
         transport = await stack.enter_async_context(Transport(credentials))
         reader = await stack.enter_async_context(StateReader())
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        operator = Operator(options, transport, reader, RequestsReader(), Metrics())
+        operator = Operator(options, transport, reader, RequestsReader(), ActivatorReader(), Metrics())
         life = asyncio.create_task(operator.run())
         try:
             yield Running(api, operator, session, options)

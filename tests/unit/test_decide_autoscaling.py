@@ -104,6 +104,17 @@ def test_the_bounds_are_the_widest_of_any_time(case: str) -> None:
     assert found["fallback"]["replicas"] == wanted[0]
 
 
+def test_a_minimum_of_zero_goes_there_after_a_short_cooldown_and_never_by_the_fallback() -> None:
+    for given in ({"minReplicas": 0}, {"schedule": [ALWAYS | {"minReplicas": 0}]}):
+        found = object_of(autoscaled(**given))
+        assert (found["minReplicaCount"], found["cooldownPeriod"]) == (0, 15)
+        assert found["fallback"] == {"failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"}
+    assert "cooldownPeriod" not in object_of(autoscaled()), "KEDA would warn of it"
+
+
+ALWAYS = {"start": "0 8 * * *", "end": "0 20 * * *"}
+
+
 def stated_by_apply(operation: str = "Apply", **more: Any) -> Json:
     owner = {"manager": "argocd", "operation": operation, "fieldsV1": {"f:spec": {"f:scaling": {"f:replicas": {}}}}}
     return {"managedFields": [owner | more]}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 from llmservice_operator.__main__ import Operator
+from llmservice_operator.api.holding import Activator
 from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.life import Stage
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.watch.kinds import PARENT, watched_children
 from llmservice_operator.control.watch.sync_state import WATCH
+from llmservice_operator.kube.activator_reader import ActivatorReader
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.requests_reader import RequestsReader
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.resources import ENDPOINT_SLICE, LLMSERVICE
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.options import Options
 
@@ -29,7 +31,12 @@ STATUS = {"conditions": [{"type": "Ready", "reason": "Starting"}]}
 async def operator() -> Operator:
     """It works on the first of two shards, and has reconciled everything there."""
     made = Operator(
-        Options(shards=2, identity="me"), Connection(ApiServer()), StateReader(), RequestsReader(), Metrics()
+        Options(shards=2, identity="me"),
+        Connection(ApiServer()),
+        StateReader(),
+        RequestsReader(),
+        ActivatorReader(),
+        Metrics(),
     )
     for key in KEYS:
         made._ctx.cache.update(PARENT, parent(namespace=key.namespace, uid=str(key)))
@@ -71,7 +78,12 @@ async def test_all_services_of_a_gained_shard_are_queued_and_no_others(operator:
 
 async def test_each_scrape_shows_how_many_services_wait() -> None:
     operator = Operator(
-        Options(leader_elect=False), Connection(ApiServer()), StateReader(), RequestsReader(), Metrics()
+        Options(leader_elect=False),
+        Connection(ApiServer()),
+        StateReader(),
+        RequestsReader(),
+        ActivatorReader(),
+        Metrics(),
     )
     operator._ctx.queue.add(KEYS[0])
     operator._ctx.queue.add_after(KEYS[1], 60)
@@ -106,3 +118,23 @@ def test_which_shards_a_process_has_is_a_metric() -> None:
         assert f"llmservice_{line}" in text
     metrics.set_shards((), 2)
     assert "llmservice_leader 0.0" in metrics.exposition().decode()
+
+
+async def test_activators_that_come_or_go_wake_the_services_that_may_be_at_zero() -> None:
+    options = Options(leader_elect=False, services=Settings(scaler_address="llms-activator.system.svc:9443"))
+    operator = Operator(options, Connection(ApiServer()), StateReader(), RequestsReader(), ActivatorReader(), Metrics())
+    zero, one, plain = KEYS[:3]
+    for key, scaling in ((zero, {"minReplicas": 0}), (one, {"minReplicas": 1}), (plain, None)):
+        made = parent(namespace=key.namespace, uid=str(key))
+        made["spec"] |= {"scaling": {"autoscaling": {"maxReplicas": 2} | scaling}} if scaling else {}
+        operator._ctx.cache.update(PARENT, made)
+    for resource in (WATCH, LLMSERVICE.full_name, *(each.full_name for each in watched_children(options.services))):
+        operator._sync.synced(None, resource)
+    assert operator._activators is not None
+    operator._life.reach(Stage.ACTING)
+    slices = {"metadata": {"namespace": "system", "name": "a"}, "endpoints": [{"addresses": ["10.0.0.1"]}]}
+    operator._activators.updated(ENDPOINT_SLICE, slices)
+    operator._activators.listed(ENDPOINT_SLICE, "system", {("system", "a"): "u"}, "1")
+    assert operator._ctx.queue.depth == 1
+    assert await operator._ctx.queue.get() == zero
+    assert operator._ctx.activators() == (Activator("10.0.0.1"),)

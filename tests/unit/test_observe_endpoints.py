@@ -40,6 +40,7 @@ def listed(*slices: Json, hidden: frozenset[str] = frozenset()) -> frozenset[str
     return Observed.of("chat", cache.of_service(Key("ns", "chat")), hidden).endpoints
 
 
+ACTIVATORS = OURS | {"endpointslice.kubernetes.io/managed-by": "llmservice.dev"}
 COPIED = {"llmservice.dev/service": "chat", "kubernetes.io/service-name": "theirs"}
 SLICES = {
     "ready": ([a_slice("a", endpoint("p", ready=True))], {"p"}),
@@ -51,6 +52,9 @@ SLICES = {
     "empty": ([a_slice("a")], set()),
     "no slice": ([], set()),
     "two": ([a_slice("a", endpoint("p")), a_slice("b", endpoint("p"), endpoint("q"))], {"p", "q"}),
+    "our own, whatever it lists": ([a_slice("a", endpoint("p"), labels=ACTIVATORS)], set()),
+    "one of the name of ours": ([a_slice("chat-activator-ipv4", endpoint("p"))], set()),
+    "our own beside the cluster's": ([a_slice("a", endpoint("p")), a_slice("chat-activator-ipv6")], {"p"}),
     "another Service's, with our label": ([a_slice("a", endpoint("p"), labels=COPIED)], set()),
 }
 
@@ -59,6 +63,20 @@ SLICES = {
 def test_the_pods_that_slices_list(case: str) -> None:
     slices, ready = SLICES[case]
     assert listed(*slices) == frozenset(ready)
+
+
+def test_our_own_slices_are_children() -> None:
+    cache = Cache(PROJECTIONS)
+    ours = a_slice("chat-activator-ipv4", endpoint("p"), labels=ACTIVATORS)
+    assert cache.update("EndpointSlice", ours) == (Key("ns", "chat"),)
+    cache.update("EndpointSlice", a_slice("chat-abcde", endpoint("p")))
+    found = Observed.of("chat", cache.of_service(Key("ns", "chat")))
+    assert [child.name for child in found.children()] == ["chat-activator-ipv4"]
+    live = found.child("EndpointSlice", "chat-activator-ipv4")
+    assert live is not None
+    assert (live.live()["endpoints"], live.live()["ports"]) == (ours["endpoints"], PORTS)
+    later = {**ours, "endpoints": [], "metadata": ours["metadata"] | {"resourceVersion": "2"}}
+    assert cache.update("EndpointSlice", later) == (Key("ns", "chat"),), "what others do to it is undone"
 
 
 def test_without_the_right_to_list_slices_the_endpoints_are_unknown() -> None:

@@ -67,7 +67,7 @@ def _unmet(service: Json, found: Mapping[str, Condition], condition: Condition |
         return _impossible(service, stalled)
     if ready is not None and ready.reason == Reason.PAUSED:
         return _impossible(service, ready)
-    if condition is not None and condition.reason == Reason.SCALED_TO_ZERO:
+    if condition is not None and condition.reason in (Reason.SCALED_TO_ZERO, Reason.IDLE):
         return _impossible(service, condition)
     shown = found.get(ConditionType.RECONCILING) or ready or condition
     if shown is None:

@@ -1,11 +1,11 @@
-"""spec.scaling.autoscaling: the bounds and the target of a service whose replicas follow its load."""
+"""spec.scaling.autoscaling and spec.scaling.holding: replicas that follow the load, and requests while none serves."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
 from llmservice_operator.api.base import ApiModel, Many, knob, leaf, section
-from llmservice_operator.api.scalars import integer_or_auto_schema
+from llmservice_operator.api.scalars import Quantity, integer_or_auto_schema
 
 MOST_REPLICAS = 1000
 MOST_CONCURRENCY = 10_000
@@ -37,6 +37,13 @@ class ScaleDown(ApiModel):
         examples=[600],
         bounds=(0, 3600),
     )
+    idle_seconds: int = knob(
+        600,
+        description="Seconds without a request after which the last replica is removed, where minReplicas is 0. The "
+        "next request is held while a replica starts.",
+        examples=[1800],
+        bounds=(5, 86_400),
+    )
 
 
 class ScheduledBounds(ApiModel):
@@ -48,7 +55,7 @@ class ScheduledBounds(ApiModel):
     min_replicas: int | None = knob(
         description="minReplicas between these times. Default: autoscaling.minReplicas.",
         examples=[2],
-        bounds=(1, MOST_REPLICAS),
+        bounds=(0, MOST_REPLICAS),
     )
     max_replicas: int | None = knob(
         description="maxReplicas between these times. Default: autoscaling.maxReplicas.",
@@ -57,11 +64,39 @@ class ScheduledBounds(ApiModel):
     )
 
 
+class Holding(ApiModel):
+    """How many requests are held, and how long, while no replica serves."""
+
+    max_requests: int = knob(
+        100,
+        description="Requests that are held at once; over it clients get 429 with Retry-After.",
+        examples=[500],
+        bounds=(1, 10_000),
+    )
+    max_bytes: Quantity = knob(
+        "32Mi",
+        description="Size of the bodies of all requests that are held; over it clients get 429, and 413 for a body "
+        "that alone is larger.",
+        examples=["64Mi"],
+    )
+    timeout_seconds: int = knob(
+        600,
+        description="Seconds that a request is held before the client gets 503 with Retry-After. Longer than a start "
+        "takes.",
+        examples=[1200],
+        bounds=(1, 3600),
+    )
+
+
 class Autoscaling(ApiModel):
     """Bounds and target of a service whose replicas follow its load."""
 
     min_replicas: int = knob(
-        1, description="The fewest replicas, whatever the load.", examples=[2], bounds=(1, MOST_REPLICAS)
+        1,
+        description="The fewest replicas, whatever the load. 0: none while no requests come; see "
+        "docs/serving/scale-to-zero.md.",
+        examples=[2],
+        bounds=(0, MOST_REPLICAS),
     )
     max_replicas: int = Field(description="The most replicas, whatever the load.", examples=[8], ge=1, le=MOST_REPLICAS)
     target: Target = section(Target, "The load of one replica that is aimed at.")
@@ -80,6 +115,11 @@ class Autoscaling(ApiModel):
     def lowest_minimum(self) -> int:
         """The lowest minReplicas of any time."""
         return min([self.min_replicas, *(self.bounds(entry)[0] for entry in self.schedule)])
+
+    @property
+    def may_be_at_zero(self) -> bool:
+        """Whether there are times without a replica."""
+        return self.lowest_minimum == 0
 
     @property
     def highest_maximum(self) -> int:

@@ -13,6 +13,13 @@ AUTOSCALING: Final = FINE.row(
     "KEDA sets spec.scaling.replicas by the load, within the bounds of spec.scaling.autoscaling.",
     "Nothing to do.",
 )
+IDLE: Final = FINE.row(
+    "Idle",
+    "No requests come, so no replica runs and no accelerator is held. The next request is held and starts a replica, "
+    "which answers it.",
+    "Nothing to do. Set spec.scaling.autoscaling.minReplicas to 1 to keep a replica.",
+    look="`status.endpoint.url`: a POST there starts a replica; the activators' metrics count what is held.",
+)
 SCALED: Final = FINE.row(
     "Scaled",
     "The autoscaler changed spec.scaling.replicas. Seen in Events only.",
@@ -56,5 +63,14 @@ SCALER_UNAVAILABLE: Final = AUTOSCALED.row(
     "authority; docs/serving/scaling.md has the steps.",
     look="`kubectl describe scaledobject,hpa` of the namespace; the logs of the scaler (the Deployment that ends in "
     "-activator) and of KEDA's operator.",
+    ends=Ends.OUTSIDE,
+)
+HOLDING_UNAVAILABLE: Final = AUTOSCALED.row(
+    "HoldingUnavailable",
+    "Requests could not be held while no replica runs, so one replica stays although no requests come.",
+    "Remove the cause that the message names; docs/serving/scale-to-zero.md has the steps. Set "
+    "spec.scaling.autoscaling.minReplicas to 1 if a replica is to stay.",
+    look="`kubectl get endpointslices -l kubernetes.io/service-name=NAME`; the pods and logs of the Deployment whose "
+    "name ends in -activator.",
     ends=Ends.OUTSIDE,
 )

@@ -60,5 +60,5 @@ CHILD_KINDS: tuple[ChildKind, ...] = (
     ),
 )
 
-REPORTED_APART = frozenset(child.kind for child in CHILD_KINDS if child.has_own_condition)
+REPORTED_APART = frozenset(child.kind for child in CHILD_KINDS if child.has_own_condition) | {"EndpointSlice"}
 """Kinds that have a condition of their own."""

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from llmservice_operator.api.autoscaling import MOST_REPLICAS, Autoscaling
-from llmservice_operator.api.base import ApiModel, knob
+from llmservice_operator.api.autoscaling import MOST_REPLICAS, Autoscaling, Holding
+from llmservice_operator.api.base import ApiModel, knob, section
 from llmservice_operator.api.constants import DEFAULT_DRAIN_SECONDS, DEFAULT_ENDPOINT_PORT
 from llmservice_operator.api.scalars import SecretKeyRef
 
@@ -26,6 +26,7 @@ class Scaling(ApiModel):
         description="Replicas follow the load, between bounds. Leave `replicas` out then: the autoscaler writes it.",
         examples=[{"maxReplicas": 4}],
     )
+    holding: Holding = section(Holding, "Requests that come while no replica serves, where minReplicas is 0.")
 
 
 class Rollout(ApiModel):

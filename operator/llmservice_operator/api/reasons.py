@@ -316,6 +316,7 @@ class Reason(Explained):
     REPLICAS_STATED = autoscaling_reasons.REPLICAS_STATED
     AUTOSCALER_CONFLICT = autoscaling_reasons.AUTOSCALER_CONFLICT
     SCALER_UNAVAILABLE = autoscaling_reasons.SCALER_UNAVAILABLE
+    HOLDING_UNAVAILABLE = autoscaling_reasons.HOLDING_UNAVAILABLE
     INTERNAL_ERROR = INTERNAL.row(
         "InternalError",
         "The operator failed on an internal error while it handled this service; what serves keeps serving.",
@@ -365,4 +366,5 @@ class Reason(Explained):
     )
     AUTOSCALING = autoscaling_reasons.AUTOSCALING
     SCALED = autoscaling_reasons.SCALED
+    IDLE = autoscaling_reasons.IDLE
     DELETING = FINE.row("Deleting", "The LLMService is being deleted.", "Nothing to do.")

@@ -112,6 +112,7 @@ class EffectiveRollout(StatusModel):
 class EffectiveScaling(StatusModel):
     min_replicas: int | None = optional("The fewest replicas, outside of spec.scaling.autoscaling.schedule.")
     max_replicas: int | None = optional("The most replicas, outside of spec.scaling.autoscaling.schedule.")
+    idle_seconds: int | None = optional("Seconds without a request after which the last replica is removed.")
     concurrency_per_replica: int | None = optional(
         "Requests in progress for each replica that autoscaling aims at. auto: maxNumSeqs, or as many as fit into the "
         f"KV cache, measured or else planned, at {TYPICAL_REQUEST:,} tokens a request or maxModelLen; not dependent on "
@@ -319,6 +320,12 @@ class FailureStatus(StatusModel):
     evidence: Many[Text] | None = optional("Lines of the log that show the failure.", max_length=64)
 
 
+class HoldingStatus(StatusModel):
+    port: int | None = optional(
+        "Port of the activators that belongs to this service alone: requests reach it while no replica serves."
+    )
+
+
 class LLMServiceStatus(StatusModel):
     """What the operator found. kubectl wait and kstatus read observedGeneration and conditions."""
 
@@ -341,6 +348,7 @@ class LLMServiceStatus(StatusModel):
     ready: Word | None = optional("Ready and wanted replicas, as 1/2.")
     gpus: int | None = optional("GPUs that all wanted replicas ask for.")
     endpoint: EndpointStatus | None = optional("Where and under which names the model answers.")
+    holding: HoldingStatus | None = optional("Where requests are held, of a service that may have no replica.")
     effective: EffectiveStatus | None = optional(  # type: ignore[valid-type]
         "The values in force for every field of the spec that has a default; what is absent is vLLM's or the model's "
         "own choice."

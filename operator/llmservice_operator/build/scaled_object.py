@@ -2,8 +2,11 @@
 
 What KEDA does with each field, by its source (kedacore/keda 2.21): `minReplicaCount` of 1 or more leaves all scaling to
 an HPA. `fallback` holds once the scaler failed more than `failureThreshold` times in a row; with
-currentReplicasIfHigher it never lowers the number. KEDA replaces the whole object to add its finalizer and its label,
-and writes `scalingModifiers: {}` then, and no field that is false: so the first is applied, and none of the second.
+currentReplicasIfHigher it never lowers the number. With `minReplicaCount` 0 KEDA sets 0 itself once the scaler is not
+active for `cooldownPeriod`, and never at an error of the scaler, since `fallback.replicas` is not 0
+(pkg/scaling/executor/scale_scaledobjects.go, RequestScale). KEDA replaces the whole object to add its finalizer and
+its label, and writes `scalingModifiers: {}` then, and no field that is false: so the first is applied, and none of the
+second.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from llmservice_operator.build.settings import Settings
 POLLING_SECONDS = 15
 """How often KEDA brings the ScaledObject's conditions up to date."""
 FAILURES = 3
+COOLDOWN_SECONDS = 15
+"""Until zero, once the scaler is not active: it counts the idle time itself. KEDA ignores this where another than KEDA
+changed the number, and warns of it where minReplicaCount is not 0."""
 REMOVAL_SECONDS = 60
 """For each replica that is removed: its requests end before the next one goes."""
 
@@ -31,7 +37,9 @@ def why_none(llm: LLMService, settings: Settings) -> Reason | None:
     if llm.replicas_stated_by is not None:
         return Reason.REPLICAS_STATED
     # KEDA would raise it to minReplicaCount, and whoever set 0 wants nothing to serve.
-    return Reason.SCALED_TO_ZERO if llm.spec.scaling.replicas == 0 else None
+    scaling = llm.spec.scaling
+    may_be_zero = scaling.autoscaling is not None and scaling.autoscaling.may_be_at_zero
+    return Reason.SCALED_TO_ZERO if scaling.replicas == 0 and not may_be_zero else None
 
 
 def manifest(llm: LLMService, settings: Settings) -> Manifest | None:
@@ -48,9 +56,10 @@ def manifest(llm: LLMService, settings: Settings) -> Manifest | None:
             "minReplicaCount": autoscaling.lowest_minimum,
             "maxReplicaCount": autoscaling.highest_maximum,
             "pollingInterval": POLLING_SECONDS,
+            **({"cooldownPeriod": COOLDOWN_SECONDS} if autoscaling.may_be_at_zero else {}),
             "fallback": {
                 "failureThreshold": FAILURES,
-                "replicas": autoscaling.lowest_minimum,
+                "replicas": max(1, autoscaling.lowest_minimum),
                 "behavior": "currentReplicasIfHigher",
             },
             "advanced": {

@@ -61,6 +61,14 @@ class Settings:
     scaler_authentication: str | None = None
     """The ClusterTriggerAuthentication by which KEDA authenticates to the scaler."""
 
+    @property
+    def activator_service(self) -> tuple[str, str] | None:
+        """Name and namespace of the activators' Service, by the scaler's address; None: autoscaling is off."""
+        host = (self.scaler_address or "").rpartition(":")[0]
+        name, _, rest = host.partition(".")
+        namespace = rest.partition(".")[0]
+        return (name, namespace) if name and namespace else None
+
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
         """From the settings file: camelCase keys, absent and null ones at their defaults."""

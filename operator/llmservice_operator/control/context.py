@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from llmservice_operator.api.holding import Activators, HoldingReport, PortClaim
 from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.config_reader import ConfigReader, Configs
@@ -25,6 +26,7 @@ from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
@@ -32,6 +34,27 @@ from llmservice_operator.planner.room import Room
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """About one service, at one time."""
+
+    first_at: float
+    """When they were asked first; all times are of the monotonic clock."""
+    slices: tuple[tuple[str, str], ...]
+    """The uids and versions of the EndpointSlices of ours."""
+    slices_since: float
+    read_at: float
+    reports: Mapping[str, HoldingReport]
+
+
+async def _unread(address: str, key: Key, uid: str, port: int) -> HoldingReport:
+    return HoldingReport(problem="This process asks no activators.")
+
+
+async def _unclaimed(key: Key, uid: str) -> int:
+    raise ConfigError("this process allots no ports")
 
 
 @dataclass(slots=True)
@@ -48,6 +71,10 @@ class Memory:
     """When some of them are to be tried again, in this generation."""
     room: tuple[float, str | None, Room] | None = None
     """What was free when a decision asked last, when that was, and for which resource."""
+    holding: Questions | None = None
+    """What the activators were asked while the last replica was to go."""
+    claimed: tuple[float, PortClaim] | None = None
+    """What came of allotting a port, and when that was: the status has it only after the children are written."""
     drained: frozenset[str] = frozenset()
     """Pods, by uid, whose cut streams were reported."""
     failures: int = 0
@@ -133,6 +160,12 @@ class Context:
     now: Callable[[], datetime.datetime]
     identity: str
     """Of this process, as in the Lease."""
+    activators: Callable[[], Activators] = lambda: None
+    """Those that are ready; None: not known."""
+    ask_activator: Callable[[str, Key, str, int], Awaitable[HoldingReport]] = _unread
+    """What the activator at an address reports about a service, its uid and its port; raises Unreadable."""
+    claim_port: Callable[[Key, str], Awaitable[int]] = _unclaimed
+    """The port at the activators of a service with this uid; raises KubeError."""
     decide: Callable[[Inputs], Decision] = decide
     requirements: Callable[[Inputs], Requirements] = requirements
     clock: Callable[[], float] = time.monotonic

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from llmservice_operator.api.service import Key
+from llmservice_operator.control import holding
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.inputs import Inputs, Part
@@ -37,12 +38,19 @@ async def gather(parent: ParentFacts, ctx: Context) -> Inputs:
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
     inputs = Inputs.of(
-        parent.obj, _observed(key, memory, ctx), ctx.settings, ctx.now(), internal_errors=ctx.errors.degraded(key)
+        parent.obj,
+        _observed(key, memory, ctx),
+        ctx.settings,
+        ctx.now(),
+        internal_errors=ctx.errors.degraded(key),
+        activators=ctx.activators(),
     )
     while needed := ctx.requirements(inputs):
         inputs = await _with(needed, inputs, key, ctx)
     if inputs.room is None:
         memory.room = None  # all nodes of a cluster are a lot to keep for nothing
+    if inputs.holding is None:
+        memory.holding = None
     return inputs
 
 
@@ -79,6 +87,10 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
         read["pod_events"] = Part(await pod_events(needed.pod_events, key, ctx), "Events of pods")
     if needed.in_flight:
         read["in_flight"] = Part(await in_flight(needed.in_flight, key, ctx), "metrics of pods")
+    if needed.port:
+        read["port_claim"] = Part(await holding.claim(key, inputs, ctx), "Leases of the operator's namespace")
+    if needed.holding:
+        read["holding"] = Part(await holding.reports(needed.holding, key, inputs, ctx), "activators")
     return replace(inputs, **read)
 
 

@@ -40,6 +40,8 @@ def _findings(service: LLMService, inputs: Inputs) -> Iterator[Finding]:
         yield _no(why, f"{why.summary} Autoscaling goes on once it is 1 or more.")
     elif why is not None:
         yield _no(why, why.summary)
+    if inputs.zero.problem:
+        yield _no(Reason.HOLDING_UNAVAILABLE, f"{Reason.HOLDING_UNAVAILABLE.summary} {inputs.zero.problem}")
     yield from _of_object(service, inputs.observed)
     yield Finding(ConditionStatus.TRUE, Reason.AUTOSCALING, Reason.AUTOSCALING.summary)
 

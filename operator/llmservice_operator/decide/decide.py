@@ -34,6 +34,7 @@ from llmservice_operator.decide.rollout.strategy import (
 )
 from llmservice_operator.decide.rollout.update_request import RECHECK_SECONDS, update_of, why_waiting
 from llmservice_operator.decide.timing import soonest
+from llmservice_operator.decide.zero import needless_slices
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.rollout.status_rollout import Rolling
 from llmservice_operator.observe.status.verdict import Obstacle, Subject, Verdict
@@ -91,7 +92,9 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     subject = subject_of(service)
     step = _step(inputs, selection, desired)
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
-    children = [*desired_children(service, desired, step.strategy, inputs.settings), *adopted_records(service, orphans)]
+    made = desired_children(service, desired, step.strategy, inputs.settings)
+    # Before the Deployment, so that requests are held before the last replica goes.
+    children = [*(inputs.zero.slices or ()), *made, *adopted_records(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return refuse(inputs, subject, problems, service.spec.scaling.replicas)
@@ -104,11 +107,12 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     )
     verdict = _verdict(selection, desired, fit, step, obstacle, is_pending=is_pending(apply))
     shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
+    unheld = tuple(needless_slices(service, observed, inputs.zero))
     if service.spec.paused:
-        return report(inputs, subject, verdict, notes=(Reason.PAUSED.summary,), **shown)
+        return report(inputs, subject, verdict, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
     if step.is_reported_first or step.is_held:
         apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
-    prune = (*prunes(service, observed, desired, inputs.settings), *finished_jobs(service, observed, fit.job))
+    prune = (*unheld, *prunes(service, observed, desired, inputs.settings), *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
         step.recheck_after,

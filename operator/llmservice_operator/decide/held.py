@@ -23,6 +23,7 @@ from llmservice_operator.decide.ownership import Ownership, name_conflicts, owne
 from llmservice_operator.decide.report import refuse, report, subject_of
 from llmservice_operator.decide.rollout.selection import own_revisions
 from llmservice_operator.decide.rollout.strategy import current_strategy, first
+from llmservice_operator.decide.zero import needless_slices
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.rollout.status_rollout import stored_rolling
 from llmservice_operator.observe.status.verdict import Verdict
@@ -34,7 +35,8 @@ def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decisi
     """Nothing of the revision that is asked for is made: `fit.hold` says why."""
     observed, previous = inputs.observed, service.status
     subject, live = subject_of(service), observed.deployment
-    children = _serving(service, observed, inputs.settings)
+    serving = _serving(service, observed, inputs.settings)
+    children = [*(inputs.zero.slices or ()), *serving] if serving else []
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return refuse(inputs, subject, problems, service.spec.scaling.replicas)
@@ -61,7 +63,11 @@ def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decisi
         verdict,
         desired=tuple(child.manifest for child in children),
         apply=(*inspect, *apply),
-        prune=(*needless(service, observed, inputs.settings), *finished_jobs(service, observed, fit.job)),
+        prune=(
+            *needless_slices(service, observed, inputs.zero),
+            *needless(service, observed, inputs.settings),
+            *finished_jobs(service, observed, fit.job),
+        ),
         requeue_after=fit.requeue_after,
     )
 

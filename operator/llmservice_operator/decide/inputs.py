@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
 from llmservice_operator.api.errors import InvalidSpec, Problem
+from llmservice_operator.api.holding import Activators, PortClaim
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.decide.rollout.selection import Selection, select
 from llmservice_operator.decide.rollout.update_request import Turn
+from llmservice_operator.decide.zero import Known, Reports, Zero, with_replicas, zero
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.cluster import ClusterGPUs
@@ -41,7 +43,7 @@ class Inputs:
 
     parent: Json
     """The LLMService as it is stored: metadata, status, and spec (an object, or its `spec_text`)."""
-    service: LLMService | None
+    stored: LLMService | None
     """The same, parsed; None: `problems` say why not."""
     problems: tuple[Problem, ...]
     observed: Observed
@@ -65,6 +67,29 @@ class Inputs:
 
     in_flight: Part[Mapping[str, int]] | None = None
     """Requests in flight of each ready pod that could be read, by its name."""
+    activators: Activators = None
+    """Those that are ready, of the whole installation."""
+    port_claim: Part[PortClaim] | None = None
+    """The port at the activators that was allotted to this service."""
+    holding: Part[Reports] | None = None
+    """What the activators say of this service."""
+
+    @cached_property
+    def service(self) -> LLMService | None:
+        """The LLMService as its children are to be made: its replicas are those that the Deployment is to have."""
+        return None if self.stored is None else with_replicas(self.stored, self.zero.replicas)
+
+    @cached_property
+    def zero(self) -> Zero:
+        """How many replicas are to run, and whether requests go to the activators. Only where there is a service."""
+        assert self.stored is not None
+        known = Known(
+            self.activators,
+            value_of(self.port_claim, None),
+            value_of(self.holding, None),
+            value_of(self.in_flight, None),
+        )
+        return zero(self.stored, self.observed, self.settings, known)
 
     @cached_property
     def selection(self) -> Selection | tuple[Problem, ...]:

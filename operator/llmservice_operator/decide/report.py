@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.holding import stored_port
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.decide.autoscaling import autoscaled
@@ -31,8 +32,7 @@ Json = Mapping[str, Any]
 def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -> Decision:
     """The decision with these `actions` (fields of `Decision`), and the status that `verdict` calls for."""
     observed, now = inputs.observed, inputs.now
-    asked_for = None if inputs.service is None else inputs.service.spec.scaling.autoscaling
-    verdict = replace(verdict, autoscaling=asked_for, autoscaled=autoscaled(inputs))
+    verdict = _with_scaling(verdict, inputs, subject)
     moment = moment_of(subject, observed, verdict)
     room = inputs.room.value if inputs.room is not None else None
     pod_events = inputs.pod_events.value if inputs.pod_events is not None else None
@@ -42,6 +42,7 @@ def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -
     actions["requeue_after"] = soonest(
         actions.get("requeue_after"),
         REFRESH_SECONDS if is_unplaced else None,
+        None if inputs.stored is None else inputs.zero.recheck_after,
         event_query(observed.pods, observed.reports, verdict.revision, now).again,
     )
     asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
@@ -52,6 +53,20 @@ def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -
     if is_stored(status, subject.previous):
         return decision
     return replace(decision, status=status, events=events(subject.previous, status))
+
+
+def _with_scaling(verdict: Verdict, inputs: Inputs, subject: Subject) -> Verdict:
+    """With what the status says of autoscaling and of requests that are held."""
+    if inputs.stored is None:
+        return replace(verdict, holding_port=stored_port(subject.previous))
+    scaling, found = inputs.stored.spec.scaling, inputs.zero
+    return replace(
+        verdict,
+        autoscaling=scaling.autoscaling,
+        autoscaled=autoscaled(inputs),
+        holding_port=found.port,
+        held_seconds=scaling.holding.timeout_seconds if found.is_held else None,
+    )
 
 
 def with_deletion_costs(decision: Decision, inputs: Inputs) -> Decision:

@@ -58,6 +58,10 @@ class Requirements:
     """Names of the pods."""
     in_flight: tuple[tuple[str, str], ...] = ()
     """Names and IP addresses of the pods."""
+    port: bool = False
+    """The port at the activators is to be allotted, or found."""
+    holding: tuple[str, ...] = ()
+    """IP addresses of the activators."""
 
     def __bool__(self) -> bool:
         return self != NOTHING
@@ -70,6 +74,8 @@ def requirements(inputs: Inputs) -> Requirements:
     """What is to be read next; nothing: `decide` has all that it needs. One part may show that another is needed."""
     if inputs.service is None or inputs.service.is_deleting:
         return NOTHING
+    if inputs.zero.needs_port:
+        return Requirements(port=True)
     selection = inputs.selection
     if not isinstance(selection, Selection):
         return NOTHING
@@ -95,8 +101,14 @@ def requirements(inputs: Inputs) -> Requirements:
         gpus=_of_gpus(selection) if is_planned and inputs.gpus is None else None,
         room=_strictest([room for room in rooms if room is not None]) if inputs.room is None else None,
         pod_events=_of_pods(inputs, selection) if inputs.pod_events is None else (),
-        in_flight=scale_down.addresses(selection.service, inputs.observed) if inputs.in_flight is None else (),
+        in_flight=_of_requests(inputs, selection) if inputs.in_flight is None else (),
+        holding=inputs.zero.asks if inputs.holding is None else (),
     )
+
+
+def _of_requests(inputs: Inputs, selection: Selection) -> tuple[tuple[str, str], ...]:
+    """For the choice of the pods that a scale-down ends, or for the end of the last one."""
+    return inputs.zero.counts or scale_down.addresses(selection.service, inputs.observed)
 
 
 def _is_kept(inputs: Inputs, selection: Selection) -> bool:

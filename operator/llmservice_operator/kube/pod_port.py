@@ -1,4 +1,7 @@
-"""GET requests to the port of a supervisor. Pods are untrusted: size, time and form of an answer are bounded."""
+"""GET requests to the port of a supervisor or an activator.
+
+Pods are untrusted: size, time and form of an answer are bounded.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,17 @@ class PodPort:
     """Connections to pods; use it as a context manager. None is kept open: a pod is asked every few seconds at most."""
 
     def __init__(
-        self, *, port: int = STATE_PORT, timeout: float = TIMEOUT, limit: int = LIMIT, connections: int = 0
+        self,
+        *,
+        port: int = STATE_PORT,
+        timeout: float = TIMEOUT,
+        limit: int = LIMIT,
+        connections: int = 0,
+        of: str = "a supervisor",
     ) -> None:
-        """`timeout` in seconds, `limit` in bytes of a body, `connections` at once (0: any number)."""
+        """`timeout` in seconds, `limit` in bytes of a body, `connections` at once (0: any number); `of`: whose port."""
         self.port, self._timeout, self._limit, self._connections = port, timeout, limit, connections
+        self._of = of
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -66,5 +76,5 @@ class PodPort:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise Unreadable(f"its port {self.port} cannot be reached ({type(error).__name__})") from None
         if code != 200 or len(body) > self._limit:
-            raise Unreadable(f"its port {self.port} is not that of a supervisor", is_invalid=True)
+            raise Unreadable(f"its port {self.port} is not that of {self._of}", is_invalid=True)
         return body

@@ -20,7 +20,7 @@ from llmservice_operator.observe.projections.children import (
     ServiceFacts,
     facts_of,
 )
-from llmservice_operator.observe.projections.endpoints import SliceFacts
+from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts, SliceFacts, slice_from_object
 from llmservice_operator.observe.projections.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
@@ -44,7 +44,7 @@ _CHILDREN: tuple[type[ChildFacts], ...] = (
 PROJECTIONS: Mapping[str, Project] = {
     **{facts.kind: refusing(facts.kind, facts.from_object) for facts in _CHILDREN},
     POD: refusing(POD, pod_from_object),
-    ENDPOINT_SLICE: refusing(ENDPOINT_SLICE, SliceFacts.from_object),
+    ENDPOINT_SLICE: refusing(ENDPOINT_SLICE, slice_from_object),
 }
 """By the kind of what a service has in the cluster. What is no object of its kind is UnreadableObject."""
 
@@ -83,6 +83,8 @@ class Observed:
     pods: tuple[PodFacts, ...] = ()
     endpoints: frozenset[str] | None = None
     """Uids of the pods that the Service sends requests to; None: no right to list them, and each ready pod counts."""
+    slices: tuple[HoldingSliceFacts, ...] = ()
+    """EndpointSlices that point at the activators."""
     unsettled_for: float = inf
     """Seconds since pods, endpoints and the Deployment's counters began to disagree; below `progress.PATIENCE` this is
     not reported."""
@@ -129,7 +131,10 @@ class Observed:
             # A pod is in two slices where it has addresses of both families, or moves between them.
             endpoints=None
             if ENDPOINT_SLICE in hidden
-            else frozenset(uid for each in all_of(ENDPOINT_SLICE) for uid in each.ready),
+            else frozenset(
+                uid for each in all_of(ENDPOINT_SLICE) if isinstance(each, SliceFacts) for uid in each.ready
+            ),
+            slices=tuple(each for each in all_of(ENDPOINT_SLICE) if isinstance(each, HoldingSliceFacts)),
             inspections=tuple(facts for facts in pods if isinstance(facts, InspectionFacts)),
             inspection_jobs=tuple(sorted(all_of(JobFacts.kind), key=lambda facts: (facts.created_at, facts.name))),
             hidden=hidden,
@@ -140,6 +145,7 @@ class Observed:
         """All children that exist."""
         yield from (c for c in (self.service, self.claim, self.deployment) if c is not None)
         yield from self.others
+        yield from self.slices
         yield from self.revisions
         yield from self.inspection_jobs
 

@@ -60,13 +60,14 @@ def restoring_patch(obj: Json, spec: Json) -> list[dict[str, Any]]:
     """
     ours, theirs = _split(obj["metadata"].get("managedFields") or ())
     added = {path[0].removeprefix("f:") for other in theirs for path in _only_theirs(other, ours, ())}
-    names = sorted((added | (spec.keys() - obj["spec"].keys())) - {"template"})
+    live = obj.get("spec") or {}
+    names = sorted((added | (spec.keys() - live.keys())) - {"template"})
     return [
         {"op": "add", "path": f"/spec/{name}", "value": spec[name]}
         if name in spec
         else {"op": "remove", "path": f"/spec/{name}"}
         for name in names
-        if name in spec or name in obj["spec"]
+        if name in spec or name in live
     ]
 
 

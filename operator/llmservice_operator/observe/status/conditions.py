@@ -50,7 +50,7 @@ def _drafts(verdict: Verdict, progress: Progress, failure: StatusFailure | None,
     yield _accepted(verdict)
     if verdict.fitness is not None:
         yield _Draft(ConditionType.FITS, verdict.fitness.status, verdict.fitness.reason, verdict.fitness.message)
-    yield _available(progress)
+    yield _available(verdict, progress)
     if verdict.autoscaled is not None:
         scaled = verdict.autoscaled
         yield _Draft(ConditionType.AUTOSCALED, scaled.status, scaled.reason, scaled.message)
@@ -78,19 +78,31 @@ def _accepted(verdict: Verdict) -> _Draft:
     return _Draft(ConditionType.ACCEPTED, True, reason, reason.summary)
 
 
-def _available(progress: Progress) -> _Draft:
+def _available(verdict: Verdict, progress: Progress) -> _Draft:
     if progress.answering:
         return _Draft(ConditionType.AVAILABLE, True, Reason.REPLICAS_READY, Reason.REPLICAS_READY.summary)
-    reason = Reason.NO_REPLICA_READY if progress.wanted else Reason.SCALED_TO_ZERO
+    reason, message = Reason.NO_REPLICA_READY, Reason.NO_REPLICA_READY.summary
     if progress.unlisted:
-        reason = Reason.NO_ENDPOINTS
-    return _Draft(ConditionType.AVAILABLE, False, reason, reason.summary)
+        reason, message = Reason.NO_ENDPOINTS, Reason.NO_ENDPOINTS.summary
+    elif not progress.wanted:
+        reason, message = _at_zero(verdict)
+    return _Draft(ConditionType.AVAILABLE, False, reason, message)
+
+
+def _at_zero(verdict: Verdict) -> tuple[Reason, str]:
+    """Why no replica is to run; where requests are held, what one would do."""
+    if verdict.held_seconds is None:
+        return Reason.SCALED_TO_ZERO, Reason.SCALED_TO_ZERO.summary
+    return Reason.IDLE, f"{Reason.IDLE.summary} It is held for up to {verdict.held_seconds} s."
 
 
 def _ready(verdict: Verdict, progress: Progress, failure: StatusFailure | None) -> _Draft:
     """No replica where none is asked for is as asked: a deployment tool that waits for Ready would wait for ever."""
     reason, message = _ready_reason(verdict, progress, failure)
-    return _Draft(ConditionType.READY, reason in (Reason.ROLLED_OUT, Reason.SCALED_TO_ZERO), reason, message)
+    return _Draft(ConditionType.READY, reason in _AS_ASKED_FOR, reason, message)
+
+
+_AS_ASKED_FOR = (Reason.ROLLED_OUT, Reason.SCALED_TO_ZERO, Reason.IDLE)
 
 
 def _ready_reason(verdict: Verdict, progress: Progress, failure: StatusFailure | None) -> tuple[Reason, str]:
@@ -100,8 +112,7 @@ def _ready_reason(verdict: Verdict, progress: Progress, failure: StatusFailure |
     if verdict.obstacle is not None and not verdict.paused:
         return verdict.obstacle.reason, verdict.obstacle.sentence()
     if progress.is_rolled_out and not verdict.is_pending:
-        reason = Reason.ROLLED_OUT if progress.wanted else Reason.SCALED_TO_ZERO
-        return reason, reason.summary
+        return (Reason.ROLLED_OUT, Reason.ROLLED_OUT.summary) if progress.wanted else _at_zero(verdict)
     if verdict.paused:
         return Reason.PAUSED, Reason.PAUSED.summary
     if progress.is_rolled_out or (progress.is_unsettled and verdict.is_pending):

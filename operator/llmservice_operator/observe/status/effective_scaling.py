@@ -17,6 +17,8 @@ def effective_scaling(autoscaling: Autoscaling, effective: Json, measured: Json,
     stated = autoscaling.target.concurrency_per_replica
     concurrency = concurrency_of(effective, measured, plan) if stated == "auto" else stated
     found = {"minReplicas": autoscaling.min_replicas, "maxReplicas": autoscaling.max_replicas}
+    if autoscaling.may_be_at_zero:
+        found["idleSeconds"] = autoscaling.scale_down.idle_seconds
     return found if concurrency is None else found | {"concurrencyPerReplica": concurrency}
 
 

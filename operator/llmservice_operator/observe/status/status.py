@@ -74,6 +74,8 @@ def status_of(
     }
     if verdict.endpoint:
         status["endpoint"] = _endpoint(verdict, adapters)
+    if verdict.holding_port is not None:
+        status["holding"] = {"port": verdict.holding_port}
     if verdict.revision:
         status["rollout"] = rollout_of(
             verdict.rolling,

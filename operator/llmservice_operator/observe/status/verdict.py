@@ -82,5 +82,9 @@ class Verdict:
     """Of the spec; None: it does not ask for autoscaling, or cannot be parsed."""
     autoscaled: Finding | None = None
     """None: there is no condition Autoscaled."""
+    holding_port: int | None = None
+    """Of the activators, where requests for this service are held; None: it is never without a replica."""
+    held_seconds: int | None = None
+    """How long a request would be held, where no replica is to run because none comes; None: it is not idle."""
     adapters_digest: str | None = None
     """Of their list, as pods report it; None while LoRA is off."""

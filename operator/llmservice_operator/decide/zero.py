@@ -1,0 +1,266 @@
+"""Whether the last replica may go, and when requests are sent to the activators: pure.
+
+It holds for a service whose autoscaling may set zero, in an installation with autoscaling; while it is paused, only the
+slices go. `asked for` is spec.scaling.replicas, `runs` is what the Deployment has, `slices` are the EndpointSlices of
+ours, which send requests to the activators.
+
+| asked for | a pod is listed | activators | runs | slices | the Deployment gets |
+|-|-|-|-|-|-|
+| 1 or more | yes | any | any | none | what is asked for |
+| 1 or more | no | some | any | made | what is asked for |
+| 1 or more | no | none, not known | any | as they are | what is asked for |
+| 0 | any | some | 0 | made | 0 |
+| 0 | no | some | 1 or more | made | 0 once it is proven, until then 1 |
+| 0 | yes | some | 1 or more | made once all listen without a problem | 0 once it is proven, until then 1 |
+| 0 | no | none, or slices are refused | any | as they are | 1 |
+| 0 | yes | none, or slices are refused | any | none | 1 |
+| 0 | any | not known | any | as they are | 1 if it has more, else what it has |
+
+Proven: the slices are as they were applied, every activator listens on the service's port, reports no problem and was
+reached through the ClusterIP, and then each ready pod says that it has no request in flight. Where the activators are
+not reached, the slices are made for PATIENCE seconds of each minute only, since a replica serves beside them.
+
+So a service has a pod or the slices at any time, an operator that starts changes neither before it knows the
+activators, and each step follows from what is in the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from llmservice_operator.api.holding import Activator, Activators, HoldingReport, PortClaim, stored_port
+from llmservice_operator.api.remembered import of_service, of_spec
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.build import holding_slices
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.decide.children import applies
+from llmservice_operator.decide.decision import Prune
+from llmservice_operator.decide.desired import DesiredChild, with_hash
+from llmservice_operator.decide.ownership import Ownership, ownership
+from llmservice_operator.decide.rollout.selection import own_deployment
+from llmservice_operator.observe.failures import normalize
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts
+from llmservice_operator.observe.projections.pods import PodFacts
+
+ASK_SECONDS = 1.0
+"""Between two questions to the activators while the last replica is to go."""
+SELDOM_SECONDS, SELDOM_AFTER = 10.0, 60.0
+"""The same, once it has not been proven for so long: a key that cannot be read, a stream of an hour."""
+PATIENCE = 10.0
+"""Seconds that a new slice may take to reach every node before the status says that it does not."""
+SPREAD_SECONDS = 3.0
+"""For which slices must have been there before reports count: an activator's answer may be two seconds old."""
+KIND = HoldingSliceFacts.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What the activators say of one service."""
+
+    by_address: Mapping[str, HoldingReport]
+    asked_for: float = 0.0
+    """Seconds since they were first asked whether the last replica may go."""
+    made_for: float = 0.0
+    """Seconds for which the slices have been as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What no watch of the service's own objects brings; None: not read."""
+
+    activators: Activators = None
+    claim: PortClaim | None = None
+    reports: Reports | None = None
+    in_flight: Mapping[str, int] | None = None
+    """Requests of each pod that answered, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """What follows for one service."""
+
+    replicas: int
+    """What the Deployment is to have."""
+    port: int | None = None
+    is_held: bool = False
+    """No replica is to run, and requests are held."""
+    slices: tuple[DesiredChild, ...] | None = ()
+    """Those that are to be there; None: those that are."""
+    problem: str = ""
+    """Why a replica runs though none is asked for."""
+    needs_port: bool = False
+    asks: tuple[str, ...] = ()
+    """Addresses of the activators whose reports are needed."""
+    counts: tuple[tuple[str, str], ...] = ()
+    """Names and addresses of the pods whose requests are needed."""
+    recheck_after: float | None = None
+
+
+def zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
+    """By the table above. `service` is as it is stored."""
+    replicas, autoscaling = service.spec.scaling.replicas, service.spec.scaling.autoscaling
+    if autoscaling is None or not autoscaling.may_be_at_zero or settings.activator_service is None:
+        return Zero(replicas)
+    stored, activators = stored_port(service.status), known.activators
+    if service.spec.paused:
+        return Zero(replicas, stored)
+    if activators is None:
+        return _as_it_is(service, observed, stored)
+    if not activators:
+        return _without(service, observed, stored, "No activator is ready.")
+    if KIND in observed.hidden:
+        return _without(service, observed, stored, "The operator may not list endpointslices.discovery.k8s.io.")
+    claim = PortClaim(stored) if stored is not None else known.claim
+    if claim is None:
+        return replace(_as_it_is(service, observed, None), needs_port=True)
+    if claim.port is None:
+        found = _without(service, observed, None, f"No port could be allotted: {claim.problem.rstrip('.')}.")
+        return replace(found, recheck_after=SELDOM_AFTER)
+    return _with(service, observed, claim.port, activators, known)
+
+
+def _as_it_is(service: LLMService, observed: Observed, port: int | None) -> Zero:
+    """Nothing is known of the activators."""
+    asked, runs = service.spec.scaling.replicas, _runs(service, observed)
+    replicas = asked or min(runs, 1)
+    return Zero(replicas, port, is_held=not replicas, slices=() if asked and _is_listed(observed) else None)
+
+
+def _without(service: LLMService, observed: Observed, port: int | None, problem: str) -> Zero:
+    """Nobody can hold a request."""
+    asked, slices = service.spec.scaling.replicas, () if _is_listed(observed) else None
+    return Zero(asked or 1, port, slices=slices, problem="" if asked else problem)
+
+
+def _with(service: LLMService, observed: Observed, port: int, activators: tuple[Activator, ...], known: Known) -> Zero:
+    asked, runs, is_listed = service.spec.scaling.replicas, _runs(service, observed), _is_listed(observed)
+    if asked and is_listed:
+        return Zero(asked, port)
+    slices = _slices(service, port, activators)
+    if asked:
+        return Zero(asked, port, slices=slices)
+    without = () if is_listed else slices
+    if refusal := next(_refusals(service, observed, slices), ""):
+        return Zero(1, port, slices=without, problem=refusal)
+    if not runs:
+        return Zero(0, port, is_held=True, slices=slices)
+    addresses = _asked(activators)
+    if known.reports is None or any(each not in known.reports.by_address for each in addresses):
+        return Zero(1, port, slices=None, asks=addresses, recheck_after=ASK_SECONDS)
+    return _down(Zero(1, port, slices=slices), without, runs, observed, known.reports, known.in_flight, service)
+
+
+def _down(
+    staying: Zero,
+    without: tuple[DesiredChild, ...],
+    runs: int,
+    observed: Observed,
+    reports: Reports,
+    in_flight: Mapping[str, int] | None,
+    service: LLMService,
+) -> Zero:
+    """The last replica is to go; `without` are the slices while it stays."""
+    slices = staying.slices or ()
+    wait = ASK_SECONDS if reports.asked_for < SELDOM_AFTER else SELDOM_SECONDS
+    staying = replace(staying, recheck_after=wait, problem=_problem(reports, staying.port))
+    found = reports.by_address.values()
+    if not all(report.is_listening and not report.problem for report in found):
+        return replace(staying, slices=without)
+    if not _are_made(service, observed, slices) or not all(report.is_reachable for report in found):
+        is_tried = reports.asked_for % SELDOM_AFTER < PATIENCE
+        return staying if is_tried else replace(staying, slices=without)
+    is_proven = runs == 1 and reports.made_for >= SPREAD_SECONDS
+    return _counted(staying, observed, in_flight, reports) if is_proven else staying
+
+
+@of_service
+def _slices(service: LLMService, port: int, activators: tuple[Activator, ...]) -> tuple[DesiredChild, ...]:
+    return tuple(with_hash(manifest) for manifest in holding_slices.manifests(service, port, activators))
+
+
+def _problem(reports: Reports, port: int | None) -> str:
+    """What activators say of themselves at once; what may only take its time, once it did."""
+    if stated := next((report.problem for report in reports.by_address.values() if report.problem), ""):
+        return stated
+    if reports.asked_for < PATIENCE:
+        return ""
+    for address, report in reports.by_address.items():
+        if not (report.is_listening and report.is_reachable):
+            what = "is not reached through the service's ClusterIP" if report.is_listening else "does not listen"
+            return f"Activator {address} {what} on port {port}."
+    return ""
+
+
+def _counted(staying: Zero, observed: Observed, in_flight: Mapping[str, int] | None, reports: Reports) -> Zero:
+    """Last: a request may have come to a pod before the slices were known on its client's node."""
+    ready = [pod for pod in observed.pods if _is_ready(pod)]
+    addresses = tuple((pod.name, pod.address) for pod in ready if pod.address)
+    if addresses and in_flight is None:
+        return replace(staying, counts=addresses)
+    silent = [pod.name for pod in ready if in_flight is None or pod.name not in in_flight]
+    if silent:
+        text = f"Pod {silent[0]} does not say how many requests it has in flight."
+        return replace(staying, problem=text if reports.asked_for >= PATIENCE else "")
+    if in_flight is not None and any(in_flight[pod.name] for pod in ready):
+        return staying
+    return replace(staying, replicas=0, is_held=True, recheck_after=None)
+
+
+def _asked(activators: tuple[Activator, ...]) -> tuple[str, ...]:
+    """One address of each: where there are two families, each activator has both."""
+    of_ipv4 = tuple(each.address for each in activators if not each.is_ipv6)
+    return of_ipv4 or tuple(each.address for each in activators)
+
+
+def _refusals(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> Iterator[str]:
+    for each in slices:
+        live, refusal = observed.child(*each.id), observed.refused.get(each.id)
+        if live is not None and ownership(live, service) is Ownership.FOREIGN:
+            yield f"{KIND} {each.id[1]} exists already and is not this service's."
+        elif refusal is not None:
+            yield f"{KIND} {each.id[1]} cannot be applied: {normalize.replica_failure(refusal.message)}."
+
+
+def _are_made(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> bool:
+    live = [observed.child(*each.id) for each in slices]
+    are_ours = all(each is not None and ownership(each, service) is Ownership.OURS for each in live)
+    return are_ours and next(applies(service, observed, list(slices)), None) is None
+
+
+def _is_listed(observed: Observed) -> bool:
+    """Whether the cluster sends requests to a pod: by its own slices, or where nobody may list those, by readiness."""
+    return bool(observed.endpoints) if observed.endpoints is not None else any(map(_is_ready, observed.pods))
+
+
+def _is_ready(pod: PodFacts) -> bool:
+    return pod.ready and not pod.deleting
+
+
+def _runs(service: LLMService, observed: Observed) -> int:
+    live = own_deployment(service, observed)
+    return 0 if live is None else live.spec_replicas
+
+
+def needless_slices(service: LLMService, observed: Observed, found: Zero) -> Iterator[Prune]:
+    """Slices of ours that are not to be there."""
+    desired = None if found.slices is None else {each.id for each in found.slices}
+    for live in observed.slices:
+        may_go = ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN)
+        if desired is not None and (live.kind, live.name) not in desired and may_go:
+            yield Prune(live.kind, live.name, live.uid, "requests go to the replicas")
+
+
+def with_replicas(service: LLMService, replicas: int) -> LLMService:
+    """The service as its Deployment is to be made: with another number than is stored in spec.scaling.replicas."""
+    if replicas == service.spec.scaling.replicas:
+        return service
+    return replace(service, spec=_with_replicas(service.spec, replicas))
+
+
+@of_spec
+def _with_replicas(spec: LLMServiceSpec, replicas: int) -> LLMServiceSpec:
+    """One value for one number, by whose identity results are cached."""
+    return spec.model_copy(update={"scaling": spec.scaling.model_copy(update={"replicas": replicas})})

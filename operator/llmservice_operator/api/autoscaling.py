@@ -117,6 +117,11 @@ class Autoscaling(ApiModel):
         return min([self.min_replicas, *(self.bounds(entry)[0] for entry in self.schedule)])
 
     @property
+    def may_be_at_zero(self) -> bool:
+        """Whether no replica runs at some time while no requests come."""
+        return self.lowest_minimum == 0
+
+    @property
     def highest_maximum(self) -> int:
         """The highest maxReplicas of any time."""
         return max([self.max_replicas, *(self.bounds(entry)[1] for entry in self.schedule)])

@@ -133,11 +133,14 @@ def keys_of(secret: Mapping[str, Any], ref: SecretKeyRef) -> ApiKeys:
         return ApiKeys(frozenset(), f"Secret {ref.name} has no key {ref.key}; put the API keys there, one a line")
     try:
         found, problem = split(base64.b64decode(value, validate=True))
+        keys = frozenset(key.decode() for key in found)
+    except UnicodeDecodeError:
+        keys, problem = frozenset(), "it is not UTF-8"
     except (binascii.Error, ValueError):
-        found, problem = (), "it is not base64"
+        keys, problem = frozenset(), "it is not base64"
     if problem:
         return ApiKeys(frozenset(), f"key {ref.key} of Secret {ref.name} is of no use: {problem}; correct it")
-    return ApiKeys(frozenset(key.decode("utf-8", "surrogateescape") for key in found), "")
+    return ApiKeys(keys, "")
 
 
 def _forbidden(error: Forbidden, ref: SecretKeyRef) -> str:

@@ -52,24 +52,22 @@ class Metrics:
 
     def _holding(self) -> tuple[MetricWrapperBase, ...]:
         """Those of requests that come in while no replica serves."""
-        self._held_now = self._of_holding(Gauge, "held_requests", "Requests that are held now.", _SERVICE)
-        self._held_bytes = self._of_holding(Gauge, "held_bytes", "Size of the bodies of requests that are held.", _SERVICE)
-        self._held_age = self._of_holding(Gauge, "held_age_seconds", "Seconds that the oldest one is held.", _SERVICE)
-        self._held_ever = self._of_holding(Counter, "held", "Requests that were held.", _SERVICE)
-        self._forwarded = self._of_holding(
-            Counter, "forwarded", "Requests whose whole answer came from a pod through the activator.", _SERVICE
+        self._held_now = self._gauge("held_requests", "Requests that are held now.", "activator")
+        self._held_bytes = self._gauge("held_bytes", "Size of the bodies of requests that are held.", "activator")
+        self._held_age = self._gauge("held_age_seconds", "Seconds that the oldest request is held.", "activator")
+        self._held_ever = self._counter("held", "Requests that were held.", *_SERVICE)
+        self._forwarded = self._counter(
+            "forwarded", "Requests whose whole answer came from a pod through the activator.", *_SERVICE
         )
-        self._answered = self._of_holding(
-            Counter, "answered", "Requests that the activator answered itself, by reason.", (*_SERVICE, "reason")
+        self._answered = self._counter(
+            "answered", "Requests that the activator answered itself, by reason.", *_SERVICE, "reason"
         )
-        self._lost = self._of_holding(
-            Counter, "lost", "Requests without a whole answer, by reason.", (*_SERVICE, "reason")
-        )
-        self.wakes = self._of_holding(
-            Counter,
+        self._lost = self._counter("lost", "Requests without a whole answer, by reason.", *_SERVICE, "reason")
+        self.wakes = self._counter(
             "wakes",
-            "Replicas 0 to 1 for requests that are held: woken, already (somebody else did it) or failed.",
-            ("result",),
+            "Replicas set from 0 to 1 for requests that are held, by result: woken, already (somebody else did it) or "
+            "failed.",
+            "result",
         )
         self._of_services = (self._held_ever, self._forwarded)
         self._by_reason = (self._answered, self._lost)
@@ -144,8 +142,8 @@ class Metrics:
                 "",
                 "<!-- Generated: python -m llmservice_activator.metrics > docs/reference/scaler-metrics.md -->",
                 "",
-                "The activator, which is KEDA's scaler and runs where `autoscaling.enabled` is set in the chart, serves "
-                "them at `/metrics` on its metrics port. Each of its replicas counts what it did itself. The usual "
+                "The activator, which is KEDA's scaler and runs where `autoscaling.enabled` is set in the chart, "
+                "serves them at `/metrics` on its metrics port. Each of its replicas counts what it did itself. The usual "
                 "`process_` metrics are there too.",
                 "",
                 "| name | type | labels | meaning |",
@@ -155,11 +153,11 @@ class Metrics:
             ]
         )
 
-    def _of_holding[T: (Gauge, Counter)](self, kind: type[T], name: str, text: str, labels: tuple[str, ...]) -> T:
-        return kind(f"llmservice_activator_{name}", text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"llmservice_activator_{name}", text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"llmservice_scaler_{name}", text, _SERVICE, registry=self.registry)
+    def _gauge(self, name: str, text: str, part: str = "scaler") -> Gauge:
+        return Gauge(f"llmservice_{part}_{name}", text, _SERVICE, registry=self.registry)
 
 
 def _exposed_name(metric: MetricWrapperBase) -> str:

@@ -46,8 +46,8 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
         prog="llmservice-activator",
-        description="KEDA's external scaler for LLMServices with spec.scaling.autoscaling, and where their requests are "
-        "held while no replica serves.",
+        description="KEDA's external scaler for LLMServices with spec.scaling.autoscaling; holds their requests while "
+        "no replica serves.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

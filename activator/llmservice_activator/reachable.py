@@ -35,9 +35,7 @@ def url_of(key: Key, port: int) -> str:
 class Reachability:
     """Asks over connections of its own; use it as a context manager."""
 
-    def __init__(
-        self, url: Callable[[Key, int], str] = url_of, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, url: Callable[[Key, int], str] = url_of, clock: Callable[[], float] = time.monotonic) -> None:
         self._url, self._clock = url, clock
         self._session: aiohttp.ClientSession | None = None
         self._known: dict[tuple[Key, str, int], tuple[float, asyncio.Task[bool]]] = {}

@@ -47,6 +47,8 @@ FINISH = 3.0
 """Seconds that KEDA's calls get to end: longer than a pod's answer may take."""
 LINGER = 10.0
 """Seconds after SIGTERM in which new requests still come: nodes take as long to learn that an endpoint is gone."""
+CUT = 0.5
+"""Seconds that requests get to end by themselves when the process ends."""
 LOOK = 0.1
 """Seconds between looks at whether all requests are answered."""
 
@@ -114,12 +116,12 @@ class Scaler:
             metrics_port=self._options.metrics_port,
         )
         await health.start()
+        await self.holding.start()
         grpc_server = server.make(self._external)
         tasks = [asyncio.create_task(run, name=name) for name, run in self._parts()]
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
         try:
             await self.internal.start(self._options.internal_port)
-            await self.holding.start()
             self.port = self._listen(grpc_server)
             await grpc_server.start()
             logger.info("answering KEDA on port %d", self.port)
@@ -138,6 +140,7 @@ class Scaler:
             for task in (*tasks, stopped):
                 task.cancel()
             await asyncio.gather(*tasks, stopped, return_exceptions=True)
+            await self._end_requests()
             await self._wake.stop()
             await self.internal.stop()
             await health.stop()
@@ -165,14 +168,18 @@ class Scaler:
         """Until all requests are answered and no further ones are to be expected, or the grace period ends."""
         loop = asyncio.get_running_loop()
         began, grace = loop.time(), self._options.grace
-        least = min(LINGER, grace)
-        while (passed := loop.time() - began) < least or (self.holding.in_progress() and passed < grace - FINISH):
+        while (passed := loop.time() - began) < min(LINGER, grace) or (
+            self.holding.in_progress() and passed < grace - FINISH
+        ):
             await asyncio.sleep(LOOK)  # requests come and go: no event says that there will be none
-        try:
-            async with asyncio.timeout(max(1.0, grace - FINISH - passed)):
+
+    async def _end_requests(self) -> None:
+        """Answer what is left with 503."""
+        if left := self.holding.in_progress():
+            logger.warning("%d requests were not answered within the grace period", left)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CUT):
                 await self.holding.stop()
-        except TimeoutError:
-            logger.warning("requests were not answered within the grace period of %g s", grace)
 
     def _listen(self, grpc_server: grpc.aio.Server) -> int:
         try:

@@ -70,6 +70,8 @@ class Reason(StrEnum):
     """Target.refusal; the service is gone; this process ends."""
     UNSUPPORTED = "unsupported"
     """CONNECT, websockets."""
+    INTERNAL = "internal"
+    """An error of this process; its log has it."""
     CLIENT_GONE = "client_gone"
     POD_FAILED = "pod_failed"
     """The connection to the pod ended before the answer did."""

@@ -10,6 +10,7 @@ import random
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -23,6 +24,7 @@ from tests.unit.scaler_world import World, service
 Json = dict[str, Any]
 
 CHAT = Key("ns", "chat")
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ASKED = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
 

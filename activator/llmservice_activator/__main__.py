@@ -168,10 +168,11 @@ class Scaler:
         """Until all requests are answered and no further ones are to be expected, or the grace period ends."""
         loop = asyncio.get_running_loop()
         began, grace = loop.time(), self._options.grace
-        while (passed := loop.time() - began) < min(LINGER, grace) or (
-            self.holding.in_progress() and passed < grace - FINISH
-        ):
-            await asyncio.sleep(LOOK)  # requests come and go: no event says that there will be none
+        while True:  # requests come and go: no event says that there will be none
+            passed = loop.time() - began
+            if passed >= min(LINGER, grace) and (not self.holding.in_progress() or passed >= grace - FINISH):
+                return
+            await asyncio.sleep(LOOK)
 
     async def _end_requests(self) -> None:
         """Answer what is left with 503."""

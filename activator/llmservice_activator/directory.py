@@ -31,6 +31,10 @@ class Holding(Protocol):
         """It is gone."""
 
 
+class Unheld(Exception):
+    """Requests of a service cannot come in here; the message has the remedy."""
+
+
 class Directory:
     """Tells of each target once, and again when it changed; the rest is pure."""
 
@@ -94,9 +98,13 @@ class Directory:
         if zero is None:
             self._keys.forget(key)
         before = self._targets.get(key)
-        target = self._target(service, zero) if service is not None and zero is not None else None
-        if zero is None:
+        target = None
+        try:
+            if service is not None and zero is not None:
+                target = self._target(service, zero)
             self._problems.pop(key, None)
+        except Unheld as why:
+            self._say(key, str(why))
         if target == before:
             return
         if before is not None and (target is None or target.uid != before.uid):
@@ -110,20 +118,19 @@ class Directory:
             else:
                 self._targets[key] = target
 
-    def _target(self, service: Service, zero: Zero) -> Target | None:
-        """None where its requests must not come in; the problem is then said, if it is one."""
+    def _target(self, service: Service, zero: Zero) -> Target:
+        """Unheld where its requests must not come in."""
         key, keys = service.key, None
         if zero.keys is not None:
             found = self._keys.get(key, zero.keys)
             if found.problem:
-                return self._say(key, found.problem)
+                raise Unheld(found.problem)
             keys = found.keys
         if not zero.port:
-            return self._say(key, "the operator has not allotted a port yet: status.holding.port is empty")
+            raise Unheld("the operator has not allotted a port yet: status.holding.port is empty")
         if (owner := self._owner(zero.port)) != key:
             problem = f"its port {zero.port} is that of LLMService {owner}; remove status.holding to have another"
-            return self._say(key, problem)
-        self._problems.pop(key, None)
+            raise Unheld(problem)
         pods = _ready(self._services.pods(key))
         return Target(
             key=key,

@@ -39,8 +39,6 @@ class Internal:
         self._services, self._held, self._problem, self._asked = services, held, problem, asked
         self._is_listening, self._is_reached = is_listening, is_reached
         self._runner: web.AppRunner | None = None
-        self.port = 0
-        """Where it answers; 0 before."""
 
     async def start(self, port: int) -> None:
         """Listen; PortTaken."""
@@ -48,15 +46,15 @@ class Internal:
         # No HEAD beside it.
         app.router.add_get(HELD_PATH, self._all_held, allow_head=False)
         app.router.add_get(SERVICE_PATH, self._service, allow_head=False)
-        limits = {"max_line_size": LARGEST_LINE, "max_field_size": LARGEST_LINE}
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2, **limits)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.2, max_line_size=LARGEST_LINE, max_field_size=LARGEST_LINE
+        )
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, None, port).start()
         except (OSError, OverflowError) as error:
             await self.stop()
             raise PortTaken(f"cannot listen on port {port}: {error}. Choose another with --internal-port.") from error
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Stop listening."""

@@ -143,8 +143,8 @@ class Metrics:
                 "<!-- Generated: python -m llmservice_activator.metrics > docs/reference/scaler-metrics.md -->",
                 "",
                 "The activator, which is KEDA's scaler and runs where `autoscaling.enabled` is set in the chart, "
-                "serves them at `/metrics` on its metrics port. Each of its replicas counts what it did itself. The usual "
-                "`process_` metrics are there too.",
+                "serves them at `/metrics` on its metrics port. Each of its replicas counts what it did itself. The "
+                "usual `process_` metrics are there too.",
                 "",
                 "| name | type | labels | meaning |",
                 "|-|-|-|-|",

@@ -68,15 +68,15 @@ def parsed(body: bytes) -> dict[Key, int]:
         key = _KEY.fullmatch(name)
         if key is None or not isinstance(value, dict):
             raise Unreadable("its answer names no services", is_invalid=True)
-        requests, size = value.get("held"), value.get("bytes")
-        if not _is_count(requests, 1, MOST_REQUESTS) or not _is_count(size, 0, MOST_BYTES):
-            raise Unreadable("its answer has no valid numbers", is_invalid=True)
-        found[Key(key[1], key[2])] = requests
+        _count(value.get("bytes"), 0, MOST_BYTES)
+        found[Key(key[1], key[2])] = _count(value.get("held"), 1, MOST_REQUESTS)
     return found
 
 
-def _is_count(value: object, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
+def _count(value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise Unreadable("its answer has no valid numbers", is_invalid=True)
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from llmservice_operator.kube.transport import Transport
 
 from tests.support.certificates import Authority
 from tests.support.http_servers import application
+from tests.support.ports import free_port
 from tests.unit import api_server
 from tests.unit.api_server import ApiServer
 
@@ -119,6 +121,7 @@ class World:
     folder: Path
     scaler: Scaler
     running: asyncio.Task[int]
+    internal_port: int
     in_flight: dict[str, int | None] = field(default_factory=dict)
     """By address; None or absent: the pod does not answer."""
     reads: list[str] = field(default_factory=list)
@@ -175,8 +178,13 @@ async def running(
     **options: Any,
 ) -> AsyncIterator[World]:
     """A scaler whose watches are synced, if `wait`."""
-    ports = {"port": 0, "health_port": 0, "metrics_port": 0, "internal_port": 0, "grace": 0.0}
-    opts = Options(**ports | {"tls": tls or folder / "server", "namespaces": namespaces, "identity": "one"} | options)
+    opts = dataclasses.replace(
+        Options(port=0, health_port=0, metrics_port=0, internal_port=free_port(), grace=0),
+        tls=tls or folder / "server",
+        namespaces=namespaces,
+        identity="one",
+        **options,
+    )
     async with application(api.answer) as url:
         found = Credentials(server=url, namespace="ns", token=Token.fixed("t"))
         async with Transport(found) as transport:
@@ -201,7 +209,7 @@ async def running(
 
             scaler = Scaler(opts, transport, Network(read, held, is_reached))
             task = asyncio.create_task(scaler.run())
-            world = World(api, folder, scaler, task, in_flight, reads)
+            world = World(api, folder, scaler, task, opts.internal_port, in_flight, reads)
             patch = pytest.MonkeyPatch()
             patch.setattr(informer, "FIRST_PAUSE", 0.001)
             try:

@@ -27,7 +27,7 @@ __all__ = ["certificates"]
 
 
 async def said(world: World, path: str, method: str = "GET") -> tuple[int, Any]:
-    url = f"http://127.0.0.1:{world.scaler.internal.port}{path}"
+    url = f"http://127.0.0.1:{world.internal_port}{path}"
     async with aiohttp.ClientSession() as session, session.request(method, url) as response:
         text = await response.text()
         return response.status, json.loads(text) if response.content_type == "application/json" else text

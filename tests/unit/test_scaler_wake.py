@@ -87,7 +87,7 @@ async def test_somebody_who_writes_at_the_same_time_delays_nothing() -> None:
         return call(verb, *rest)
 
     call = world.api.call
-    world.api.call = write  # type: ignore[method-assign]
+    world.api.call = write  # type: ignore[method-assign,assignment]
     assert await world.woken() == ["woken"]
     assert world.replicas == 1
     assert world.api.calls == ["get LLMService", "patch LLMService"] * 3
@@ -103,7 +103,7 @@ async def test_a_change_from_zero_by_somebody_else_is_not_overwritten() -> None:
             world.api.put(at_zero(replicas=4), resourceVersion="77")
         return found
 
-    world.api.call = scaled_meanwhile  # type: ignore[method-assign]
+    world.api.call = scaled_meanwhile  # type: ignore[method-assign,assignment]
     assert await world.woken() == ["already"]
     assert world.replicas == 4
 
@@ -142,7 +142,7 @@ async def test_one_that_is_always_written_by_others_is_given_up_for_a_while() ->
             world.api.put(world.api.find("LLMService", "chat") or {}, annotations={"n": "1"})
         return found
 
-    world.api.call = write  # type: ignore[method-assign]
+    world.api.call = write  # type: ignore[method-assign,assignment]
     assert await world.woken() == ["failed"]
     assert world.api.calls.count("patch LLMService") == ATTEMPTS
 

@@ -1,4 +1,4 @@
-"""Starts the scaler: arguments, logging, and the few long tasks it is made of."""
+"""Starts the activator: arguments, logging, and the few long tasks it is made of."""
 
 from __future__ import annotations
 
@@ -7,49 +7,97 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 
 import grpc.aio
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.errors import ConfigError
+from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.requests_reader import RequestsReader
+from llmservice_operator.kube.resources import ENDPOINT_SLICE
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.process import log
 from llmservice_operator.process.health import HealthServer, PortTaken, Readiness
 from prometheus_client import disable_created_metrics
 
 from llmservice_activator import options, server
-from llmservice_activator.answers import Answers
+from llmservice_activator.answers import Answers, Held
+from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.certificate import MutualTls
+from llmservice_activator.directory import Directory
 from llmservice_activator.events import COMPONENT, Events
+from llmservice_activator.holding.server import HoldingServer
+from llmservice_activator.internal import Internal
 from llmservice_activator.load import LoadReader, Read
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
+from llmservice_activator.peers import LARGEST as LARGEST_OF_PEERS
+from llmservice_activator.peers import PATIENCE, PeerReader, Peers
+from llmservice_activator.reachable import Reachability
 from llmservice_activator.server import ExternalScaler
 from llmservice_activator.services import Service, Services, Watches
+from llmservice_activator.wake import Wake
 
 logger = logging.getLogger("llmservice_activator")
 
 FINISH = 3.0
-"""Seconds that calls get to end after SIGTERM: longer than a pod's answer may take."""
+"""Seconds that KEDA's calls get to end: longer than a pod's answer may take."""
+LINGER = 10.0
+"""Seconds after SIGTERM in which new requests still come: nodes take as long to learn that an endpoint is gone."""
+CUT = 0.5
+"""Seconds that requests get to end by themselves when the process ends."""
+LOOK = 0.1
+"""Seconds between looks at whether all requests are answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What this process asks of others, beside the API server."""
+
+    requests: Read
+    """Requests of a pod."""
+    held: Callable[[str], Awaitable[dict[Key, int]]]
+    """What another activator holds; Unreadable."""
+    is_reached: Callable[[Key, str, int], Awaitable[bool]]
+    """Whether a service's ClusterIP leads to an activator."""
 
 
 class Scaler:
-    """One process: watches, and answers KEDA."""
+    """One process: watches, answers KEDA, and holds requests of services without a replica."""
 
-    def __init__(self, opts: Options, transport: Transport, read: Read) -> None:
+    def __init__(self, opts: Options, transport: Transport, network: Network) -> None:
         self._options = opts
         self._tls = MutualTls(opts.tls)
         self._metrics = Metrics()
-        self.services = Services(changed=self._changed, gone=self._gone)
+        self.services = Services(changed=self._changed, gone=self._gone, touched=self._touched)
         self._watches = Watches(transport, opts.namespaces, self.services)
-        self._answers = Answers(self.services, LoadReader(read), observe=self._metrics.observe)
+        self._answers = Answers(
+            self.services, LoadReader(network.requests), observe=self._metrics.observe, held=self._held
+        )
+        self._wake = Wake(transport, self.services, lambda result: self._metrics.wakes.labels(result).inc())
+        self.holding = HoldingServer(wake=self._holds, count=self._metrics)
+        self.peers = Peers(network.held, own_name=opts.identity, own_address=opts.address, changed=self._recounted)
+        self._keys = KeyReader(transport, self._touched)
+        self.directory = Directory(self.services, self.holding, self._keys, lambda: self.peers.activators)
+        self.internal = Internal(
+            self.services,
+            held=lambda: {key: (held.requests, held.bytes) for key, held in self.holding.all_held().items()},
+            is_listening=self.holding.is_listening,
+            is_reached=network.is_reached,
+            problem=self.directory.problem,
+            asked=self._keys.want,
+        )
+        self._siblings = Informer(
+            transport, ENDPOINT_SLICE, opts.namespace, f"kubernetes.io/service-name={opts.service}", self.peers
+        )
         self._events = Events(
             KubeClient(transport, AlwaysOpen()).create_event,
             self._answers.latest,
             identity=opts.identity,
+            woken=self._wake.has_woken,
             dropped=self._metrics.events_dropped.inc,
         )
         self._external = ExternalScaler(self.services, self._watches, self._answers, self._metrics.called)
@@ -68,14 +116,12 @@ class Scaler:
             metrics_port=self._options.metrics_port,
         )
         await health.start()
+        await self.holding.start()
         grpc_server = server.make(self._external)
-        tasks = [
-            asyncio.create_task(self._watches.run(), name="watches"),
-            asyncio.create_task(self._events.run(), name="events"),
-            asyncio.create_task(self._tls.keep_fresh(), name="certificate"),
-        ]
+        tasks = [asyncio.create_task(run, name=name) for name, run in self._parts()]
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
         try:
+            await self.internal.start(self._options.internal_port)
             self.port = self._listen(grpc_server)
             await grpc_server.start()
             logger.info("answering KEDA on port %d", self.port)
@@ -84,6 +130,8 @@ class Scaler:
             for task in failed:
                 logger.error("%s ended", task.get_name(), exc_info=task.exception())
             logger.info("stopping")
+            if not failed:
+                await self._drain()
             self._external.stop()
             await grpc_server.stop(FINISH)
             logger.info("stopped")
@@ -92,6 +140,9 @@ class Scaler:
             for task in (*tasks, stopped):
                 task.cancel()
             await asyncio.gather(*tasks, stopped, return_exceptions=True)
+            await self._end_requests()
+            await self._wake.stop()
+            await self.internal.stop()
             await health.stop()
 
     def stop(self) -> None:
@@ -101,6 +152,35 @@ class Scaler:
     def is_ready(self) -> bool:
         """Whether KEDA can be answered."""
         return not self._stop.is_set() and self._watches.is_ready()
+
+    def _parts(self) -> list[tuple[str, Coroutine[object, object, None]]]:
+        """What goes on until the process ends."""
+        parts = [
+            ("watches", self._watches.run()),
+            ("events", self._events.run()),
+            ("certificate", self._tls.keep_fresh()),
+            ("targets", self.directory.run()),
+            ("API keys", self._keys.run()),
+        ]
+        return [*parts, ("activators", self._siblings.run())] if self._options.service else parts
+
+    async def _drain(self) -> None:
+        """Until all requests are answered and no further ones are to be expected, or the grace period ends."""
+        loop = asyncio.get_running_loop()
+        began, grace = loop.time(), self._options.grace
+        while True:  # requests come and go: no event says that there will be none
+            passed = loop.time() - began
+            if passed >= min(LINGER, grace) and (not self.holding.in_progress() or passed >= grace - FINISH):
+                return
+            await asyncio.sleep(LOOK)
+
+    async def _end_requests(self) -> None:
+        """Answer what is left with 503."""
+        if left := self.holding.in_progress():
+            logger.warning("%d requests were not answered within the grace period", left)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CUT):
+                await self.holding.stop()
 
     def _listen(self, grpc_server: grpc.aio.Server) -> int:
         try:
@@ -120,8 +200,26 @@ class Scaler:
         logger.info("replicas %d -> %d", before.replicas, after.replicas, extra={"llmservice": after.key})
         self._events.changed(before, after)
 
+    def _touched(self, key: Key) -> None:
+        self.directory.touched(key)
+
+    def _recounted(self) -> None:
+        logger.info("there are %d activators", self.peers.activators)
+        self.directory.touched_all()
+
+    def _holds(self, key: Key) -> None:
+        """A request of it is held."""
+        self._wake(key)
+        self._external.activated(key)
+
+    async def _held(self, key: Key) -> Held:
+        """By all activators."""
+        others = await self.peers.held(key)
+        return Held(self.holding.held(key).requests + others.requests, others.unheard)
+
     def _gone(self, key: Key) -> None:
         self._answers.forget(key)
+        self._wake.forget(key)
         self._metrics.forget(key)
 
     def readiness(self) -> Readiness:
@@ -133,16 +231,23 @@ class Scaler:
     def exposition(self) -> bytes:
         """What /metrics answers."""
         self._metrics.services.set(len(self.services))
+        self._metrics.show_held(self.holding.all_held())
         return self._metrics.exposition()
 
 
 async def serve(opts: Options) -> int:
     """The whole life of the process."""
     found = await kube_credentials.load(kubeconfig=opts.kubeconfig, context=opts.context)
-    async with Transport(found, user_agent=COMPONENT) as transport, RequestsReader() as reader:
+    async with (
+        Transport(found, user_agent=COMPONENT) as transport,
+        RequestsReader() as reader,
+        PeerReader(port=opts.internal_port, timeout=PATIENCE, limit=LARGEST_OF_PEERS) as peers,
+        Reachability() as reachability,
+    ):
         where = ", ".join(opts.namespaces) or "all namespaces"
         logger.info("starting as %s, watching %s at %s", opts.identity, where, found.server)
-        return await Scaler(opts, transport, reader.read).run()
+        network = Network(reader.read, peers.read, reachability.is_reached)
+        return await Scaler(opts, transport, network).run()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

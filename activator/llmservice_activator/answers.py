@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from llmservice_operator.api.service import Key
 
 from llmservice_activator import schedule
+from llmservice_activator.activity import ALWAYS, Activities, Activity
 from llmservice_activator.demand import Desired, Load, desired
 from llmservice_activator.load import LoadReader
 from llmservice_activator.services import Service, Services, Unknown
@@ -27,6 +28,20 @@ class Answer:
     load: Load
     desired: Desired
     at: float
+    activity: Activity = ALWAYS
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Requests of one service that activators hold."""
+
+    requests: int
+    unheard: int
+    """Activators that did not say what they hold."""
+
+
+async def _none(key: Key) -> Held:
+    return Held(0, 0)
 
 
 class Answers:
@@ -38,11 +53,13 @@ class Answers:
         reader: LoadReader,
         *,
         observe: Callable[[Answer], None] = lambda answer: None,
+        held: Callable[[Key], Awaitable[Held]] = _none,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._services, self._reader, self._observe = services, reader, observe
-        self._now, self._clock = now, clock
+        self._held, self._now, self._clock = held, now, clock
+        self._activities = Activities()
         self._latest: dict[Key, Answer] = {}
         self._pending: dict[Key, asyncio.Task[Answer]] = {}
 
@@ -66,6 +83,7 @@ class Answers:
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self._latest.pop(key, None)
+        self._activities.forget(key)
 
     def _done(self, key: Key, task: asyncio.Task[Answer]) -> None:
         self._pending.pop(key, None)
@@ -74,22 +92,34 @@ class Answers:
 
     async def _find(self, service: Service) -> Answer:
         pods = self._services.pods(service.key)
-        in_flight = await self._reader.requests_in_flight({pod.address for pod in pods if pod.address})
+        may_be_at_zero = service.autoscaling.may_be_at_zero
+        requests, held = await asyncio.gather(
+            self._reader.requests({pod.address for pod in pods if pod.address}),
+            self._held(service.key) if may_be_at_zero else _none(service.key),
+        )
         service = self._services.get(service.key)  # it may have changed meanwhile
+        counted = [pod for pod in pods if pod.is_ready and pod.address in requests]
+        begun = {pod.name: count for pod in counted if (count := requests[pod.address].begun) is not None}
         load = Load(
             replicas=service.replicas,
             present=service.present,
             ready=sum(pod.is_ready for pod in pods),
             starting=sum(pod.is_starting for pod in pods),
-            in_flight=sum(in_flight.values()),
-            unread=sum(pod.is_ready and pod.address not in in_flight for pod in pods),
+            in_flight=sum(each.in_flight for each in requests.values()),
+            unread=sum(pod.is_ready for pod in pods) - len(counted),
             concurrency=service.concurrency,
+            held=held.requests,
+            unheard=held.unheard,
+            uncounted=len(counted) - len(begun),
         )
         try:
             bounds = schedule.bounds(service.autoscaling, self._now())
         except schedule.InvalidSchedule as error:
             raise Unknown(f"spec.scaling.autoscaling.schedule of LLMService {service.key}: {error}") from error
-        answer = Answer(service, load, desired(load, bounds), self._clock())
+        at = self._clock()
+        activity = self._activities.look(service, load, begun, bounds.fewest, at) if may_be_at_zero else ALWAYS
+        found = desired(load, bounds, None if activity.is_active else activity.why)
+        answer = Answer(service, load, found, at, activity)
         self._latest[service.key] = answer
         self._observe(answer)
         return answer

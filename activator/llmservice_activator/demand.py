@@ -36,6 +36,12 @@ class Load:
     """Ready pods that did not answer."""
     concurrency: int | None
     """Requests that one replica should have; None: not known."""
+    held: int = 0
+    """Requests that the activators hold, over those that said it."""
+    unheard: int = 0
+    """Activators that did not say what they hold."""
+    uncounted: int = 0
+    """Ready pods that do not count the requests that began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +53,22 @@ class Desired:
     metric: float
     """What the HPA has to be given so that it sets them; it rounds up."""
     demand: int | None
-    """Replicas by the requests in flight alone; None: not known."""
+    """Replicas by the requests in flight and held alone; None: not known."""
     reason: str
 
 
-def desired(load: Load, bounds: Bounds) -> Desired:
-    """The replicas for this load.
+def desired(load: Load, bounds: Bounds, idle: str | None = None) -> Desired:
+    """The replicas for this load; one at least but where it is `idle`, which says why.
 
     Replicas that are on their way count as capacity. Nothing is removed while a pod starts, while a ready pod
     does not answer, or while none is ready; only the bounds win over that.
     """
-    demand = None if load.concurrency is None else -(-load.in_flight // load.concurrency)
+    demand = None if load.concurrency is None else -(-(load.in_flight + load.held) // load.concurrency)
     found, reason = _by_demand(load, demand)
+    if idle is not None:
+        found, reason = 0, idle
+    elif bounds.fewest == 0:
+        found = max(found, 1)
     replicas = max(bounds.fewest, min(found, bounds.most))
     if replicas != found:
         limit = f"minReplicas {bounds.fewest}" if replicas > found else f"maxReplicas {bounds.most}"
@@ -71,15 +81,18 @@ def _by_demand(load: Load, demand: int | None) -> tuple[int, str]:
         return load.replicas, "how many requests a replica holds is not known"
     pending = max(0, load.replicas - load.ready)
     found = demand if demand <= load.replicas else max(demand - pending, load.replicas)
-    reason = f"{load.in_flight} requests in flight, {load.concurrency} for each"
+    held = f" and {load.held} held" if load.held else ""
+    reason = f"{load.in_flight} requests in flight{held}, {load.concurrency} for each"
     if found < demand:
         reason += f"; not ready yet: {pending}"
     if load.unread:
         reason += f"; ready without an answer: {load.unread}"
+    if load.unheard:
+        reason += f"; activators without an answer: {load.unheard}"
     if load.starting:
         reason += f"; starting: {load.starting}"
     # With no replica ready there are no requests to count: clients are refused.
-    is_known = load.ready > 0 and load.unread == 0
+    is_known = load.ready > 0 and load.unread == 0 and load.unheard == 0
     return (found if is_known and not load.starting else max(found, load.replicas)), reason
 
 

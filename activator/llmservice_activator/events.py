@@ -28,6 +28,7 @@ PAUSE = 10.0
 """Seconds between two Events of one service; those between are dropped."""
 WAITING = 256
 """Events that wait for the API server; further ones are dropped."""
+WOKEN = "a request came while no replica served; it is held"
 SERVICES = 4096
 """Services whose last Event's time is kept."""
 
@@ -43,11 +44,14 @@ class Events:
         latest: Callable[[Key], Answer | None],
         *,
         identity: str,
+        woken: Callable[[Service], bool] = lambda service: False,
         dropped: Callable[[], None] = lambda: None,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._create, self._latest, self._identity, self._dropped = create, latest, identity, dropped
+        self._woken = woken
+        """Whether a request had this process start the first replica."""
         self._now, self._clock = now, clock
         self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
         self._last: OrderedDict[Key, float] = OrderedDict()
@@ -55,7 +59,11 @@ class Events:
     def changed(self, before: Service, after: Service) -> None:
         """The replicas changed. Without a recent answer of this process that led to it, another one knows why."""
         answer, at = self._latest(after.key), self._clock()
-        if answer is None or at - answer.at > RECENT or not _led_to(answer, before, after):
+        if before.replicas == 0 and self._woken(after):
+            reason = WOKEN
+        elif answer is not None and at - answer.at <= RECENT and _led_to(answer, before, after):
+            reason = answer.desired.reason
+        else:
             return
         if at - self._last.get(after.key, -PAUSE) < PAUSE or self._queue.full():
             self._dropped()
@@ -64,7 +72,7 @@ class Events:
         self._last.move_to_end(after.key)
         if len(self._last) > SERVICES:
             self._last.popitem(last=False)
-        self._queue.put_nowait(self._manifest(before, after, answer))
+        self._queue.put_nowait(self._manifest(before, after, reason))
 
     async def run(self) -> None:
         """Write what waits; never returns."""
@@ -78,8 +86,8 @@ class Events:
                 self._dropped()
                 logger.warning("could not create an Event: %s", error)
 
-    def _manifest(self, before: Service, after: Service, answer: Answer) -> dict[str, Any]:
-        message = f"Replicas {before.replicas} → {after.replicas}: {answer.desired.reason}."
+    def _manifest(self, before: Service, after: Service, reason: str) -> dict[str, Any]:
+        message = f"Replicas {before.replicas} → {after.replicas}: {reason}."
         about = About(after.key.namespace, after.key.name, after.uid, after.resource_version)
         return manifest(
             about,

@@ -1,14 +1,14 @@
-"""Reads the requests in flight of services' pods, at once and with a bound over all services."""
+"""Reads the numbers of requests of services' pods, at once and with a bound over all services."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from llmservice_operator.kube.requests_reader import Unreadable
+from llmservice_operator.kube.requests_reader import Requests, Unreadable
 
-Read = Callable[[str], Awaitable[int]]
-"""Requests in flight of the pod at an IP address; Unreadable."""
+Read = Callable[[str], Awaitable[Requests]]
+"""Requests of the pod at an IP address; Unreadable."""
 
 AT_ONCE = 256
 """Connections over all services."""
@@ -25,10 +25,10 @@ class LoadReader:
         self._read, self._patience = read, patience
         self._all = asyncio.Semaphore(at_once)
 
-    async def requests_in_flight(self, addresses: Collection[str]) -> dict[str, int]:
+    async def requests(self, addresses: Collection[str]) -> dict[str, Requests]:
         """By address, of the pods that answered."""
         own = asyncio.Semaphore(AT_ONCE_OF_ONE)
-        found: dict[str, int] = {}
+        found: dict[str, Requests] = {}
 
         async def ask(address: str) -> None:
             try:

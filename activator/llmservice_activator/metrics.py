@@ -1,14 +1,17 @@
-"""Prometheus metrics of the scaler. `python -m llmservice_activator.metrics` prints their reference page."""
+"""Prometheus metrics of the activator. `python -m llmservice_activator.metrics` prints their reference page."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Mapping
 
 from llmservice_operator.api.service import Key
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_activator.answers import Answer
+from llmservice_activator.holding.target import Held, Reason
 
 _SERVICE = ("namespace", "service")
 
@@ -20,7 +23,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._desired = self._gauge("desired_replicas", "Replicas that a service should have, by the last answer.")
         self._demand = self._gauge(
-            "demand_replicas", "Replicas by the requests in flight alone; absent while it is not known."
+            "demand_replicas", "Replicas by the requests in flight and held alone; absent while it is not known."
         )
         self._in_flight = self._gauge("requests_in_flight", "Requests in flight over the pods that answered.")
         self._unread = self._gauge("unreadable_pods", "Ready pods that did not answer: nothing is scaled down.")
@@ -37,8 +40,67 @@ class Metrics:
             registry=self.registry,
         )
         self.services = Gauge("llmservice_scaler_services", "LLMServices with autoscaling.", registry=self.registry)
-        self.all: tuple[MetricWrapperBase, ...] = (*self._gauges, self.calls, self.events_dropped, self.services)
+        holding = self._holding()
+        self.all: tuple[MetricWrapperBase, ...] = (
+            *self._gauges,
+            self.calls,
+            self.events_dropped,
+            self.services,
+            *holding,
+        )
         ProcessCollector(registry=self.registry)
+
+    def _holding(self) -> tuple[MetricWrapperBase, ...]:
+        """Those of requests that come in while no replica serves."""
+        self._held_now = self._gauge("held_requests", "Requests that are held now.", "activator")
+        self._held_bytes = self._gauge("held_bytes", "Size of the bodies of requests that are held.", "activator")
+        self._held_age = self._gauge("held_age_seconds", "Seconds that the oldest request is held.", "activator")
+        self._held_ever = self._counter("held", "Requests that were held.", *_SERVICE)
+        self._forwarded = self._counter(
+            "forwarded", "Requests whose whole answer came from a pod through the activator.", *_SERVICE
+        )
+        self._answered = self._counter(
+            "answered", "Requests that the activator answered itself, by reason.", *_SERVICE, "reason"
+        )
+        self._lost = self._counter("lost", "Requests without a whole answer, by reason.", *_SERVICE, "reason")
+        self.wakes = self._counter(
+            "wakes",
+            "Replicas set from 0 to 1 for requests that are held, by result: woken, already (somebody else did it) or "
+            "failed.",
+            "result",
+        )
+        self._of_services = (self._held_ever, self._forwarded)
+        self._by_reason = (self._answered, self._lost)
+        of_now = self._held_now, self._held_bytes, self._held_age
+        return (*of_now, *self._of_services, *self._by_reason, self.wakes)
+
+    # What the requests' side counts; the protocol `Count`
+
+    def held(self, key: Key) -> None:
+        """A request begins to be held."""
+        self._held_ever.labels(*key).inc()
+
+    def answered(self, key: Key, reason: Reason) -> None:
+        """This process wrote the answer."""
+        self._answered.labels(*key, reason).inc()
+
+    def forwarded(self, key: Key, held_seconds: float) -> None:
+        """A pod's answer reached the client whole."""
+        self._forwarded.labels(*key).inc()
+
+    def lost(self, key: Key, reason: Reason) -> None:
+        """The client has no whole answer."""
+        self._lost.labels(*key, reason).inc()
+
+    def show_held(self, held: Mapping[Key, Held], now: float | None = None) -> None:
+        """What is held at this moment, by the monotonic clock."""
+        at = time.monotonic() if now is None else now
+        for gauge in (self._held_now, self._held_bytes, self._held_age):
+            gauge.clear()
+        for key, found in held.items():
+            self._held_now.labels(*key).set(found.requests)
+            self._held_bytes.labels(*key).set(found.bytes)
+            self._held_age.labels(*key).set(0 if found.since is None else at - found.since)
 
     def observe(self, answer: Answer) -> None:
         """An answer was found."""
@@ -57,8 +119,11 @@ class Metrics:
 
     def forget(self, key: Key) -> None:
         """A service is gone."""
-        for gauge in self._gauges:
-            gauge.remove(*key)
+        for metric in (*self._gauges, *self._of_services):
+            metric.remove(*key)
+        for counter in self._by_reason:
+            for reason in Reason:
+                counter.remove(*key, reason)
 
     def exposition(self) -> bytes:
         """What /metrics answers."""
@@ -73,13 +138,13 @@ class Metrics:
         ]
         return "\n".join(
             [
-                "# Metrics of the scaler",
+                "# Metrics of the activator",
                 "",
                 "<!-- Generated: python -m llmservice_activator.metrics > docs/reference/scaler-metrics.md -->",
                 "",
-                "The scaler, which runs where `autoscaling.enabled` is set in the chart, serves them at `/metrics` on "
-                "its metrics port. Each of its replicas counts what it answered itself. The usual `process_` metrics "
-                "are there too.",
+                "The activator, which is KEDA's scaler and runs where `autoscaling.enabled` is set in the chart, "
+                "serves them at `/metrics` on its metrics port. Each of its replicas counts what it did itself. The "
+                "usual `process_` metrics are there too.",
                 "",
                 "| name | type | labels | meaning |",
                 "|-|-|-|-|",
@@ -88,8 +153,11 @@ class Metrics:
             ]
         )
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"llmservice_scaler_{name}", text, _SERVICE, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"llmservice_activator_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, part: str = "scaler") -> Gauge:
+        return Gauge(f"llmservice_{part}_{name}", text, _SERVICE, registry=self.registry)
 
 
 def _exposed_name(metric: MetricWrapperBase) -> str:

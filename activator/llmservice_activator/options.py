@@ -1,4 +1,4 @@
-"""How the scaler is started."""
+"""How the process is started."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class Options:
     port: int = 9443
     health_port: int = 8080
     metrics_port: int = 9090
+    internal_port: int = 9091
+    service: str = ""
+    namespace: str = ""
+    grace: float = 30.0
     tls: Path = TLS_FOLDER
     namespaces: tuple[str, ...] = ()
     log_format: str = "json"
@@ -34,13 +38,16 @@ class Options:
     kubeconfig: str | None = None
     context: str | None = None
     identity: str = ""
+    address: str = ""
+    """Of this pod; empty outside of one."""
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
         prog="llmservice-activator",
-        description="KEDA's external scaler for LLMServices with spec.scaling.autoscaling.",
+        description="KEDA's external scaler for LLMServices with spec.scaling.autoscaling; holds their requests while "
+        "no replica serves.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -48,6 +55,26 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=_port, default=9443, help="gRPC with mutual TLS, for KEDA (default: %(default)s)")
     add("--health-port", type=_port, default=8080, help="/healthz and /readyz (default: %(default)s)")
     add("--metrics-port", type=_port, default=9090, help="/metrics (default: %(default)s)")
+    add(
+        "--internal-port",
+        type=_port,
+        default=9091,
+        help="plain HTTP, for the operator and the other activators (default: %(default)s)",
+    )
+    add(
+        "--service",
+        default="",
+        metavar="NAME",
+        help="the Service of the activators, in $POD_NAMESPACE: its EndpointSlices say who else holds requests "
+        "(default: nobody)",
+    )
+    add(
+        "--grace",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="most time after SIGTERM for requests that are held or forwarded (default: %(default)g)",
+    )
     add(
         "--tls",
         type=Path,
@@ -73,10 +100,19 @@ def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Option
     """The arguments, checked; ends the process with a clear message where something is wrong."""
     line = parser()
     given = vars(line.parse_args(argv))
-    ports = [given[name] for name in ("port", "health_port", "metrics_port")]
-    if given["port"] in ports[1:]:
-        line.error(f"--port {given['port']} is a port of its own: choose another")
-    return Options(**given, identity=environ.get("POD_NAME") or socket.gethostname())
+    for own in ("port", "internal_port"):
+        others = [given[name] for name in ("port", "health_port", "metrics_port", "internal_port") if name != own]
+        if given[own] and given[own] in others:
+            line.error(f"--{own.replace('_', '-')} {given[own]} is a port of its own: choose another")
+    namespace = environ.get("POD_NAMESPACE", "")
+    if given["service"] and not namespace:
+        line.error("--service needs the namespace of this pod in $POD_NAMESPACE")
+    return Options(
+        **given,
+        namespace=namespace,
+        identity=environ.get("POD_NAME") or socket.gethostname(),
+        address=environ.get("POD_IP", ""),
+    )
 
 
 def _port(text: str) -> int:
@@ -88,6 +124,17 @@ def _port(text: str) -> int:
 
 
 _port.__name__ = "port"  # as argparse's message calls it
+
+
+def _seconds(text: str) -> float:
+    """ValueError where it is no time that can be waited for."""
+    number = float(text)
+    if not 0 <= number <= 86_400:
+        raise ValueError(text)
+    return number
+
+
+_seconds.__name__ = "number of seconds"
 
 
 def _names(text: str) -> tuple[str, ...]:

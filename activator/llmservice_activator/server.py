@@ -50,11 +50,20 @@ class ExternalScaler:
 
     def __init__(self, services: Services, watches: Watches, answers: Answers, count: Count) -> None:
         self._services, self._watches, self._answers, self._count = services, watches, answers, count
-        self._stopping = asyncio.Event()
+        self._is_stopping = False
+        self._streams: dict[Key, set[asyncio.Event]] = {}
+        """What each open stream waits for."""
 
     def stop(self) -> None:
         """End the streams; KEDA opens them again at another replica."""
-        self._stopping.set()
+        self._is_stopping = True
+        for key in tuple(self._streams):
+            self.activated(key)
+
+    def activated(self, key: Key) -> None:
+        """A service came into use: KEDA is told without being asked."""
+        for stream in self._streams.get(key, ()):
+            stream.set()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Of bytes: what cannot be parsed is answered like other invalid requests."""
@@ -66,8 +75,9 @@ class ExternalScaler:
         return grpc.method_handlers_generic_handler(externalscaler.SERVICE, methods)
 
     async def _is_active(self, request: bytes) -> bytes:
-        self._known(externalscaler.scaled_object(request))
-        return externalscaler.is_active(True)
+        key = externalscaler.scaled_object(request)
+        self._known(key)
+        return externalscaler.is_active(await self._is_in_use(key))
 
     async def _metric_spec(self, request: bytes) -> bytes:
         """Without a look at the service: KEDA needs the target for its fallback, too."""
@@ -82,12 +92,20 @@ class ExternalScaler:
         return externalscaler.metrics(answer.desired.metric)
 
     async def _stream_is_active(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
-        """Active, once; then nothing until the caller or this process ends."""
-        code = grpc.StatusCode.OK
+        """Active at first, where it is, and whenever it becomes so; never inactive, for which KEDA asks."""
+        code, told = grpc.StatusCode.OK, asyncio.Event()
+        key = None
         try:
-            self._known(externalscaler.scaled_object(request))
-            yield externalscaler.is_active(True)
-            await self._stopping.wait()
+            key = externalscaler.scaled_object(request)
+            self._known(key)
+            self._streams.setdefault(key, set()).add(told)
+            if await self._is_in_use(key):
+                yield externalscaler.is_active(True)
+            while not self._is_stopping:
+                await told.wait()
+                told.clear()
+                if not self._is_stopping:
+                    yield externalscaler.is_active(True)
         except (Ended, Unknown, externalscaler.InvalidRequest) as error:
             code = code_of(error)
             await context.abort(code, str(error))
@@ -95,7 +113,17 @@ class ExternalScaler:
             code = grpc.StatusCode.CANCELLED
             raise
         finally:
+            if key is not None and (streams := self._streams.get(key)):
+                streams.discard(told)
+                if not streams:
+                    del self._streams[key]
             self._count("StreamIsActive", code.name)
+
+    async def _is_in_use(self, key: Key) -> bool:
+        """Without a look at pods where the last replica always stays."""
+        if not self._services.get(key).autoscaling.may_be_at_zero:
+            return True
+        return (await self._answers.get(key)).activity.is_active
 
     def _known(self, key: Key) -> None:
         """Ended or Unknown where there is nothing to be answered from."""

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import ipaddress
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from llmservice_runtime.contract import SERVER_CONTAINER
 from pydantic import ValidationError
 
 from llmservice_activator import schedule
+from llmservice_activator.zero import Zero, zero_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ class Service:
     present: int
     concurrency: int | None
     autoscaling: Autoscaling
+    zero: Zero | None = None
+    """Where it may be at zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,12 @@ class Services:
         *,
         changed: Changed = lambda before, after: None,
         gone: Callable[[Key], None] = lambda key: None,
+        touched: Callable[[Key], None] = lambda key: None,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
         self._changed, self._gone, self._now = changed, gone, now
+        self._touched = touched
+        """Called after each event about a service or one of its pods."""
         self._services: dict[Key, Service] = {}
         self._refused: dict[Key, str] = {}
         """Services that exist and cannot be answered for, with the reason."""
@@ -94,9 +100,16 @@ class Services:
             )
         return found
 
+    def find(self, key: Key) -> Service | None:
+        """The same, or None."""
+        return self._services.get(key)
+
     def pods(self, key: Key) -> tuple[Pod, ...]:
         """Those that are not being deleted and have not ended."""
         return tuple(self._pods.get(key, {}).values())
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(tuple(self._services))
 
     def __len__(self) -> int:
         return len(self._services)
@@ -150,6 +163,7 @@ class Services:
         before = self._services.get(key)
         self._refused.pop(key, None)
         self._services[key] = found
+        self._touched(key)
         if before is not None and before.uid == found.uid and before.replicas != found.replicas:
             self._changed(before, found)
 
@@ -157,6 +171,7 @@ class Services:
         self._refused.pop(key, None)
         if self._services.pop(key, None) is not None:
             self._gone(key)
+            self._touched(key)
 
     def _update_pod(self, obj: Json) -> None:
         metadata = obj["metadata"]
@@ -166,6 +181,7 @@ class Services:
         if found is not None:
             self._pod_services[namespace, name] = found.service
             self._pods.setdefault(found.service, {})[name] = found
+            self._touched(found.service)
 
     def _remove_pod(self, namespace: str, name: str) -> None:
         service = self._pod_services.pop((namespace, name), None)
@@ -175,6 +191,7 @@ class Services:
         del pods[name]
         if not pods:
             del self._pods[service]
+        self._touched(service)
 
 
 def service_of(obj: Json, now: datetime.datetime) -> Service:
@@ -203,6 +220,7 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
         present=_integer(status.get("replicas"), 0, 2 * MOST_REPLICAS) or 0,
         concurrency=_integer(_effective(status).get("concurrencyPerReplica"), 1, MOST_CONCURRENCY),
         autoscaling=scaling.autoscaling,
+        zero=zero_of(obj, scaling.holding) if scaling.autoscaling.may_be_at_zero else None,
     )
 
 

@@ -34,6 +34,8 @@ STATE_PATH = "/state"
 METRICS_PATH = "/metrics"
 REQUESTS_IN_FLIGHT = "llmservice_server_requests_in_flight"
 """The metric that autoscaling and scale-downs read."""
+REQUESTS_BEGUN = "llmservice_server_requests_total"
+"""The counter by which autoscaling knows of requests between two reads; absent in pods of earlier versions."""
 
 # Paths in the server container.
 RUNTIME_DIR = "/llmservice/runtime"

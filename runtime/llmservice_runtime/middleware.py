@@ -34,6 +34,7 @@ from llmservice_runtime.drain.shared_counters import (
     ARRIVED,
     ATTACHED,
     AWAITING,
+    BEGUN,
     IN_FLIGHT,
     KEPT_ALIVE,
     LEVEL,
@@ -147,7 +148,7 @@ class DrainMiddleware:
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, client = _Request(self._slots, receive, send), _client(scope)
-        self._slots[IN_FLIGHT] += 1
+        self._begin()
         if self._slots[LEVEL] != OPEN:
             self._slots[ARRIVED] += 1
         self._track(client, closes=True)
@@ -158,6 +159,10 @@ class DrainMiddleware:
             if self._slots[LEVEL] != OPEN:
                 self._track(client, closes=request.closes or _says_close(scope))
             self._slots[IN_FLIGHT] -= 1
+
+    def _begin(self) -> None:
+        self._slots[BEGUN] += 1
+        self._slots[IN_FLIGHT] += 1
 
     def _track(self, client: Client | None, *, closes: bool) -> None:
         """Update KEPT_ALIVE. `closes`: the client sees `Connection: close` with this response."""
@@ -173,7 +178,7 @@ class DrainMiddleware:
             await receive()
             await send({"type": "websocket.close", "code": 1013})
             return
-        self._slots[IN_FLIGHT] += 1
+        self._begin()
         try:
             await self._app(scope, receive, send)
         finally:

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,15 @@ from llmservice_operator.kube.client import APPLY, MERGE_PATCH
 from llmservice_operator.kube.credentials import Credentials, Issued, Token
 from llmservice_operator.kube.errors import AlreadyExists, ApiError, Conflict, FieldConflict, KubeError, NotFound
 from llmservice_operator.kube.nodes import NODE
-from llmservice_operator.kube.resources import BY_KIND, LEASE, LLMSERVICE, Resource
+from llmservice_operator.kube.resources import BY_KIND, EVENT, LEASE, LLMSERVICE, Resource
 from llmservice_operator.kube.transport import Transport
 
 Json = dict[str, Any]
 
 CREATED = "2026-01-01T00:00:00Z"
-RESOURCES = {**BY_KIND, NODE.kind: NODE}
-PATHS = {resource.path(None): resource for resource in (*WATCHED, LEASE)}
+SECRET = Resource("", "v1", "secrets", "Secret")
+RESOURCES = {**BY_KIND, NODE.kind: NODE, SECRET.kind: SECRET}
+PATHS = {resource.path(None): resource for resource in (*WATCHED, LEASE, EVENT, SECRET)}
 """Of the lists that are answered over HTTP."""
 UNWATCHED = (
     Resource("", "v1", "namespaces", "Namespace"),
@@ -98,6 +99,8 @@ class ApiServer:
         """What the next watches of a kind bring instead of events, each before the server ends it."""
         self.resets: set[Resource] = set()
         """Kinds whose next event is a connection that is reset."""
+        self.scaled: Callable[[Json], None] = lambda obj: None
+        """Called with an object whose replicas were changed by its /scale."""
         self.slow: set[str] = set()
         """Kinds, by plural, whose lists are not answered until `released` is set."""
         self.released = asyncio.Event()
@@ -166,6 +169,8 @@ class ApiServer:
             return body if resource.kind == "Event" else self._stored(body)
         if live is None:
             raise NotFound("none", code=404)
+        if subresource == "scale":
+            return self._scale(verb, live, body)
         if verb == "get":
             return live
         if verb == "update":
@@ -179,6 +184,22 @@ class ApiServer:
                 raise Conflict("uid mismatch", code=409)
             return self._stored(merged(live, body))
         return self._stored(patched(live, body))
+
+    def _scale(self, verb: str, live: Json, patch: Json | None) -> Json:
+        """The Scale of an LLMService, or what a merge patch makes of it. As in Kubernetes it has no `replicas` at 0."""
+        if verb == "patch" and patch is not None:
+            found = patch["metadata"]
+            version = live["metadata"]["resourceVersion"]
+            if found.get("uid") != live["metadata"]["uid"] or found.get("resourceVersion", version) != version:
+                raise Conflict("the object has been modified", code=409)
+            scaling = {**live["spec"].get("scaling", {}), "replicas": patch["spec"]["replicas"]}
+            generation = live["metadata"].get("generation", 0) + 1
+            live = self.put({**live, "spec": {**live["spec"], "scaling": scaling}}, generation=generation)
+            self.scaled(live)
+        replicas = live["spec"].get("scaling", {}).get("replicas", 1)
+        spec = {"replicas": replicas} if replicas else {}
+        names = ("name", "namespace", "uid", "resourceVersion")
+        return {"kind": "Scale", "metadata": {name: live["metadata"][name] for name in names}, "spec": spec}
 
     def _called(self, call: str) -> None:
         self.calls.append(call)

@@ -20,6 +20,7 @@ from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.kube.pod_port import Unreadable
+from llmservice_operator.kube.requests_reader import Requests
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.planner.model import reading
 from llmservice_runtime.contract import Phase, State
@@ -137,11 +138,11 @@ class World:
         for obj in objects if cached else ():
             self.see(obj)
 
-    async def requests(self, address: str) -> int:
+    async def requests(self, address: str) -> Requests:
         """In flight in a pod."""
         if address not in self.in_flight:
             raise Unreadable("it does not answer")
-        return self.in_flight[address]
+        return Requests(self.in_flight[address], None)
 
     async def read(self, address: str) -> State:
         """What a pod reports."""

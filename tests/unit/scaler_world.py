@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +14,18 @@ import grpc
 import grpc.aio
 import pytest
 from llmservice_activator import externalscaler
-from llmservice_activator.__main__ import Scaler
+from llmservice_activator.__main__ import Network, Scaler
 from llmservice_activator.options import Options
+from llmservice_operator.api.service import Key
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.requests_reader import Unreadable
-from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
+from llmservice_operator.kube.requests_reader import Requests, Unreadable
+from llmservice_operator.kube.resources import BY_KIND, ENDPOINT_SLICE, LLMSERVICE, POD
 from llmservice_operator.kube.transport import Transport
 
 from tests.support.certificates import Authority
 from tests.support.http_servers import application
+from tests.support.ports import free_port
 from tests.unit import api_server
 from tests.unit.api_server import ApiServer
 
@@ -118,9 +121,16 @@ class World:
     folder: Path
     scaler: Scaler
     running: asyncio.Task[int]
+    internal_port: int
     in_flight: dict[str, int | None] = field(default_factory=dict)
     """By address; None or absent: the pod does not answer."""
     reads: list[str] = field(default_factory=list)
+    begun: dict[str, int | None] = field(default_factory=dict)
+    """By address: the counter of requests that began; 0 by default."""
+    peers: dict[str, dict[Key, int]] = field(default_factory=dict)
+    """What other activators hold, by address; absent: it does not answer."""
+    reached: set[tuple[Key, str, int]] = field(default_factory=set)
+    """Services, with uid and port, whose ClusterIP leads here."""
 
     @contextlib.asynccontextmanager
     async def keda(self, client: Path | None = None, authority: bytes | None = None) -> AsyncIterator[Keda]:
@@ -137,8 +147,7 @@ class World:
 
     async def send(self, kind: str, obj: Json) -> None:
         """An event of a watch."""
-        resource: Resource = POD if obj["kind"] == "Pod" else LLMSERVICE
-        await self.api.streams[resource].put({"type": kind, "object": obj})
+        await self.api.streams[BY_KIND[obj["kind"]]].put({"type": kind, "object": obj})
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what the watches bring."""
@@ -160,11 +169,21 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.asynccontextmanager
 async def running(
-    api: ApiServer, folder: Path, *, namespaces: tuple[str, ...] = (), wait: bool = True, tls: Path | None = None
+    api: ApiServer,
+    folder: Path,
+    *,
+    namespaces: tuple[str, ...] = (),
+    wait: bool = True,
+    tls: Path | None = None,
+    **options: Any,
 ) -> AsyncIterator[World]:
     """A scaler whose watches are synced, if `wait`."""
-    opts = Options(
-        port=0, health_port=0, metrics_port=0, tls=tls or folder / "server", namespaces=namespaces, identity="one"
+    opts = dataclasses.replace(
+        Options(port=0, health_port=0, metrics_port=0, internal_port=free_port(), grace=0),
+        tls=tls or folder / "server",
+        namespaces=namespaces,
+        identity="one",
+        **options,
     )
     async with application(api.answer) as url:
         found = Credentials(server=url, namespace="ns", token=Token.fixed("t"))
@@ -172,16 +191,25 @@ async def running(
             in_flight: dict[str, int | None] = {}
             reads: list[str] = []
 
-            async def read(address: str) -> int:
+            async def read(address: str) -> Requests:
                 reads.append(address)
                 number = in_flight.get(address)
                 if number is None:
                     raise Unreadable("no answer")
-                return number
+                return Requests(number, world.begun.get(address, 0))
 
-            scaler = Scaler(opts, transport, read)
+            async def held(address: str) -> dict[Key, int]:
+                found = world.peers.get(address)
+                if found is None:
+                    raise Unreadable("no answer")
+                return found
+
+            async def is_reached(key: Key, uid: str, port: int) -> bool:
+                return (key, uid, port) in world.reached
+
+            scaler = Scaler(opts, transport, Network(read, held, is_reached))
             task = asyncio.create_task(scaler.run())
-            world = World(api, folder, scaler, task, in_flight, reads)
+            world = World(api, folder, scaler, task, opts.internal_port, in_flight, reads)
             patch = pytest.MonkeyPatch()
             patch.setattr(informer, "FIRST_PAUSE", 0.001)
             try:
@@ -192,6 +220,6 @@ async def running(
             finally:
                 patch.undo()
                 scaler.stop()
-                for resource in (LLMSERVICE, POD):
+                for resource in (LLMSERVICE, POD, ENDPOINT_SLICE):
                     api.streams[resource].put_nowait(None)
                 await asyncio.wait_for(asyncio.shield(task), 10)

@@ -8,21 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_operator.kube.pod_port import LIMIT
-from llmservice_operator.kube.requests_reader import MOST_REQUESTS, RequestsReader, Unreadable, parsed
-from llmservice_runtime.contract import METRICS_PATH, REQUESTS_IN_FLIGHT, Phase, State
+from llmservice_operator.kube.requests_reader import (
+    MOST_BEGUN,
+    MOST_REQUESTS,
+    Requests,
+    RequestsReader,
+    Unreadable,
+    parsed,
+)
+from llmservice_runtime.contract import METRICS_PATH, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT, Phase, State
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.supervisor import state_server
 from llmservice_runtime.supervisor.metrics import CONTENT_TYPE, Snapshot, exposition
 
 from tests.support.ports import free_port
 
-NAME = REQUESTS_IN_FLIGHT
+NAME, BEGUN = REQUESTS_IN_FLIGHT, REQUESTS_BEGUN
 
 
-def exposed(requests: int) -> str:
-    """What a supervisor answers whose server has so many requests in flight."""
+def exposed(requests: int, begun: int = 0) -> str:
+    """What a supervisor answers whose server has so many requests in flight, and ever had so many."""
     slots = [0] * shared_counters.SLOTS
-    slots[shared_counters.IN_FLIGHT] = requests
+    slots[shared_counters.IN_FLIGHT], slots[shared_counters.BEGUN] = requests, begun
     return exposition(Snapshot(State(Phase.SERVING, started=True, ready=True), slots))
 
 
@@ -30,12 +37,19 @@ def answer(path: str, body: str, status: int = 200) -> state_server.Reply:
     return state_server.Reply(status, body, CONTENT_TYPE) if path == METRICS_PATH else state_server.Reply(404, "")
 
 
-@pytest.mark.parametrize("requests", [0, 1, 37, 123_456, MOST_REQUESTS])
-async def test_reads_what_a_supervisor_exposes(requests: int) -> None:
+@pytest.mark.parametrize(
+    ("requests", "begun"), [(0, 0), (1, 2), (37, 10**6), (123_456, 10**12), (MOST_REQUESTS, MOST_BEGUN)]
+)
+async def test_reads_what_a_supervisor_exposes(requests: int, begun: int) -> None:
     port = free_port()
-    server = await state_server.serve(port, lambda path: answer(path, exposed(requests)))
+    server = await state_server.serve(port, lambda path: answer(path, exposed(requests, begun)))
     async with server, RequestsReader(port=port) as reader:
-        assert await reader.read("127.0.0.1") == requests
+        assert await reader.read("127.0.0.1") == Requests(requests, begun)
+
+
+def test_a_pod_of_an_earlier_version_does_not_count_what_began() -> None:
+    earlier = "".join(line for line in exposed(3, 9).splitlines(keepends=True) if BEGUN not in line)
+    assert parsed(earlier.encode(), 8081) == Requests(3, None)
 
 
 ANSWERS = {
@@ -60,6 +74,11 @@ ANSWERS = {
     "two spaces": f"{NAME}  3\n",
     "a tab": f"{NAME}\t3\n",
     "a carriage return": f"{NAME} 3\r\n",
+    "a counter with labels": f'{NAME} 3\n{BEGUN}{{a="b"}} 1\n',
+    "a counter twice": f"{NAME} 3\n{BEGUN} 1\n{BEGUN} 1\n",
+    "a fraction of a counter": f"{NAME} 3\n{BEGUN} 1.5\n",
+    "a counter too large": f"{NAME} 3\n{BEGUN} {MOST_BEGUN + 1}\n",
+    "a counter without a value": f"{NAME} 3\n{BEGUN}\n",
     "larger than may be read": f"{NAME} 3\n" + "#" * LIMIT,
 }
 
@@ -95,6 +114,7 @@ LINES = some.one_of(
     some.floats().map(lambda value: f"{NAME} {value}".encode()),
     some.text(max_size=20).map(lambda text: f"{NAME} {text}".encode("utf-8", "replace")),
     some.sampled_from(["", "#", " ", "\t", "{}", "_total", "\x00"]).map(lambda gap: f"{NAME}{gap} 7".encode()),
+    some.integers().map(lambda value: f"{BEGUN} {value}".encode()),
 )
 
 
@@ -106,7 +126,8 @@ def test_any_bytes_give_a_bounded_number_or_a_refusal(lines: list[bytes], separa
         value = parsed(body, 8081)
     except Unreadable:
         return
-    assert 0 <= value <= MOST_REQUESTS
+    assert 0 <= value.in_flight <= MOST_REQUESTS
+    assert value.begun is None or 0 <= value.begun <= MOST_BEGUN
     stated = [line for line in body.split(b"\n") if re.match(NAME.encode() + rb"[ {\t]", line)]
     assert len(stated) == 1
-    assert re.fullmatch(NAME.encode() + b" 0*%d" % value, stated[0])
+    assert re.fullmatch(NAME.encode() + b" 0*%d" % value.in_flight, stated[0])

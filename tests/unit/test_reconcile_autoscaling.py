@@ -10,6 +10,7 @@ from llmservice_operator.api.constants import DELETION_COST_ANNOTATION
 from llmservice_operator.control import gather
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.kube.errors import ApiError, Conflict, Forbidden, NotFound, Refused, ServerError
+from llmservice_operator.kube.requests_reader import Requests
 from prometheus_client import CollectorRegistry
 
 from tests.unit.decide_world import a_pod
@@ -131,7 +132,7 @@ async def test_pods_that_do_not_answer_are_not_marked_and_delay_it_by_a_bounded_
     monkeypatch.setattr(gather, "READING_SECONDS", 0.05)
     read = world.requests
 
-    async def slow(address: str) -> int:
+    async def slow(address: str) -> Requests:
         if address == "10.0.0.1":
             await world.api.released.wait()
         return await read(address)
@@ -151,5 +152,5 @@ async def test_no_pod_is_asked_where_none_is_chosen() -> None:
         assert world.stored("Deployment")["spec"]["replicas"] == to
 
 
-async def refuse(address: str) -> int:
+async def refuse(address: str) -> Requests:
     raise AssertionError(f"{address} is asked")

@@ -90,7 +90,7 @@ def test_open_it_changes_nothing(slots: memoryview) -> None:
     sent = ask(DrainMiddleware(app), "/v1/completions")
     assert headers(sent) == {b"x": b"y"}
     assert [message.get("body") for message in sent] == [None, b"a", b"b"]
-    assert list(slots) == [shared_counters.OPEN, 1, 0, 0, 0, 0, 2, 0, 1]
+    assert list(slots) == [shared_counters.OPEN, 1, 0, 0, 0, 0, 2, 0, 1, 1]
 
 
 def test_a_request_awaits_from_its_last_byte_to_the_first_of_the_answer(slots: memoryview) -> None:
@@ -215,6 +215,18 @@ def test_pieces_of_answers_are_counted(slots: memoryview) -> None:
     ask(middleware, "/v1/completions")
     ask(middleware, "/metrics")
     assert slots[shared_counters.SENT] == 2
+
+
+def test_requests_that_were_in_flight_are_counted_and_no_others(slots: memoryview) -> None:
+    middleware = DrainMiddleware(App(slots))
+    ask(middleware, "/v1/completions")
+    ask(middleware, "/v1/realtime", kind="websocket")
+    for path in ("/health", "/metrics", "/adapters"):
+        ask(middleware, path)
+    assert (slots[shared_counters.BEGUN], slots[shared_counters.IN_FLIGHT]) == (2, 0)
+    slots[shared_counters.LEVEL] = shared_counters.REFUSING
+    ask(middleware, "/v1/completions")
+    assert slots[shared_counters.BEGUN] == 2, "a refused one did not begin"
 
 
 LOAD = "/v1/load_lora_adapter"

@@ -13,7 +13,7 @@ from llmservice_activator.load import LoadReader
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
 from llmservice_operator.api.service import Key
-from llmservice_operator.kube.requests_reader import Unreadable
+from llmservice_operator.kube.requests_reader import Requests, Unreadable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 
 from tests.unit.scaler_world import pod, service
@@ -39,13 +39,13 @@ class World:
             self.services, reader, observe=self.metrics.observe, now=lambda: self.wall, clock=lambda: self.time
         )
 
-    async def read(self, address: str) -> int:
+    async def read(self, address: str) -> Requests:
         self.reads += 1
         self.before()
         await asyncio.sleep(0)
         if address not in self.requests:
             raise Unreadable("no answer")
-        return self.requests[address]
+        return Requests(self.requests[address], None)
 
     async def replicas(self) -> int:
         return (await self.answers.get(CHAT)).desired.replicas

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from llmservice_activator import load
 from llmservice_activator.load import LoadReader
-from llmservice_operator.kube.requests_reader import Unreadable
+from llmservice_operator.kube.requests_reader import Requests, Unreadable
+
+THREE = Requests(3, 7)
 
 
 class Pods:
@@ -18,7 +20,7 @@ class Pods:
         self.silent, self.now, self.most = silent, 0, 0
         self.addresses: list[str] = []
 
-    async def read(self, address: str) -> int:
+    async def read(self, address: str) -> Requests:
         self.now += 1
         self.most = max(self.most, self.now)
         self.addresses.append(address)
@@ -27,7 +29,7 @@ class Pods:
             if address in self.silent:
                 raise Unreadable("no answer")
             await self.released.wait()
-            return 3
+            return THREE
         finally:
             self.now -= 1
 
@@ -35,21 +37,21 @@ class Pods:
 async def test_those_that_answer_are_in_the_result() -> None:
     pods = Pods("b")
     pods.released.set()
-    assert await LoadReader(pods.read).requests_in_flight(["a", "b", "c"]) == {"a": 3, "c": 3}
-    assert await LoadReader(pods.read).requests_in_flight([]) == {}
+    assert await LoadReader(pods.read).requests(["a", "b", "c"]) == {"a": THREE, "c": THREE}
+    assert await LoadReader(pods.read).requests([]) == {}
 
 
 async def test_connections_are_bounded_over_all_services_and_for_each() -> None:
     pods = Pods()
     reader = LoadReader(pods.read, at_once=100)
-    services = [asyncio.ensure_future(reader.requests_in_flight([f"{n}-{i}" for i in range(200)])) for n in range(3)]
+    services = [asyncio.ensure_future(reader.requests([f"{n}-{i}" for i in range(200)])) for n in range(3)]
     await pods.asked.wait()
     assert pods.now == 100
     pods.released.set()
     assert [len(found) for found in await asyncio.gather(*services)] == [200] * 3
     assert pods.most == 100
     pods = Pods()
-    alone = asyncio.ensure_future(LoadReader(pods.read).requests_in_flight([str(i) for i in range(200)]))
+    alone = asyncio.ensure_future(LoadReader(pods.read).requests([str(i) for i in range(200)]))
     await pods.asked.wait()
     assert pods.now == load.AT_ONCE_OF_ONE < load.AT_ONCE
     pods.released.set()
@@ -59,15 +61,15 @@ async def test_connections_are_bounded_over_all_services_and_for_each() -> None:
 async def test_a_service_whose_pods_hang_delays_no_other() -> None:
     pods = Pods()
     reader = LoadReader(pods.read)
-    hanging = asyncio.ensure_future(reader.requests_in_flight([str(i) for i in range(1000)]))
+    hanging = asyncio.ensure_future(reader.requests([str(i) for i in range(1000)]))
     await pods.asked.wait()
     pods.asked.clear()
-    quick = asyncio.ensure_future(reader.requests_in_flight(["x"]))
+    quick = asyncio.ensure_future(reader.requests(["x"]))
     async with asyncio.timeout(1):
         await pods.asked.wait()
     assert pods.addresses[-1] == "x", "it was asked while the others hang"
     pods.released.set()
-    assert await quick == {"x": 3}
+    assert await quick == {"x": THREE}
     await hanging
 
 
@@ -75,13 +77,13 @@ async def test_a_pod_whose_turn_does_not_come_did_not_answer() -> None:
     pods = Pods()
     reader = LoadReader(pods.read, patience=0.05)
     async with asyncio.timeout(5):
-        assert await reader.requests_in_flight([str(i) for i in range(500)]) == {}
+        assert await reader.requests([str(i) for i in range(500)]) == {}
     assert pods.now == 0
 
 
 async def test_an_unexpected_error_is_not_a_pod_that_is_silent() -> None:
-    async def broken(address: str) -> int:
+    async def broken(address: str) -> Requests:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await LoadReader(broken).requests_in_flight(["a"])
+        await LoadReader(broken).requests(["a"])

@@ -27,6 +27,9 @@ from tests.unit.scaler_world import Keda, certificates, request, service
 __all__ = ["certificates"]
 
 
+BRIEF = ("--internal-port", "0", "--grace", "0")
+
+
 @asynccontextmanager
 async def process(folder: Path, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """`python -m llmservice_activator` with these arguments; it is ended at the end."""
@@ -55,7 +58,7 @@ async def test_it_serves_its_ports_and_ends_streams_and_itself_at_sigterm(
     api = ApiServer(service())
     api.token = "t0ken"
     port, health, metrics = free_port(), free_port(), free_port()
-    ports = ("--port", str(port), "--health-port", str(health), "--metrics-port", str(metrics))
+    ports = ("--port", str(port), "--health-port", str(health), "--metrics-port", str(metrics), *BRIEF)
     async with (
         cluster(api.answer, tmp_path, monkeypatch, shutdown_timeout=0.1),
         process(certificates / "server", *ports) as child,
@@ -100,7 +103,7 @@ async def test_a_port_that_is_taken_is_named(
 ) -> None:
     other = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     port = other.getsockname()[1]
-    ports = ("--port", str(port), "--health-port", "0", "--metrics-port", "0")
+    ports = ("--port", str(port), "--health-port", "0", "--metrics-port", "0", *BRIEF)
     async with (
         await asyncio.start_server(lambda *_: None, sock=other),
         cluster(ApiServer().answer, tmp_path, monkeypatch),
@@ -114,8 +117,18 @@ async def test_a_port_that_is_taken_is_named(
 def test_options_as_the_chart_gives_them() -> None:
     words = "--port 9443 --health-port 8080 --metrics-port 9090 --tls /etc/llmservice-activator-tls"
     words += " --namespaces a,b,a --log-format console --log-level debug"
-    found = options.load(words.split(), {"POD_NAME": "pod-1"})
-    assert found == Options(namespaces=("a", "b"), log_format="console", log_level="debug", identity="pod-1")
+    words += " --internal-port=9091 --service=llmservice-activator --grace=650"
+    found = options.load(words.split(), {"POD_NAME": "pod-1", "POD_NAMESPACE": "system", "POD_IP": "10.0.0.9"})
+    assert found == Options(
+        namespaces=("a", "b"),
+        log_format="console",
+        log_level="debug",
+        identity="pod-1",
+        service="llmservice-activator",
+        namespace="system",
+        address="10.0.0.9",
+        grace=650,
+    )
     assert options.load([], {"POD_NAME": "p"}) == Options(identity="p")
 
 
@@ -124,6 +137,10 @@ def test_options_as_the_chart_gives_them() -> None:
     [
         ("--port 8080", "--port 8080 is a port of its own"),
         ("--port 70000", "invalid port value: '70000'"),
+        ("--internal-port 9090", "--internal-port 9090 is a port of its own"),
+        ("--service a", "$POD_NAMESPACE"),
+        ("--grace -1", "invalid number of seconds value: '-1'"),
+        ("--grace nan", "invalid number of seconds value: 'nan'"),
         ("--port x", "invalid port value: 'x'"),
         ("--log-level loud", "invalid choice: 'loud'"),
         ("--more", "unrecognized arguments: --more"),

@@ -29,6 +29,7 @@ from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
+from llmservice_operator.kube.requests_reader import Requests
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
 from llmservice_operator.planner.room import Room
 
@@ -155,7 +156,7 @@ class Context:
     state_poller: StatePoller
     nodes: Nodes
     pod_events: PodEventReader
-    read_requests: Callable[[str], Awaitable[int]]
+    read_requests: Callable[[str], Awaitable[Requests]]
     """Requests in flight of the pod at an IP address; raises Unreadable."""
     now: Callable[[], datetime.datetime]
     identity: str

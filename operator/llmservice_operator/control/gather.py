@@ -102,7 +102,7 @@ async def in_flight(pods: tuple[tuple[str, str], ...], key: Key, ctx: Context) -
     async def read(name: str, address: str) -> None:
         async with slots:
             try:
-                found[name] = await ctx.read_requests(address)
+                found[name] = (await ctx.read_requests(address)).in_flight
             except Unreadable as unreadable:
                 logger.info("requests of pod %s of %s are not known: %s", name, key, unreadable)
 

@@ -35,16 +35,22 @@ class Keys:
         return found
 
 
-def parse(text: bytes) -> Keys:
-    """Parse one key per line; blank lines and surrounding whitespace are ignored."""
+def split(text: bytes) -> tuple[tuple[bytes, ...], str]:
+    """One key per line, without blank lines and surrounding whitespace; none where the second item says why."""
     if len(text) > FILE_LIMIT:
-        return Keys((), f"it has more than {FILE_LIMIT} bytes")
-    found = dict.fromkeys(key for line in text.splitlines() if (key := line.strip()))
+        return (), f"it has more than {FILE_LIMIT} bytes"
+    found = tuple(dict.fromkeys(key for line in text.splitlines() if (key := line.strip())))
     if not found:
-        return Keys((), "it is empty")
+        return (), "it is empty"
     if len(found) > KEYS_LIMIT:
-        return Keys((), f"it has more than {KEYS_LIMIT} keys")
-    return Keys(tuple(_digest(key) for key in found))
+        return (), f"it has more than {KEYS_LIMIT} keys"
+    return found, ""
+
+
+def parse(text: bytes) -> Keys:
+    """The keys of a file."""
+    found, problem = split(text)
+    return Keys(tuple(_digest(key) for key in found), problem)
 
 
 def bearer(authorization: bytes | None) -> bytes | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from llmservice_runtime.contract import REQUESTS_IN_FLIGHT, Phase, State
+from llmservice_runtime.contract import REQUESTS_BEGUN, REQUESTS_IN_FLIGHT, Phase, State
 from llmservice_runtime.drain import shared_counters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -98,6 +98,10 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         REQUESTS_IN_FLIGHT, "gauge", (), "Requests without a complete response.",
         lambda snapshot: _one(snapshot.slots[shared_counters.IN_FLIGHT]),
+    ),
+    Metric(
+        REQUESTS_BEGUN, "counter", (), "Requests that were ever in flight.",
+        lambda snapshot: _one(snapshot.slots[shared_counters.BEGUN]),
     ),
     Metric(
         "llmservice_server_requests_refused_total", "counter", (), "Requests refused while draining.",

@@ -1,0 +1,184 @@
+"""From LLMServices, pods and API keys to the targets whose requests come in here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from llmservice_operator.api.service import Key
+from llmservice_runtime.contract import HTTP_PORT
+
+from llmservice_activator.api_keys import KeyReader
+from llmservice_activator.holding.target import Target
+from llmservice_activator.services import Pod, Service, Services
+from llmservice_activator.zero import Zero
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN = 5.0
+"""Seconds between looks at keys that may be old, and at ports that could not be opened."""
+
+
+class Holding(Protocol):
+    """Who is told."""
+
+    def update(self, target: Target) -> Awaitable[None]:
+        """A target is there, or changed. OSError where its port cannot be opened."""
+
+    def remove(self, key: Key) -> Awaitable[None]:
+        """It is gone."""
+
+
+class Unheld(Exception):
+    """Requests of a service cannot come in here; the message has the remedy."""
+
+
+class Directory:
+    """Tells of each target once, and again when it changed; the rest is pure."""
+
+    def __init__(
+        self,
+        services: Services,
+        holding: Holding,
+        keys: KeyReader,
+        activators: Callable[[], int],
+    ) -> None:
+        """`activators`: how many share the pods of a service."""
+        self._services, self._holding, self._keys, self._activators = services, holding, keys, activators
+        self._targets: dict[Key, Target] = {}
+        self._problems: dict[Key, str] = {}
+        self._ports: dict[int, set[Key]] = {}
+        self._port_of: dict[Key, int] = {}
+        self._touched: dict[Key, None] = {}
+        self._wake = asyncio.Event()
+
+    def touched(self, key: Key) -> None:
+        """Something of a service changed."""
+        self._touched[key] = None
+        self._wake.set()
+
+    def touched_all(self) -> None:
+        """Something that concerns all changed."""
+        for key in self._services:
+            self.touched(key)
+
+    def problem(self, key: Key) -> str:
+        """Why its requests cannot come in here, with the remedy; empty: they can."""
+        return self._problems.get(key, "")
+
+    async def run(self) -> None:
+        """Tell; never returns."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_AGAIN):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._look_again()
+            self._wake.clear()
+            touched, self._touched = self._touched, {}
+            for key in touched:
+                await self._tell(key)
+
+    def _look_again(self) -> None:
+        for key in self._services:
+            service = self._services.get(key)
+            if service.zero is None:
+                continue
+            if service.zero.keys is not None and not _ready(self._services.pods(key)):
+                self._keys.want(key)
+            if key in self._problems:
+                self.touched(key)
+
+    async def _tell(self, key: Key) -> None:
+        service = self._services.find(key)
+        zero = service.zero if service is not None else None
+        self._move(key, zero.port if zero is not None else 0)
+        if zero is None:
+            self._keys.forget(key)
+        before = self._targets.get(key)
+        target = None
+        try:
+            if service is not None and zero is not None:
+                target = self._target(service, zero)
+            self._problems.pop(key, None)
+        except Unheld as why:
+            self._say(key, str(why))
+        if target == before:
+            return
+        if before is not None and (target is None or target.uid != before.uid):
+            del self._targets[key]
+            await self._holding.remove(key)
+        if target is not None:
+            try:
+                await self._holding.update(target)
+            except OSError as error:
+                self._say(key, f"port {target.port} cannot be opened: {error}; free it in the activators' pods")
+            else:
+                self._targets[key] = target
+
+    def _target(self, service: Service, zero: Zero) -> Target:
+        """Unheld where its requests must not come in."""
+        key, keys = service.key, None
+        if zero.keys is not None:
+            found = self._keys.get(key, zero.keys)
+            if found.problem:
+                raise Unheld(found.problem)
+            keys = found.keys
+        if not zero.port:
+            raise Unheld("the operator has not allotted a port yet: status.holding.port is empty")
+        if (owner := self._owner(zero.port)) != key:
+            problem = f"its port {zero.port} is that of LLMService {owner}; remove status.holding to have another"
+            raise Unheld(problem)
+        pods = _ready(self._services.pods(key))
+        return Target(
+            key=key,
+            uid=service.uid,
+            port=zero.port,
+            model_names=zero.model_names,
+            max_requests=zero.max_requests,
+            max_bytes=zero.max_bytes,
+            timeout_seconds=zero.timeout_seconds,
+            at_once=max(1, zero.sequences // self._activators()),
+            pods=pods,
+            keys=keys,
+            # Pods of the revision before serve on while a later one fails.
+            refusal=None if pods else zero.refusal,
+        )
+
+    def _say(self, key: Key, problem: str) -> None:
+        if self._problems.get(key) != problem:
+            logger.warning("requests cannot be held: %s", problem, extra={"llmservice": key})
+            self._problems[key] = problem
+
+    def _move(self, key: Key, port: int) -> None:
+        """Others of the old and the new port may have it, or not any more."""
+        before = self._port_of.pop(key, 0)
+        if port:
+            self._port_of[key] = port
+        if before == port:
+            return
+        self._ports.get(before, set()).discard(key)
+        if port:
+            self._ports.setdefault(port, set()).add(key)
+        for each in (before, port):
+            for other in self._ports.get(each, ()):
+                if other != key:
+                    self.touched(other)
+            if not self._ports.get(each):
+                self._ports.pop(each, None)
+
+    def _owner(self, port: int) -> Key:
+        """The oldest of those that have it in their status."""
+        return min(self._ports[port], key=self._age)
+
+    def _age(self, key: Key) -> tuple[str, str]:
+        service = self._services.find(key)
+        return (service.zero.created, service.uid) if service is not None and service.zero is not None else ("~", "")
+
+
+def _ready(pods: tuple[Pod, ...]) -> tuple[str, ...]:
+    """Base URLs of pods that serve."""
+    addresses = sorted({pod.address for pod in pods if pod.is_ready and pod.address})
+    return tuple(f"http://[{each}]:{HTTP_PORT}" if ":" in each else f"http://{each}:{HTTP_PORT}" for each in addresses)

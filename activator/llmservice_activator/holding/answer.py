@@ -1,0 +1,111 @@
+"""Answers that this process writes itself, errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from llmservice_activator.holding.target import Reason, Refusal
+
+RETRY_AFTER = {429: "5", 503: "10"}
+"""Seconds. A pod that starts takes longer; a client that comes back is held, so a short time costs little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, JSON document (None: no body) and headers, without `Connection: close`, which every answer carries."""
+
+    status: int
+    reason: Reason
+    document: Mapping[str, object] | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def body(self) -> bytes:
+        """The document as JSON on one line, so that it can be the data of an SSE event."""
+        return b"" if self.document is None else json.dumps(self.document, separators=(",", ":")).encode()
+
+
+class Answered(Exception):
+    """A request needs no pod: its answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.reason)
+        self.answer = answer
+
+
+def error(status: int, reason: Reason, kind: str, message: str, param: str | None = None) -> Answer:
+    """`kind`: the error's `type`. 429 and 503 carry Retry-After."""
+    document = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+    headers = {"Retry-After": RETRY_AFTER[status]} if status in RETRY_AFTER else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Answer(status, reason, document, headers)
+
+
+def invalid(message: str, param: str | None = None) -> Answer:
+    """400, with vLLM's `type`."""
+    return error(400, Reason.INVALID, "BadRequestError", message, param)
+
+
+def refused(refusal: Refusal) -> Answer:
+    """What all requests of a service get."""
+    return error(refusal.status, Reason.REFUSED, refusal.reason, refusal.message)
+
+
+def unknown_model(name: str, names: Iterable[str]) -> Answer:
+    """vLLM's words for a model that it does not serve."""
+    text = f"The model `{name}` does not exist. Valid aliases: {', '.join(sorted(names))}."
+    return error(404, Reason.INVALID, "NotFoundError", text, "model")
+
+
+def models(names: Iterable[str]) -> Answer:
+    """GET /v1/models as far as it is known without a pod."""
+    cards = [{"id": name, "object": "model", "created": 0, "owned_by": "vllm"} for name in sorted(names)]
+    return Answer(200, Reason.PROBED, {"object": "list", "data": cards})
+
+
+UNAUTHORIZED = error(401, Reason.UNAUTHORIZED, "invalid_api_key", "Incorrect API key provided.")
+UNKNOWN_PATH = error(404, Reason.INVALID, "NotFoundError", "Not Found")
+WRONG_METHOD = error(405, Reason.INVALID, "MethodNotAllowedError", "Method Not Allowed")
+UNKNOWN_EXPECTATION = error(417, Reason.INVALID, "BadRequestError", "Only `Expect: 100-continue` is known.", "Expect")
+UNSUPPORTED = error(
+    503,
+    Reason.UNSUPPORTED,
+    "service_unavailable",
+    "No replica is running, and a websocket or CONNECT cannot wait for one. Send a POST to start one, then try again.",
+)
+SLOW_BODY = error(408, Reason.SLOW_BODY, "request_timeout", "The body of the request did not arrive in time.")
+POD_FAILED = error(
+    502, Reason.POD_FAILED, "bad_gateway", "The replica ended the connection before it answered; it may have begun to."
+)
+TOO_MANY_CONNECTIONS = error(503, Reason.FULL, "service_unavailable", "The activator has too many connections.")
+INTERNAL = error(500, Reason.INTERNAL, "InternalServerError", "Internal error; see the activator's log.")
+
+
+def too_large(most: int) -> Answer:
+    """One body that exceeds what may be held of all of them."""
+    text = f"No replica is running, and a body of more than {most} bytes is not held (spec.scaling.holding.maxBytes)."
+    return error(413, Reason.TOO_LARGE, "request_too_large", text)
+
+
+def full(what: str) -> Answer:
+    """A bound of what is held is reached."""
+    text = f"No replica is running yet, and {what}. Try again later."
+    return error(429, Reason.FULL, "rate_limit_exceeded", text)
+
+
+def timed_out(seconds: int) -> Answer:
+    """The request was held as long as it may be."""
+    text = f"No replica became ready within {seconds} seconds (spec.scaling.holding.timeoutSeconds). Try again later."
+    return error(503, Reason.TIMED_OUT, "service_unavailable", text)
+
+
+def json_object(body: bytes) -> dict[str, object] | None:
+    """The JSON object; None where it is something else."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None

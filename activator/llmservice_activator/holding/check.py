@@ -1,0 +1,143 @@
+"""Which requests can be answered without a pod, and which have to wait for one. Pure; all that clients send is
+parsed here.
+
+Paths are compared as they are sent, without decoding: another spelling of a path is another path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmservice_runtime.access.api_keys import Keys, bearer
+from llmservice_runtime.contract import KEYLESS_PATHS
+
+from llmservice_activator.holding import answer
+from llmservice_activator.holding.answer import Answer
+from llmservice_activator.holding.target import Reason, Target
+from llmservice_activator.paths import ACTIVATOR_PATH
+
+MOST_VALUES = 1_000_000
+"""In a JSON body. A parsed value needs up to 200 bytes where its text needs two."""
+LONGEST_NAME = 256
+"""Characters of a model name that an error repeats."""
+
+STREAMING = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"}
+)
+"""Answer with server-sent events where the body has `stream: true`."""
+MULTIPART = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
+POSTS = (
+    STREAMING
+    | MULTIPART
+    | {"/v1/chat/completions/batch", "/v1/chat/completions/render", "/v1/chat/completions/derender"}
+    | {"/v1/completions/render", "/v1/completions/derender", "/v1/responses/render", "/v1/messages/render"}
+    | {"/v1/messages/count_tokens", "/v1/embeddings", "/v2/embed", "/pooling", "/classify"}
+    | {"/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/generative_scoring", "/v1/systemone"}
+    | {"/cohere/v2/chat", "/cohere/v2/chat/render", "/tokenize", "/detokenize", "/invocations"}
+)
+"""vLLM's paths that a POST may wake a service for (tests/unit/test_holding_paths.py reads its sources). Not among them:
+what manages the server, and answers that only a running pod can have."""
+HEALTH = frozenset({"/health", "/ping"})
+MODELS = "/v1/models"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request without its body."""
+
+    method: str
+    path: str
+    """Without the query."""
+    headers: Mapping[str, str]
+    """Their names in any case; where one occurs several times, the first."""
+
+    @property
+    def content_type(self) -> str:
+        """Media type in lower case, without parameters; empty where there is none."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client waits for 100 before it sends the body."""
+        return self.headers.get("Expect", "").lower() == "100-continue"
+
+    @property
+    def length(self) -> int:
+        """Of the body, as far as it is stated; else 0."""
+        text = self.headers.get("Content-Length", "0")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+
+
+def before_pods(head: Head, target: Target, keys: Keys | None) -> Answer | None:
+    """The answer whether or not a pod is ready; None: a pod may answer."""
+    if head.path == ACTIVATOR_PATH:
+        return Answer(200, Reason.PROBED, {"uid": target.uid})
+    if keys is not None and head.path not in KEYLESS_PATHS and not _is_authorized(head, keys):
+        return answer.UNAUTHORIZED
+    if target.refusal is not None:
+        # Without a key nobody learns why.
+        return Answer(503, Reason.REFUSED, None) if head.path in KEYLESS_PATHS else answer.refused(target.refusal)
+    if head.method == "CONNECT" or head.headers.get("Upgrade", "").lower() == "websocket":
+        return answer.UNSUPPORTED
+    if "Expect" in head.headers and not head.expects_continue:
+        return answer.UNKNOWN_EXPECTATION
+    return None
+
+
+def without_pod(head: Head, target: Target) -> Answer | None:
+    """The answer while no pod is ready; None: it depends on the body."""
+    is_get, is_post = head.method == "GET", head.method == "POST"
+    if head.path in HEALTH and (is_get or is_post):
+        return Answer(200, Reason.PROBED, None)
+    if head.path == MODELS and is_get:
+        return answer.models(target.model_names)
+    if head.path not in POSTS:
+        return answer.UNKNOWN_PATH
+    if not is_post:
+        return answer.WRONG_METHOD
+    if head.content_type not in ("", "application/json") and not _is_multipart(head):
+        return answer.invalid("Unsupported Media Type: Only 'application/json' is allowed")
+    if head.length > target.max_bytes:
+        return answer.too_large(target.max_bytes)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A valid request, which needs a pod."""
+
+    streams: bool
+    """Whether the client expects server-sent events."""
+
+
+def with_body(head: Head, body: bytes, target: Target) -> Answer | Waits:
+    """Of a request that passed `without_pod`. `model` may be absent, empty or null, as vLLM has it."""
+    if _is_multipart(head):
+        return Waits(streams=False)
+    # An upper bound: characters in strings count too.
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_VALUES:
+        text = f"No replica is running, and JSON of more than {MOST_VALUES} values is not held."
+        return answer.error(413, Reason.TOO_LARGE, "request_too_large", text)
+    try:
+        document = json.loads(body)  # as vLLM parses it: what this accepts is no stricter
+    except (ValueError, RecursionError) as problem:
+        return answer.invalid(f"The body is not valid JSON: {str(problem)[:LONGEST_NAME]}")
+    if not isinstance(document, dict):
+        return answer.invalid("The body is not a JSON object.")
+    model = document.get("model")
+    if model is not None and not isinstance(model, str):
+        return answer.invalid("`model` is not a string.", "model")
+    if model and model not in target.model_names:
+        return answer.unknown_model(model[:LONGEST_NAME], target.model_names)
+    return Waits(streams=document.get("stream") is True and head.path in STREAMING)
+
+
+def _is_multipart(head: Head) -> bool:
+    return head.content_type == "multipart/form-data" and head.path in MULTIPART
+
+
+def _is_authorized(head: Head, keys: Keys) -> bool:
+    key = bearer(head.headers.get("Authorization", "").encode("utf-8", "surrogateescape"))
+    return key is not None and keys.has(key)

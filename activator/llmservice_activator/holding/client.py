@@ -1,0 +1,121 @@
+"""The connection to the client of one request: reads its body, writes answers. Every answer closes the connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+from aiohttp import hdrs, web
+from aiohttp.http import HttpVersion11
+from aiohttp.http_exceptions import HttpProcessingError
+from multidict import CIMultiDict
+
+from llmservice_activator.holding import answer
+from llmservice_activator.holding.answer import Answer, Answered
+from llmservice_activator.holding.check import Head
+from llmservice_activator.holding.limits import Limits
+
+INVALID_BODY = (web.RequestPayloadError, HttpProcessingError)
+"""What a read raises where the body breaks the rules of chunked encoding."""
+EVENT_STREAM = "text/event-stream"
+COMMENT = b": waiting for a replica\n\n"
+
+
+class Stalled(Exception):
+    """The client does not read its answer."""
+
+
+class Client:
+    """One request and its answer."""
+
+    def __init__(self, request: web.BaseRequest, limits: Limits) -> None:
+        self.request, self._limits = request, limits
+        self.head = Head(request.method, request.rel_url.raw_path, request.headers)
+        self.response: web.StreamResponse | None = None
+        """Once its head is sent."""
+        self.is_relayed = False
+        """Whether the client may have a part of a pod's answer."""
+        if not request.body_exists:
+            self._ignore_what_follows()
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. Answered (408, 400) where it does not, or is malformed."""
+        request = self.request
+        if self.head.expects_continue and request.version >= HttpVersion11 and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.body_seconds):
+                    chunk = await request.content.readany()
+            except TimeoutError:
+                raise Answered(answer.SLOW_BODY) from None
+            except INVALID_BODY as error:
+                raise Answered(answer.invalid(f"The body is malformed: {error}"[:200])) from None
+            if not chunk:
+                break
+            yield chunk
+        self._ignore_what_follows()
+
+    async def answer(self, given: Answer) -> web.StreamResponse:
+        """Write a whole answer; where the head of a stream is sent, an error event that ends the stream."""
+        if self.response is not None:
+            await self.write(b"data: " + given.body + b"\n\n")
+            return await self.end()
+        response = web.Response(status=given.status, body=given.body, headers=given.headers)
+        if given.document is not None:
+            response.content_type = "application/json"
+        response.force_close()
+        await response.prepare(self.request)
+        await response.write_eof()
+        return response
+
+    async def begin(self, status: int, reason: str | None, headers: Mapping[str, str]) -> None:
+        """Send the head of a pod's answer, whose body follows in pieces; none where comments were sent before."""
+        self.is_relayed = True
+        if self.response is None:
+            await self._begin(status, reason, headers)
+
+    async def _begin(self, status: int, reason: str | None, headers: Mapping[str, str]) -> None:
+        response = web.StreamResponse(status=status, reason=reason, headers=CIMultiDict(headers))
+        response.force_close()
+        self.response = response
+        await response.prepare(self.request)
+
+    async def comment(self) -> None:
+        """Keep a stream that waits alive; its head is sent before the first one."""
+        if self.response is None:
+            await self._begin(200, None, {hdrs.CONTENT_TYPE: EVENT_STREAM, hdrs.CACHE_CONTROL: "no-cache"})
+        await self.write(COMMENT)
+
+    async def write(self, piece: bytes) -> None:
+        """A piece of the body. Stalled where the client takes nothing; ConnectionError where it is gone."""
+        assert self.response is not None
+        try:
+            async with asyncio.timeout(self._limits.write_seconds):
+                await self.response.write(piece)
+        except TimeoutError:
+            raise Stalled from None
+
+    async def end(self) -> web.StreamResponse:
+        """The answer is whole."""
+        assert self.response is not None
+        await self.response.write_eof()
+        return self.response
+
+    def cut(self) -> web.StreamResponse:
+        """End the connection so that the client can tell that its answer is not whole."""
+        transport, response = self.request.transport, self.response
+        assert response is not None
+        if transport is not None:
+            has_end = response.content_length is not None or self.request.version >= HttpVersion11
+            (transport.close if has_end else transport.abort)()
+        return response
+
+    def abort(self) -> None:
+        """End the connection at once, without what the client has not taken."""
+        if self.request.transport is not None:
+            self.request.transport.abort()
+
+    def _ignore_what_follows(self) -> None:
+        """Every answer closes the connection, so that further requests on it have none: they are not kept either."""
+        self.request.protocol.close()

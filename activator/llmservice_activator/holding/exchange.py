@@ -1,0 +1,198 @@
+"""The life of one request: answered, forwarded, or held and then forwarded."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+from llmservice_operator.api.service import Key
+
+from llmservice_activator.holding import answer, check
+from llmservice_activator.holding.answer import Answer, Answered
+from llmservice_activator.holding.check import Waits
+from llmservice_activator.holding.client import Client, Stalled
+from llmservice_activator.holding.forward import NotConnected, PodFailed, forward
+from llmservice_activator.holding.ledger import Entry, Ledger
+from llmservice_activator.holding.limits import Limits
+from llmservice_activator.holding.service import Service, Waiter
+from llmservice_activator.holding.target import Count, Reason
+from llmservice_activator.holding.turns import Turns
+from llmservice_activator.holding.upload import Arriving, Spooled, Upload
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all requests use."""
+
+    session: aiohttp.ClientSession
+    ledger: Ledger
+    turns: Turns[Waiter]
+    wake: Callable[[Key], None]
+    pump: Callable[[], None]
+    """Release requests whose turn it is."""
+    count: Count
+    limits: Limits
+
+
+class Exchange:
+    """One request."""
+
+    def __init__(self, shared: Shared, service: Service, request: web.BaseRequest) -> None:
+        self._shared, self._service = shared, service
+        self._client = Client(request, shared.limits)
+        self._arrived = time.monotonic()
+        self._held_seconds = 0.0
+
+    async def run(self) -> web.StreamResponse:
+        """The answer, already written."""
+        client = self._client
+        try:
+            return await self._counted()
+        except asyncio.CancelledError:
+            self._lost(Reason.CLIENT_GONE)
+            raise
+        except ConnectionError:
+            self._lost(Reason.CLIENT_GONE)
+            raise asyncio.CancelledError from None  # what aiohttp takes for a client that is gone
+        except Stalled:
+            self._lost(Reason.CLIENT_STALLED)
+            client.abort()
+            raise asyncio.CancelledError from None
+
+    async def _counted(self) -> web.StreamResponse:
+        key, client = self._service.key, self._client
+        try:
+            response = await self._answered_or_forwarded()
+        except Answered as answered:
+            response = await client.answer(answered.answer)
+            self._shared.count.answered(key, answered.answer.reason)
+        except PodFailed as error:
+            logger.warning("a replica failed while it had a request: %s", error, extra={"llmservice": key})
+            response = client.cut() if client.is_relayed else await client.answer(answer.POD_FAILED)
+            self._lost(Reason.POD_FAILED)
+        except (ConnectionError, Stalled):
+            raise
+        except Exception:  # an error about one request ends no other
+            logger.exception("a request failed", extra={"llmservice": key})
+            response = client.cut() if client.is_relayed else await client.answer(answer.INTERNAL)
+            self._lost(Reason.INTERNAL)
+        else:
+            self._shared.count.forwarded(key, self._held_seconds)
+        return response
+
+    async def _answered_or_forwarded(self) -> web.StreamResponse:
+        head, service = self._client.head, self._service
+        _raise(check.before_pods(head, service.target, service.keys))
+        if self._shared.turns.take(service.key):
+            try:
+                return await self._forward(Arriving(self._client.body()))
+            except NotConnected:
+                pass  # nothing of the body was read
+            finally:
+                self._give_back()
+        _raise(check.without_pod(head, service.target))
+        return await self._hold()
+
+    async def _hold(self) -> web.StreamResponse:
+        entry = self._shared.ledger.enter(self._service.key)
+        try:
+            body = await self._received(entry)
+            verdict = check.with_body(self._client.head, body, self._service.target)
+            if isinstance(verdict, Answer):
+                raise Answered(verdict)
+            waiter, upload = Waiter(self._service, entry, self._arrived), Spooled(body, entry)
+            del body  # the only reference is the upload's
+            return await self._until_forwarded(waiter, upload, verdict)
+        finally:
+            entry.close()
+
+    async def _received(self, entry: Entry) -> bytes:
+        spooled = io.BytesIO()
+        try:
+            async with asyncio.timeout(self._service.target.timeout_seconds):
+                async for piece in self._client.body():
+                    self._raise_refusal()
+                    entry.add(len(piece))
+                    spooled.write(piece)
+        except TimeoutError:
+            raise Answered(answer.SLOW_BODY) from None
+        return spooled.getvalue()
+
+    async def _until_forwarded(self, waiter: Waiter, upload: Spooled, verdict: Waits) -> web.StreamResponse:
+        key, is_again = self._service.key, False
+        try:
+            while True:
+                self._enter(waiter, is_again)
+                await self._released(waiter, verdict)
+                try:
+                    return await self._forward(upload)
+                except NotConnected:
+                    waiter.has_slot, is_again = False, True
+                    self._give_back()
+        finally:
+            self._service.waiting.pop(waiter, None)
+            self._shared.turns.leave(key, waiter)
+            if waiter.has_slot:
+                self._give_back()
+
+    def _enter(self, waiter: Waiter, is_again: bool) -> None:
+        key = self._service.key
+        waiter.entry.hold()
+        self._service.waiting[waiter] = None
+        self._shared.turns.enter(key, waiter, first=is_again)
+        self._shared.pump()
+        if not waiter.has_slot:
+            self._shared.wake(key)
+            if not is_again:
+                self._shared.count.held(key)
+
+    async def _released(self, waiter: Waiter, verdict: Waits) -> None:
+        """Until it has a slot. Answered where it never will."""
+        while not waiter.has_slot:
+            self._raise_refusal()
+            seconds = self._service.target.timeout_seconds
+            left = self._arrived + seconds - time.monotonic()
+            if left <= 0:
+                raise Answered(answer.timed_out(seconds))
+            waiter.changed.clear()
+            if verdict.streams:
+                left = min(left, self._shared.limits.comment_seconds)
+            if not await _happened(waiter.changed.wait(), left) and verdict.streams:
+                await self._client.comment()
+            self._held_seconds = time.monotonic() - self._arrived
+
+    async def _forward(self, upload: Upload) -> web.StreamResponse:
+        return await forward(self._shared.session, self._service.pods, self._client, upload)
+
+    def _give_back(self) -> None:
+        self._shared.turns.done(self._service.key)
+        self._shared.pump()
+
+    def _raise_refusal(self) -> None:
+        if self._service.target.refusal is not None:
+            raise Answered(answer.refused(self._service.target.refusal))
+
+    def _lost(self, reason: Reason) -> None:
+        self._shared.count.lost(self._service.key, reason)
+
+
+def _raise(given: Answer | None) -> None:
+    if given is not None:
+        raise Answered(given)
+
+
+async def _happened(awaited: Awaitable[object], seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await awaited
+    except TimeoutError:
+        return False
+    return True

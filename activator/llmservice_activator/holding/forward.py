@@ -1,0 +1,140 @@
+"""One attempt to have a request answered by a pod."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+import aiohttp
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+from yarl import URL
+
+from llmservice_activator.holding import answer
+from llmservice_activator.holding.answer import Answer
+from llmservice_activator.holding.client import EVENT_STREAM, Client
+from llmservice_activator.holding.limits import Limits
+from llmservice_activator.holding.pods import FAILURES, Pods
+from llmservice_activator.holding.target import Reason
+from llmservice_activator.holding.upload import Upload
+
+HOP_BY_HOP: Final = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
+    | {"transfer-encoding", "upgrade", "http2-settings"}
+)
+OWN_HEADERS: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""That aiohttp would add; a pod gets what the client sent."""
+NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""No byte of the request was sent."""
+LARGEST_EVENT: Final = 1 << 20
+"""Bytes of an answer without streaming that becomes an event."""
+
+
+class NotConnected(Exception):
+    """No pod could be connected to: nothing is lost."""
+
+
+class PodFailed(Exception):
+    """A pod got the request, or a part of it, and did not answer whole."""
+
+
+def new_session(limits: Limits) -> aiohttp.ClientSession:
+    """To pods: a connection for each request, so that a failed connection attempt is told from a failed request."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_seconds),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+        skip_auto_headers=OWN_HEADERS,
+    )
+
+
+async def forward(session: aiohttp.ClientSession, pods: Pods, client: Client, upload: Upload) -> web.StreamResponse:
+    """Answer the client with what a pod answers. Raises NotConnected, PodFailed, and what Client and Upload raise; a
+    begun answer is then not whole."""
+    refused: set[str] = set()
+    while True:
+        with pods.choose(refused) as base:
+            if base is None:
+                raise NotConnected
+            try:
+                return await _to_pod(session, base, client, upload)
+            except NOT_CONNECTED:
+                refused.add(base)
+                pods.doubt(base)
+
+
+async def _to_pod(session: aiohttp.ClientSession, base: str, client: Client, upload: Upload) -> web.StreamResponse:
+    try:
+        upstream = await session.request(
+            client.request.method,
+            URL(base + client.request.rel_url.raw_path_qs, encoded=True),
+            headers=request_headers(client, upload),
+            data=upload.data() if client.request.body_exists else None,
+            allow_redirects=False,
+        )
+    except NOT_CONNECTED:
+        raise
+    except FAILURES as error:
+        if upload.answered is not None:
+            raise upload.answered from None
+        raise PodFailed(str(error)) from error
+    async with upstream:
+        upload.sent()
+        if client.response is not None and not _is_stream(upstream):
+            return await client.answer(await _event(upstream))
+        await client.begin(upstream.status, upstream.reason, response_headers(upstream.headers))
+        async for piece in _pieces(upstream):
+            await client.write(piece)
+        return await client.end()
+
+
+def request_headers(client: Client, upload: Upload) -> CIMultiDict[str]:
+    """What the client sent, but what concerns its connection to us."""
+    headers = _end_to_end(client.request.headers)
+    headers.popall(hdrs.EXPECT, None)
+    if not upload.states_length:
+        headers.popall(hdrs.CONTENT_LENGTH, None)
+    if client.response is not None:  # a stream that has begun has no content encoding
+        headers.popall(hdrs.ACCEPT_ENCODING, None)
+    return headers
+
+
+def response_headers(received: Mapping[str, str]) -> CIMultiDict[str]:
+    """What the pod answered, but what concerns its connection to us."""
+    return _end_to_end(received)
+
+
+def _end_to_end(received: Mapping[str, str]) -> CIMultiDict[str]:
+    headers = CIMultiDict(received)
+    named = {name.strip().lower() for value in headers.getall(hdrs.CONNECTION, ()) for name in value.split(",")}
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in HOP_BY_HOP | named)
+
+
+def _is_stream(upstream: aiohttp.ClientResponse) -> bool:
+    return upstream.status == 200 and upstream.content_type == EVENT_STREAM
+
+
+async def _pieces(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            piece = await upstream.content.readany()
+        except FAILURES as error:
+            raise PodFailed(str(error)) from error
+        if not piece:
+            return
+        yield piece
+
+
+async def _event(upstream: aiohttp.ClientResponse) -> Answer:
+    """A pod's answer to a client that already reads a stream. PodFailed where it cannot be an event."""
+    body = bytearray()
+    async for piece in _pieces(upstream):
+        body += piece
+        if len(body) > LARGEST_EVENT:
+            raise PodFailed("its answer is no stream")
+    document = answer.json_object(bytes(body))
+    if document is None:
+        raise PodFailed("its answer is neither a stream nor a JSON object")
+    return Answer(upstream.status, Reason.POD_FAILED, document)

@@ -1,0 +1,127 @@
+"""Bounds of what is held: by service, by namespace, by process. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from llmservice_operator.api.service import Key
+
+from llmservice_activator.holding import answer
+from llmservice_activator.holding.answer import Answered
+
+NAMESPACE_FACTOR = 10
+"""A namespace may hold so many times what its service with the largest bounds may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """spec.scaling.holding."""
+
+    requests: int
+    bytes: int
+
+
+class Ledger:
+    """Counts requests while they are received and held, and bytes of bodies from their arrival until a pod has them."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bounds: dict[str, dict[Key, Bounds]] = {}
+        self._requests: Counter[Key | str] = Counter()
+        """By service and by namespace."""
+        self._bytes: Counter[Key | str] = Counter()
+        self._all_bytes = 0
+
+    def bound(self, key: Key, bounds: Bounds) -> None:
+        """State the bounds of a service."""
+        self._bounds.setdefault(key.namespace, {})[key] = bounds
+
+    def forget(self, key: Key) -> None:
+        """The service is gone; what is still counted of it stays counted."""
+        services = self._bounds.get(key.namespace, {})
+        services.pop(key, None)
+        if not services:
+            self._bounds.pop(key.namespace, None)
+
+    def enter(self, key: Key) -> Entry:
+        """Count one more request. Answered (429) where a bound is reached."""
+        bounds, of_namespace = self._bounds_of(key)
+        if self._requests[key] >= bounds.requests:
+            raise Answered(answer.full(f"the service holds {bounds.requests} requests"))
+        if self._requests[key.namespace] >= of_namespace.requests:
+            raise Answered(answer.full(f"the services of the namespace hold {of_namespace.requests} requests"))
+        if self._all_bytes >= self._most_bytes:
+            raise Answered(answer.full("the activator holds as much as it can"))
+        return Entry(self, key)
+
+    def count(self, key: Key, requests: int) -> None:
+        """For an Entry."""
+        for each in (key, key.namespace):
+            self._requests[each] += requests
+            if not self._requests[each]:
+                del self._requests[each]
+
+    def add(self, key: Key, size: int, so_far: int) -> None:
+        """For an Entry: `size` more bytes. Answered: 413 where one body exceeds the service's bound, else 429."""
+        bounds, of_namespace = self._bounds_of(key)
+        if so_far + size > bounds.bytes:
+            raise Answered(answer.too_large(bounds.bytes))
+        if self._bytes[key] + size > bounds.bytes:
+            raise Answered(answer.full(f"the service holds {bounds.bytes} bytes"))
+        if self._bytes[key.namespace] + size > of_namespace.bytes:
+            raise Answered(answer.full(f"the services of the namespace hold {of_namespace.bytes} bytes"))
+        if self._all_bytes + size > self._most_bytes:
+            raise Answered(answer.full("the activator holds as much as it can"))
+        self._change(key, size)
+
+    def free(self, key: Key, size: int) -> None:
+        """For an Entry."""
+        self._change(key, -size)
+
+    def _change(self, key: Key, size: int) -> None:
+        self._all_bytes += size
+        for each in (key, key.namespace):
+            self._bytes[each] += size
+            if not self._bytes[each]:
+                del self._bytes[each]
+
+    def _bounds_of(self, key: Key) -> tuple[Bounds, Bounds]:
+        services = self._bounds.get(key.namespace, {})
+        requests = max((each.requests for each in services.values()), default=0)
+        size = max((each.bytes for each in services.values()), default=0)
+        largest = Bounds(NAMESPACE_FACTOR * requests, NAMESPACE_FACTOR * size)
+        return services.get(key, Bounds(0, 0)), largest
+
+
+class Entry:
+    """One request in the ledger."""
+
+    def __init__(self, ledger: Ledger, key: Key) -> None:
+        self._ledger, self._key = ledger, key
+        self._is_counted = False
+        self.bytes = 0
+        self.hold()
+
+    def hold(self) -> None:
+        """Count the request (again): it waits."""
+        if not self._is_counted:
+            self._is_counted = True
+            self._ledger.count(self._key, 1)
+
+    def release(self) -> None:
+        """The request waits no longer; its body is still here."""
+        if self._is_counted:
+            self._is_counted = False
+            self._ledger.count(self._key, -1)
+
+    def add(self, size: int) -> None:
+        """Bytes arrived. Answered where they are too many."""
+        self._ledger.add(self._key, size, self.bytes)
+        self.bytes += size
+
+    def close(self) -> None:
+        """Neither the request nor its body is here any longer; idempotent."""
+        self.release()
+        self._ledger.free(self._key, self.bytes)
+        self.bytes = 0

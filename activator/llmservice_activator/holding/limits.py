@@ -1,0 +1,31 @@
+"""Bounds and times of one process; those of a service are in its Target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds."""
+
+    connections: int = 4096
+    """Of clients; further ones are closed with 503."""
+    connections_of_one_namespace: int = 2048
+    idle_seconds: float = 30
+    """Until a connection that has not sent a request's head is closed."""
+    held_bytes: int = 256 << 20
+    """Bodies of all requests."""
+    slots: int = 512
+    """Requests at pods."""
+    slots_of_one_namespace: int = 256
+    body_seconds: float = 60
+    """Without a byte of the body."""
+    write_seconds: float = 300
+    """Without a byte that the client takes."""
+    comment_seconds: float = 5
+    """Between comments of a stream that waits, and before the first one."""
+    wake_seconds: float = 5
+    connect_seconds: float = 5
+    health_seconds: float = 5
+    retry_health_seconds: float = 0.5

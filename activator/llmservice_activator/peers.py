@@ -1,0 +1,191 @@
+"""The other activators, by the EndpointSlices of their Service, and what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+from llmservice_operator.api.service import Key
+from llmservice_operator.kube.pod_port import PodPort, Unreadable
+from llmservice_operator.kube.resources import Resource
+
+from llmservice_activator.answers import Held
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+KEPT = 1.0
+"""Seconds: many services are asked for at about the same time."""
+PATIENCE = 1.5
+"""Seconds for an answer; KEDA waits for 3 in all."""
+LARGEST = 4 * 2**20
+"""Bytes of an answer."""
+MOST_PEERS = 16
+"""More are not asked; they count as unheard."""
+MOST_SERVICES = 32_768
+MOST_REQUESTS = 1_000_000
+MOST_BYTES = 2**50
+VERSION = 1
+HELD_PATH = "/held"
+
+_KEY = re.compile(r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?)")
+
+
+class PeerReader(PodPort):
+    """Reads what another activator holds; use it as a context manager."""
+
+    async def read(self, address: str) -> dict[Key, int]:
+        """Requests by service. Unreadable without a valid answer."""
+        return parsed(await self.get(address, HELD_PATH))
+
+
+def exposed(held: Mapping[Key, tuple[int, int]]) -> bytes:
+    """What HELD_PATH answers: requests and bytes of the services of which something is held."""
+    services = {str(key): {"held": requests, "bytes": size} for key, (requests, size) in held.items() if requests}
+    return orjson.dumps({"version": VERSION, "services": services})
+
+
+def parsed(body: bytes) -> dict[Key, int]:
+    """Requests by service, from 1 to MOST_REQUESTS each. Unreadable where it is no answer of an activator."""
+    try:
+        answer = orjson.loads(body)
+    except ValueError:
+        answer = None
+    services = answer.get("services") if isinstance(answer, dict) and answer.get("version") == VERSION else None
+    if not isinstance(services, dict) or len(services) > MOST_SERVICES:
+        raise Unreadable("its answer is not that of an activator", is_invalid=True)
+    found: dict[Key, int] = {}
+    for name, value in services.items():
+        key = _KEY.fullmatch(name)
+        if key is None or not isinstance(value, dict):
+            raise Unreadable("its answer names no services", is_invalid=True)
+        _count(value.get("bytes"), 0, MOST_BYTES)
+        found[Key(key[1], key[2])] = _count(value.get("held"), 1, MOST_REQUESTS)
+    return found
+
+
+def _count(value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise Unreadable("its answer has no valid numbers", is_invalid=True)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An activator as the EndpointSlices have it."""
+
+    address: str
+    is_ready: bool
+    """One that is not may be ending, and holds requests until then."""
+
+
+class Peers:
+    """Kept current by a watch; its methods raise nothing."""
+
+    def __init__(
+        self,
+        read: Callable[[str], Awaitable[dict[Key, int]]],
+        *,
+        own_name: str,
+        own_address: str,
+        changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read, self._own, self._changed, self._clock = read, {own_name, own_address} - {""}, changed, clock
+        self._slices: dict[str, dict[str, Peer]] = {}
+        self._peers: dict[str, Peer] = {}
+        self._latest: tuple[float, Mapping[Key, int], int] = (float("-inf"), MappingProxyType({}), 0)
+        self._pending: asyncio.Task[None] | None = None
+
+    @property
+    def activators(self) -> int:
+        """How many there are, this one included, which answer or will."""
+        return 1 + sum(peer.is_ready for peer in self._peers.values())
+
+    async def held(self, key: Key) -> Held:
+        """What the others hold of a service, at most a second old."""
+        if self._peers and self._clock() - self._latest[0] >= KEPT:
+            if self._pending is None:
+                self._pending = asyncio.create_task(self._ask())
+                self._pending.add_done_callback(self._done)
+            await asyncio.shield(self._pending)
+        if not self._peers:
+            return Held(0, 0)
+        return Held(self._latest[1].get(key, 0), self._latest[2])
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._pending = None
+        if not task.cancelled():
+            task.exception()  # each caller gets it
+
+    async def _ask(self) -> None:
+        peers = list(self._peers.values())
+        asked = peers[:MOST_PEERS]
+        answers = await asyncio.gather(*(self._one(peer) for peer in asked))
+        found: dict[Key, int] = {}
+        for answer in answers:
+            for key, requests in (answer or {}).items():
+                found[key] = found.get(key, 0) + requests
+        silent = sum(answer is None and peer.is_ready for peer, answer in zip(asked, answers, strict=True))
+        self._latest = self._clock(), found, silent + len(peers) - len(asked)
+
+    async def _one(self, peer: Peer) -> dict[Key, int] | None:
+        try:
+            return await self._read(peer.address)
+        except Unreadable as unreadable:
+            logger.info("what activator %s holds is not known: %s", peer.address, unreadable)
+            return None
+
+    # Called by the informer
+
+    def updated(self, resource: Resource, obj: Json) -> None:
+        """A slice as it is now."""
+        self._slices[obj["metadata"]["name"]] = endpoints_of(obj)
+        self._recount()
+
+    def deleted(self, resource: Resource, obj: Json) -> None:
+        """A slice that is gone."""
+        self._slices.pop(obj["metadata"]["name"], None)
+        self._recount()
+
+    def listed(
+        self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
+    ) -> None:
+        """Whatever is not in the list is gone."""
+        known = {name for _, name in uids}
+        self._slices = {name: found for name, found in self._slices.items() if name in known}
+        self._recount()
+
+    def _recount(self) -> None:
+        before = self.activators
+        merged = {name: peer for found in self._slices.values() for name, peer in found.items()}
+        self._peers = {
+            name: peer for name, peer in merged.items() if name not in self._own and peer.address not in self._own
+        }
+        if self.activators != before:
+            self._changed()
+
+
+def endpoints_of(obj: Json) -> dict[str, Peer]:
+    """The activators of a slice by name: those of both address families are one."""
+    found: dict[str, Peer] = {}
+    for endpoint in obj.get("endpoints") or ():
+        conditions = endpoint.get("conditions") or {}
+        for text in (endpoint.get("addresses") or ())[:1]:
+            try:
+                address = str(ipaddress.ip_address(str(text)[:64]))
+            except ValueError:
+                continue
+            name = (endpoint.get("targetRef") or {}).get("name") or address
+            # Kubernetes: an absent `ready` is to be taken for true.
+            found[str(name)] = Peer(address, conditions.get("ready") is not False)
+    return found

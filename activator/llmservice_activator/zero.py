@@ -1,0 +1,99 @@
+"""What an LLMService says about its time at zero: where its requests come in, and which are held, how many and why not.
+
+The API server has checked the spec by its schema and the status is the operator's: what is not as expected is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_operator.api.autoscaling import Holding
+from llmservice_operator.api.conditions import ConditionType
+from llmservice_operator.api.lifecycle import Endpoint
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.scalars import SecretKeyRef
+from llmservice_operator.planner.quantity import amount
+
+from llmservice_activator.holding.target import Refusal
+
+Json = Mapping[str, Any]
+
+PORTS = range(10240, 32768)
+"""Ports that the operator allots, one to a service."""
+SEQUENCES = 256
+"""maxNumSeqs where the status does not say it: vLLM's default on its smaller GPUs."""
+MOST_SEQUENCES = 100_000
+MOST_BYTES = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """Of a service that may be at zero."""
+
+    created: str
+    """Its creationTimestamp: of two services with one port the older one has it."""
+    port: int
+    """Where its requests come in; 0: not allotted yet."""
+    service_port: int
+    model_names: frozenset[str]
+    max_requests: int
+    max_bytes: int
+    timeout_seconds: int
+    sequences: int
+    """Requests that a replica works on at once."""
+    keys: SecretKeyRef | None
+    """Where its API keys are; None: it needs none."""
+    refusal: Refusal | None
+    """Why no replica will start."""
+
+
+def zero_of(obj: Json, holding: Holding) -> Zero:
+    """Of an LLMService as the API server sent it; ValueError where its endpoint or its holding cannot be read."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    endpoint = Endpoint.model_validate(spec.get("endpoint") or {}, by_alias=True, by_name=False)
+    port = _part(status, "holding").get("port")
+    sequences = _part(_part(status, "effective"), "batching").get("maxNumSeqs")
+    return Zero(
+        created=str(metadata.get("creationTimestamp", "")),
+        port=port if type(port) is int and port in PORTS else 0,
+        service_port=endpoint.port,
+        model_names=frozenset(_names(metadata["name"], spec, status)),
+        max_requests=holding.max_requests,
+        max_bytes=min(int(amount(holding.max_bytes)), MOST_BYTES),
+        timeout_seconds=holding.timeout_seconds,
+        sequences=sequences if type(sequences) is int and 1 <= sequences <= MOST_SEQUENCES else SEQUENCES,
+        keys=endpoint.api_key_secret_ref,
+        refusal=_refusal(metadata, spec, status),
+    )
+
+
+def _names(name: str, spec: Json, status: Json) -> Iterator[str]:
+    """As LLMService.served_model_names, and the adapters; those of a revision that is not the spec's, too."""
+    yield from _texts(_part(spec, "model").get("servedModelNames")) or (name,)
+    yield from _texts([each.get("name") for each in spec.get("adapters") or () if isinstance(each, Mapping)])
+    rollout = _part(status, "rollout")
+    if rollout.get("pinned") or rollout.get("failedRevision"):
+        yield from _texts(_part(status, "endpoint").get("modelNames"))
+
+
+def _refusal(metadata: Json, spec: Json, status: Json) -> Refusal | None:
+    """Paused, or a failure that only a change ends; one of an earlier generation may be mended."""
+    if spec.get("paused"):
+        return Refusal(503, Reason.PAUSED, "The service is paused: spec.paused of its LLMService is true.")
+    for condition in status.get("conditions") or ():
+        is_stalled = condition.get("type") == ConditionType.STALLED and condition.get("status") == "True"
+        if is_stalled and condition.get("observedGeneration") == metadata.get("generation"):
+            message = f"The model does not start: {str(condition.get('message', ''))[:1024]}"
+            return Refusal(503, str(condition.get("reason", ""))[:64] or Reason.UNKNOWN, message)
+    return None
+
+
+def _part(parent: Json, name: str) -> Json:
+    found = parent.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(value for value in values if isinstance(value, str)) if isinstance(values, list | tuple) else ()

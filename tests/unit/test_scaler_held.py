@@ -1,0 +1,174 @@
+"""The whole process at zero: from a request that comes in to the pod's answer, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from llmservice_operator.kube.resources import LLMSERVICE
+
+from tests.unit.api_server import ApiServer
+from tests.unit.scaler_world import World, certificates, pod, running
+from tests.unit.zero_world import CHAT, Answer, ask, at_zero, follow_scale, port_of_a_service, server
+
+__all__ = ["certificates"]
+
+
+def replicas(world: World) -> int:
+    obj = world.api.find("LLMService", "chat", "ns")
+    assert obj is not None
+    found: int = obj["spec"]["scaling"]["replicas"]
+    return found
+
+
+async def listening(world: World, port: int) -> None:
+    await world.until(lambda: world.scaler.holding.is_listening("uid-chat", port))
+
+
+async def test_a_request_at_zero_starts_a_replica_and_is_answered_by_it(certificates: Path) -> None:
+    port = port_of_a_service()
+    api = ApiServer(at_zero(port=port))
+    async with server() as upstream, running(api, certificates) as world:
+        follow_scale(world)
+        upstream.released.set()
+        await listening(world, port)
+        asked = asyncio.create_task(ask(port))
+        await world.until(lambda: replicas(world) == 1)
+        held = world.scaler.holding.held(CHAT)
+        assert (held.requests, asked.done()) == (1, False)
+        # A pod that starts is not asked.
+        await world.send("ADDED", pod("a", address=upstream.address, ready=False))
+        await world.send("MODIFIED", pod("a", address=upstream.address, version=6))
+        answer = await asked
+        assert (answer.status, answer.body) == (200, {"served": 1})
+        assert answer.headers["Connection"] == "close"
+        await world.until(lambda: any(call == "event Scaled" for call in api.calls))
+        assert sum(call == "patch LLMService" for call in api.calls) == 1
+        text = world.scaler.exposition().decode()
+        assert 'llmservice_activator_wakes_total{result="woken"} 1.0' in text
+        assert 'llmservice_activator_forwarded_total{namespace="ns",service="chat"} 1.0' in text
+
+
+async def test_a_hundred_requests_at_once_are_all_answered_and_the_next_is_refused(certificates: Path) -> None:
+    port = port_of_a_service()
+    status = {"effective": {"batching": {"maxNumSeqs": 16}, "scaling": {"concurrencyPerReplica": 16}}}
+    api = ApiServer(at_zero(port=port, status=status))
+    async with server() as upstream, running(api, certificates) as world:
+        follow_scale(world)
+        await listening(world, port)
+        asked = [asyncio.create_task(ask(port)) for _ in range(100)]
+        await world.until(lambda: world.scaler.holding.held(CHAT).requests == 100)
+        refused = await ask(port)
+        assert refused.status == 429
+        assert "Retry-After" in refused.headers
+        await world.send("ADDED", pod("a", address=upstream.address))
+        await world.until(lambda: upstream.now == 16)
+        upstream.released.set()
+        answers: list[Answer] = await asyncio.gather(*asked)
+        assert [answer.status for answer in answers] == [200] * 100
+        assert upstream.most == 16, "no more than maxNumSeqs of one activator"
+        assert sum(call == "patch LLMService" for call in api.calls) == 1
+
+
+async def test_a_pod_that_serves_is_asked_at_once_and_nothing_is_woken(certificates: Path) -> None:
+    """As on the way up: the slice is still there, and a pod already is."""
+    port = port_of_a_service()
+    api = ApiServer(at_zero(port=port, replicas=1))
+    async with server() as upstream, running(api, certificates) as world:
+        upstream.released.set()
+        await world.send("ADDED", pod("a", address=upstream.address))
+        await listening(world, port)
+        assert (await ask(port)).status == 200
+        assert "patch LLMService" not in api.calls
+
+
+async def test_a_paused_service_and_a_failing_one_refuse_what_is_held(certificates: Path) -> None:
+    port = port_of_a_service()
+    api = ApiServer(at_zero(port=port))
+    stalled = {
+        "type": "Stalled",
+        "status": "True",
+        "reason": "CrashLoop",
+        "message": "The server ended five times.",
+        "observedGeneration": 2,
+    }
+    async with running(api, certificates) as world:
+        await listening(world, port)
+        asked = asyncio.create_task(ask(port))
+        await world.until(lambda: replicas(world) == 1)
+        obj = at_zero(port=port, replicas=1, version=900, generation=2, status={"conditions": [stalled]})
+        await world.send("MODIFIED", obj)
+        answer = await asked
+        assert answer.status == 503
+        assert answer.body["error"]["type"] == "CrashLoop"
+        assert "The server ended five times." in answer.body["error"]["message"]
+        # A correction is a new generation, which may start: its requests are held.
+        await world.send("MODIFIED", at_zero(port=port, replicas=1, version=901, generation=3, status=obj["status"]))
+        later = asyncio.create_task(ask(port))
+        await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
+        await world.send("MODIFIED", at_zero(port=port, replicas=1, version=902, spec={"paused": True}))
+        answer = await later
+        assert (answer.status, answer.body["error"]["type"]) == (503, "Paused")
+        assert (await ask(port)).status == 503
+
+
+async def test_a_deleted_service_answers_what_it_holds(certificates: Path) -> None:
+    port = port_of_a_service()
+    api = ApiServer(at_zero(port=port))
+    async with running(api, certificates) as world:
+        await listening(world, port)
+        asked = asyncio.create_task(ask(port))
+        await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
+        await world.send("DELETED", at_zero(port=port, version=900))
+        assert (await asked).status == 503
+        assert not world.scaler.holding.is_listening("uid-chat", port)
+
+
+async def test_after_sigterm_what_is_held_is_answered_and_then_the_process_ends(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.2)
+    port = port_of_a_service()
+    api = ApiServer(at_zero(port=port))
+    async with server() as upstream, running(api, certificates, grace=60.0) as world:
+        follow_scale(world)
+        await listening(world, port)
+        asked = asyncio.create_task(ask(port))
+        await world.until(lambda: replicas(world) == 1)
+        began = time.monotonic()
+        world.scaler.stop()
+        assert not world.scaler.is_ready()
+        # It still listens, and still learns of pods.
+        late = asyncio.create_task(ask(port))
+        await world.until(lambda: world.scaler.holding.held(CHAT).requests == 2)
+        upstream.released.set()
+        await world.send("ADDED", pod("a", address=upstream.address))
+        assert [(await each).status for each in (asked, late)] == [200, 200]
+        assert await asyncio.wait_for(asyncio.shield(world.running), 5) == 0
+        assert time.monotonic() - began >= 0.2, "nodes learn later that the endpoint is gone"
+
+
+async def test_the_grace_period_ends_what_is_still_held(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.1)
+    monkeypatch.setattr("llmservice_activator.__main__.FINISH", 0.1)
+    port = port_of_a_service()
+    async with running(ApiServer(at_zero(port=port)), certificates, grace=0.5) as world:
+        await listening(world, port)
+        asked = asyncio.create_task(ask(port))
+        await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
+        world.scaler.stop()
+        assert (await asked).status == 503
+        assert await asyncio.wait_for(asyncio.shield(world.running), 10) == 0
+
+
+async def test_a_watch_that_was_away_does_not_forget_a_port(certificates: Path) -> None:
+    port = port_of_a_service()
+    api = ApiServer(at_zero(port=port))
+    async with running(api, certificates) as world:
+        await listening(world, port)
+        await api.streams[LLMSERVICE].put({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
+        lists = sum(call == "list LLMService" for call in api.calls)
+        await world.until(lambda: sum(call == "list LLMService" for call in api.calls) > lists)
+        assert world.scaler.holding.is_listening("uid-chat", port)

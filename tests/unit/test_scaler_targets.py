@@ -1,0 +1,252 @@
+"""From LLMServices, pods and keys to targets: what each has, whose a port is, and why there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from llmservice_activator import directory
+from llmservice_activator.api_keys import KeyReader
+from llmservice_activator.directory import Directory
+from llmservice_activator.holding.target import Target
+from llmservice_activator.services import Services, service_of
+from llmservice_activator.zero import SEQUENCES
+from llmservice_operator.api.service import Key
+from llmservice_operator.kube.resources import LLMSERVICE, POD
+
+from tests.unit.api_server import ApiServer, Connection
+from tests.unit.scaler_world import pod, service
+from tests.unit.zero_world import CHAT, NOON, at_zero
+
+PORT = 12_000
+KEY_REF = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}
+
+
+def secret(text: bytes = b"one\ntwo\n", key: str = "api-key") -> dict[str, Any]:
+    metadata = {"namespace": "ns", "name": "keys", "uid": "u-keys"}
+    data = {key: base64.b64encode(text).decode()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+
+
+class World:
+    """A directory that tells this object; every change is awaited until it is told."""
+
+    def __init__(self, *secrets: dict[str, Any]) -> None:
+        self.api = ApiServer(*secrets)
+        self.told: dict[Key, Target] = {}
+        self.log: list[str] = []
+        self.taken: set[int] = set()
+        self.activators, self.time = 2, 100.0
+        self.services = Services(now=lambda: NOON, touched=lambda key: self.directory.touched(key))
+        self.keys = KeyReader(Connection(self.api), lambda key: self.directory.touched(key), clock=lambda: self.time)
+        self.directory = Directory(self.services, self, self.keys, lambda: self.activators)
+
+    async def update(self, target: Target) -> None:
+        if target.port in self.taken:
+            raise OSError("address in use")
+        self.log.append(f"update {target.key.name}")
+        self.told[target.key] = target
+
+    async def remove(self, key: Key) -> None:
+        self.log.append(f"remove {key.name}")
+        self.told.pop(key)
+
+    def see(self, *objects: dict[str, Any]) -> None:
+        for obj in objects:
+            self.services.updated(POD if obj["kind"] == "Pod" else LLMSERVICE, obj)
+
+    @contextlib.asynccontextmanager
+    async def running(self, *objects: dict[str, Any]) -> AsyncIterator[None]:
+        tasks = [asyncio.ensure_future(self.directory.run()), asyncio.ensure_future(self.keys.run())]
+        self.see(*objects)
+        try:
+            await self.settled()
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+
+    async def settled(self) -> None:
+        """Nothing here waits for anything but the loop."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    def problem(self, key: Key = CHAT) -> str:
+        return self.directory.problem(key)
+
+
+async def test_a_target_has_what_the_service_says() -> None:
+    spec = {"model": {"uri": "hf://a/b", "servedModelNames": ["big", "large"]}, "adapters": [{"name": "x", "uri": "y"}]}
+    status = {"effective": {"batching": {"maxNumSeqs": 64}}}
+    holding = {"holding": {"maxRequests": 7, "maxBytes": "1Ki", "timeoutSeconds": 9}}
+    world = World()
+    pods = pod("a", address="10.0.0.1"), pod("b", address="fd00::1"), pod("c", ready=False, address="10.0.0.3")
+    async with world.running(at_zero(port=PORT, spec=spec, status=status, scaling=holding), *pods):
+        assert world.told[CHAT] == Target(
+            key=CHAT,
+            uid="uid-chat",
+            port=PORT,
+            model_names=frozenset({"big", "large", "x"}),
+            max_requests=7,
+            max_bytes=1024,
+            timeout_seconds=9,
+            at_once=32,
+            pods=("http://10.0.0.1:8000", "http://[fd00::1]:8000"),
+            keys=None,
+            refusal=None,
+        )
+        world.see(at_zero(port=PORT, spec=spec, status=status | {"replicas": 1}, scaling=holding, version=11))
+        await world.settled()
+        assert world.log == ["update chat"], "told once, as nothing of it changed"
+        world.activators = 100
+        world.directory.touched_all()
+        await world.settled()
+        assert world.told[CHAT].at_once == 1
+
+
+async def test_defaults_of_a_target() -> None:
+    world = World()
+    async with world.running(at_zero(port=PORT)):
+        found = world.told[CHAT]
+        assert found.model_names == {"chat"}
+        assert (found.max_requests, found.max_bytes, found.timeout_seconds) == (100, 32 * 2**20, 600)
+        assert found.at_once == SEQUENCES // 2
+
+
+@pytest.mark.parametrize(
+    ("rollout", "names"),
+    [({}, {"chat"}), ({"pinned": True}, {"chat", "old"}), ({"failedRevision": "b"}, {"chat", "old"})],
+)
+async def test_names_of_a_revision_that_is_not_the_specs(rollout: dict[str, Any], names: set[str]) -> None:
+    status = {"rollout": rollout, "endpoint": {"modelNames": ["old"]}}
+    world = World()
+    async with world.running(at_zero(port=PORT, status=status)):
+        assert world.told[CHAT].model_names == names
+
+
+async def test_only_services_that_may_be_at_zero_have_one() -> None:
+    world = World()
+    scheduled = {"maxReplicas": 4, "schedule": [{"start": "0 20 * * *", "end": "0 8 * * *", "minReplicas": 0}]}
+    timed = at_zero("timed", port=PORT + 1, scaling={"autoscaling": scheduled})
+    async with world.running(service(), timed, at_zero("new")):
+        assert set(world.told) == {Key("ns", "timed")}
+        assert world.problem(Key("ns", "new")).startswith("the operator has not allotted a port yet")
+        assert world.problem() == ""
+        # It becomes one, and is none any more.
+        world.see(at_zero(port=PORT, version=11))
+        await world.settled()
+        assert CHAT in world.told
+        world.see(service(version=12))
+        await world.settled()
+        assert CHAT not in world.told
+
+
+@pytest.mark.parametrize("port", ["12000", 12000.0, True, 80, 32768, -1, None])
+async def test_a_port_that_the_operator_does_not_allot_is_none(port: object) -> None:
+    world = World()
+    async with world.running(at_zero(status={"holding": {"port": port}})):
+        assert world.told == {}
+
+
+async def test_a_port_is_the_older_services() -> None:
+    young = at_zero("young", port=PORT, creationTimestamp="2026-02-01T00:00:00Z")
+    old = at_zero("old", port=PORT, creationTimestamp="2026-01-01T00:00:00Z")
+    for order in ((young, old), (old, young)):
+        world = World()
+        async with world.running(*order):
+            assert set(world.told) == {Key("ns", "old")}
+            assert world.problem(Key("ns", "young")).startswith("its port 12000 is that of LLMService ns/old")
+            world.services.deleted(LLMSERVICE, old)
+            await world.settled()
+            assert set(world.told) == {Key("ns", "young")}
+            assert world.problem(Key("ns", "young")) == ""
+
+
+async def test_a_port_moves_and_another_uid_begins_anew() -> None:
+    world = World()
+    async with world.running(at_zero(port=PORT)):
+        world.see(at_zero(port=PORT + 1, version=11))
+        await world.settled()
+        assert world.told[CHAT].port == PORT + 1
+        world.see(at_zero(port=PORT + 1, version=12, uid="second"))
+        await world.settled()
+        assert world.log == ["update chat", "update chat", "remove chat", "update chat"]
+
+
+async def test_a_port_that_cannot_be_opened_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    world = World()
+    world.taken.add(PORT)
+    async with world.running(at_zero(port=PORT)):
+        assert world.problem() == "port 12000 cannot be opened: address in use; free it in the activators' pods"
+        world.taken.clear()
+        async with asyncio.timeout(5):
+            while CHAT not in world.told:  # noqa: ASYNC110 - it is told after a time
+                await asyncio.sleep(0.001)
+        assert world.problem() == ""
+
+
+async def test_keys_are_those_of_the_secret_and_without_them_there_is_no_target() -> None:
+    world = World(secret(b" one \n\ntwo\n"))
+    async with world.running(at_zero(port=PORT, spec=KEY_REF)):
+        assert world.told[CHAT].keys == frozenset({"one", "two"})
+        world.api.put(secret(b""))
+        world.time += 60
+        world.keys.want(CHAT)
+        await world.settled()
+        assert CHAT not in world.told
+        assert world.problem() == "key api-key of Secret keys is of no use: it is empty; correct it"
+        assert world.log[-1] == "remove chat"
+
+
+async def test_while_no_replica_serves_keys_are_read_again_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.001)
+    world = World(secret())
+    reads = world.api.calls.count
+    async with world.running(at_zero(port=PORT, spec=KEY_REF)):
+        await asyncio.sleep(0.02)
+        assert reads("get Secret") == 1, "within the minute it is read once"
+        world.api.put(secret(b"three"))
+        world.time += 60
+        async with asyncio.timeout(5):
+            while world.told[CHAT].keys != frozenset({"three"}):  # noqa: ASYNC110 - it is told after a time
+                await asyncio.sleep(0.001)
+        world.see(pod("a"))
+        world.time += 600
+        await asyncio.sleep(0.02)
+        assert reads("get Secret") == 2, "with a pod that serves they are not needed"
+
+
+REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], str | None]] = [
+    ("nothing", {}, {}, None),
+    ("paused", {"paused": True}, {}, "Paused"),
+    ("stalled", {}, {"type": "Stalled", "status": "True", "reason": "CrashLoop", "observedGeneration": 1}, "CrashLoop"),
+    ("earlier", {}, {"type": "Stalled", "status": "True", "reason": "CrashLoop", "observedGeneration": 0}, None),
+    ("not stalled", {}, {"type": "Stalled", "status": "False", "reason": "X", "observedGeneration": 1}, None),
+    ("another one", {}, {"type": "Ready", "status": "False", "reason": "X", "observedGeneration": 1}, None),
+]
+
+
+@pytest.mark.parametrize(("name", "spec", "condition", "reason"), REFUSALS)
+async def test_refusals(name: str, spec: dict[str, Any], condition: dict[str, Any], reason: str | None) -> None:
+    world = World()
+    obj = at_zero(port=PORT, spec=spec, status={"conditions": [condition]} if condition else {})
+    async with world.running(obj):
+        refusal = world.told[CHAT].refusal
+        assert (refusal and refusal.reason) == reason
+        world.see(pod("a"))
+        await world.settled()
+        assert world.told[CHAT].refusal is None, "a pod of the revision before serves"
+
+
+def test_a_status_of_another_shape_is_no_status() -> None:
+    obj = at_zero(status={"holding": [], "effective": 3, "rollout": "x", "endpoint": None})
+    zero = service_of(obj, NOON).zero
+    assert zero is not None
+    assert (zero.port, zero.sequences) == (0, SEQUENCES)

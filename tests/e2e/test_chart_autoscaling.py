@@ -15,6 +15,7 @@ pytestmark = pytest.mark.parallel
 OPERATOR = "demo-llmservice-operator"
 SCALER = f"{OPERATOR}-activator"
 NAMES = (OPERATOR, SCALER)
+POLICY = f"llm.{OPERATOR}.activator"
 SERVICES = {OPERATOR: f"{OPERATOR}-metrics", SCALER: SCALER}
 TLS_FOLDER = "/etc/llmservice-activator-tls"
 
@@ -51,8 +52,8 @@ def test_what_is_added() -> None:
         ("ClusterRole", f"llm:{SCALER}"),
         ("ClusterRoleBinding", f"llm:{SCALER}"),
         ("ClusterTriggerAuthentication", f"llm.{SCALER}"),
-        ("ValidatingAdmissionPolicy", f"llm.{SCALER}"),
-        ("ValidatingAdmissionPolicyBinding", f"llm.{SCALER}"),
+        ("ValidatingAdmissionPolicy", POLICY),
+        ("ValidatingAdmissionPolicyBinding", POLICY),
         *((kind, name) for kind in ("Role", "RoleBinding") for name in (SCALER, f"{OPERATOR}-holding")),
     }
     more = added(scaled())
@@ -281,7 +282,7 @@ def test_the_scalers_policy_is_about_all_that_it_may_write() -> None:
     written = {
         kind for kind, verbs in rights(only(objects, "ClusterRole", SCALER)).items() if verbs & {"create", "patch"}
     }
-    policy = only(objects, "ValidatingAdmissionPolicy", SCALER)["spec"]
+    policy = only(objects, "ValidatingAdmissionPolicy", POLICY)["spec"]
     assert {
         (group, resource)
         for rule in policy["matchConstraints"]["resourceRules"]
@@ -290,7 +291,7 @@ def test_the_scalers_policy_is_about_all_that_it_may_write() -> None:
     } == written
     (own,) = policy["matchConditions"]
     assert own["expression"] == f"request.userInfo.username == 'system:serviceaccount:llm:{SCALER}'"
-    theirs = only(render(scaled(serviceAccountName="mine")), "ValidatingAdmissionPolicy", SCALER)["spec"]
+    theirs = only(render(scaled(serviceAccountName="mine")), "ValidatingAdmissionPolicy", POLICY)["spec"]
     assert theirs["matchConditions"][0]["expression"].endswith(":llm:mine'")
     off = render(AUTOSCALED | {"admissionPolicies": {"operator": {"enabled": False}}})
     assert not of_kind(off, "ValidatingAdmissionPolicy") + of_kind(off, "ValidatingAdmissionPolicyBinding")

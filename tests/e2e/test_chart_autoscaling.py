@@ -332,7 +332,7 @@ def test_the_operator_finds_activators_and_keeps_ports_in_its_own_namespace() ->
     assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "llm"
     assert rights(role) == {
         SLICES: {"list", "watch"},
-        ("coordination.k8s.io", "leases"): {"get", "list", "create", "update", "patch"},
+        ("coordination.k8s.io", "leases"): {"get", "create", "update"},
     }
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "runner", "namespace": "llm"}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,16 +46,25 @@ def release(cluster: Cluster, namespace: str, values: Mapping[str, Any]) -> Iter
 @contextmanager
 def operators_token(cluster: Cluster, namespace: str) -> Iterator[Token]:
     """Requests with the token of that release's operator, from when its policy is in force."""
-    token = Token.of(cluster, namespace, RELEASE)
 
-    def is_in_force() -> bool:
+    def is_in_force(token: Token) -> bool:
         answer = token.create("configmaps", {"metadata": {"name": "probe"}})
         cluster.kubectl("delete", "configmap", "probe", "-n", namespace, "--ignore-not-found")
         return "must have the labels" in answer.message
 
+    with token_in_force(cluster, namespace, RELEASE, is_in_force) as token:
+        yield token
+
+
+@contextmanager
+def token_in_force(
+    cluster: Cluster, namespace: str, account: str, is_in_force: Callable[[Token], bool]
+) -> Iterator[Token]:
+    """Requests with an account's token, from when a policy refuses what this function tries."""
+    token = Token.of(cluster, namespace, account)
     with token.api:
         # The API server follows policies and roles with a delay of its own.
-        eventually("the policy is in force", is_in_force, 60)
+        eventually("the policy is in force", lambda: is_in_force(token), 60)
         yield token
 
 

@@ -1,10 +1,11 @@
-"""What the chart adds for spec.scaling.autoscaling, without a cluster: KEDA's scaler, and what it may do."""
+"""What the chart adds for spec.scaling.autoscaling, without a cluster: the activator, and what it may do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import pytest
+from llmservice_operator.api.autoscaling import Holding
 from llmservice_operator.api.child_kinds import VERBS
 
 from tests.e2e._chart import AUTOSCALED, EVERYTHING, JSON, ChartRefused, of_kind, only, render
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.parallel
 OPERATOR = "demo-llmservice-operator"
 SCALER = f"{OPERATOR}-activator"
 NAMES = (OPERATOR, SCALER)
+POLICY = f"llm.{OPERATOR}.activator"
 SERVICES = {OPERATOR: f"{OPERATOR}-metrics", SCALER: SCALER}
 TLS_FOLDER = "/etc/llmservice-activator-tls"
 
@@ -50,6 +52,9 @@ def test_what_is_added() -> None:
         ("ClusterRole", f"llm:{SCALER}"),
         ("ClusterRoleBinding", f"llm:{SCALER}"),
         ("ClusterTriggerAuthentication", f"llm.{SCALER}"),
+        ("ValidatingAdmissionPolicy", POLICY),
+        ("ValidatingAdmissionPolicyBinding", POLICY),
+        *((kind, name) for kind in ("Role", "RoleBinding") for name in (SCALER, f"{OPERATOR}-holding")),
     }
     more = added(scaled())
     assert {("NetworkPolicy", SCALER), ("ServiceMonitor", SCALER), ("Role", f"llm:{SCALER}")} <= more
@@ -80,6 +85,7 @@ BAD_VALUES: dict[str, tuple[JSON, str]] = {
     "unknown key": ({"autoscaling": {"enable": True}}, "additional properties 'enable' not allowed"),
     "no replica": (scaled(replicas=0), "at '/autoscaling/replicas'"),
     "too many replicas": (scaled(replicas=6), "at '/autoscaling/replicas'"),
+    "no time to finish": (scaled(terminationGracePeriodSeconds=5), "at '/autoscaling/terminationGracePeriodSeconds'"),
     "a Secret with a slash": (scaled(tls={"secretName": "a/b"}), "at '/autoscaling/tls/secretName'"),
     "a namespace with capitals": (scaled(keda={"namespace": "KEDA"}), "at '/autoscaling/keda/namespace'"),
     "no namespace": (scaled(keda={"namespace": ""}), "at '/autoscaling/keda/namespace'"),
@@ -112,7 +118,26 @@ def test_the_scaler_meets_the_restricted_standard_and_is_spread() -> None:
     assert all(set(volume) & {"secret", "emptyDir"} for volume in pod["volumes"])
     (spread,) = pod["topologySpreadConstraints"]
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
-    assert pod["terminationGracePeriodSeconds"] <= 30
+
+
+def test_what_it_holds_is_answered_before_it_ends() -> None:
+    """The process ends by itself, after every request that a service may hold by default, before it is killed."""
+
+    def seconds(values: JSON) -> tuple[int, int]:
+        pod = only(render(values), "Deployment", SCALER)["spec"]["template"]["spec"]
+        (grace,) = (word for word in pod["containers"][0]["args"] if word.startswith("--grace="))
+        return int(grace.removeprefix("--grace=")), pod["terminationGracePeriodSeconds"]
+
+    own, pods = seconds(AUTOSCALED)
+    assert Holding().timeout_seconds < own < pods
+    own, pods = seconds(scaled(terminationGracePeriodSeconds=3700))
+    assert own < pods == 3700
+
+
+def test_its_memory_has_room_for_what_it_holds() -> None:
+    """256 MiB of bodies, each of which is twice in memory for a moment."""
+    (container,) = only(render(AUTOSCALED), "Deployment", SCALER)["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "1Gi"}
 
 
 def test_everything_reaches_the_scalers_pod() -> None:
@@ -128,11 +153,23 @@ def test_everything_reaches_the_scalers_pod() -> None:
         "--port=9443",
         "--health-port=8080",
         "--metrics-port=9090",
+        "--internal-port=9091",
+        f"--service={SCALER}",
+        "--grace=655",
         f"--tls={TLS_FOLDER}",
         "--namespaces=blue,green",
         "--log-format=console",
         "--log-level=debug",
     ]
+    environment = {
+        one["name"]: one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") for one in container["env"]
+    }
+    assert environment == {
+        "POD_NAME": "metadata.name",
+        "POD_NAMESPACE": "metadata.namespace",
+        "POD_IP": "status.podIP",
+        "HOME": None,
+    }
     assert template["metadata"]["labels"]["team"] == "ml"
     assert template["metadata"]["annotations"]["note"] == "x"
     for key in ("imagePullSecrets", "nodeSelector", "tolerations", "priorityClassName"):
@@ -201,7 +238,22 @@ def cluster_wide(namespace: str, kinds: Sequence[str]) -> list[JSON]:
     return [made for made in render(AUTOSCALED, namespace=namespace) if made["kind"] in kinds]
 
 
-READS = {("llmservice.dev", "llmservices"): {"get", "list", "watch"}, ("", "pods"): {"get", "list", "watch"}}
+def rights(role: JSON) -> dict[tuple[str, str], set[str]]:
+    """Verbs by group and resource."""
+    return {
+        (group, resource): set(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+SCALERS = {
+    ("llmservice.dev", "llmservices"): {"get", "list", "watch"},
+    ("llmservice.dev", "llmservices/scale"): {"get", "patch"},
+    ("", "pods"): {"get", "list", "watch"},
+    ("", "events"): {"create"},
+}
 
 
 @pytest.mark.parametrize(
@@ -209,23 +261,40 @@ READS = {("llmservice.dev", "llmservices"): {"get", "list", "watch"}, ("", "pods
     [(AUTOSCALED, "ClusterRole", [None]), (EVERYTHING | AUTOSCALED, "Role", ["blue", "green"])],
     ids=["cluster-wide", "namespaces"],
 )
-def test_the_scaler_reads_services_and_pods_and_writes_events_only(values: JSON, kind: str, places: list[str]) -> None:
+def test_the_scaler_reads_services_and_pods_and_writes_a_scale_and_events_only(
+    values: JSON, kind: str, places: list[str]
+) -> None:
     objects = render(values)
-    roles = of_kind(objects, kind, SCALER)
+    roles = of_kind(objects, kind, f":{SCALER}")
     assert [role["metadata"].get("namespace") for role in roles] == places
-    for role in roles:
-        granted = {
-            (group, resource): set(rule["verbs"])
-            for rule in role["rules"]
-            for group in rule["apiGroups"]
-            for resource in rule["resources"]
-        }
-        assert granted == READS | {("", "events"): {"create"}}
+    assert [rights(role) for role in roles] == [SCALERS] * len(places)
+    peers = only(objects, "Role", f"{SCALER}") if kind == "ClusterRole" else of_kind(objects, "Role", SCALER)[-1]
+    assert (peers["metadata"]["namespace"], peers["metadata"]["name"]) == ("llm", SCALER)
+    assert rights(peers) == {("discovery.k8s.io", "endpointslices"): {"get", "list", "watch"}}
     subject = [{"kind": "ServiceAccount", "name": SCALER, "namespace": "llm"}]
     everyone = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
     bound = [binding["roleRef"]["name"] for binding in everyone if binding["subjects"] == subject]
-    assert set(bound) == {f"llm:{SCALER}"}
-    assert len(bound) == len(places)
+    assert sorted(bound) == sorted([*[f"llm:{SCALER}"] * len(places), SCALER])
+
+
+def test_the_scalers_policy_is_about_all_that_it_may_write() -> None:
+    objects = render(AUTOSCALED)
+    written = {
+        kind for kind, verbs in rights(only(objects, "ClusterRole", SCALER)).items() if verbs & {"create", "patch"}
+    }
+    policy = only(objects, "ValidatingAdmissionPolicy", POLICY)["spec"]
+    assert {
+        (group, resource)
+        for rule in policy["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    } == written
+    (own,) = policy["matchConditions"]
+    assert own["expression"] == f"request.userInfo.username == 'system:serviceaccount:llm:{SCALER}'"
+    theirs = only(render(scaled(serviceAccountName="mine")), "ValidatingAdmissionPolicy", POLICY)["spec"]
+    assert theirs["matchConditions"][0]["expression"].endswith(":llm:mine'")
+    off = render(AUTOSCALED | {"admissionPolicies": {"operator": {"enabled": False}}})
+    assert not of_kind(off, "ValidatingAdmissionPolicy") + of_kind(off, "ValidatingAdmissionPolicyBinding")
 
 
 def test_the_scaler_may_have_an_account_of_yours() -> None:
@@ -238,35 +307,96 @@ def test_the_scaler_may_have_an_account_of_yours() -> None:
 
 
 def operators_rights(values: JSON) -> dict[tuple[str, str], set[str]]:
-    rules = only(render(values), "ClusterRole", OPERATOR)["rules"]
-    return {
-        (group, resource): set(rule["verbs"])
-        for rule in rules
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
+    return rights(only(render(values), "ClusterRole", OPERATOR))
 
 
-def test_the_operator_has_rights_on_keda_and_quotas_only_with_autoscaling() -> None:
+SLICES, RESTRICTED = (("discovery.k8s.io", f"endpointslices{part}") for part in ("", "/restricted"))
+
+
+def test_the_operator_has_more_rights_only_with_autoscaling() -> None:
     before, after = operators_rights({}), operators_rights(AUTOSCALED)
-    assert before.items() <= after.items()
-    assert {kind: after[kind] for kind in after.keys() - before.keys()} == {
+    changed = {kind: verbs for kind, verbs in after.items() if before.get(kind) != verbs}
+    assert changed == {
         ("keda.sh", "scaledobjects"): set(VERBS),
         ("", "resourcequotas"): {"list"},
+        SLICES: set(VERBS),
+        RESTRICTED: {"create"},
     }
+    assert before[SLICES] == {"list", "watch"}
     assert before["", "pods"] == {"list", "watch", "patch"}, "the annotation before any scale-down"
 
 
-def test_only_kedas_namespace_reaches_the_scaler_and_the_scaler_only_what_it_reads() -> None:
-    objects = render(scaled(keda={"namespace": "scaling", "clientSecretName": "b"}))
-    spec = only(objects, "NetworkPolicy", SCALER)["spec"]
-    scaler, health, metrics = spec["ingress"]
-    assert scaler["ports"] == [{"port": "scaler", "protocol": "TCP"}]
-    assert scaler["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "scaling"}}}]
-    assert (health["ports"][0]["port"], "from" in health) == ("health", False)
-    assert (metrics["ports"][0]["port"], metrics["from"]) == ("metrics", [{"namespaceSelector": {}}])
-    let_out = {port["port"] for rule in spec["egress"] for port in rule.get("ports", [])}
-    assert let_out == {53, 443, 6443, 8081}
+def test_the_operator_finds_activators_and_keeps_ports_in_its_own_namespace() -> None:
+    objects = render(EVERYTHING | AUTOSCALED)
+    role, binding = only(objects, "Role", "-holding"), only(objects, "RoleBinding", "-holding")
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "llm"
+    assert rights(role) == {
+        SLICES: {"list", "watch"},
+        ("coordination.k8s.io", "leases"): {"get", "create", "update"},
+    }
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "runner", "namespace": "llm"}]
+
+
+ACTIVATORS = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "llmservice-operator-activator",
+                                              "app.kubernetes.io/instance": "demo"}}}  # fmt: skip
+OPERATORS = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "llmservice-operator",
+                                             "app.kubernetes.io/instance": "demo"}}}  # fmt: skip
+MODELS = {
+    "namespaceSelector": {},
+    "podSelector": {"matchExpressions": [{"key": "llmservice.dev/service", "operator": "Exists"}]},
+}
+EVERYBODY = None
+HOLDING = (10240, 32767)
+
+
+def peers(rules: list[JSON], direction: str) -> dict[object, list[JSON] | None]:
+    """Who may send to each port, or be sent to; None: everybody."""
+    found: dict[object, list[JSON] | None] = {}
+    for rule in rules:
+        for port in rule.get("ports", ()):
+            assert port["protocol"] in ("TCP", "UDP")
+            found[(port["port"], port["endPort"]) if "endPort" in port else port["port"]] = rule.get(direction)
+    return found
+
+
+def test_who_reaches_the_activator_and_whom_it_reaches() -> None:
+    values = scaled(keda={"namespace": "scaling", "clientSecretName": "b"})
+    values["networkPolicy"] = {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]}
+    spec = only(render(values), "NetworkPolicy", SCALER)["spec"]
+    assert peers(spec["ingress"], "from") == {
+        "scaler": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "scaling"}}}],
+        "internal": [OPERATORS, ACTIVATORS],
+        HOLDING: EVERYBODY,
+        "health": EVERYBODY,
+        "metrics": [{"namespaceSelector": {}}],
+    }
+    assert peers(spec["egress"], "to") == {
+        53: EVERYBODY,
+        443: EVERYBODY,
+        6443: EVERYBODY,
+        8081: [MODELS],
+        8000: [MODELS],
+        "internal": [ACTIVATORS],
+        HOLDING: [ACTIVATORS],
+    }
+
+
+def test_clients_of_services_without_a_replica_can_be_restricted() -> None:
+    clients = [{"namespaceSelector": {"matchLabels": {"team": "ml"}}}]
+    values = scaled() | {"networkPolicy": {"enabled": True, "holdingFrom": clients}}
+    spec = only(render(values), "NetworkPolicy", SCALER)["spec"]
+    assert peers(spec["ingress"], "from")[HOLDING] == clients
+
+
+def test_the_operator_reaches_the_activators_only_with_autoscaling() -> None:
+    def reached(values: JSON) -> dict[object, list[JSON] | None]:
+        policy = only(render(values | {"networkPolicy": {"enabled": True}}), "NetworkPolicy", OPERATOR)
+        return peers(policy["spec"]["egress"], "to")
+
+    assert reached(AUTOSCALED) == reached({}) | {9091: [ACTIVATORS]}
+    (container,) = only(render(AUTOSCALED), "Deployment", SCALER)["spec"]["template"]["spec"]["containers"]
+    assert {"name": "internal", "containerPort": 9091} in container["ports"]
 
 
 def test_a_switch_replaces_the_operators_pod_and_no_model() -> None:

@@ -43,6 +43,9 @@ class Right(NamedTuple):
 
 
 QUOTAS = Right("", "resourcequotas", "list")
+SLICES = {Right("discovery.k8s.io", "endpointslices", verb) for verb in ("get", "create", "patch", "delete")}
+"""Only of services that may have no replica."""
+OPENSHIFTS = Right("discovery.k8s.io", "endpointslices/restricted", "create")
 
 
 def granted(cluster: Cluster) -> set[Right]:
@@ -65,7 +68,7 @@ def granted(cluster: Cluster) -> set[Right]:
 def optional() -> set[Right]:
     """On kinds whose CRD this cluster need not have, and what is read for services that have such a child only."""
     kinds = [child for child in CHILD_KINDS if child.is_optional]
-    return {Right(child.group, child.plural, verb) for child in kinds for verb in VERBS} | {QUOTAS}
+    return {Right(child.group, child.plural, verb) for child in kinds for verb in VERBS} | {QUOTAS, OPENSHIFTS} | SLICES
 
 
 def audited(cluster: Cluster) -> Iterator[JSON]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,32 @@ async def test_autoscaling_on_the_screen(case: str, api: ApiServer, llmservice: 
     screen = (await llmservice.within("status", "chat")).out
     assert f"autoscaling {line}" in screen
     assert "what to do about ScalerUnavailable: See that the scaler's pods run" in screen
+
+
+IDLE_LINE = "  idle        for 1h30m: the next request is held at port 12345 of the activators and starts a replica"
+
+
+def at_zero(reason: str) -> Json:
+    """Ready since long ago, and without a replica for an hour and a half."""
+    now = datetime.now(UTC)
+    stamp = (now - timedelta(minutes=90, seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    conditions = [condition("Ready", "True", reason), condition("Available", "False", reason)]
+    conditions[1]["lastTransitionTime"] = stamp
+    return service(conditions=conditions, ready="0/0", holding={"port": 12345})
+
+
+async def test_a_service_without_a_replica_says_since_when_and_where_requests_are_held(
+    api: ApiServer, llmservice: Command
+) -> None:
+    api.objects[f"{SERVICES}/chat"] = at_zero("Idle")
+    ran = await llmservice.within("status", "chat")
+    assert ran.out.splitlines()[0] == "chat in namespace team: Ready is True: Idle"
+    assert IDLE_LINE in ran.out.splitlines()
+    found = (await llmservice.within("status", "chat", "-o", "json")).json
+    assert found["services"][0]["status"]["holding"] == {"port": 12345}
+
+
+@pytest.mark.parametrize("reason", ["ScaledToZero", "NoReplicaReady"])
+async def test_a_service_that_is_not_idle_does_not_say_so(api: ApiServer, llmservice: Command, reason: str) -> None:
+    api.objects[f"{SERVICES}/chat"] = at_zero(reason)
+    assert "  idle " not in (await llmservice.within("status", "chat")).out

@@ -74,6 +74,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{ include "llmservice.activatorName" . }}.{{ .Release.Namespace }}.svc:9443
 {{- end -}}
 
+{{- /* The ports of activators, one for each service that may have no replica. */ -}}
+{{- define "llmservice.firstHoldingPort" -}}10240{{- end -}}
+{{- define "llmservice.lastHoldingPort" -}}32767{{- end -}}
+
 {{- /* Cluster-scoped, so its name carries the namespace. */ -}}
 {{- define "llmservice.scalerAuthentication" -}}
 {{ .Release.Namespace }}.{{ include "llmservice.activatorName" . }}

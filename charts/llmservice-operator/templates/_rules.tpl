@@ -39,12 +39,21 @@ Only the garbage collector deletes Deployments and Services, through their owner
 # Ready means that requests reach the pods. Without this right a ready pod is assumed to get them.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
+  {{- if .Values.autoscaling.enabled }}
+  # Written are NAME-activator-ipv4 and -ipv6, of services without a replica. admissionPolicies.operator allows no others.
+  verbs: [get, list, watch, create, patch, delete]
+  {{- else }}
   verbs: [list, watch]
+  {{- end }}
 # Events are listed of single pods without a started container, or whose probes get no response.
 - apiGroups: [""]
   resources: [events]
   verbs: [create, list]
 {{- if .Values.autoscaling.enabled }}
+# On OpenShift a slice with addresses of pods is refused without this right; elsewhere nothing asks for it.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices/restricted]
+  verbs: [create]
 - apiGroups: [keda.sh]
   resources: [scaledobjects]
   verbs: [get, list, watch, create, patch, delete]

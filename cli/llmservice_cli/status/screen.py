@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from llmservice_operator.api.conditions import ConditionType
+
 from llmservice_cli.api import Json
 from llmservice_cli.services import conditions_of, is_outdated
 from llmservice_cli.text import age, duration, table
@@ -16,6 +18,8 @@ from .figures import Absent, Figures
 from .snapshot import Pod, Snapshot
 
 NO_VALUE = "-"
+IDLE = "Idle"
+"""Reason of Available while no replica runs because no requests come."""
 
 
 def overview(services: Sequence[Json], *, with_namespace: bool) -> list[str]:
@@ -39,7 +43,7 @@ def screen(snapshot: Snapshot, now: datetime) -> list[str]:
     """Everything about one service, the most urgent first."""
     service = snapshot.service
     status = service.get("status") or {}
-    lines = [*_head(service), ""]
+    lines = [*_head(service, now), ""]
     lines += [*_conditions(service, now)]
     for title, part in (
         ("failure", _failure(status.get("failure"), now)),
@@ -53,7 +57,7 @@ def screen(snapshot: Snapshot, now: datetime) -> list[str]:
     return lines
 
 
-def _head(service: Json) -> Iterator[str]:
+def _head(service: Json, now: datetime) -> Iterator[str]:
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
     ready = next((c for c in conditions_of(service) if c.type == "Ready"), None)
     verdict = "not reconciled by an operator yet" if ready is None else f"Ready is {ready.status}: {ready.reason}"
@@ -71,6 +75,7 @@ def _head(service: Json) -> Iterator[str]:
         f" {status.get('availableReplicas', 0)} available; {status.get('gpus', 0)} GPUs in all"
     )
     yield from _scaling(spec, status)
+    yield from _at_zero(service, now)
     details = [f"{key} {rollout[key]}" for key in ("strategy", "reason", "failedRevision") if rollout.get(key)]
     if rollout.get("updatePending"):
         details.append("a change of the operator waits for the next rollout")
@@ -87,6 +92,16 @@ def _scaling(spec: Json, status: Json) -> Iterator[str]:
     each = effective.get("concurrencyPerReplica")
     load = "requests for each not known yet" if each is None else f"{each} requests for each"
     yield f"  autoscaling {bounds}, {scaling.get('replicas', NO_VALUE)} desired; {load}"
+
+
+def _at_zero(service: Json, now: datetime) -> Iterator[str]:
+    """Since when no replica runs because no requests come, and where the next one is held."""
+    available = next((c for c in conditions_of(service) if c.type == ConditionType.AVAILABLE), None)
+    if available is None or available.reason != IDLE:
+        return
+    port = ((service.get("status") or {}).get("holding") or {}).get("port", NO_VALUE)
+    since = age(available.last_transition_time, now)
+    yield f"  idle        for {since}: the next request is held at port {port} of the activators and starts a replica"
 
 
 def _conditions(service: Json, now: datetime) -> Iterator[str]:

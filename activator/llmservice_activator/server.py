@@ -103,8 +103,9 @@ class ExternalScaler:
             message = f"namespace {key.namespace} is not watched; add it to watch.namespaces of the chart"
             raise Ended(grpc.StatusCode.NOT_FOUND, message)
         if not self._watches.is_synced(key.namespace):
-            problems = "; ".join(self._watches.problems()[:4])
-            raise Ended(grpc.StatusCode.UNAVAILABLE, f"LLMServices and pods are not listed yet: {problems}")
+            problems = "; ".join(self._watches.problems(key.namespace))
+            message = f"LLMServices and pods of namespace {key.namespace} are not known: {problems}"
+            raise Ended(grpc.StatusCode.UNAVAILABLE, message)
         self._services.get(key)
 
     def _answered(

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import ipaddress
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 
+OUTDATED_AFTER = 60.0
+"""Seconds of a failing watch after which what it brought is not used any more."""
 MANY_RESTARTS = 3
 """After as many, a pod that is not ready is not starting but failing."""
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -258,7 +261,16 @@ def _address(value: object) -> str:
 class Watches:
     """The informers of both kinds, in each namespace or all, and how far they are."""
 
-    def __init__(self, transport: Transport, namespaces: tuple[str, ...], services: Services) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        namespaces: tuple[str, ...],
+        services: Services,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._failing_since: dict[tuple[str | None, Resource], float] = {}
         scopes: tuple[str | None, ...] = namespaces or (None,)
         self._problems: dict[tuple[str | None, Resource], str | None] = {
             (scope, resource): "not listed yet" for scope in scopes for resource in (LLMSERVICE, POD)
@@ -288,9 +300,19 @@ class Watches:
                 group.create_task(informer.run(), name=f"watch of {resource.plural}")
 
     def is_synced(self, namespace: str) -> bool:
-        """Whether all of a namespace was seen once: from then on the API server's absence makes it old, not unknown."""
-        scope = namespace if (namespace, LLMSERVICE) in self._problems else None
-        return all((scope, resource) in self._seen for resource in (LLMSERVICE, POD))
+        """Whether what is known of a namespace is current enough to remove replicas by it.
+
+        A watch that fails for a moment goes on where it was; of one that fails for longer, pods may have come since
+        whose requests are not counted.
+        """
+        return all(self._is_current((self._scope(namespace), resource)) for resource in (LLMSERVICE, POD))
+
+    def _scope(self, namespace: str) -> str | None:
+        return namespace if (namespace, LLMSERVICE) in self._problems else None
+
+    def _is_current(self, part: tuple[str | None, Resource]) -> bool:
+        since = self._failing_since.get(part)
+        return part in self._seen and (since is None or self._clock() - since < OUTDATED_AFTER)
 
     def is_watched(self, namespace: str) -> bool:
         """Whether this process watches it at all."""
@@ -300,14 +322,14 @@ class Watches:
         """Each namespace is synced, or cannot be for now; at least one is."""
         waits = any(part not in self._seen and problem == "not listed yet" for part, problem in self._problems.items())
         scopes = {scope for scope, _ in self._problems}
-        return not waits and any(all((scope, kind) in self._seen for kind in (LLMSERVICE, POD)) for scope in scopes)
+        return not waits and any(all(self._is_current((scope, kind)) for kind in (LLMSERVICE, POD)) for scope in scopes)
 
-    def problems(self) -> list[str]:
-        """One line for each part that is not watched now."""
+    def problems(self, namespace: str | None = None) -> list[str]:
+        """One line for each part that is not watched now; of those that concern a namespace, where one is given."""
         return [
             f"{f'namespace {scope}: ' if scope else ''}{resource.full_name}: {problem}"
             for (scope, resource), problem in self._problems.items()
-            if problem is not None
+            if problem is not None and (namespace is None or scope == self._scope(namespace))
         ]
 
     def _report(self, part: tuple[str | None, Resource], error: KubeError | None) -> None:
@@ -319,3 +341,6 @@ class Watches:
         self._problems[part] = problem
         if problem is None:
             self._seen.add(part)
+            self._failing_since.pop(part, None)
+        else:
+            self._failing_since.setdefault(part, self._clock())

@@ -7,7 +7,11 @@ import asyncio
 import pytest
 from llmservice_activator import load
 from llmservice_activator.load import LoadReader
+from llmservice_operator.kube import pod_port
 from llmservice_operator.kube.requests_reader import Unreadable
+
+KEDA_WAITS = 3.0
+"""Seconds of its metrics server for an answer to the HPA, over all connections between."""
 
 
 class Pods:
@@ -77,6 +81,10 @@ async def test_a_pod_whose_turn_does_not_come_did_not_answer() -> None:
     async with asyncio.timeout(5):
         assert await reader.requests_in_flight([str(i) for i in range(500)]) == {}
     assert pods.now == 0
+
+
+def test_keda_gets_an_answer_while_it_waits_for_one_though_no_pod_s_turn_comes() -> None:
+    assert pod_port.TIMEOUT < load.PATIENCE <= KEDA_WAITS - 0.5
 
 
 async def test_an_unexpected_error_is_not_a_pod_that_is_silent() -> None:

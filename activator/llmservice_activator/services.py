@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
@@ -19,7 +19,7 @@ from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
 from llmservice_operator.kube.transport import Transport
-from llmservice_runtime.contract import SERVER_CONTAINER
+from llmservice_runtime.contract import SERVER_CONTAINER, START_CEILING_SECONDS
 from pydantic import ValidationError
 
 from llmservice_activator import schedule
@@ -60,7 +60,9 @@ class Pod:
     """Empty before it has one, and while its server does not run."""
     is_ready: bool
     is_starting: bool
-    """It has a node, has not served yet, and does not fail again and again."""
+    """It has a node, was not ready since its server started last, and does not fail again and again."""
+    began: datetime.datetime | None = None
+    """When it got its node, or its server started last: what is later; None: not known."""
 
 
 class Unknown(Exception):
@@ -98,8 +100,12 @@ class Services:
         return found
 
     def pods(self, key: Key) -> tuple[Pod, ...]:
-        """Those that are not being deleted and have not ended."""
-        return tuple(self._pods.get(key, {}).values())
+        """Those that are not being deleted and have not ended. One that starts for too long does not start any more."""
+        now = self._now()
+        return tuple(
+            replace(pod, is_starting=False) if pod.is_starting and _is_late(pod, now) else pod
+            for pod in self._pods.get(key, {}).values()
+        )
 
     def __len__(self) -> int:
         return len(self._services)
@@ -217,26 +223,43 @@ def pod_of(obj: Json) -> Pod | None:
     if not service or "deletionTimestamp" in metadata or phase in ("Succeeded", "Failed"):
         return None
     server: Json = next((c for c in status.get("containerStatuses") or () if c.get("name") == SERVER_CONTAINER), {})
-    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
-    is_ready = conditions.get("Ready") == "True"
-    is_running = phase == "Running" and "running" in (server.get("state") or {})
+    conditions: dict[object, Json] = {c.get("type"): c for c in status.get("conditions") or ()}
+    ready, scheduled = conditions.get("Ready") or {}, conditions.get("PodScheduled") or {}
+    is_ready = ready.get("status") == "True"
+    running = (server.get("state") or {}).get("running")
+    is_running = phase == "Running" and running is not None
+    times = [_time(metadata.get("creationTimestamp")), _time(scheduled.get("lastTransitionTime"))]
+    started_at = _time((running or {}).get("startedAt"))
     return Pod(
         service=Key(metadata["namespace"], service),
         name=metadata["name"],
         address=_address(status.get("podIP")) if is_running else "",
         is_ready=is_ready,
-        is_starting=bool(spec.get("nodeName")) and not is_ready and _is_starting(status, server),
+        is_starting=bool(spec.get("nodeName"))
+        and not is_ready
+        and not (server.get("started") and _was_ready(ready, started_at))
+        and not _is_failing(status),
+        began=max((time for time in (*times, started_at) if time is not None), default=None),
     )
 
 
-def _is_starting(status: Json, server: Json) -> bool:
-    """Whether the server has not started yet, and nothing of the pod fails again and again."""
-    if server.get("started"):
-        return False
+def _was_ready(ready: Json, started_at: datetime.datetime | None) -> bool:
+    """Whether a server that is not ready was so since it started: that a pod is not ready holds since its creation."""
+    changed_at = _time(ready.get("lastTransitionTime"))
+    return started_at is None or changed_at is None or changed_at > started_at
+
+
+def _is_failing(status: Json) -> bool:
+    """Whether anything of the pod waits for what will not come by itself, or fails again and again."""
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     waits = (((c.get("state") or {}).get("waiting") or {}).get("reason") or "" for c in containers)
     restarts = (_integer(c.get("restartCount"), 0, 2**31) or 0 for c in containers)
-    return all(reason in _STARTING for reason in waits) and all(count < MANY_RESTARTS for count in restarts)
+    return any(reason not in _STARTING for reason in waits) or any(count >= MANY_RESTARTS for count in restarts)
+
+
+def _is_late(pod: Pod, now: datetime.datetime) -> bool:
+    """Longer than the kubelet gives a server that runs; nothing ends a pod whose containers are never created."""
+    return pod.began is not None and abs((now - pod.began).total_seconds()) >= START_CEILING_SECONDS
 
 
 def _effective(status: Json) -> Json:
@@ -248,6 +271,15 @@ def _effective(status: Json) -> Json:
 def _integer(value: object, lowest: int, highest: int) -> int | None:
     """The value where it is an integer between both; else None."""
     return value if type(value) is int and lowest <= value <= highest else None
+
+
+def _time(value: object) -> datetime.datetime | None:
+    """A moment; None where it is none."""
+    try:
+        found = datetime.datetime.fromisoformat(str(value)[:64])
+    except ValueError:
+        return None
+    return None if found.tzinfo is None else found
 
 
 def _address(value: object) -> str:

@@ -31,7 +31,7 @@ def starting(
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": scheduled},
         {"type": "Ready", "status": "False", "lastTransitionTime": unready},
     ]
-    status = {"conditions": conditions, "containerStatuses": [CREATING if started is None else running]}
+    status: dict[str, Any] = {"conditions": conditions, "containerStatuses": [CREATING if started is None else running]}
     obj = pod("a", ready=False, **status)
     obj["metadata"]["creationTimestamp"] = created
     return obj

@@ -40,6 +40,7 @@ from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.pod_events import PodEventReader
+from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.kube.requests_reader import RequestsReader
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.shards import Shards
@@ -96,6 +97,7 @@ class Operator:
             errors=self._errors,
             in_work=self._in_work,
             pod_events=PodEventReader(kube),
+            quotas=QuotaReader(kube),
             read_requests=requests.read,
             settings=opts.services,
             metrics=metrics,

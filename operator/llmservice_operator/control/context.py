@@ -27,7 +27,9 @@ from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
+from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
+from llmservice_operator.planner.quotas import Quotas
 from llmservice_operator.planner.room import Room
 
 FIRST_RETRY = 1.0
@@ -48,6 +50,8 @@ class Memory:
     """When some of them are to be tried again, in this generation."""
     room: tuple[float, str | None, Room] | None = None
     """What was free when a decision asked last, when that was, and for which resource."""
+    quotas: tuple[float, int, Quotas] | None = None
+    """The quotas when a decision asked last, when that was, and for which generation."""
     drained: frozenset[str] = frozenset()
     """Pods, by uid, whose cut streams were reported."""
     failures: int = 0
@@ -128,6 +132,7 @@ class Context:
     state_poller: StatePoller
     nodes: Nodes
     pod_events: PodEventReader
+    quotas: QuotaReader
     read_requests: Callable[[str], Awaitable[int]]
     """Requests in flight of the pod at an IP address; raises Unreadable."""
     now: Callable[[], datetime.datetime]

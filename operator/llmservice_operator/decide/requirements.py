@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.decide import scale_down
+from llmservice_operator.decide.autoscaling import needs_quotas
 from llmservice_operator.decide.fit import cpu_fit
 from llmservice_operator.decide.fit.assess import device_of, is_assessed, is_to_be_planned
 from llmservice_operator.decide.inputs import Inputs
@@ -58,6 +59,8 @@ class Requirements:
     """Names of the pods."""
     in_flight: tuple[tuple[str, str], ...] = ()
     """Names and IP addresses of the pods."""
+    quotas: bool = False
+    """The ResourceQuotas of the namespace, for this generation, of the last QUOTAS_SECONDS."""
 
     def __bool__(self) -> bool:
         return self != NOTHING
@@ -96,6 +99,7 @@ def requirements(inputs: Inputs) -> Requirements:
         room=_strictest([room for room in rooms if room is not None]) if inputs.room is None else None,
         pod_events=_of_pods(inputs, selection) if inputs.pod_events is None else (),
         in_flight=scale_down.addresses(selection.service, inputs.observed) if inputs.in_flight is None else (),
+        quotas=inputs.quotas is None and needs_quotas(inputs),
     )
 
 

@@ -11,7 +11,7 @@ from decimal import ROUND_FLOOR, Decimal
 from typing import Any, Self
 
 from llmservice_operator.planner.quantity import amount
-from llmservice_operator.planner.room import PODS, Amounts
+from llmservice_operator.planner.room import PODS, Amounts, plus
 
 MOST_KEYS = 200
 """Of one quota."""
@@ -40,6 +40,22 @@ class Quota:
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST or spec.get("scopes") or spec.get("scopeSelector"):
             return None
         return cls(name, _amounts(spec.get("hard")), _amounts(status.get("used")))
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The quotas of a namespace, and what the pods of a service had of them at that time."""
+
+    quotas: tuple[Quota, ...]
+    pods: tuple[Amounts, ...]
+    """Requests of each of the service's pods; empty for one of which they are not known."""
+
+    def admitted(self, per_replica: Amounts) -> Admitted | None:
+        """By the quota that ends first; None where none of them limits replicas. `per_replica`: of one pod."""
+        own: Amounts = {}
+        for asked in self.pods:
+            own = plus(own, asked or per_replica)
+        return least_admitted(self.quotas, per_replica, own)
 
 
 @dataclass(frozen=True, slots=True)

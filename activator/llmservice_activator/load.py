@@ -14,8 +14,9 @@ AT_ONCE = 256
 """Connections over all services."""
 AT_ONCE_OF_ONE = 64
 """Connections of one service, so that one whose pods do not answer leaves room for the others."""
-PATIENCE = 4.0
-"""Seconds after which a pod whose turn has not come counts as one that did not answer."""
+PATIENCE = 2.5
+"""Seconds after which a pod whose turn has not come counts as one that did not answer. KEDA's metrics server waits for
+3 s in all (kedacore/keda, pkg/metricsservice/client.go), and one pod may take the 2 s of `kube.pod_port`."""
 
 
 class LoadReader:

@@ -28,6 +28,14 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", LARGEST),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.max_concurrent_streams", MOST_STREAMS),
+    # A peer that is gone without a word keeps its stream, one of MOST_CALLS, until a ping is not answered in time:
+    # in the first of both times by gRPC's documentation, in the second by grpcio 1.85.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # KEDA's connections to scalers send no pings (pkg/scalers/external_scaler.go, 2.21), others of it one each 30 s.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Two processes must not share a port by mistake.
     ("grpc.so_reuseport", 0),
 )
@@ -131,8 +139,9 @@ class ExternalScaler:
             message = f"namespace {key.namespace} is not watched; add it to watch.namespaces of the chart"
             raise Ended(grpc.StatusCode.NOT_FOUND, message)
         if not self._watches.is_synced(key.namespace):
-            problems = "; ".join(self._watches.problems()[:4])
-            raise Ended(grpc.StatusCode.UNAVAILABLE, f"LLMServices and pods are not listed yet: {problems}")
+            problems = "; ".join(self._watches.problems(key.namespace))
+            message = f"LLMServices and pods of namespace {key.namespace} are not known: {problems}"
+            raise Ended(grpc.StatusCode.UNAVAILABLE, message)
         self._services.get(key)
 
     def _answered(

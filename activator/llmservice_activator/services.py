@@ -6,8 +6,9 @@ import asyncio
 import datetime
 import ipaddress
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
@@ -18,7 +19,7 @@ from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
 from llmservice_operator.kube.transport import Transport
-from llmservice_runtime.contract import SERVER_CONTAINER
+from llmservice_runtime.contract import SERVER_CONTAINER, START_CEILING_SECONDS
 from pydantic import ValidationError
 
 from llmservice_activator import schedule
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 
+OUTDATED_AFTER = 60.0
+"""Seconds of a failing watch after which what it brought is not used any more."""
 MANY_RESTARTS = 3
 """After as many, a pod that is not ready is not starting but failing."""
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -60,7 +63,9 @@ class Pod:
     """Empty before it has one, and while its server does not run."""
     is_ready: bool
     is_starting: bool
-    """It has a node, has not served yet, and does not fail again and again."""
+    """It has a node, was not ready since its server started last, and does not fail again and again."""
+    began: datetime.datetime | None = None
+    """When it got its node, or its server started last: what is later; None: not known."""
 
 
 class Unknown(Exception):
@@ -105,8 +110,12 @@ class Services:
         return self._services.get(key)
 
     def pods(self, key: Key) -> tuple[Pod, ...]:
-        """Those that are not being deleted and have not ended."""
-        return tuple(self._pods.get(key, {}).values())
+        """Those that are not being deleted and have not ended. One that starts for too long does not start any more."""
+        now = self._now()
+        return tuple(
+            replace(pod, is_starting=False) if pod.is_starting and _is_late(pod, now) else pod
+            for pod in self._pods.get(key, {}).values()
+        )
 
     def __iter__(self) -> Iterator[Key]:
         return iter(tuple(self._services))
@@ -232,26 +241,43 @@ def pod_of(obj: Json) -> Pod | None:
     if not service or "deletionTimestamp" in metadata or phase in ("Succeeded", "Failed"):
         return None
     server: Json = next((c for c in status.get("containerStatuses") or () if c.get("name") == SERVER_CONTAINER), {})
-    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
-    is_ready = conditions.get("Ready") == "True"
-    is_running = phase == "Running" and "running" in (server.get("state") or {})
+    conditions: dict[object, Json] = {c.get("type"): c for c in status.get("conditions") or ()}
+    ready, scheduled = conditions.get("Ready") or {}, conditions.get("PodScheduled") or {}
+    is_ready = ready.get("status") == "True"
+    running = (server.get("state") or {}).get("running")
+    is_running = phase == "Running" and running is not None
+    times = [_time(metadata.get("creationTimestamp")), _time(scheduled.get("lastTransitionTime"))]
+    started_at = _time((running or {}).get("startedAt"))
     return Pod(
         service=Key(metadata["namespace"], service),
         name=metadata["name"],
         address=_address(status.get("podIP")) if is_running else "",
         is_ready=is_ready,
-        is_starting=bool(spec.get("nodeName")) and not is_ready and _is_starting(status, server),
+        is_starting=bool(spec.get("nodeName"))
+        and not is_ready
+        and not (server.get("started") and _was_ready(ready, started_at))
+        and not _is_failing(status),
+        began=max((time for time in (*times, started_at) if time is not None), default=None),
     )
 
 
-def _is_starting(status: Json, server: Json) -> bool:
-    """Whether the server has not started yet, and nothing of the pod fails again and again."""
-    if server.get("started"):
-        return False
+def _was_ready(ready: Json, started_at: datetime.datetime | None) -> bool:
+    """Whether a server that is not ready was so since it started: that a pod is not ready holds since its creation."""
+    changed_at = _time(ready.get("lastTransitionTime"))
+    return started_at is None or changed_at is None or changed_at > started_at
+
+
+def _is_failing(status: Json) -> bool:
+    """Whether anything of the pod waits for what will not come by itself, or fails again and again."""
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     waits = (((c.get("state") or {}).get("waiting") or {}).get("reason") or "" for c in containers)
     restarts = (_integer(c.get("restartCount"), 0, 2**31) or 0 for c in containers)
-    return all(reason in _STARTING for reason in waits) and all(count < MANY_RESTARTS for count in restarts)
+    return any(reason not in _STARTING for reason in waits) or any(count >= MANY_RESTARTS for count in restarts)
+
+
+def _is_late(pod: Pod, now: datetime.datetime) -> bool:
+    """Longer than the kubelet gives a server that runs; nothing ends a pod whose containers are never created."""
+    return pod.began is not None and abs((now - pod.began).total_seconds()) >= START_CEILING_SECONDS
 
 
 def _effective(status: Json) -> Json:
@@ -265,6 +291,15 @@ def _integer(value: object, lowest: int, highest: int) -> int | None:
     return value if type(value) is int and lowest <= value <= highest else None
 
 
+def _time(value: object) -> datetime.datetime | None:
+    """A moment; None where it is none."""
+    try:
+        found = datetime.datetime.fromisoformat(str(value)[:64])
+    except ValueError:
+        return None
+    return None if found.tzinfo is None else found
+
+
 def _address(value: object) -> str:
     """An IP address; empty where it is none."""
     try:
@@ -276,7 +311,16 @@ def _address(value: object) -> str:
 class Watches:
     """The informers of both kinds, in each namespace or all, and how far they are."""
 
-    def __init__(self, transport: Transport, namespaces: tuple[str, ...], services: Services) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        namespaces: tuple[str, ...],
+        services: Services,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._failing_since: dict[tuple[str | None, Resource], float] = {}
         scopes: tuple[str | None, ...] = namespaces or (None,)
         self._problems: dict[tuple[str | None, Resource], str | None] = {
             (scope, resource): "not listed yet" for scope in scopes for resource in (LLMSERVICE, POD)
@@ -306,9 +350,19 @@ class Watches:
                 group.create_task(informer.run(), name=f"watch of {resource.plural}")
 
     def is_synced(self, namespace: str) -> bool:
-        """Whether all of a namespace was seen once: from then on the API server's absence makes it old, not unknown."""
-        scope = namespace if (namespace, LLMSERVICE) in self._problems else None
-        return all((scope, resource) in self._seen for resource in (LLMSERVICE, POD))
+        """Whether what is known of a namespace is current enough to remove replicas by it.
+
+        A watch that fails for a moment goes on where it was; of one that fails for longer, pods may have come since
+        whose requests are not counted.
+        """
+        return all(self._is_current((self._scope(namespace), resource)) for resource in (LLMSERVICE, POD))
+
+    def _scope(self, namespace: str) -> str | None:
+        return namespace if (namespace, LLMSERVICE) in self._problems else None
+
+    def _is_current(self, part: tuple[str | None, Resource]) -> bool:
+        since = self._failing_since.get(part)
+        return part in self._seen and (since is None or self._clock() - since < OUTDATED_AFTER)
 
     def is_watched(self, namespace: str) -> bool:
         """Whether this process watches it at all."""
@@ -318,14 +372,14 @@ class Watches:
         """Each namespace is synced, or cannot be for now; at least one is."""
         waits = any(part not in self._seen and problem == "not listed yet" for part, problem in self._problems.items())
         scopes = {scope for scope, _ in self._problems}
-        return not waits and any(all((scope, kind) in self._seen for kind in (LLMSERVICE, POD)) for scope in scopes)
+        return not waits and any(all(self._is_current((scope, kind)) for kind in (LLMSERVICE, POD)) for scope in scopes)
 
-    def problems(self) -> list[str]:
-        """One line for each part that is not watched now."""
+    def problems(self, namespace: str | None = None) -> list[str]:
+        """One line for each part that is not watched now; of those that concern a namespace, where one is given."""
         return [
             f"{f'namespace {scope}: ' if scope else ''}{resource.full_name}: {problem}"
             for (scope, resource), problem in self._problems.items()
-            if problem is not None
+            if problem is not None and (namespace is None or scope == self._scope(namespace))
         ]
 
     def _report(self, part: tuple[str | None, Resource], error: KubeError | None) -> None:
@@ -337,3 +391,6 @@ class Watches:
         self._problems[part] = problem
         if problem is None:
             self._seen.add(part)
+            self._failing_since.pop(part, None)
+        else:
+            self._failing_since.setdefault(part, self._clock())

@@ -52,6 +52,7 @@ from llmservice_operator.kube.holding_ports import HoldingPorts
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.pod_events import PodEventReader
+from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.kube.requests_reader import RequestsReader
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.shards import Shards
@@ -116,6 +117,7 @@ class Operator:
             errors=self._errors,
             in_work=self._in_work,
             pod_events=PodEventReader(kube),
+            quotas=QuotaReader(kube),
             read_requests=requests.read,
             activators=self._activators.known if self._activators else lambda: None,
             ask_activator=activators.read,

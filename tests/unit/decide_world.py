@@ -40,6 +40,7 @@ from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.model import reading
 from llmservice_operator.planner.model.reading import Reading
+from llmservice_operator.planner.quotas import Quota, Quotas
 from llmservice_operator.planner.room import Room
 
 Json = dict[str, Any]
@@ -111,6 +112,9 @@ class World:
     """What Events say of pods, by name."""
     event_reads: int = 0
     room_reads: int = 0
+    quotas: list[Json] | None = field(default_factory=list)
+    """The ResourceQuotas of the namespace; None: they cannot be listed just now."""
+    quota_reads: int = 0
     in_flight: dict[str, int] = field(default_factory=dict)
     """Requests in flight of the pods that answer."""
     activators: Activators = None
@@ -191,6 +195,9 @@ class World:
             if needed.holding:
                 reports = {each: self.holding.get(each, HoldingReport()) for each in needed.holding}
                 read["holding"] = Reports(reports, self.asked_for, self.asked_for)
+            if needed.quotas:
+                self.quota_reads += 1
+                read["quotas"] = self.quotas_now()
             if needed.sibling_model is not None:
                 assert self.sibling_model is not None, "the test does not say what siblings know"
                 read["sibling_model"] = (
@@ -200,6 +207,13 @@ class World:
             parts_read: dict[str, Any] = {name: Part(value, "the test") for name, value in read.items()}
             inputs = replace(inputs, **parts_read)
         return inputs
+
+    def quotas_now(self) -> Quotas | None:
+        """What is read of them, with the pods that there are."""
+        if self.quotas is None:
+            return None
+        asked = tuple(pod.asked for pod in self.observed().pods)
+        return Quotas(tuple(quota for quota in map(Quota.from_object, self.quotas) if quota is not None), asked)
 
     def decide(self, observed: Observed | None = None, **parts: Any) -> Decision:
         """`observed` is `self.observed()`, where that is at hand; `parts` as for `inputs`."""

@@ -20,6 +20,7 @@ from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.kube.pod_port import Unreadable
+from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.kube.requests_reader import Requests
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.planner.model import reading
@@ -129,6 +130,7 @@ class World:
             nodes=Nodes(self.kube, clock=clock),
             configs=Configs(),
             pod_events=PodEventReader(self.kube, clock=clock),
+            quotas=QuotaReader(self.kube, clock=clock),
             read_requests=self.requests,
             decide=lambda inputs: complete(self.deciding(inputs), inputs),
             now=lambda: datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),

@@ -151,9 +151,13 @@ async def test_the_refusals_of_namespaces_that_are_gone_are_forgotten() -> None:
     for number in range(50):
         world.api.fails["list Event"] = [Forbidden("no", code=403, right="x")]
         assert await reader.of(f"{PREFIX}{number}", ["x"]) is None
+        world.api.fails["list ResourceQuota"] = [Forbidden("no", code=403, right="x")]
+        assert await world.ctx.quotas.of(f"{PREFIX}{number}") == ()
     world.now += 1000.0
     await reader.of("ns", ["x"])
+    await world.ctx.quotas.of("ns")
     assert mentions(reader, PREFIX) == {}
+    assert mentions(world.ctx.quotas, PREFIX) == {}
 
 
 async def test_a_service_that_is_forgotten_while_it_fails_leaves_no_back_off() -> None:

@@ -115,6 +115,17 @@ async def test_the_least_busy_pod_is_marked_before_the_deployment_is_made_smalle
     assert world.calls() == []
 
 
+async def test_no_pod_is_marked_where_another_apply_is_refused_before_the_deployment_s() -> None:
+    world = await scaling_down()
+    gone = world.api.remove("Service", "chat")
+    assert gone is not None
+    world.ctx.cache.remove("Service", "ns", "chat", gone["metadata"]["uid"])
+    world.api.fails["apply Service"] = [Refused("exceeded quota", code=403)]
+    await world.settle()
+    assert world.calls("apply", "patch Pod") == ["apply Service"]
+    assert marks(world) == {}
+
+
 @pytest.mark.parametrize("error", [Forbidden("no right", code=403), Conflict("uid mismatch", code=409)])
 async def test_a_pod_that_cannot_be_marked_does_not_stop_the_scale_down(error: ApiError) -> None:
     world = await scaling_down()

@@ -17,6 +17,8 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 
 from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec
 from tests.unit.status_states import CASES, UNREPORTED, edited, served, service
+from tests.unit.test_decide_autoscaling import READY, autoscaled
+from tests.unit.test_decide_quotas import ONE_REPLICA
 from tests.unit.test_decide_rollouts import a_room, surging
 
 LABELS_AND_TAINTS = (
@@ -28,7 +30,9 @@ LABELS_AND_TAINTS = (
 def everything(world: World) -> dict[str, Any]:
     """Each part, as the test's cluster has it."""
     events = PodEvents.of({name: world.events.get(name, []) for name in world.pods})
-    return {"gpus": world.gpus, "room": world.room, "pod_events": events, "turn": world.turn}
+    return {
+        "gpus": world.gpus, "room": world.room, "pod_events": events, "turn": world.turn, "quotas": world.quotas_now(),
+    }  # fmt: skip
 
 
 def replaced_first() -> World:
@@ -82,7 +86,20 @@ def without_a_node(world: World, *messages: str) -> World:
     return world
 
 
+def beyond_a_quota(*conditions: Any, is_lowered_later: bool = False) -> World:
+    """A quota admits one replica of at most four."""
+    world = autoscaled(*conditions)
+    world.quotas = [ONE_REPLICA]
+    if not is_lowered_later:
+        world.edit(drain={"timeoutSeconds": 9})
+        world.settle()
+    return world
+
+
 STATES: dict[str, Callable[[], World]] = {
+    "beyond a quota": lambda: beyond_a_quota(READY),
+    "beyond a quota that was lowered since": lambda: beyond_a_quota(READY, is_lowered_later=True),
+    "beyond a quota, and KEDA is away": beyond_a_quota,
     **{name: case.make for name, case in CASES.items()},
     **{name: make for name, (make, *_) in UNREPORTED.items()},
     "replaced first": replaced_first,

@@ -7,9 +7,13 @@ import asyncio
 import pytest
 from llmservice_activator import load
 from llmservice_activator.load import LoadReader
+from llmservice_operator.kube import pod_port
 from llmservice_operator.kube.requests_reader import Requests, Unreadable
 
 THREE = Requests(3, 7)
+
+KEDA_WAITS = 3.0
+"""Seconds of its metrics server for an answer to the HPA, over all connections between."""
 
 
 class Pods:
@@ -79,6 +83,10 @@ async def test_a_pod_whose_turn_does_not_come_did_not_answer() -> None:
     async with asyncio.timeout(5):
         assert await reader.requests([str(i) for i in range(500)]) == {}
     assert pods.now == 0
+
+
+def test_keda_gets_an_answer_while_it_waits_for_one_though_no_pod_s_turn_comes() -> None:
+    assert pod_port.TIMEOUT < load.PATIENCE <= KEDA_WAITS - 0.5
 
 
 async def test_an_unexpected_error_is_not_a_pod_that_is_silent() -> None:

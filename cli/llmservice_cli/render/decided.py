@@ -78,6 +78,8 @@ async def _read(needed: Requirements, source: Source) -> dict[str, Any]:
         values["room"] = await source.room(needed.room.resource)
     if needed.pod_events:  # they explain a failure, and change no object
         values["pod_events"] = PodEvents()
+    if needed.quotas:
+        values["quotas"] = None
     return {name: Part(value, source.name) for name, value in values.items()}
 
 

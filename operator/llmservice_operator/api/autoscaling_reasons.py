@@ -41,6 +41,13 @@ KEDA_MISSING: Final = AUTOSCALED.row(
     look="`kubectl get crd scaledobjects.keda.sh`; `kubectl get pods -n keda`; `kubectl describe scaledobject NAME`.",
     ends=Ends.OUTSIDE,
 )
+QUOTA_BELOW_MAXIMUM: Final = AUTOSCALED.row(
+    "QuotaBelowMaximum",
+    "Replicas follow the load, and a ResourceQuota of the namespace ends before spec.scaling.autoscaling.maxReplicas.",
+    "Have the quota that the message names raised, or lower maxReplicas.",
+    look="`kubectl describe resourcequota` of the namespace.",
+    ends=Ends.OUTSIDE,
+)
 REPLICAS_STATED: Final = AUTOSCALED.row(
     "ReplicasStated",
     "A manifest states spec.scaling.replicas beside spec.scaling.autoscaling: each time that it is applied it would "

@@ -314,6 +314,7 @@ class Reason(Explained):
     AUTOSCALING_DISABLED = autoscaling_reasons.AUTOSCALING_DISABLED
     KEDA_MISSING = autoscaling_reasons.KEDA_MISSING
     REPLICAS_STATED = autoscaling_reasons.REPLICAS_STATED
+    QUOTA_BELOW_MAXIMUM = autoscaling_reasons.QUOTA_BELOW_MAXIMUM
     AUTOSCALER_CONFLICT = autoscaling_reasons.AUTOSCALER_CONFLICT
     SCALER_UNAVAILABLE = autoscaling_reasons.SCALER_UNAVAILABLE
     HOLDING_UNAVAILABLE = autoscaling_reasons.HOLDING_UNAVAILABLE

@@ -29,8 +29,10 @@ from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
+from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.kube.requests_reader import Requests
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
+from llmservice_operator.planner.quotas import Quotas
 from llmservice_operator.planner.room import Room
 
 FIRST_RETRY = 1.0
@@ -76,6 +78,8 @@ class Memory:
     """What the activators were asked while the last replica was to go."""
     claimed: tuple[float, PortClaim] | None = None
     """What came of allotting a port, and when that was: the status has it only after the children are written."""
+    quotas: tuple[float, int, Quotas] | None = None
+    """The quotas when a decision asked last, when that was, and for which generation."""
     drained: frozenset[str] = frozenset()
     """Pods, by uid, whose cut streams were reported."""
     failures: int = 0
@@ -156,6 +160,7 @@ class Context:
     state_poller: StatePoller
     nodes: Nodes
     pod_events: PodEventReader
+    quotas: QuotaReader
     read_requests: Callable[[str], Awaitable[Requests]]
     """Requests in flight of the pod at an IP address; raises Unreadable."""
     now: Callable[[], datetime.datetime]

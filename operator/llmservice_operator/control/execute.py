@@ -22,7 +22,7 @@ from llmservice_operator.kube.errors import (
     Refused,
     ServerError,
 )
-from llmservice_operator.kube.resources import BY_KIND
+from llmservice_operator.kube.resources import BY_KIND, DEPLOYMENT
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
 from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
@@ -36,14 +36,16 @@ class Changed(KubeError):
 
 
 async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
-    """Adoptions first, then costs of deletion, applies in their order, and prunes.
+    """Adoptions first, then applies in their order, and prunes; costs of deletion right before the Deployment's
+    apply, as after another one that is refused no pod goes.
 
     False: an apply was refused, which ends the round and is remembered.
     """
     for adopt in decision.adopt:
         await _adopt(adopt, parent, ctx, log)
-    await write_deletion_costs(decision.deletion_costs, parent, ctx, log)
     for apply in decision.apply:
+        if apply.kind == DEPLOYMENT.kind:
+            await write_deletion_costs(decision.deletion_costs, parent, ctx, log)
         carry = _apply_unread if apply.is_unread else _apply
         if not await carry(apply, parent, ctx, memory, log):
             return False

@@ -15,11 +15,13 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import NodeRoom, Requirements
+from llmservice_operator.decide.timing import QUOTAS_SECONDS
 from llmservice_operator.kube.errors import Gone, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.model.reading import Reading
+from llmservice_operator.planner.quotas import Quotas
 from llmservice_operator.planner.room import Room
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ async def gather(parent: ParentFacts, ctx: Context) -> Inputs:
         memory.room = None  # all nodes of a cluster are a lot to keep for nothing
     if inputs.holding is None:
         memory.holding = None
+    if inputs.quotas is None:
+        memory.quotas = None
     return inputs
 
 
@@ -91,6 +95,8 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
         read["port_claim"] = Part(await holding.claim(key, inputs, ctx), "Leases of the operator's namespace")
     if needed.holding:
         read["holding"] = Part(await holding.reports(needed.holding, key, inputs, ctx), "activators")
+    if needed.quotas:
+        read["quotas"] = await quotas(inputs, key, ctx)
     return replace(inputs, **read)
 
 
@@ -130,6 +136,24 @@ async def room(needed: NodeRoom, key: Key, ctx: Context) -> Part[Room]:
         return Part(kept[2], source, now - kept[0])
     memory.room = (now, needed.resource, found)
     return Part(found, source)
+
+
+async def quotas(inputs: Inputs, key: Key, ctx: Context) -> Part[Quotas | None]:
+    """What the quotas were when they were first needed in this generation, or QUOTAS_SECONDS later, with the pods that
+    there were then: pods of another time are not what the quotas count."""
+    assert inputs.service is not None, "without a spec nothing is required"
+    memory, now, generation = ctx.memories[key], ctx.clock(), inputs.service.generation
+    kept, source = memory.quotas, "ResourceQuotas of the namespace"
+    if kept is not None and kept[1] == generation and now - kept[0] < QUOTAS_SECONDS:
+        return Part(kept[2], source, now - kept[0])
+    try:
+        found = await ctx.quotas.of(key.namespace)
+    except PASSING as error:
+        logger.warning("the ResourceQuotas of %s could not be listed: %s", key.namespace, error)
+        return Part(None, source)
+    counted = (pod.asked for pod in inputs.observed.pods if pod.phase not in ("Failed", "Succeeded"))
+    memory.quotas = (now, generation, Quotas(found, tuple(counted)))
+    return Part(memory.quotas[2], source)
 
 
 async def pod_events(pods: tuple[str, ...], key: Key, ctx: Context) -> PodEvents:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from llmservice_operator.api.conditions import ConditionStatus
+from llmservice_operator.api.conditions import ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import scaled_object
-from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.inputs import Inputs, value_of
 from llmservice_operator.decide.ownership import Ownership, ownership
+from llmservice_operator.decide.rollout.selection import Selection, own_deployment
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.projections.children import KedaCondition, ScaledObjectFacts
 from llmservice_operator.observe.status.verdict import Finding
+from llmservice_operator.planner.room import Amounts, requests_of
 
 KIND = ScaledObjectFacts.kind
 MANAGED_ALREADY = "already managed by"
 """In each refusal of KEDA's admission webhook that is about another autoscaler."""
 SEVERAL_SELECT = "AmbiguousSelector"
 """An HPA's reason where another one scales the same pods."""
-_TRUE, _FALSE = "True", "False"
+_TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
 def autoscaled(inputs: Inputs) -> Finding | None:
@@ -28,11 +31,55 @@ def autoscaled(inputs: Inputs) -> Finding | None:
     service = inputs.service
     if service is None or service.spec.scaling.autoscaling is None:
         return None
-    return next(_findings(service, inputs))
+    wrong = next(_findings(service, inputs), None)
+    return wrong or _of_quotas(service, inputs) or Finding(_TRUE, Reason.AUTOSCALING, Reason.AUTOSCALING.summary)
+
+
+def needs_quotas(inputs: Inputs) -> bool:
+    """Whether the quotas of the namespace are to be read: once in each generation in which KEDA scales the service,
+    and again while one of them ends before maxReplicas. KEDA's own changes of the replicas are generations, too."""
+    service = inputs.service
+    if service is None or service.spec.scaling.autoscaling is None or not isinstance(inputs.selection, Selection):
+        return False
+    said = _stored(service)
+    is_known = said.get("reason") == Reason.AUTOSCALING and said.get("observedGeneration") == service.generation
+    return not is_known and _per_replica(service, inputs) is not None and not any(_findings(service, inputs))
+
+
+def _of_quotas(service: LLMService, inputs: Inputs) -> Finding | None:
+    """None where no quota ends before maxReplicas. While that is not known, what was found stands."""
+    assert service.spec.scaling.autoscaling is not None
+    most, reason = service.spec.scaling.autoscaling.highest_maximum, Reason.QUOTA_BELOW_MAXIMUM
+    known = value_of(inputs.quotas, None) if needs_quotas(inputs) else None
+    if known is None:
+        said = _stored(service)
+        return Finding(_TRUE, reason, str(said.get("message", ""))) if said.get("reason") == reason else None
+    per_replica = _per_replica(service, inputs)
+    assert per_replica is not None, "quotas are not needed without"
+    admitted = known.admitted(per_replica)
+    if admitted is None or admitted.replicas >= most:
+        return None
+    text = f"ResourceQuota {admitted.quota} admits {admitted.replicas} of {most} replicas, by its {admitted.key}."
+    return Finding(_TRUE, reason, f"{reason.summary} {text} {reason.remedy}")
+
+
+def _per_replica(service: LLMService, inputs: Inputs) -> Amounts | None:
+    """What one pod asks for; None where there is no Deployment yet."""
+    live = own_deployment(service, inputs.observed)
+    if live is None:
+        return None
+    template: Mapping[str, Any] = live.live()["spec"].get("template") or {}
+    return requests_of(template.get("spec") or {})
+
+
+def _stored(service: LLMService) -> Mapping[str, Any]:
+    """The condition as it was written last; empty where it was not."""
+    conditions: Iterable[Mapping[str, Any]] = service.status.get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == ConditionType.AUTOSCALED), {})
 
 
 def _findings(service: LLMService, inputs: Inputs) -> Iterator[Finding]:
-    """What is wrong, from the installation down to KEDA's own work; that nothing is at last."""
+    """What is wrong, from the installation down to KEDA's own work."""
     why = scaled_object.why_none(service, inputs.settings)
     if why is Reason.REPLICAS_STATED:
         yield _no(why, f"{why.summary} It is stated by: {service.replicas_stated_by}.")
@@ -43,7 +90,6 @@ def _findings(service: LLMService, inputs: Inputs) -> Iterator[Finding]:
     if inputs.zero.problem:
         yield _no(Reason.HOLDING_UNAVAILABLE, f"{Reason.HOLDING_UNAVAILABLE.summary} {inputs.zero.problem}")
     yield from _of_object(service, inputs.observed)
-    yield Finding(ConditionStatus.TRUE, Reason.AUTOSCALING, Reason.AUTOSCALING.summary)
 
 
 def _of_object(service: LLMService, observed: Observed) -> Iterator[Finding]:
@@ -94,4 +140,4 @@ def _refused(service: LLMService, refusal: Refusal) -> Finding:
 
 
 def _no(reason: Reason, message: str) -> Finding:
-    return Finding(ConditionStatus.FALSE, reason, f"{message.rstrip('.')}. {reason.remedy}")
+    return Finding(_FALSE, reason, f"{message.rstrip('.')}. {reason.remedy}")

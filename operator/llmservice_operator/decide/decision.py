@@ -115,7 +115,7 @@ class Decision:
     restart: Restart | None = None
     adopt: tuple[Adopt, ...] = ()
     deletion_costs: tuple[DeletionCost, ...] = ()
-    """Written before anything is applied, and only with an apply of the Deployment."""
+    """Written right before the apply of the Deployment, and only with one."""
     apply: tuple[Apply, ...] = ()
     prune: tuple[Prune, ...] = ()
     status: Json | None = None

@@ -20,6 +20,7 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.model.reading import Reading
+from llmservice_operator.planner.quotas import Quotas
 from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
@@ -64,7 +65,8 @@ class Inputs:
     """What is free on the nodes."""
     pod_events: Part[PodEvents] | None = None
     """What Events say of pods that do not start."""
-
+    quotas: Part[Quotas | None] | None = None
+    """The ResourceQuotas of the namespace; a value of None: they could not be listed just now."""
     in_flight: Part[Mapping[str, int]] | None = None
     """Requests in flight of each ready pod that could be read, by its name."""
     activators: Activators = None

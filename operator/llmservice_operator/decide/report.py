@@ -8,6 +8,7 @@ from typing import Any
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.holding import stored_port
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.decide.autoscaling import autoscaled
@@ -15,7 +16,7 @@ from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.events import events
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.scale_down import deletion_costs
-from llmservice_operator.decide.timing import REFRESH_SECONDS, soonest
+from llmservice_operator.decide.timing import QUOTAS_SECONDS, REFRESH_SECONDS, soonest
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import event_query
 from llmservice_operator.observe.projections.children import DeploymentFacts
@@ -39,10 +40,12 @@ def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -
     status = status_of(subject, observed, verdict, moment, now, room=room, pod_events=pod_events)
     is_unsettled = moment.progress.is_unsettled
     is_unplaced = (status.get("failure") or {}).get("reason") in scheduling.REASONS
+    is_at_quota = verdict.autoscaled is not None and verdict.autoscaled.reason is Reason.QUOTA_BELOW_MAXIMUM
     actions["requeue_after"] = soonest(
         actions.get("requeue_after"),
         REFRESH_SECONDS if is_unplaced else None,
         None if inputs.stored is None else inputs.zero.recheck_after,
+        QUOTAS_SECONDS if is_at_quota else None,
         event_query(observed.pods, observed.reports, verdict.revision, now).again,
     )
     asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.decide import scale_down
+from llmservice_operator.decide.autoscaling import needs_quotas
 from llmservice_operator.decide.fit import cpu_fit
 from llmservice_operator.decide.fit.assess import device_of, is_assessed, is_to_be_planned
 from llmservice_operator.decide.inputs import Inputs
@@ -62,6 +63,8 @@ class Requirements:
     """The port at the activators is to be allotted, or found."""
     holding: tuple[str, ...] = ()
     """IP addresses of the activators."""
+    quotas: bool = False
+    """The ResourceQuotas of the namespace, for this generation, of the last QUOTAS_SECONDS."""
 
     def __bool__(self) -> bool:
         return self != NOTHING
@@ -103,6 +106,7 @@ def requirements(inputs: Inputs) -> Requirements:
         pod_events=_of_pods(inputs, selection) if inputs.pod_events is None else (),
         in_flight=_of_requests(inputs, selection) if inputs.in_flight is None else (),
         holding=inputs.zero.asks if inputs.holding is None else (),
+        quotas=inputs.quotas is None and needs_quotas(inputs),
     )
 
 

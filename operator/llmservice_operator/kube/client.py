@@ -73,7 +73,7 @@ class KubeClient:
     async def list_some(
         self, resource: Resource, namespace: str, *, field_selector: str, limit: int
     ) -> list[dict[str, Any]]:
-        """The first objects that a field selector lets through: one request, whatever there is beyond.
+        """The first objects that a field selector lets through (empty: all): one request, whatever there is beyond.
 
         Unreachable where the answer has more than SOME_BYTES: what is in one object may be anybody's.
         """

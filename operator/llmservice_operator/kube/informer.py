@@ -110,7 +110,9 @@ class Informer:
                     self._version = await self._list()
                 if not await self._watch(self._version):
                     await self._pause(LONGEST_PAUSE)
-            except Gone:
+            except Gone as error:
+                if self._version is None:
+                    self._report(error)  # of a list: that of a watch is followed by one
                 self._version = None
                 await self._pause(LONGEST_PAUSE)
             except KubeError as error:
@@ -121,6 +123,7 @@ class Informer:
                 await self._pause(LONGEST_PAUSE_WITHOUT_RIGHT if is_missing else LONGEST_PAUSE)
             except Exception:  # an answer that cannot be read must not end the watches of all other kinds
                 logger.exception("the watch of %s failed and lists again", self._resource.full_name)
+                self._report(KubeError("an answer of the API server cannot be read; see the log"))
                 self._version = None
                 await self._pause(LONGEST_PAUSE)
 

@@ -57,6 +57,7 @@ CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap")
 JOB = Resource("batch", "v1", "jobs", "Job")
 ENDPOINT_SLICE = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 EVENT = Resource("", "v1", "events", "Event")
+RESOURCE_QUOTA = Resource("", "v1", "resourcequotas", "ResourceQuota")
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 ALL = (
@@ -70,6 +71,7 @@ ALL = (
     JOB,
     ENDPOINT_SLICE,
     EVENT,
+    RESOURCE_QUOTA,
     LEASE,
     *(Resource(child.group, child.version, child.plural, child.kind) for child in CHILD_KINDS),
 )

@@ -66,7 +66,7 @@ def endpoint_slice(owner: JSON, name: str = "own-activator-ipv4", port: int = 12
 @pytest.mark.parametrize("name", ["own-activator-ipv4", "own-activator-ipv6"])
 def test_the_slice_of_its_service_is_made_changed_and_deleted(operator: Token, owner: JSON, name: str) -> None:
     made = endpoint_slice(owner, name)
-    for body in (made, merge(made, {"endpoints": []})):
+    for body in (made, merge(made, {"endpoints": []}), made | {"endpoints": None, "ports": None}):
         answer = operator.apply("endpointslices", body)
         assert answer.code < 300, answer
     assert operator.delete("endpointslices", name).code < 300

@@ -270,7 +270,7 @@ def test_the_scaler_reads_services_and_pods_and_writes_a_scale_and_events_only(
     assert [rights(role) for role in roles] == [SCALERS] * len(places)
     peers = only(objects, "Role", f"{SCALER}") if kind == "ClusterRole" else of_kind(objects, "Role", SCALER)[-1]
     assert (peers["metadata"]["namespace"], peers["metadata"]["name"]) == ("llm", SCALER)
-    assert rights(peers) == {("discovery.k8s.io", "endpointslices"): {"get", "list", "watch"}}
+    assert rights(peers) == {("discovery.k8s.io", "endpointslices"): {"list", "watch"}}
     subject = [{"kind": "ServiceAccount", "name": SCALER, "namespace": "llm"}]
     everyone = of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding")
     bound = [binding["roleRef"]["name"] for binding in everyone if binding["subjects"] == subject]
@@ -386,7 +386,7 @@ def test_clients_of_services_without_a_replica_can_be_restricted() -> None:
     clients = [{"namespaceSelector": {"matchLabels": {"team": "ml"}}}]
     values = scaled() | {"networkPolicy": {"enabled": True, "holdingFrom": clients}}
     spec = only(render(values), "NetworkPolicy", SCALER)["spec"]
-    assert peers(spec["ingress"], "from")[HOLDING] == clients
+    assert peers(spec["ingress"], "from")[HOLDING] == [*clients, ACTIVATORS], "they ask each other through the Service"
 
 
 def test_the_operator_reaches_the_activators_only_with_autoscaling() -> None:

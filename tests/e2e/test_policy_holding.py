@@ -45,7 +45,7 @@ def operator(cluster: Cluster, owner: JSON) -> Iterator[Token]:
 @pytest.fixture(scope="module")
 def activator(cluster: Cluster, owner: JSON) -> Iterator[Token]:
     def is_in_force(token: Token) -> bool:
-        return "from 0 to 1 only" in scale(token, 0, 0).message
+        return "from 0 to 1 only" in scale(token, 0).message
 
     with token_in_force(cluster, NAMESPACE, ACTIVATOR, is_in_force) as token:
         yield token
@@ -66,7 +66,7 @@ def endpoint_slice(owner: JSON, name: str = "own-activator-ipv4", port: int = 12
 @pytest.mark.parametrize("name", ["own-activator-ipv4", "own-activator-ipv6"])
 def test_the_slice_of_its_service_is_made_changed_and_deleted(operator: Token, owner: JSON, name: str) -> None:
     made = endpoint_slice(owner, name)
-    for body in (made, merge(made, {"endpoints": []})):
+    for body in (made, merge(made, {"endpoints": []}), made | {"endpoints": None, "ports": None}):
         answer = operator.apply("endpointslices", body)
         assert answer.code < 300, answer
     assert operator.delete("endpointslices", name).code < 300
@@ -131,11 +131,16 @@ def lease(number: object) -> JSON:
     return {"metadata": {"name": f"llmservice-port-{number}"}, "spec": {"holderIdentity": "ns/own/uid"}}
 
 
-def test_the_lease_of_a_port_is_made_and_taken_over(operator: Token) -> None:
+def take_over(cluster: Cluster, token: Token, name: str) -> Answer:
+    """Of a Lease as it is."""
+    live = cluster.must_get("leases", NAMESPACE, name)
+    return token.update("leases", merge(live, {"spec": {"holderIdentity": "ns/other/uid"}}))
+
+
+def test_the_lease_of_a_port_is_made_and_taken_over(cluster: Cluster, operator: Token) -> None:
     for number in (10240, 32767):
         assert operator.create("leases", lease(number)).code < 300
-    taken = operator.merge("leases", "llmservice-port-10240", {"spec": {"holderIdentity": "ns/other/uid"}})
-    assert taken.code < 300
+    assert take_over(cluster, operator, "llmservice-port-10240").code < 300
 
 
 @pytest.mark.parametrize("number", ["1", "10240x", "123456", "abcde"])
@@ -147,20 +152,21 @@ def test_no_other_lease_is_made(operator: Token, number: str) -> None:
 def test_the_lease_of_somebody_else_is_not_taken_over(cluster: Cluster, operator: Token) -> None:
     theirs = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "theirs"}, "spec": {}}
     cluster.apply(theirs, NAMESPACE)
-    answer = operator.merge("leases", "theirs", {"spec": {"holderIdentity": "ns/own/uid"}})
+    answer = take_over(cluster, operator, "theirs")
     assert (answer.code, "Leases of its own names only" in answer.message) == (403, True), answer
 
 
-def scale(token: Token, before: int, after: int) -> Answer:
-    """A Scale of 0 has no field replicas: what is tested of it is its absence."""
-    known = {"op": "test", "path": "/spec/replicas", "value": before or None}
-    return token.json_patch(
-        "llmservices", "own/scale", [known, {"op": "add", "path": "/spec/replicas", "value": after}]
-    )
+def scale(token: Token, after: int, version: str | None = None) -> Answer:
+    """Of what was read at that version, else of whatever there is."""
+    read = {} if version is None else {"metadata": {"resourceVersion": version}}
+    return token.merge("llmservices", "own/scale", {**read, "spec": {"replicas": after}})
 
 
-def at(cluster: Cluster, replicas: int) -> None:
-    cluster.patch("llmservices", NAMESPACE, "own", {"spec": {"scaling": {"replicas": replicas}}})
+def at(cluster: Cluster, replicas: int) -> str:
+    """The version of the LLMService with so many."""
+    made = cluster.patch("llmservices", NAMESPACE, "own", {"spec": {"scaling": {"replicas": replicas}}})
+    version: str = made["metadata"]["resourceVersion"]
+    return version
 
 
 def replicas_of(cluster: Cluster) -> int:
@@ -170,34 +176,43 @@ def replicas_of(cluster: Cluster) -> int:
 
 def test_the_activator_scales_from_zero_to_one(cluster: Cluster, activator: Token) -> None:
     at(cluster, 0)
-    answer = scale(activator, 0, 1)
+    answer = scale(activator, 1, read(activator))
     assert (answer.code, replicas_of(cluster)) == (200, 1), answer
+
+
+def read(token: Token) -> str:
+    """The version of the Scale, as the activator reads it."""
+    found = token.api.get(f"/apis/llmservice.dev/v1alpha1/namespaces/{NAMESPACE}/llmservices/own/scale").json()
+    version: str = found["metadata"]["resourceVersion"]
+    return version
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (0, 0), (0, 1000), (1, 0), (1, 2), (1, 1), (3, 1), (3, 0)])
 def test_the_activator_scales_to_no_other_number(cluster: Cluster, activator: Token, before: int, after: int) -> None:
     at(cluster, before)
-    answer = scale(activator, before, after)
+    answer = scale(activator, after)
     assert (answer.code, "from 0 to 1 only" in answer.message) == (403, True), answer
     assert replicas_of(cluster) == before
 
 
 def test_of_a_number_that_another_wrote_meanwhile_nothing_is_changed(cluster: Cluster, activator: Token) -> None:
     """Two activators, or KEDA and one: the second writes nothing."""
+    before = at(cluster, 0)
     at(cluster, 2)
-    answer = scale(activator, 0, 1)
-    assert (answer.code, replicas_of(cluster)) == (422, 2), answer
+    answer = scale(activator, 1, before)
+    assert (answer.code, replicas_of(cluster)) == (409, 2), answer
 
 
 def test_the_activator_writes_nothing_else(cluster: Cluster, activator: Token) -> None:
     at(cluster, 0)
-    for plural, body in {
+    changes: dict[str, JSON] = {
         "llmservices": {"spec": {"scaling": {"replicas": 1}}},
         "llmservices/own/status": {"status": {"ready": "1/1"}},
         "deployments": {"spec": {"replicas": 1}},
         "services": {"spec": {}},
         "pods": {"metadata": {}},
-    }.items():
+    }
+    for plural, body in changes.items():
         collection, _, rest = plural.partition("/")
         answer = activator.merge(collection, rest or "own", body)
         assert (answer.code, "cannot patch resource" in answer.message) == (403, True), answer

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +20,7 @@ from llmservice_cli.probe.row import Mode, Row, in_turn
 from llmservice_cli.probe.sender import CONNECT_SECONDS, NONE_KEPT, POOL, Question, Sender
 
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
+from tests.support.host import processes_of
 from tests.support.keda import ACTIVATOR
 from tests.support.operator import OPERATOR_NAMESPACE
 from tests.support.services import merge, stand_in
@@ -197,18 +200,35 @@ def activators(cluster: Cluster) -> Sequence[JSON]:
 def counted(cluster: Cluster, name: str, service: OnDemand | None = None) -> float:
     """A metric of all activators together, of one service or of all."""
     labels = {} if service is None else {"namespace": service.namespace, "service": service.name}
-    total = 0.0
-    for pod in activators(cluster):
-        url = f"http://{pod['status']['podIP']}:{METRICS_PORT}/metrics"
-        text = httpx.get(url, timeout=10, trust_env=False).raise_for_status().text
-        total += Metrics(text).value(f"llmservice_activator_{name}", **labels)
-    return total
+    return sum(_value(pod, name, **labels) for pod in activators(cluster))
+
+
+def _value(pod: JSON, name: str, **labels: str) -> float:
+    url = f"http://{pod['status']['podIP']}:{METRICS_PORT}/metrics"
+    text = httpx.get(url, timeout=10, trust_env=False).raise_for_status().text
+    return Metrics(text).value(f"llmservice_activator_{name}", **labels)
 
 
 def held(service: OnDemand, count: int) -> None:
     """Wait until the activators hold so many of its requests."""
 
     def look() -> bool:
-        return counted(service.cluster, "held_requests", service) == count
+        return counted(service.cluster, "held_requests", service) >= count
 
     eventually(f"{count} held requests of {service.name}", look, 30)
+
+
+def held_by(service: OnDemand) -> dict[str, float]:
+    """Requests of the service that each activator holds, by its pod's name."""
+    return {
+        pod["metadata"]["name"]: _value(pod, "held_requests", namespace=service.namespace, service=service.name)
+        for pod in activators(service.cluster)
+    }
+
+
+def kill(pod: JSON, module: str) -> None:
+    """The process of a pod on this machine, without time to finish anything."""
+    found = [process for process, line in processes_of(pod).items() if module in line]
+    assert found, f"no {module} in pod {pod['metadata']['name']}"
+    for process in found:
+        os.kill(process, signal.SIGKILL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +50,11 @@ class Token:
     def delete(self, plural: str, name: str) -> Answer:
         return Answer.of(self.api.delete(f"{self._path(plural)}/{name}"))
 
+    def update(self, plural: str, body: Mapping[str, Any]) -> Answer:
+        return Answer.of(self.api.put(f"{self._path(plural)}/{body['metadata']['name']}", json=body))
+
     def merge(self, plural: str, name: str, body: Mapping[str, Any], **params: str) -> Answer:
         return self._patch(plural, name, body, "merge-patch+json", params)
-
-    def json_patch(self, plural: str, name: str, operations: Sequence[Mapping[str, Any]]) -> Answer:
-        return self._patch(plural, name, operations, "json-patch+json", {})
 
     def apply(self, plural: str, body: Mapping[str, Any], **params: str) -> Answer:
         name = body["metadata"]["name"]

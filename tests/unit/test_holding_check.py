@@ -20,7 +20,7 @@ PATHS = (
 )
 NAMES = ["Content-Type", "Content-Length", "Authorization", "Expect", "Upgrade", "Host"]
 VALUES = st.sampled_from(
-    ["application/json", "multipart/form-data", "Bearer right", "bearer", "100-continue", "websocket", "12", "9" * 40, "²"]
+    ["application/json", "multipart/form-data", "Bearer right", "bearer", "100-continue", "websocket", "9" * 40, "²"]
 ) | st.text()  # fmt: skip
 HEADS = st.builds(
     Head,
@@ -45,7 +45,7 @@ def test_a_head(head: Head) -> None:
         answer = check.before_pods(head, SERVICE, keys)
         if keys is not None and head.headers.get("Authorization") not in ("Bearer right", "bearer right"):
             is_open = head.path in KEYLESS_PATHS or head.path == "/llmservice.dev/activator"
-            assert is_open or (answer is not None and answer.status == 401 or authorized(head))
+            assert is_open or authorized(head) or (answer is not None and answer.status == 401)
         later = check.without_pod(head, SERVICE)
         for each in (answer, later):
             assert each is None or is_whole(each)

@@ -97,6 +97,7 @@ async def test_http_1_0(is_ready: bool) -> None:
         (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: 1\r\n" * 200 + b"\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
         (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400),
+        (post() + BODY + b"more than its length\r\n\r\n", 400),
     ],
 )  # fmt: skip
 async def test_refused_without_a_wake(text: bytes, status: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,7 +133,7 @@ async def test_what_follows_a_request_is_ignored() -> None:
     async with world() as w:
         service, pod = target(), await w.pod()
         await w.serve(service)
-        asked = asyncio.create_task(w.raw(service, post() + BODY + b"garbage\r\n\r\n" + post() + BODY))
+        asked = asyncio.create_task(w.raw(service, post() + BODY + post() + BODY))
         await until(lambda: w.held(service) == 1)
         await w.serve(replace(service, pods=(pod.url,)))
         got = await asked

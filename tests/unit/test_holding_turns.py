@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +77,6 @@ def spread(order: list[str]) -> None:
     """Between two turns of one, every other that still comes has had exactly one."""
     for name in set(order):
         places = [index for index, each in enumerate(order) if each == name]
-        for first, second in zip(places, places[1:], strict=False):
+        for first, second in pairwise(places):
             between, later = Counter(order[first + 1 : second]), set(order[second:])
             assert all(between[each] == 1 for each in later - {name})

@@ -79,7 +79,13 @@ class Scaler:
         )
         self._wake = Wake(transport, self.services, lambda result: self._metrics.wakes.labels(result).inc())
         self.holding = HoldingServer(wake=self._holds, count=self._metrics)
-        self.peers = Peers(network.held, own_name=opts.identity, own_address=opts.address, changed=self._recounted)
+        self.peers = Peers(
+            network.held,
+            own_name=opts.identity,
+            own_address=opts.address,
+            is_watched=bool(opts.service),
+            changed=self._recounted,
+        )
         self._keys = KeyReader(transport, self._touched)
         self.directory = Directory(self.services, self.holding, self._keys, lambda: self.peers.activators)
         self.internal = Internal(
@@ -91,7 +97,12 @@ class Scaler:
             asked=self._keys.want,
         )
         self._siblings = Informer(
-            transport, ENDPOINT_SLICE, opts.namespace, f"kubernetes.io/service-name={opts.service}", self.peers
+            transport,
+            ENDPOINT_SLICE,
+            opts.namespace,
+            f"kubernetes.io/service-name={opts.service}",
+            self.peers,
+            report=self.peers.report,
         )
         self._events = Events(
             KubeClient(transport, AlwaysOpen()).create_event,
@@ -102,6 +113,7 @@ class Scaler:
         )
         self._external = ExternalScaler(self.services, self._watches, self._answers, self._metrics.called)
         self._stop = asyncio.Event()
+        self._is_told = False
         self.port = 0
         """Where KEDA is answered; 0 before."""
 
@@ -150,8 +162,10 @@ class Scaler:
         self._stop.set()
 
     def is_ready(self) -> bool:
-        """Whether KEDA can be answered."""
-        return not self._stop.is_set() and self._watches.is_ready()
+        """Whether KEDA can be answered, and all ports were opened once after the start."""
+        is_synced = self._watches.is_ready()
+        self._is_told = self._is_told or (is_synced and self.directory.is_settled())
+        return is_synced and self._is_told and not self._stop.is_set()
 
     def _parts(self) -> list[tuple[str, Coroutine[object, object, None]]]:
         """What goes on until the process ends."""
@@ -226,6 +240,8 @@ class Scaler:
         """What /readyz answers."""
         is_ready = self.is_ready()
         problems = ["stopping"] if self._stop.is_set() else self._watches.problems()
+        if not self._is_told:
+            problems = [*problems, "ports of services are not open yet"]
         return Readiness(is_ready, tuple(f"warning: {line}" for line in problems) if is_ready else tuple(problems))
 
     def exposition(self) -> bytes:

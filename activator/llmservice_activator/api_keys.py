@@ -82,6 +82,10 @@ class KeyReader:
             self._queued.add(key)
             self._wanted.put_nowait(key)
 
+    def is_reading(self) -> bool:
+        """Whether some that are wanted are not read yet."""
+        return bool(self._queued)
+
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self._entries.pop(key, None)

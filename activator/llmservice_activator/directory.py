@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -52,6 +53,7 @@ class Directory:
         self._ports: dict[int, set[Key]] = {}
         self._port_of: dict[Key, int] = {}
         self._touched: dict[Key, None] = {}
+        self._telling: Key | None = None
         self._wake = asyncio.Event()
 
     def touched(self, key: Key) -> None:
@@ -70,16 +72,29 @@ class Directory:
 
     async def run(self) -> None:
         """Tell; never returns."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + LOOK_AGAIN
         while True:
-            try:
-                async with asyncio.timeout(LOOK_AGAIN):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
                     await self._wake.wait()
-            except TimeoutError:
+            if loop.time() >= due:
                 self._look_again()
+                due = loop.time() + LOOK_AGAIN
             self._wake.clear()
-            touched, self._touched = self._touched, {}
-            for key in touched:
-                await self._tell(key)
+            while self._touched:
+                key = self._telling = next(iter(self._touched))
+                del self._touched[key]
+                try:
+                    await self._tell(key)
+                except Exception:  # what is wrong with one service ends no other's requests
+                    logger.exception("requests cannot be held", extra={"llmservice": key})
+                    self._problems[key] = "internal error; see the activator's log"
+            self._telling = None
+
+    def is_settled(self) -> bool:
+        """Whether everything that is known was told."""
+        return not self._touched and self._telling is None and not self._keys.is_reading()
 
     def _look_again(self) -> None:
         for key in self._services:
@@ -97,26 +112,22 @@ class Directory:
         self._move(key, zero.port if zero is not None else 0)
         if zero is None:
             self._keys.forget(key)
-        before = self._targets.get(key)
-        target = None
+        before, target, problem = self._targets.get(key), None, ""
         try:
-            if service is not None and zero is not None:
-                target = self._target(service, zero)
-            self._problems.pop(key, None)
+            target = self._target(service, zero) if service is not None and zero is not None else None
         except Unheld as why:
-            self._say(key, str(why))
-        if target == before:
-            return
+            problem = str(why)
         if before is not None and (target is None or target.uid != before.uid):
             del self._targets[key]
             await self._holding.remove(key)
-        if target is not None:
+        if target is not None and target != before:
             try:
                 await self._holding.update(target)
             except OSError as error:
-                self._say(key, f"port {target.port} cannot be opened: {error}; free it in the activators' pods")
+                problem = f"port {target.port} cannot be opened: {error}; free it in the activators' pods"
             else:
                 self._targets[key] = target
+        self._say(key, problem)
 
     def _target(self, service: Service, zero: Zero) -> Target:
         """Unheld where its requests must not come in."""
@@ -148,7 +159,9 @@ class Directory:
         )
 
     def _say(self, key: Key, problem: str) -> None:
-        if self._problems.get(key) != problem:
+        if not problem:
+            self._problems.pop(key, None)
+        elif self._problems.get(key) != problem:
             logger.warning("requests cannot be held: %s", problem, extra={"llmservice": key})
             self._problems[key] = problem
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 from llmservice_operator.api.service import Key
+from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.pod_port import PodPort, Unreadable
 from llmservice_operator.kube.resources import Resource
 
@@ -97,12 +98,16 @@ class Peers:
         *,
         own_name: str,
         own_address: str,
+        is_watched: bool = True,
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read, self._own, self._changed, self._clock = read, {own_name, own_address} - {""}, changed, clock
+        self._is_known = not is_watched
+        """Whether there was a list of them."""
         self._slices: dict[str, dict[str, Peer]] = {}
         self._peers: dict[str, Peer] = {}
+        self._problem = ""
         self._latest: tuple[float, Mapping[Key, int], int] = (float("-inf"), MappingProxyType({}), 0)
         self._pending: asyncio.Task[None] | None = None
 
@@ -119,7 +124,7 @@ class Peers:
                 self._pending.add_done_callback(self._done)
             await asyncio.shield(self._pending)
         if not self._peers:
-            return Held(0, 0)
+            return Held(0, int(not self._is_known))
         return Held(self._latest[1].get(key, 0), self._latest[2])
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -147,6 +152,13 @@ class Peers:
 
     # Called by the informer
 
+    def report(self, error: KubeError | None) -> None:
+        """A try to watch them ended with this; None: they are watched."""
+        problem = "" if error is None else " ".join(str(error).split())
+        if problem and problem != self._problem:
+            logger.warning("the other activators cannot be watched: %s", problem)
+        self._problem = problem
+
     def updated(self, resource: Resource, obj: Json) -> None:
         """A slice as it is now."""
         self._slices[obj["metadata"]["name"]] = endpoints_of(obj)
@@ -161,6 +173,7 @@ class Peers:
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
         """Whatever is not in the list is gone."""
+        self._is_known = True
         known = {name for _, name in uids}
         self._slices = {name: found for name, found in self._slices.items() if name in known}
         self._recount()

@@ -11,6 +11,7 @@ from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import World, certificates, pod, running
+from tests.unit.test_scaler_targets import secret
 from tests.unit.zero_world import CHAT, Answer, ask, at_zero, follow_scale, port_of_a_service, server
 
 __all__ = ["certificates"]
@@ -130,6 +131,7 @@ async def test_after_sigterm_what_is_held_is_answered_and_then_the_process_ends(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.2)
+    monkeypatch.setattr("llmservice_activator.__main__.CUT", 0.01)
     port = port_of_a_service()
     api = ApiServer(at_zero(port=port))
     async with server() as upstream, running(api, certificates, grace=60.0) as world:
@@ -144,8 +146,19 @@ async def test_after_sigterm_what_is_held_is_answered_and_then_the_process_ends(
         late = asyncio.create_task(ask(port))
         await world.until(lambda: world.scaler.holding.held(CHAT).requests == 2)
         upstream.released.set()
+        await world.until(lambda: time.monotonic() - began > 0.5)
         await world.send("ADDED", pod("a", address=upstream.address))
         assert [(await each).status for each in (asked, late)] == [200, 200]
+        assert await asyncio.wait_for(asyncio.shield(world.running), 5) == 0
+
+
+async def test_after_sigterm_new_requests_come_for_a_while_though_none_is_held(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.2)
+    async with running(ApiServer(), certificates, grace=60.0) as world:
+        began = time.monotonic()
+        world.scaler.stop()
         assert await asyncio.wait_for(asyncio.shield(world.running), 5) == 0
         assert time.monotonic() - began >= 0.2, "nodes learn later that the endpoint is gone"
 
@@ -161,6 +174,15 @@ async def test_the_grace_period_ends_what_is_still_held(certificates: Path, monk
         world.scaler.stop()
         assert (await asked).status == 503
         assert await asyncio.wait_for(asyncio.shield(world.running), 10) == 0
+
+
+async def test_it_is_ready_when_the_ports_are_open(certificates: Path) -> None:
+    """Before, a slice that has its address would lead nowhere."""
+    ports = [port_of_a_service() for _ in range(5)]
+    spec = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}
+    services = [at_zero(f"s{i}", port=port, spec=spec) for i, port in enumerate(dict.fromkeys(ports))]
+    async with running(ApiServer(*services, secret()), certificates) as world:
+        assert all(world.scaler.holding.is_listening(f"uid-s{i}", port) for i, port in enumerate(dict.fromkeys(ports)))
 
 
 async def test_a_watch_that_was_away_does_not_forget_a_port(certificates: Path) -> None:

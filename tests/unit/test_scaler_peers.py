@@ -22,6 +22,7 @@ from llmservice_activator.peers import (
     parsed,
 )
 from llmservice_operator.api.service import Key
+from llmservice_operator.kube.errors import Forbidden
 from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.kube.resources import ENDPOINT_SLICE
 from llmservice_runtime.supervisor import state_server
@@ -108,10 +109,21 @@ async def test_one_that_does_not_answer_is_unheard_unless_it_ends() -> None:
 
 async def test_alone_nobody_is_asked() -> None:
     world = World()
-    assert await world.peers.held(CHAT) == Held(0, 0)
+    assert await world.peers.held(CHAT) == Held(0, 1), "who else there is was not listed yet"
     world.see(slice_of("a", ONE))
+    world.peers.listed(ENDPOINT_SLICE, "system", {("system", "a"): "u"}, "1")
     assert await world.peers.held(CHAT) == Held(0, 0)
     assert (world.asked, world.peers.activators) == ([], 1)
+
+
+def test_a_watch_that_is_refused_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    peers = World().peers
+    for _ in range(3):
+        peers.report(Forbidden("no", code=403, right="watch endpointslices.discovery.k8s.io"))
+    assert caplog.text.count("cannot be watched: no; grant it: watch endpointslices") == 1
+    peers.report(None)
+    peers.report(Forbidden("no", code=403))
+    assert caplog.text.count("cannot be watched") == 2
 
 
 async def test_slices_of_both_families_and_several_slices_are_merged() -> None:

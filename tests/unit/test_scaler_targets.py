@@ -192,6 +192,41 @@ async def test_a_port_that_cannot_be_opened_is_said_and_tried_again(monkeypatch:
         assert world.problem() == ""
 
 
+async def test_what_cannot_be_told_of_one_service_is_told_of_the_next(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    world = World()
+    update, fails = world.update, [True]
+
+    async def broken(target: Target) -> None:
+        if target.key == CHAT and fails:
+            raise ZeroDivisionError
+        await update(target)
+
+    world.update = broken  # type: ignore[method-assign]
+    async with world.running(at_zero(port=PORT), at_zero("other", port=PORT + 1)):
+        assert set(world.told) == {Key("ns", "other")}
+        assert world.problem() == "internal error; see the activator's log"
+        fails.clear()
+        async with asyncio.timeout(5):
+            while world.problem():  # noqa: ASYNC110 - it is told after a time
+                await asyncio.sleep(0.001)
+        assert CHAT in world.told
+
+
+async def test_keys_are_looked_at_while_others_change_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.02)
+    world = World(secret())
+    async with world.running(at_zero(port=PORT, spec=KEY_REF)):
+        world.api.put(secret(b"three"))
+        world.time += 60
+        async with asyncio.timeout(5):
+            while world.told[CHAT].keys != frozenset({"three"}):
+                world.see(pod("a", ready=False))
+                await asyncio.sleep(0.001)
+
+
 async def test_keys_are_those_of_the_secret_and_without_them_there_is_no_target() -> None:
     world = World(secret(b" one \n\ntwo\n"))
     async with world.running(at_zero(port=PORT, spec=KEY_REF)):

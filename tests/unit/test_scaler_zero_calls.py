@@ -58,7 +58,7 @@ async def test_a_service_at_zero_is_idle_until_a_request_is_held(certificates: P
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(told), 0.1)
         asked = asyncio.create_task(ask(port))
-        assert ACTIVE.FromString(await told).result, "without being asked"
+        assert ACTIVE.FromString(await asyncio.wait_for(told, 5)).result, "without being asked"
         await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
         clock.move(KEPT)
         assert await is_active(keda)

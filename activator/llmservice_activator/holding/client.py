@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Mapping
 
 from aiohttp import hdrs, web
@@ -18,6 +20,8 @@ from llmservice_activator.holding.limits import Limits
 INVALID_BODY = (web.RequestPayloadError, HttpProcessingError)
 """What a read raises where the body breaks the rules of chunked encoding."""
 EVENT_STREAM = "text/event-stream"
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER on, 0 seconds."""
 COMMENT = b": waiting for a replica\n\n"
 
 
@@ -107,8 +111,12 @@ class Client:
         transport, response = self.request.transport, self.response
         assert response is not None
         if transport is not None:
-            has_end = response.content_length is not None or self.request.version >= HttpVersion11
-            (transport.close if has_end else transport.abort)()
+            if response.content_length is None and self.request.version < HttpVersion11:
+                # The end of the connection would be that of the answer: reset it.
+                transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                transport.abort()
+            else:
+                transport.close()
         return response
 
     def abort(self) -> None:

@@ -25,8 +25,6 @@ LONGEST_FIELD = 16 << 10
 MOST_FIELDS = 128
 READ_BUFFER = 16 << 10
 """Bytes of a body that are read ahead, once or twice; what is held is counted by its Ledger."""
-LINGER_SECONDS = 5.0
-"""How long the rest of a body is read and dropped after an early answer, which a reset connection would lose."""
 BACKLOG = 1024
 NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
@@ -53,7 +51,7 @@ class Connections(web.Server):
             read_bufsize=READ_BUFFER,
             auto_decompress=False,
             keepalive_timeout=limits.idle_seconds,
-            lingering_time=LINGER_SECONDS,
+            lingering_time=limits.linger_seconds,
         )
         self._answer, self._limits = handle, limits
         self._services: dict[web.RequestHandler, Service] = {}

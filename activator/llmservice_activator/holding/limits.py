@@ -21,6 +21,8 @@ class Limits:
     slots_of_one_namespace: int = 256
     body_seconds: float = 60
     """Without a byte of the body."""
+    linger_seconds: float = 5
+    """How long the rest of a body is read and dropped after an early answer, which a reset connection would lose."""
     write_seconds: float = 300
     """Without a byte that the client takes."""
     comment_seconds: float = 5

@@ -1,0 +1,221 @@
+"""What is held is bounded: by service, namespace and process, in requests, bytes, time and connections."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from llmservice_operator.api.service import Key
+
+from .holding_world import CHAT, KEY, World, chat, head, target, until, world
+
+LENGTH = 1000
+BEGUN = (
+    f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {LENGTH}\r\n\r\n".encode()
+)
+
+
+async def test_the_101st_request_gets_429_and_those_before_are_answered() -> None:
+    async with world() as w:
+        service, pod = target(), await w.pod()
+        await w.serve(service)
+        asked = [w.asking(service, str(n)) for n in range(100)]
+        await until(lambda: w.held(service) == 100)
+        answer = await w.ask(service)
+        assert answer.status == 429
+        assert answer.headers["Retry-After"]
+        assert answer.error["type"] == "rate_limit_exceeded"
+        assert "100 requests" in answer.error["message"]
+        assert w.counted.of["answered full"] == 1
+        await w.serve(replace(service, pods=(pod.url,)))
+        assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
+        assert len(pod.seen) == 100
+
+
+async def test_a_namespace_holds_ten_times_what_a_service_may() -> None:
+    async with world() as w:
+        services = [target(Key("team", f"s{n}"), max_requests=1) for n in range(11)]
+        other = target(Key("others", "s"), max_requests=1)
+        await w.serve(*services, other)
+        for service in services[:10]:
+            await w.holding(service, ["x"])
+        answer = await w.ask(services[10])
+        assert answer.status == 429
+        assert "10 requests" in answer.error["message"]
+        await w.holding(other, ["y"])
+
+
+async def test_bytes_of_a_service_and_of_the_process() -> None:
+    async with world(held_bytes=5000) as w:
+        services = [target(Key(f"team{n}", "s"), max_bytes=2500) for n in range(3)]
+        await w.serve(*services)
+        large = {"json": chat("x" * 1900)}
+        w.asking(services[0], **large)
+        await until(lambda: w.held(services[0]) == 1)
+        answer = await w.ask(services[0], **large)
+        assert answer.status == 429
+        assert "2500 bytes" in answer.error["message"]
+        w.asking(services[1], **large)
+        await until(lambda: w.held(services[1]) == 1)
+        answer = await w.ask(services[2], **large)
+        assert answer.status == 429
+        assert "as much as it can" in answer.error["message"]
+        await w.server.remove(services[0].key)
+        w.asking(services[2], **large)
+        await until(lambda: w.held(services[2]) == 1)
+
+
+async def test_bytes_of_a_namespace() -> None:
+    async with world() as w:
+        services = [target(Key("team", f"s{n}"), max_bytes=1000) for n in range(11)]
+        await w.serve(*services)
+        for service in services[:10]:
+            w.asking(service, json=chat("x" * 850))
+        await until(lambda: len(w.server.all_held()) == 10)
+        answer = await w.ask(services[10], json=chat("x" * 850))
+        assert answer.status == 429
+        assert "namespace" in answer.error["message"]
+
+
+async def test_bodies_that_never_end_are_counted_as_they_arrive() -> None:
+    """Neither their requests nor their bytes escape the bounds, and they wake nobody."""
+    async with world() as w:
+        service = target(max_requests=3, max_bytes=LENGTH + 400)
+        await w.serve(service)
+        half = [await asyncio.open_connection("127.0.0.1", service.port) for _ in range(2)]
+        for _, writer in half:
+            writer.write(BEGUN + b" " * 600)
+        ledger = w.server._ledger
+        await until(lambda: ledger._bytes[KEY] == 1200)
+        answer = await w.ask(service, json=chat("x" * 300))
+        assert (answer.status, answer.error["type"]) == (429, "rate_limit_exceeded")
+        third = await asyncio.open_connection("127.0.0.1", service.port)
+        third[1].write(BEGUN)
+        await until(lambda: ledger._requests[KEY] == 3)
+        answer = await w.ask(service, json=chat())
+        assert "3 requests" in answer.error["message"]
+        assert w.woken == []
+        assert w.server.held(KEY).requests == 0
+        for _, writer in (*half, third):
+            writer.close()
+        await until(lambda: not ledger._bytes and not ledger._requests)
+
+
+async def test_a_body_without_progress_gets_408() -> None:
+    async with world(body_seconds=0.05) as w:
+        service = target()
+        await w.serve(service)
+        status, headers, body = head(await w.raw(service, BEGUN + b"{"))
+        assert status == 408
+        assert headers["connection"] == "close"
+        assert b"request_timeout" in body
+        assert w.woken == []
+
+
+async def test_a_body_that_trickles_gets_408_after_the_services_timeout() -> None:
+    async with world() as w:
+        service = target(timeout_seconds=1)
+        await w.serve(service)
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(BEGUN)
+        answer = asyncio.create_task(reader.read())
+
+        async def trickle() -> None:
+            while not answer.done():
+                writer.write(b" ")
+                await asyncio.wait({answer}, timeout=0.05)
+
+        async with asyncio.timeout(20):
+            await trickle()
+        assert head(await answer)[0] == 408
+        writer.close()
+
+
+async def test_held_too_long_gets_503() -> None:
+    async with world() as w:
+        service = target(timeout_seconds=0)
+        await w.serve(service)
+        answer = await w.ask(service)
+        assert answer.status == 503
+        assert answer.headers["Retry-After"]
+        assert "within 0 seconds" in answer.error["message"]
+        assert w.counted.of["answered timed_out"] == 1
+        assert w.held(service) == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_same_namespace"), [("connections", False), ("connections_of_one_namespace", True)]
+)
+async def test_connections_are_bounded(limit: str, is_same_namespace: bool) -> None:
+    async with world(**{limit: 2}) as w:
+        service, other = target(), target(Key("others", "s"))
+        await w.serve(service, other)
+        opened = [await asyncio.open_connection("127.0.0.1", service.port) for _ in range(2)]
+        await until(lambda: len(connections(w)) == 2)
+        refused = service if is_same_namespace else other
+        status, headers, body = head(await w.raw(refused, b""))
+        assert status == 503
+        assert headers["retry-after"]
+        assert int(headers["content-length"]) == len(body)
+        if is_same_namespace:
+            assert (await w.ask(other, "/health", "GET")).status == 200
+        for _, writer in opened:
+            writer.close()
+        await until(lambda: not connections(w))
+        assert (await w.ask(refused, "/health", "GET")).status == 200
+
+
+def connections(w: World) -> dict[object, object]:
+    assert w.server._connections is not None
+    return dict(w.server._connections._services)
+
+
+async def test_an_idle_connection_is_closed() -> None:
+    async with world(idle_seconds=0.05) as w:
+        service = target()
+        await w.serve(service)
+        assert await w.raw(service, b"POST /v1/chat") == b""
+        await until(lambda: not connections(w))
+
+
+async def test_who_floods_waits_longer_himself() -> None:
+    """With one slot, a request of another namespace is the next but one, whatever the flood before it."""
+    async with world(slots=1, slots_of_one_namespace=1) as w:
+        pod, others = await w.pod(), await w.pod()
+        pod.close_gate()
+        others.close_gate()
+        flood = [target(Key("flood", f"s{n}"), at_once=5) for n in range(3)]
+        calm = target(Key("calm", "s"), at_once=5)
+        await w.serve(*flood, calm)
+        for each in flood:
+            await w.holding(each, [str(n) for n in range(10)])
+        for each in flood:
+            await w.serve(replace(each, pods=(pod.url,)))
+        await until(lambda: pod.at_once == 1)
+        (asked,) = await w.holding(calm, ["mine"])
+        await w.serve(replace(calm, pods=(others.url,)))
+        await w.ready(calm)
+        assert not others.seen  # the slot is taken
+        pod.gate.release()
+        pod.gate.release()
+        await until(lambda: others.at_once == 1)
+        assert len(pod.seen) == 2
+        others.gate.release()
+        assert (await asked).status == 200
+
+
+async def test_one_namespace_does_not_take_all_slots() -> None:
+    async with world(slots=4, slots_of_one_namespace=2) as w:
+        pod, others = await w.pod(), await w.pod()
+        pod.close_gate()
+        flood, calm = target(Key("flood", "s")), target(Key("calm", "s"), pods=(others.url,))
+        await w.serve(flood, calm)
+        await w.holding(flood, [str(n) for n in range(5)])
+        await w.serve(replace(flood, pods=(pod.url,)))
+        await until(lambda: pod.at_once == 2)
+        assert (await w.ask(calm)).status == 200
+        assert pod.most_at_once == 2
+        for _ in range(5):
+            pod.gate.release()
+        await until(lambda: len(pod.seen) == 5)

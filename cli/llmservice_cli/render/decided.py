@@ -78,6 +78,9 @@ async def _read(needed: Requirements, source: Source) -> dict[str, Any]:
         values["room"] = await source.room(needed.room.resource)
     if needed.pod_events:  # they explain a failure, and change no object
         values["pod_events"] = PodEvents()
+    if needed.in_flight:  # they choose which pods a scale-down ends, and change no object
+        values["in_flight"] = {}
+    assert values, f"what is required is read, or asked for without end: {needed}"
     return {name: Part(value, source.name) for name, value in values.items()}
 
 

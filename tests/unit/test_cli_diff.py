@@ -249,6 +249,13 @@ async def test_a_default_of_the_api_server_is_no_difference(diff: Diff, api: Clu
     assert changed == ["-  replicas: 2", "+  replicas: 3"]
 
 
+async def test_a_scale_down_of_pods_that_answer_asks_none_of_them(diff: Diff, api: Cluster) -> None:
+    for number, pod in enumerate(api.world.pods.values()):
+        pod["status"]["podIP"] = f"127.0.0.{number + 2}"
+    code, service = await diff.service(manifest(scaling={"replicas": 1}))
+    assert (code, actions(service)["Deployment"]) == (DIFFERS, "change")
+
+
 async def test_replicas_that_the_manifest_does_not_name_stay(diff: Diff) -> None:
     given = manifest()
     del given["spec"]["scaling"]

@@ -517,7 +517,7 @@ def is_proven(world: World) -> bool:
     return bool(asked) and all(reports) and all(counts) and bool(slices) and is_spread and not is_taken(world)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(some.lists(STEPS, max_size=14))
 def test_no_order_of_events_loses_the_last_replica_or_keeps_the_activators_in_the_path(steps: list[Any]) -> None:
     world = a_world()

@@ -101,7 +101,12 @@ def _of(spec: object) -> dict[tuple[Part, ...], tuple[tuple[Any, ...], Any]]:
     known = _made.get(id(spec))
     if known is None or known[0]() is not spec:
         number = id(spec)
-        known = _made[number] = weakref.ref(spec, lambda _: _made.pop(number, None)), {}
+        made = _made  # a result may be a spec itself, and end after this module's names did
+
+        def ended(_: object) -> None:
+            made.pop(number, None)
+
+        known = _made[number] = weakref.ref(spec, ended), {}
     return known[1]
 
 

@@ -168,12 +168,12 @@ class KubeClient:
             return None
         return answer if answer.get("kind") == resource.kind else None
 
-    async def create(self, resource: Resource, manifest: Manifest, *, gate: str) -> dict[str, Any]:
+    async def create_for(self, gate: str, resource: Resource, manifest: Manifest) -> dict[str, Any]:
         """Create an object for a service of the namespace `gate`, by its lease. AlreadyExists: there is one."""
         path = resource.path(manifest["metadata"]["namespace"])
         return await self._write("create", resource, gate, path, body=manifest)
 
-    async def update(self, resource: Resource, manifest: Manifest, *, gate: str) -> dict[str, Any]:
+    async def update_for(self, gate: str, resource: Resource, manifest: Manifest) -> dict[str, Any]:
         """Replace an object for such a service; Conflict where its resourceVersion is not the one in the manifest."""
         path = resource.path(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
         return await self._write("update", resource, gate, path, body=manifest)

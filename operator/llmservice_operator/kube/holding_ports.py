@@ -41,7 +41,7 @@ class HoldingPorts:
         """Whether the port is this service's now."""
         name = f"llmservice-port-{port}"
         try:
-            await self._kube.create(LEASE, self._manifest(name, holder), gate=gate)
+            await self._kube.create_for(gate, LEASE, self._manifest(name, holder))
         except AlreadyExists:
             live = await self._kube.get(LEASE, self._namespace, name)
         else:
@@ -54,7 +54,7 @@ class HoldingPorts:
         try:
             metadata = self._manifest(name, holder)["metadata"]
             metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
-            await self._kube.update(LEASE, self._manifest(name, holder) | {"metadata": metadata}, gate=gate)
+            await self._kube.update_for(gate, LEASE, self._manifest(name, holder) | {"metadata": metadata})
         except Conflict:
             return False  # somebody else was faster
         return True

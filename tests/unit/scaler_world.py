@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class Keda:
         raw = await self.call("GetMetrics", request("GetMetrics", name, namespace))
         (value,) = externalscaler.MESSAGES["GetMetricsResponse"].FromString(raw).metricValues
         assert value.metricName == "replicas"
-        assert value.metricValue == value.metricValueFloat
+        assert value.metricValue == ceil(value.metricValueFloat), "the integer is what an HPA makes of it"
         return float(value.metricValueFloat)
 
     def stream(self, name: str = "chat", namespace: str = "ns") -> Any:

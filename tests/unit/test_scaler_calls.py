@@ -33,6 +33,17 @@ async def test_replicas_follow_the_requests_of_all_pods(certificates: Path) -> N
         assert 'llmservice_scaler_calls_total{code="OK",method="GetMetrics"} 1.0' in text
 
 
+async def test_a_number_between_two_is_rounded_up_for_readers_of_the_integer(certificates: Path) -> None:
+    """9 of 10 replicas: 9 itself would be within the HPA's tolerance."""
+    pods = [pod(f"p{n}", address=f"10.0.0.{n}") for n in range(1, 11)]
+    async with (
+        running(ApiServer(service(replicas=10, autoscaling={"maxReplicas": 20}), *pods), certificates) as world,
+        world.keda() as keda,
+    ):
+        world.in_flight |= {f"10.0.0.{n}": 16 if n < 10 else 0 for n in range(1, 11)}
+        assert await keda.replicas() == 8.999
+
+
 async def test_the_target_is_one_for_each_replica_and_needs_no_service(certificates: Path) -> None:
     async with running(ApiServer(), certificates) as world, world.keda() as keda:
         raw = await keda.call("GetMetricSpec", request("GetMetricSpec"))

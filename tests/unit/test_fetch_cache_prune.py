@@ -19,6 +19,7 @@ from llmservice_fetch.folders import Folder
 from llmservice_fetch.store import Store
 from llmservice_fetch.uses import Use
 from llmservice_runtime.contract import Phase, State
+from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.fetching import fetch_phase
 from llmservice_runtime.supervisor import metrics
 
@@ -117,7 +118,7 @@ def test_the_room_is_told(claim: Claim) -> None:
     state = fetch_phase.with_progress(State(Phase.FETCHING), pruned.room)
     assert State.from_json(state.to_json()) == state
     assert f'llmservice_server_cache_bytes{{state="used"}} {pruned.used}' in metrics.exposition(
-        metrics.Snapshot(state, [0] * 8)
+        metrics.Snapshot(state, [0] * shared_counters.SLOTS)
     )
 
 

@@ -307,6 +307,21 @@ def test_without_an_activator_a_replica_comes_first_and_then_the_slice_goes() ->
     assert world.condition("Autoscaled") == ("True", "Autoscaling")
 
 
+def test_a_replica_that_nobody_asked_for_is_an_event_once() -> None:
+    world = at_zero()
+    world.activators = ()
+    reported = [event.reason for _ in range(3) for event in world.step().events]
+    follow(world)
+    reported += [event.reason for _ in range(3) for event in world.step().events]
+    assert reported.count("HoldingUnavailable") == 1
+    world.activators = (ONE, TWO)
+    world.settle()
+    follow(world)
+    world.settle()
+    world.activators = ()
+    assert "HoldingUnavailable" in [event.reason for event in world.step().events], "and again the next time"
+
+
 CAUSES: dict[str, tuple[dict[str, Any], str]] = {
     "no activator": ({"activators": ()}, "No activator is ready."),
     "no port": ({"claim": PortClaim(None, "grant it: create leases.")}, "No port could be allotted: grant it: create"),

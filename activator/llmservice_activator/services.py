@@ -369,10 +369,13 @@ class Watches:
         return (None, LLMSERVICE) in self._problems or (namespace, LLMSERVICE) in self._problems
 
     def is_ready(self) -> bool:
-        """Each namespace is synced, or cannot be for now; at least one is."""
+        """Each namespace was listed, or cannot be for now; at least one was.
+
+        While the API server is away all activators stay ready: what they hold needs none of it.
+        """
         waits = any(part not in self._seen and problem == "not listed yet" for part, problem in self._problems.items())
         scopes = {scope for scope, _ in self._problems}
-        return not waits and any(all(self._is_current((scope, kind)) for kind in (LLMSERVICE, POD)) for scope in scopes)
+        return not waits and any(all((scope, kind) in self._seen for kind in (LLMSERVICE, POD)) for scope in scopes)
 
     def problems(self, namespace: str | None = None) -> list[str]:
         """One line for each part that is not watched now; of those that concern a namespace, where one is given."""

@@ -3,87 +3,35 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as some
-from llmservice_operator.api.holding import Activator, HoldingReport, PortClaim
+from llmservice_operator.api.holding import HoldingReport, PortClaim
 from llmservice_operator.decide.zero import PATIENCE, SELDOM_AFTER, SELDOM_SECONDS, SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
-from llmservice_operator.observe.projections.pods import PodFacts
 
-from tests.unit.decide_world import H100, Json, World, a_pod, an_llmservice, serving, spec
-from tests.unit.test_decide_autoscaling import READY, SCALING
-
-ONE, TWO = Activator("10.1.0.1", "node-a"), Activator("10.1.0.2")
-SIX = Activator("fd00::1", "node-a")
-SLICE, SLICE_6 = ("EndpointSlice", "x-activator-ipv4"), ("EndpointSlice", "x-activator-ipv6")
-GOOD = HoldingReport(is_listening=True, is_reachable=True)
-LISTENING, SILENT = HoldingReport(is_listening=True), HoldingReport()
-NO_KEY = HoldingReport(is_listening=True, is_reachable=True, problem="Secret k cannot be read. Grant get on it.")
-
-
-@functools.cache
-def _served(replicas: int) -> World:
-    scaling = {"replicas": replicas, "autoscaling": {"minReplicas": 0, "maxReplicas": 4}}
-    world = World(an_llmservice(spec(scaling=scaling)), settings=SCALING, activators=(ONE, TWO))
-    world.gpus = serving(H100).gpus
-    world.holding = {ONE.address: GOOD, TWO.address: GOOD}
-    serve(world)
-    world.children["ScaledObject", "x"]["status"] = {"conditions": [READY]}
-    world.settle()
-    return world
-
-
-def a_world(replicas: int = 1) -> World:
-    """Rolled out, with two activators that can hold."""
-    return copy.deepcopy(_served(replicas))
-
-
-def serve(world: World) -> None:
-    world.settle()
-    follow(world)
-    world.settle()
-
-
-def follow(world: World, *, ready: bool = True) -> None:
-    """The cluster makes as many pods as the Deployment asks for."""
-    wanted = world.deployment["spec"]["replicas"]
-    world.roll_out(**({} if ready else dict.fromkeys(("updated", "ready", "available"), 0)))
-    names = [f"x-{n}" for n in range(wanted)]
-    pods = [a_pod(name, world.revision(), ready=ready, address=f"10.2.0.{n}") for n, name in enumerate(names)]
-    world.pods = dict(zip(names, pods, strict=True))
-    world.in_flight = dict.fromkeys(names, 0)
-
-
-def scale(world: World, replicas: int) -> None:
-    """As KEDA and the activators do, by /scale."""
-    world.obj["spec"]["scaling"]["replicas"] = replicas
-    world.obj["metadata"]["generation"] += 1
-
-
-def at_zero() -> World:
-    world = a_world()
-    scale(world, 0)
-    world.settle()
-    assert made(world) == 0
-    follow(world)
-    world.settle()
-    return world
-
-
-def made(world: World) -> int:
-    """Replicas of the Deployment."""
-    replicas: int = world.deployment["spec"]["replicas"]
-    return replicas
-
-
-def is_held(world: World) -> bool:
-    return bool(world.of_kind("EndpointSlice"))
-
+from tests.unit.decide_world import World
+from tests.unit.decide_zero_world import (
+    GOOD,
+    LISTENING,
+    NO_KEY,
+    ONE,
+    SILENT,
+    SIX,
+    SLICE,
+    SLICE_6,
+    TWO,
+    a_world,
+    at_zero,
+    busy,
+    follow,
+    is_held,
+    made,
+    mute,
+    scale,
+    taken,
+)
 
 # Down
 
@@ -144,26 +92,8 @@ def waiting(seconds: float, change: Callable[[World], None] = lambda world: None
     return changed
 
 
-def busy(world: World) -> None:
-    world.in_flight = {"x-0": 1}
-
-
-def mute(world: World) -> None:
-    world.in_flight = {}
-
-
-def taken(world: World) -> None:
-    owner = {"kind": "App", "name": "a", "uid": "b", "controller": True}
-    world.children[SLICE] = a_slice(ownerReferences=[owner])
-
-
 def refused(world: World) -> None:
     world.refused = {SLICE: Refusal(403, "denied by a policy")}
-
-
-def a_slice(**metadata: Any) -> Json:
-    given = {"name": SLICE[1], "namespace": "team-a", "uid": "theirs", "resourceVersion": "1", "generation": 1}
-    return {"kind": "EndpointSlice", "metadata": given | metadata, "addressType": "IPv4", "endpoints": [], "ports": []}
 
 
 STAYS: dict[str, tuple[Callable[[World], None], bool, str]] = {
@@ -307,6 +237,21 @@ def test_without_an_activator_a_replica_comes_first_and_then_the_slice_goes() ->
     assert world.condition("Autoscaled") == ("True", "Autoscaling")
 
 
+def test_a_replica_that_nobody_asked_for_is_an_event_once() -> None:
+    world = at_zero()
+    world.activators = ()
+    reported = [event.reason for _ in range(3) for event in world.step().events]
+    follow(world)
+    reported += [event.reason for _ in range(3) for event in world.step().events]
+    assert reported.count("HoldingUnavailable") == 1
+    world.activators = (ONE, TWO)
+    world.settle()
+    follow(world)
+    world.settle()
+    world.activators = ()
+    assert "HoldingUnavailable" in [event.reason for event in world.step().events], "and again the next time"
+
+
 CAUSES: dict[str, tuple[dict[str, Any], str]] = {
     "no activator": ({"activators": ()}, "No activator is ready."),
     "no port": ({"claim": PortClaim(None, "grant it: create leases.")}, "No port could be allotted: grant it: create"),
@@ -366,194 +311,3 @@ def test_a_stored_port_is_kept_and_one_that_is_none_of_ours_is_not() -> None:
         world.obj["status"]["holding"] = {"port": odd}
         world.settle()
         assert world.status["holding"] == {"port": 31_000}, odd
-
-
-# Ends of it
-
-
-def test_autoscaling_removed_at_zero_leaves_zero_to_the_user() -> None:
-    world = at_zero()
-    world.edit(scaling={"replicas": 0})
-    world.settle()
-    assert (made(world), is_held(world)) == (0, False)
-    assert world.condition("Ready") == ("True", "ScaledToZero")
-    assert "holding" not in world.status
-    assert "ScaledObject" not in world.kinds()
-
-
-def test_a_minimum_of_one_at_zero_is_keda_to_raise() -> None:
-    world = at_zero()
-    world.edit(scaling={"replicas": 0, "autoscaling": {"minReplicas": 1, "maxReplicas": 4}})
-    world.settle()
-    assert (made(world), is_held(world)) == (0, False)
-    assert world.condition("Autoscaled") == ("False", "ScaledToZero")
-
-
-def test_an_installation_without_autoscaling_has_no_slices() -> None:
-    world = at_zero()
-    world.settings = a_world().settings.__class__()
-    world.settle()
-    assert (made(world), is_held(world)) == (0, False)
-    assert world.condition("Autoscaled") == ("False", "AutoscalingDisabled")
-
-
-def test_paused_takes_the_slices_away_and_changes_nothing_else() -> None:
-    world = at_zero()
-    world.edit(paused=True)
-    world.settle()
-    assert (made(world), is_held(world)) == (0, False)
-    scale(world, 1)
-    world.settle()
-    assert made(world) == 0
-    world.edit(paused=False)
-    world.settle()
-    assert (made(world), is_held(world)) == (1, True)
-
-
-@pytest.mark.parametrize("make", [at_zero, a_world])
-def test_an_invalid_spec_and_a_deletion_change_nothing(make: Callable[[], World]) -> None:
-    world = make()
-    before = copy.deepcopy(world.children)
-    world.edit(model={"uri": "nowhere"})
-    world.settle()
-    assert world.children == before
-    assert world.status["holding"] == {"port": 20_000}
-    world.obj["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    assert world.decide().is_steady
-
-
-def test_a_held_edit_goes_to_zero_and_comes_back_as_it_serves() -> None:
-    world = a_world()
-    world.edit(batching={"maxModelLen": 2**21}, precision={"weights": "float32"}, fitPolicy="Enforce")
-    world.settle()
-    assert world.condition("Ready") == ("False", "DoesNotFit")
-    scale(world, 0)
-    world.settle()
-    assert (made(world), is_held(world)) == (0, True)
-    follow(world)
-    scale(world, 1)
-    world.settle()
-    assert made(world) == 1
-    follow(world)
-    world.settle()
-    assert not is_held(world)
-
-
-def test_an_edit_at_zero_starts_nothing() -> None:
-    world = at_zero()
-    before = world.revision()
-    world.edit(batching={"maxNumSeqs": 8})
-    world.settle()
-    follow(world)
-    world.settle()
-    assert world.revision() != before
-    assert (made(world), is_held(world)) == (0, True)
-    assert world.condition("Ready") == ("True", "Idle")
-
-
-def test_somebody_elses_slice_at_zero_brings_a_replica() -> None:
-    world = at_zero()
-    taken(world)
-    theirs = world.children[SLICE]
-    world.settle()
-    assert made(world) == 1
-    assert world.children[SLICE] is theirs
-    assert world.condition("Accepted") == ("True", "Valid")
-    assert world.condition("Autoscaled") == ("False", "HoldingUnavailable")
-
-
-def test_a_slice_that_was_deleted_or_changed_is_made_again_without_a_replica() -> None:
-    world = at_zero()
-    del world.children[SLICE]
-    world.settle()
-    assert (made(world), is_held(world)) == (0, True)
-    world.children[SLICE]["endpoints"] = []
-    world.settle()
-    assert (made(world), len(world.children[SLICE]["endpoints"])) == (0, 2)
-
-
-# Whatever happens, in whatever order
-
-STEPS = some.one_of(
-    some.tuples(some.just("scale"), some.sampled_from([0, 1, 2])),
-    some.tuples(some.just("pods"), some.booleans()),
-    some.tuples(some.just("activators"), some.sampled_from([None, (), (ONE,), (ONE, TWO), (TWO, SIX)])),
-    some.tuples(some.just("reports"), some.sampled_from([GOOD, GOOD, LISTENING, SILENT, NO_KEY])),
-    some.tuples(some.just("requests"), some.sampled_from([0, 0, 1, None])),
-    some.tuples(some.just("time"), some.sampled_from([0.0, 5.0, 15.0, 65.0])),
-    some.tuples(some.just("slice"), some.sampled_from(["deleted", "refused", "taken"])),
-)
-
-
-def act(world: World, what: str, value: Any) -> None:
-    if what == "scale":
-        scale(world, value)
-    elif what == "pods":
-        follow(world, ready=value)
-    elif what == "activators":
-        world.activators = value
-    elif what == "reports":
-        world.holding = dict.fromkeys((ONE.address, TWO.address, SIX.address), value)
-    elif what == "requests":
-        world.in_flight = {} if value is None else dict.fromkeys(world.pods, value)
-    elif what == "time":
-        world.asked_for = value
-    elif value == "refused":
-        world.refused = {} if world.refused else {SLICE: Refusal(500, "a webhook is away")}
-    elif value == "taken" and SLICE not in world.children:
-        taken(world)
-    elif value == "deleted":
-        world.children.pop(SLICE, None)
-
-
-def is_proven(world: World) -> bool:
-    """By the table of the module, told in another way."""
-    asked = [each.address for each in world.activators or () if each != SIX or world.activators == (SIX,)]
-    reports = [world.holding.get(address) == GOOD for address in asked]
-    pods = [PodFacts.from_object(pod) for pod in world.pods.values()]
-    counts = [world.in_flight.get(pod.name) == 0 for pod in pods if pod.ready]
-    slices = {name for kind, name in world.children if kind == "EndpointSlice"}
-    is_spread = world.asked_for >= SPREAD_SECONDS
-    return bool(asked) and all(reports) and all(counts) and bool(slices) and is_spread and not is_taken(world)
-
-
-@settings(max_examples=80, deadline=None)
-@given(some.lists(STEPS, max_size=14))
-def test_no_order_of_events_loses_the_last_replica_or_keeps_the_activators_in_the_path(steps: list[Any]) -> None:
-    world = a_world()
-    for what, value in steps:
-        act(world, what, value)
-        for _ in range(6):
-            before, proven = made(world), is_proven(world)
-            decision = world.step()
-            assert made(world) >= min(before, 1) or proven, "the last replica went without proof"
-            if decision.is_steady:
-                break
-        else:
-            raise AssertionError(f"never steady: {world.decide()}")
-        check_settled(world)
-
-
-def check_settled(world: World) -> None:
-    """What holds between two events, whatever came before."""
-    asked = world.obj["spec"]["scaling"]["replicas"]
-    ours = [each for each in world.of_kind("EndpointSlice") if not is_theirs(each)]
-    if asked and world.endpoints() and world.activators is not None:
-        assert not ours, "a replica that is to stay is listed, and so are the activators"
-    if world.activators and asked and not world.endpoints() and not (world.refused or is_taken(world)):
-        assert ours, "no replica is listed, and no activator"
-    if world.activators and not asked and not made(world):
-        assert ours, "neither pods nor activators"
-    if asked:
-        assert made(world) == asked
-    elif world.activators and world.endpoints() and made(world):
-        asks = [world.holding.get(each.address, SILENT) for each in world.activators if not each.is_ipv6]
-        assert not ours or all(each.is_listening and not each.problem for each in asks), "an activator cannot hold"
-
-
-def is_taken(world: World) -> bool:
-    return SLICE in world.children and is_theirs(world.children[SLICE])
-
-
-def is_theirs(child: Json) -> bool:
-    return bool(child["metadata"]["ownerReferences"][0]["kind"] == "App")

@@ -88,6 +88,13 @@ async def test_a_takeover_that_another_process_was_faster_at() -> None:
     assert await ports(api).claim(KEY, UID) == SECOND
 
 
+async def test_a_holder_that_may_not_be_read_keeps_its_port() -> None:
+    api = ApiServer(a_lease(FIRST, "elsewhere/chat/u"))
+    api.fails["get LLMService"] = [Forbidden("no", right="get llmservices", code=403)]
+    assert await ports(api).claim(KEY, UID) == SECOND
+    assert holder(api, FIRST) == "elsewhere/chat/u"
+
+
 async def test_many_services_at_once_have_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them look at the same ports, in the same order."""
     monkeypatch.setattr(holding_ports, "FIRST_PORT", LAST_PORT - 39)

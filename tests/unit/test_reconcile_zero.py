@@ -9,6 +9,7 @@ from llmservice_operator.api.holding import Activator, HoldingReport
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.decide.decide import decide
+from llmservice_operator.decide.zero import SPREAD_SECONDS
 from llmservice_operator.kube.errors import FieldConflict, Forbidden, NotLeader, Refused
 from llmservice_operator.kube.holding_ports import HoldingPorts, candidates
 from llmservice_operator.kube.pod_port import Unreadable
@@ -137,7 +138,7 @@ async def test_to_zero_the_slice_is_written_first_and_the_deployment_last() -> N
     assert world.deployed() == 1
     before = world.now
     await world.until(0)
-    assert world.now - before >= 3.0, "the slice gets its time"
+    assert world.now - before >= SPREAD_SECONDS, "the slice gets its time"
     assert {(address, uid, port) for address, uid, port in world.asked} == {
         (each.address, "u-1", PORT) for each in (ONE, TWO)
     }

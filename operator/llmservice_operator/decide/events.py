@@ -23,6 +23,9 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
     if _turned("Accepted", "False", old, new) or _other_words("Accepted", "False", old, new):
         yield _event("Warning", new["Accepted"])
     yield from _fits(old.get("Fits", {}), new.get("Fits", {}), new)
+    scaled = new.get("Autoscaled", {})
+    if scaled.get("reason") == Reason.HOLDING_UNAVAILABLE != old.get("Autoscaled", {}).get("reason"):
+        yield _event("Warning", scaled)  # a replica runs that nobody asked for
     revision, earlier = ((status.get("rollout") or {}).get("revision") for status in (after, before))
     if revision and earlier and revision != earlier:
         yield Event("Normal", Reason.PROGRESSING, f"Rolling out revision {revision}.")

@@ -51,8 +51,9 @@ SELDOM_SECONDS, SELDOM_AFTER = 10.0, 60.0
 """The same, once it has not been proven for so long: a key that cannot be read, a stream of an hour."""
 PATIENCE = 10.0
 """Seconds that a new slice may take to reach every node before the status says that it does not."""
-SPREAD_SECONDS = 3.0
-"""For which slices must have been there before reports count: an activator's answer may be two seconds old."""
+SPREAD_SECONDS = 4.0
+"""For which slices must have been there before reports count: an answer may be three seconds old, two of them at the
+activator."""
 KIND = HoldingSliceFacts.kind
 
 

@@ -16,7 +16,7 @@ from llmservice_operator.api.holding import FIRST_PORT, LAST_PORT
 from llmservice_operator.api.service import Key
 
 from .client import KubeClient
-from .errors import AlreadyExists, Conflict, KubeError
+from .errors import AlreadyExists, Conflict, Forbidden, KubeError
 from .resources import LEASE, LLMSERVICE
 
 MOST_TRIES = 256
@@ -64,7 +64,10 @@ class HoldingPorts:
         namespace, name, uid = (*holder.split("/"), "", "", "")[:3]
         if holder.count("/") != 2 or not (namespace and name and uid):
             return False
-        live = await self._kube.get(LLMSERVICE, namespace, name)
+        try:
+            live = await self._kube.get(LLMSERVICE, namespace, name)
+        except Forbidden:  # of a namespace that is no longer served
+            return False
         return live is None or live["metadata"]["uid"] != uid
 
     def _manifest(self, name: str, holder: str) -> dict[str, Any]:

@@ -1,0 +1,122 @@
+"""At zero, what else may happen to a service: edits, a pause, a deletion, a foreign slice, the end of autoscaling."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+from llmservice_operator.build.settings import Settings
+
+from tests.unit.decide_world import World
+from tests.unit.decide_zero_world import (
+    SLICE,
+    a_world,
+    at_zero,
+    follow,
+    is_held,
+    made,
+    scale,
+    taken,
+)
+
+
+def test_autoscaling_removed_at_zero_leaves_zero_to_the_user() -> None:
+    world = at_zero()
+    world.edit(scaling={"replicas": 0})
+    world.settle()
+    assert (made(world), is_held(world)) == (0, False)
+    assert world.condition("Ready") == ("True", "ScaledToZero")
+    assert "holding" not in world.status
+    assert "ScaledObject" not in world.kinds()
+
+
+def test_a_minimum_of_one_at_zero_is_keda_to_raise() -> None:
+    world = at_zero()
+    world.edit(scaling={"replicas": 0, "autoscaling": {"minReplicas": 1, "maxReplicas": 4}})
+    world.settle()
+    assert (made(world), is_held(world)) == (0, False)
+    assert world.condition("Autoscaled") == ("False", "ScaledToZero")
+
+
+def test_an_installation_without_autoscaling_has_no_slices() -> None:
+    world = at_zero()
+    world.settings = Settings()
+    world.settle()
+    assert (made(world), is_held(world)) == (0, False)
+    assert world.condition("Autoscaled") == ("False", "AutoscalingDisabled")
+
+
+def test_paused_takes_the_slices_away_and_changes_nothing_else() -> None:
+    world = at_zero()
+    world.edit(paused=True)
+    world.settle()
+    assert (made(world), is_held(world)) == (0, False)
+    scale(world, 1)
+    world.settle()
+    assert made(world) == 0
+    world.edit(paused=False)
+    world.settle()
+    assert (made(world), is_held(world)) == (1, True)
+
+
+@pytest.mark.parametrize("make", [at_zero, a_world])
+def test_an_invalid_spec_and_a_deletion_change_nothing(make: Callable[[], World]) -> None:
+    world = make()
+    before = copy.deepcopy(world.children)
+    world.edit(model={"uri": "nowhere"})
+    world.settle()
+    assert world.children == before
+    assert world.status["holding"] == {"port": 20_000}
+    world.obj["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    assert world.decide().is_steady
+
+
+def test_a_held_edit_goes_to_zero_and_comes_back_as_it_serves() -> None:
+    world = a_world()
+    world.edit(batching={"maxModelLen": 2**21}, precision={"weights": "float32"}, fitPolicy="Enforce")
+    world.settle()
+    assert world.condition("Ready") == ("False", "DoesNotFit")
+    scale(world, 0)
+    world.settle()
+    assert (made(world), is_held(world)) == (0, True)
+    follow(world)
+    scale(world, 1)
+    world.settle()
+    assert made(world) == 1
+    follow(world)
+    world.settle()
+    assert not is_held(world)
+
+
+def test_an_edit_at_zero_starts_nothing() -> None:
+    world = at_zero()
+    before = world.revision()
+    world.edit(batching={"maxNumSeqs": 8})
+    world.settle()
+    follow(world)
+    world.settle()
+    assert world.revision() != before
+    assert (made(world), is_held(world)) == (0, True)
+    assert world.condition("Ready") == ("True", "Idle")
+
+
+def test_somebody_elses_slice_at_zero_brings_a_replica() -> None:
+    world = at_zero()
+    taken(world)
+    theirs = world.children[SLICE]
+    world.settle()
+    assert made(world) == 1
+    assert world.children[SLICE] is theirs
+    assert world.condition("Accepted") == ("True", "Valid")
+    assert world.condition("Autoscaled") == ("False", "HoldingUnavailable")
+
+
+def test_a_slice_that_was_deleted_or_changed_is_made_again_without_a_replica() -> None:
+    world = at_zero()
+    del world.children[SLICE]
+    world.settle()
+    assert (made(world), is_held(world)) == (0, True)
+    world.children[SLICE]["endpoints"] = []
+    world.settle()
+    assert (made(world), len(world.children[SLICE]["endpoints"])) == (0, 2)

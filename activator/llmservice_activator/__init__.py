@@ -1,1 +1,2 @@
-"""The scaler: KEDA's external scaler for LLMServices whose replicas follow their load. A process of its own."""
+"""The activator: KEDA's scaler for LLMServices, and where their requests are held while no replica serves. A process of
+its own."""

@@ -213,6 +213,8 @@ class Scaler:
     def _changed(self, before: Service, after: Service) -> None:
         logger.info("replicas %d -> %d", before.replicas, after.replicas, extra={"llmservice": after.key})
         self._events.changed(before, after)
+        if after.replicas == 0 and self.holding.held(after.key).requests:
+            self._holds(after.key)  # it came while the last replica went
 
     def _touched(self, key: Key) -> None:
         self.directory.touched(key)

@@ -85,6 +85,23 @@ async def test_a_pod_that_serves_is_asked_at_once_and_nothing_is_woken(certifica
         assert "patch LLMService" not in api.calls
 
 
+async def test_a_request_that_comes_while_the_last_replica_goes_starts_one_at_once(certificates: Path) -> None:
+    port = port_of_a_service()
+    api = ApiServer(at_zero(port=port, replicas=1))
+    async with running(api, certificates) as world:
+        await listening(world, port)
+        asked = asyncio.create_task(ask(port))
+        await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
+        assert "get LLMService" not in api.calls, "a replica is wanted already"
+        gone = api.put(at_zero(port=port, replicas=0, generation=2), resourceVersion="60")
+        await world.send("MODIFIED", gone)
+        async with asyncio.timeout(2):  # not after the 5 s in which held requests are looked at again
+            while replicas(world) != 1:  # noqa: ASYNC110 - a process with no signal for its tests
+                await asyncio.sleep(0.002)
+        await world.send("DELETED", gone)
+        assert (await asked).status == 503
+
+
 async def test_a_paused_service_and_a_failing_one_refuse_what_is_held(certificates: Path) -> None:
     port = port_of_a_service()
     api = ApiServer(at_zero(port=port))

@@ -14,6 +14,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_activator.paths import ACTIVATOR_PATH
+from llmservice_activator.peers import PeerReader
 from llmservice_activator.reachable import ATTEMPTS, KEPT, Reachability, uid_of, url_of
 from llmservice_operator.api.service import Key
 
@@ -50,6 +51,8 @@ async def test_what_is_said_of_a_service(certificates: Path) -> None:
         status, held = await said(world, "/held")
         assert (status, held["version"], held["services"]["ns/chat"]["held"]) == (200, 1, 1)
         assert held["services"]["ns/chat"]["bytes"] > 10
+        async with PeerReader(port=world.internal_port) as reader:
+            assert await reader.read("127.0.0.1") == {CHAT: 1}, "as another activator reads it"
         asked.cancel()
         await world.until(lambda: not world.scaler.holding.held(CHAT).requests)
         assert await said(world, "/held") == (200, {"version": 1, "services": {}})

@@ -118,7 +118,7 @@ class Autoscaling(ApiModel):
 
     @property
     def may_be_at_zero(self) -> bool:
-        """Whether no replica runs at some time while no requests come."""
+        """Whether there are times without a replica."""
         return self.lowest_minimum == 0
 
     @property

@@ -112,7 +112,7 @@ async def pieces() -> Any:
         yield b" " * 100
 
 
-ACCEPTED = {
+ACCEPTED: dict[str, dict[str, Any]] = {
     "a served name": {"json": chat()},
     "an adapter": {"json": chat() | {"model": "adapter"}},
     "no model": {"json": {"prompt": "x"}},
@@ -133,7 +133,7 @@ async def test_held_and_woken(name: str) -> None:
     async with world() as w:
         service = target(**how.pop("of", {}))
         await w.serve(service)
-        w.asking(service, **({"json": None} if "data" in how else {}), **how)
+        w.asking(service, **({"json": None} | how if "data" in how else how))
         await until(lambda: w.held(service) == 1)
         assert KEY in w.woken
 

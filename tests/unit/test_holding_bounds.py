@@ -50,19 +50,19 @@ async def test_bytes_of_a_service_and_of_the_process() -> None:
     async with world(held_bytes=5000) as w:
         services = [target(Key(f"team{n}", "s"), max_bytes=2500) for n in range(3)]
         await w.serve(*services)
-        large = {"json": chat("x" * 1900)}
-        w.asking(services[0], **large)
+        large = chat("x" * 1900)
+        w.asking(services[0], json=large)
         await until(lambda: w.held(services[0]) == 1)
-        answer = await w.ask(services[0], **large)
+        answer = await w.ask(services[0], json=large)
         assert answer.status == 429
         assert "2500 bytes" in answer.error["message"]
-        w.asking(services[1], **large)
+        w.asking(services[1], json=large)
         await until(lambda: w.held(services[1]) == 1)
-        answer = await w.ask(services[2], **large)
+        answer = await w.ask(services[2], json=large)
         assert answer.status == 429
         assert "as much as it can" in answer.error["message"]
         await w.server.remove(services[0].key)
-        w.asking(services[2], **large)
+        w.asking(services[2], json=large)
         await until(lambda: w.held(services[2]) == 1)
 
 
@@ -119,7 +119,7 @@ async def test_a_body_that_trickles_gets_408_after_the_services_timeout() -> Non
         await w.serve(service)
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
         writer.write(BEGUN)
-        answer = asyncio.create_task(reader.read())
+        answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
 
         async def trickle() -> None:
             while not answer.done():
@@ -166,9 +166,9 @@ async def test_connections_are_bounded(limit: str, is_same_namespace: bool) -> N
         assert (await w.ask(refused, "/health", "GET")).status == 200
 
 
-def connections(w: World) -> dict[object, object]:
+def connections(w: World) -> list[object]:
     assert w.server._connections is not None
-    return dict(w.server._connections._services)
+    return list(w.server._connections._services)
 
 
 async def test_an_idle_connection_is_closed() -> None:

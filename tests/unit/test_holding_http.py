@@ -160,10 +160,10 @@ async def test_chunked_bodies() -> None:
 
 async def test_a_client_that_is_gone_is_dropped_and_never_forwarded() -> None:
     async with world() as w:
-        service, pod = target(), await w.pod()
+        service, pod = target(at_once=1), await w.pod()
         await w.serve(service)
-        kept = await w.holding(service, ["kept"])
         (leaving,) = await w.holding(service, ["leaving"])
+        kept = await w.holding(service, ["kept"])
         leaving.cancel()
         await until(lambda: w.held(service) == 1)
         assert w.counted.of["lost client_gone"] == 1
@@ -172,6 +172,21 @@ async def test_a_client_that_is_gone_is_dropped_and_never_forwarded() -> None:
         assert pod.names == ["kept"]
         assert not w.server._ledger._bytes
         assert not w.server._ledger._requests
+
+
+async def test_a_client_that_sends_on_and_leaves_is_noticed() -> None:
+    """What it sends after its request is neither kept nor keeps its end from being seen."""
+    async with world() as w:
+        service = target()
+        await w.serve(service)
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(post() + BODY)
+        await until(lambda: w.held(service) == 1)
+        writer.write((post() + BODY) * 20_000)
+        await writer.drain()
+        writer.close()
+        await until(lambda: w.held(service) == 0)
+        assert w.counted.of == {"held": 1, "lost client_gone": 1}
 
 
 async def test_a_client_that_leaves_during_its_upload_wakes_nobody() -> None:
@@ -253,7 +268,8 @@ async def test_a_port_that_is_taken_is_an_error_and_is_tried_again() -> None:
 async def test_all_addresses_of_both_families(address: str) -> None:
     if ":" in address and not socket.has_dualstack_ipv6():
         pytest.skip("needs IPv6")
-    server = HoldingServer(wake=[].append, count=Counted(), limits=LIMITS)
+    woken: list[Key] = []
+    server = HoldingServer(wake=woken.append, count=Counted(), limits=LIMITS)
     await server.start()
     service = target()
     await server.update(service)

@@ -96,6 +96,10 @@ async def text(_: web.Request) -> web.StreamResponse:
     return web.Response(status=500, text="oops")
 
 
+async def odd(_: web.Request) -> web.StreamResponse:
+    return web.Response(status=500, text="oops", content_type="text/event-stream")
+
+
 async def large(_: web.Request) -> web.StreamResponse:
     return web.Response(status=500, body=b'{"a":"' + b"x" * (1 << 20) + b'"}', content_type="application/json")
 
@@ -112,6 +116,7 @@ SCRIPTS: dict[str, tuple[Callable[[web.Request], Awaitable[web.StreamResponse]],
     "an error of the pod": (bad_request, lambda event: event["error"]["message"] == "too\nlong"),
     "an answer without streaming": (plain, lambda event: event == {"choices": [1]}),
     "an answer that is no JSON": (text, FAILED),
+    "an error that calls itself a stream": (odd, FAILED),
     "an answer that is too large": (large, FAILED),
     "a pod that dies": (gone, FAILED),
 }

@@ -55,6 +55,15 @@ def test_against_a_model(steps: list[tuple[str, int]], slots: int, of_one_namesp
                 at_pods[expected[got]] += 1
 
 
+def test_nobody_overtakes_who_waits() -> None:
+    turns: Turns[int] = Turns(9, 9)
+    turns.enter(KEYS[0], 1)
+    for key in KEYS:
+        turns.limit(key, 1)
+    assert not turns.take(KEYS[0])
+    assert turns.take(KEYS[1])
+
+
 @given(st.dictionaries(st.sampled_from(KEYS), st.integers(1, 8), min_size=1))
 def test_namespaces_take_turns_and_within_one_its_services(many: dict[Key, int]) -> None:
     turns: Turns[tuple[Key, int]] = Turns(10_000, 10_000)

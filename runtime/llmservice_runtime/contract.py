@@ -69,8 +69,10 @@ CHAT_TEMPLATE_DIR = "/llmservice/chat-template"
 SHM_DIR = "/dev/shm"
 TERMINATION_LOG = "/dev/termination-log"
 
-# Paths of vLLM that are not counted as requests and not refused during a drain.
-EXEMPT_PATHS = frozenset({"/health", "/metrics", "/ping", "/version", "/load"})
+# Asked through a Service, to see whether an activator answers; one that comes to a server must not look like use.
+ACTIVATOR_PATH = "/llmservice.dev/activator"
+# Paths that are not counted as requests and not refused during a drain; all but the last are vLLM's.
+EXEMPT_PATHS = frozenset({"/health", "/metrics", "/ping", "/version", "/load", ACTIVATOR_PATH})
 # Those of them that need no API key: health and metrics, which contain nothing of the requests.
 KEYLESS_PATHS = frozenset({"/health", "/metrics", "/ping"})
 

@@ -18,6 +18,7 @@ import httpx
 from llmservice_cli.probe.local import steady_clock
 from llmservice_cli.probe.row import Mode, Row, in_turn
 from llmservice_cli.probe.sender import CONNECT_SECONDS, NONE_KEPT, POOL, Question, Sender
+from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.host import processes_of
@@ -34,6 +35,8 @@ ZERO_WITHIN = 180.0
 ANSWERED_WITHIN = 120.0
 """A start of the stand-in, on a machine where other pods start."""
 TOKENS = (8, 16)
+CONNECTIONS = 8
+"""Of which each would come to one of three endpoints: all but one in 3,000 times one comes to an activator."""
 MANAGER = "endpointslice.kubernetes.io/managed-by=llmservice.dev"
 METRICS_PORT = 9090
 
@@ -95,13 +98,18 @@ class OnDemand:
         return round(time.monotonic() - began, 1)
 
     def serves(self, timeout: float = ANSWERED_WITHIN) -> JSON:
-        """Wait until one pod is ready and requests go to it alone; the pod."""
+        """Wait until one pod is ready and requests go to it alone, on this node too; the pod."""
 
         def look() -> JSON | None:
             pods = self.pods()
-            return pods[0] if len(pods) == 1 and is_ready(pods[0]) and not self.slices() else None
+            is_up = len(pods) == 1 and is_ready(pods[0]) and not self.slices()
+            return pods[0] if is_up and not any(self.comes_to_an_activator() for _ in range(CONNECTIONS)) else None
 
         return eventually(f"{self.name} serves", look, timeout)
+
+    def comes_to_an_activator(self) -> bool:
+        """Whether a new connection to the Service does."""
+        return httpx.get(self.url + ACTIVATOR_PATH, timeout=10, trust_env=False).status_code == 200
 
     def scale(self, replicas: int) -> None:
         self.cluster.kubectl("scale", f"llms/{self.name}", f"--replicas={replicas}", "-n", self.namespace)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.access import peers, pod_token
-from llmservice_runtime.contract import DRAIN_FILE, DRAIN_FILE_ENV, POD_TOKEN_FILE, POD_TOKEN_HEADER
+from llmservice_runtime.contract import ACTIVATOR_PATH, DRAIN_FILE, DRAIN_FILE_ENV, POD_TOKEN_FILE, POD_TOKEN_HEADER
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.middleware import DrainMiddleware
 
@@ -130,7 +130,7 @@ def test_newcomers_are_refused_in_openais_shape(slots: memoryview) -> None:
     assert slots[shared_counters.REFUSED] == 1
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics", "/ping", "/version", "/load"])
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/ping", "/version", "/load", ACTIVATOR_PATH])
 def test_probes_and_scrapes_are_exempt(slots: memoryview, path: str) -> None:
     app = App(slots)
     middleware = DrainMiddleware(app)

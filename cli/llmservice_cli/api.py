@@ -58,6 +58,11 @@ class Api(KubeClient):
 
     # Writes
 
+    async def create(self, resource: Resource, manifest: Mapping[str, Any]) -> Json:
+        """A plain create: an apply would need the right to patch, too."""
+        path = resource.path(manifest["metadata"]["namespace"])
+        return await self._transport.request("create", resource, path, body=manifest)
+
     async def merge(self, resource: Resource, namespace: str, name: str, change: Mapping[str, Any]) -> Json:
         """A merge patch: these fields and no others. A field that the kind does not have is an error, not dropped."""
         return await self._transport.request(

@@ -10,7 +10,7 @@ from llmservice_activator.activity import Activities
 from llmservice_activator.demand import Bounds, Load, desired
 from llmservice_activator.services import Service, service_of
 
-from tests.unit.zero_world import NOON, at_zero
+from tests.unit.scaler_zero_world import NOON, at_zero
 
 IDLE = 600
 LOAD = Load(replicas=1, present=1, ready=1, starting=0, in_flight=0, unread=0, concurrency=16)

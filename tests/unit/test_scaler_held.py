@@ -11,8 +11,8 @@ from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import World, certificates, pod, running
+from tests.unit.scaler_zero_world import CHAT, Answer, ask, at_zero, follow_scale, port_of_a_service, server
 from tests.unit.test_scaler_targets import secret
-from tests.unit.zero_world import CHAT, Answer, ask, at_zero, follow_scale, port_of_a_service, server
 
 __all__ = ["certificates"]
 

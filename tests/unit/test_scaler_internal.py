@@ -22,7 +22,7 @@ from tests.support.http_servers import application
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import World, certificates, running, service
-from tests.unit.zero_world import CHAT, ask, at_zero, port_of_a_service
+from tests.unit.scaler_zero_world import CHAT, ask, at_zero, port_of_a_service
 
 __all__ = ["certificates"]
 

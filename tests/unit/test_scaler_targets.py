@@ -20,7 +20,7 @@ from llmservice_operator.kube.resources import LLMSERVICE, POD
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.scaler_world import pod, service
-from tests.unit.zero_world import CHAT, NOON, at_zero
+from tests.unit.scaler_zero_world import CHAT, NOON, at_zero
 
 PORT = 12_000
 KEY_REF = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}

@@ -12,7 +12,7 @@ from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, Serv
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.unit.api_server import ApiServer, Connection
-from tests.unit.zero_world import CHAT, NOON, at_zero
+from tests.unit.scaler_zero_world import CHAT, NOON, at_zero
 
 
 class World:

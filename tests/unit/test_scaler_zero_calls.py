@@ -13,8 +13,8 @@ from llmservice_operator.kube.resources import ENDPOINT_SLICE
 
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import Keda, World, certificates, pod, request, running, service
+from tests.unit.scaler_zero_world import CHAT, ask, at_zero, follow_scale, port_of_a_service
 from tests.unit.test_scaler_peers import ONE, TWO, slice_of
-from tests.unit.zero_world import CHAT, ask, at_zero, follow_scale, port_of_a_service
 
 __all__ = ["certificates"]
 

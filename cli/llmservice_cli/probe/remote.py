@@ -176,8 +176,7 @@ def _remote(connection: Connection, made: dict[str, Any], url: str, model: str) 
 
 async def _create(connection: Connection, manifest: dict[str, Any]) -> dict[str, Any]:
     try:
-        # A plain create: an apply would need the right to patch, too.
-        return await connection.kube.create(POD, manifest, gate=manifest["metadata"]["namespace"])
+        return await connection.kube.create(POD, manifest)
     except (Unreachable, ServerError) as error:
         # It may have been created all the same, and would send until its deadline.
         name = manifest["metadata"]["name"]

@@ -36,7 +36,7 @@ ANSWERED_WITHIN = 120.0
 """A start of the stand-in, on a machine where other pods start."""
 TOKENS = (8, 16)
 CONNECTIONS = 8
-"""Of which each would come to one of three endpoints: all but one in 3,000 times one comes to an activator."""
+"""Of which each would come to one of three endpoints: all but one in 6,561 times one comes to an activator."""
 MANAGER = "endpointslice.kubernetes.io/managed-by=llmservice.dev"
 METRICS_PORT = 9090
 

@@ -11,8 +11,7 @@ from typing import Self
 import aiohttp
 import orjson
 from llmservice_operator.api.service import Key
-
-from llmservice_activator.paths import ACTIVATOR_PATH
+from llmservice_runtime.contract import ACTIVATOR_PATH
 
 KEPT = 2.0
 """Seconds that a result holds."""

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmservice_runtime.access.api_keys import Keys, bearer
-from llmservice_runtime.contract import KEYLESS_PATHS
+from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
 from llmservice_activator.holding.target import Reason, Target
-from llmservice_activator.paths import ACTIVATOR_PATH
 
 MOST_VALUES = 1_000_000
 """In a JSON body. A parsed value needs up to 200 bytes where its text needs two."""

@@ -248,16 +248,28 @@ def test_a_wrong_key_wakes_nobody_and_a_right_one_does(cluster: Cluster, at_zero
 
 @of("direct")
 def test_while_a_replica_serves_no_request_passes_the_activators(cluster: Cluster, at_zero: OnDemand) -> None:
-    """By what they count, after the connection that was held has been closed."""
+    """By what they count, once the node's kube-proxy knows that the slice is gone."""
+    counters = ("held_total", "forwarded_total", "answered_total", "lost_total")
+
+    def counts() -> dict[str, float]:
+        return {name: counted(cluster, name, at_zero) for name in counters}
+
     with clients(at_zero) as asking:
+
+        def is_passed_by() -> bool:
+            before = counts()
+            asking.send(8)
+            asking.rows()
+            return counts() == before
+
         asking.send(4)
         asking.rows()
         at_zero.serves()
-        counters = ("held_total", "forwarded_total", "answered_total", "lost_total")
-        before = {name: counted(cluster, name, at_zero) for name in counters}
+        eventually("requests go to the replica alone", is_passed_by, 30)
+        before = counts()
         asking.send(40)
         assert asking.lost() == []
-        assert {name: counted(cluster, name, at_zero) for name in counters} == before
+        assert counts() == before
     assert before["held_total"] >= 4, "what was sent at zero was held"
 
 

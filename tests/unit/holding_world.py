@@ -182,7 +182,7 @@ class World:
         if method == "POST" and not {"json", "data"} & set(how):
             how["json"] = chat()
         url = URL(f"http://127.0.0.1:{of.port}{path}", encoded=True)
-        async with self._session.request(method, url, **how) as response:
+        async with asyncio.timeout(30), self._session.request(method, url, **how) as response:
             return Answered(response.status, response.headers.copy(), await response.read())
 
     def asking(self, of: Target, name: str = "", **how: Any) -> asyncio.Task[Answered]:

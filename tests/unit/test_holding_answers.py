@@ -130,12 +130,12 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", ACCEPTED)
 async def test_held_and_woken(name: str) -> None:
     how = dict(ACCEPTED[name])
-    async with world() as w:
+    async with world(wake_seconds=60) as w:
         service = target(**how.pop("of", {}))
         await w.serve(service)
         w.asking(service, **({"json": None} | how if "data" in how else how))
         await until(lambda: w.held(service) == 1)
-        assert KEY in w.woken
+        assert w.woken == [KEY]
 
 
 async def test_models_lists_the_names() -> None:

@@ -57,6 +57,8 @@ async def test_expect_100_continue() -> None:
         # A body that would be refused is not asked for.
         assert head(await w.raw(service, post(b"Expect: 100-continue\r\n")))[0] == 401
         assert head(await w.raw(service, post(b"Authorization: Bearer k\r\nExpect: more\r\n")))[0] == 417
+        await w.serve(replace(service, max_bytes=len(BODY) - 1))
+        assert head(await w.raw(service, post(b"Authorization: Bearer k\r\nExpect: 100-continue\r\n")))[0] == 413
 
 
 @pytest.mark.parametrize("is_ready", [True, False])

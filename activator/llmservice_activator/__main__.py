@@ -34,8 +34,8 @@ from llmservice_activator.internal import Internal
 from llmservice_activator.load import LoadReader, Read
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
+from llmservice_activator.peers import KEPT_FOR_A_BOUND, PATIENCE, PeerReader, Peers
 from llmservice_activator.peers import LARGEST as LARGEST_OF_PEERS
-from llmservice_activator.peers import PATIENCE, PeerReader, Peers
 from llmservice_activator.reachable import Reachability
 from llmservice_activator.server import ExternalScaler
 from llmservice_activator.services import Service, Services, Watches
@@ -78,7 +78,7 @@ class Scaler:
             self.services, LoadReader(network.requests), observe=self._metrics.observe, held=self._held
         )
         self._wake = Wake(transport, self.services, lambda result: self._metrics.wakes.labels(result).inc())
-        self.holding = HoldingServer(wake=self._holds, count=self._metrics)
+        self.holding = HoldingServer(wake=self._holds, count=self._metrics, elsewhere=self._elsewhere)
         self.peers = Peers(
             network.held,
             own_name=opts.identity,
@@ -227,6 +227,10 @@ class Scaler:
         """A request of it is held."""
         self._wake(key)
         self._external.activated(key)
+
+    async def _elsewhere(self, key: Key) -> int:
+        """Held by the other activators that answer."""
+        return (await self.peers.held(key, KEPT_FOR_A_BOUND)).requests
 
     async def _held(self, key: Key) -> Held:
         """By all activators."""

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 
+KEPT_FOR_A_BOUND = 0.1
+"""Seconds: of a hundred requests at once, half go to another activator."""
 KEPT = 1.0
 """Seconds: many services are asked for at about the same time."""
 PATIENCE = 1.5
@@ -116,9 +118,9 @@ class Peers:
         """How many there are, this one included, which answer or will."""
         return 1 + sum(peer.is_ready for peer in self._peers.values())
 
-    async def held(self, key: Key) -> Held:
-        """What the others hold of a service, at most a second old."""
-        if self._peers and self._clock() - self._latest[0] >= KEPT:
+    async def held(self, key: Key, max_age: float = KEPT) -> Held:
+        """What the others hold of a service, at most so many seconds old."""
+        if self._peers and self._clock() - self._latest[0] >= max_age:
             if self._pending is None:
                 self._pending = asyncio.create_task(self._ask())
                 self._pending.add_done_callback(self._done)

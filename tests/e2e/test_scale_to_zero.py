@@ -117,6 +117,8 @@ def test_a_hundred_at_once_are_answered_by_one_replica_a_few_at_a_time(
     most, began = 0.0, time.monotonic()
     with watching(cluster, "pods", NAMESPACE) as pods, clients(at_zero) as asking:
         asking.send(100)
+        held(at_zero, 100)
+        eventually("no room for one more", lambda: at_zero.ask().status_code == 429, 5)
         while asking.waiting():
             most = max([most, *map(requests_in_flight, cluster.pods(NAMESPACE, at_zero.name))])
         assert asking.lost() == []
@@ -128,7 +130,7 @@ def test_a_hundred_at_once_are_answered_by_one_replica_a_few_at_a_time(
 
 @of("narrow")
 def test_over_the_bound_clients_are_told_to_come_again(cluster: Cluster, at_zero: OnDemand) -> None:
-    """Each activator holds one; the others get 429 at once, and what is held is answered."""
+    """Each activator holds one, as they are asked at once; the others get 429 at once, and what is held is answered."""
     sent = 6
     with ThreadPoolExecutor(sent) as pool:
         answers = [each.result() for each in [pool.submit(at_zero.ask) for _ in range(sent)]]

@@ -152,7 +152,11 @@ class World:
     def __init__(self, limits: Limits) -> None:
         self.woken: list[Key] = []
         self.counted = Counted()
-        self.server = HoldingServer(wake=self.woken.append, count=self.counted, limits=limits, host="127.0.0.1")
+        self.elsewhere: Counter[Key] = Counter()
+        """Held by other activators."""
+        self.server = HoldingServer(
+            wake=self.woken.append, count=self.counted, elsewhere=self._elsewhere, limits=limits, host="127.0.0.1"
+        )
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -169,6 +173,9 @@ class World:
         await self._stack.aclose()
         async with asyncio.timeout(20):
             await self.server.stop()
+
+    async def _elsewhere(self, key: Key) -> int:
+        return self.elsewhere[key]
 
     async def serve(self, *targets: Target) -> None:
         for each in targets:

@@ -33,6 +33,18 @@ async def test_the_101st_request_gets_429_and_those_before_are_answered() -> Non
         assert len(pod.seen) == 100
 
 
+@pytest.mark.parametrize(("elsewhere", "here"), [(0, 100), (1, 99), (60, 40), (99, 1), (100, 0), (5000, 0)])
+async def test_what_other_activators_hold_counts_towards_a_services_bound(elsewhere: int, here: int) -> None:
+    async with world() as w:
+        service = target()
+        await w.serve(service)
+        w.elsewhere[KEY] = elsewhere
+        asked = [w.asking(service, str(n)) for n in range(here)]
+        await until(lambda: w.held(service) == here)
+        assert (await w.ask(service)).status == 429
+        assert not any(task.done() for task in asked)
+
+
 async def test_a_namespace_holds_ten_times_what_a_service_may() -> None:
     async with world() as w:
         services = [target(Key("team", f"s{n}"), max_requests=1) for n in range(11)]

@@ -36,6 +36,8 @@ class Shared:
     ledger: Ledger
     turns: Turns[Waiter]
     wake: Callable[[Key], None]
+    elsewhere: Callable[[Key], Awaitable[int]]
+    """Requests of a service that other activators hold."""
     pump: Callable[[], None]
     """Release requests whose turn it is."""
     count: Count
@@ -102,7 +104,8 @@ class Exchange:
         return await self._hold()
 
     async def _hold(self) -> web.StreamResponse:
-        entry = self._shared.ledger.enter(self._service.key)
+        key, ledger = self._service.key, self._shared.ledger
+        entry = ledger.enter(key, await self._shared.elsewhere(key))
         try:
             body = await self._received(entry)
             verdict = check.with_body(self._client.head, body, self._service.target)

@@ -44,10 +44,10 @@ class Ledger:
         if not services:
             self._bounds.pop(key.namespace, None)
 
-    def enter(self, key: Key) -> Entry:
-        """Count one more request. Answered (429) where a bound is reached."""
+    def enter(self, key: Key, elsewhere: int = 0) -> Entry:
+        """Count one more request. Answered (429) where a bound is reached; `elsewhere`: held by other activators."""
         bounds, of_namespace = self._bounds_of(key)
-        if self._requests[key] >= bounds.requests:
+        if self._requests[key] + elsewhere >= bounds.requests:
             raise Answered(answer.full(f"the service holds {bounds.requests} requests"))
         if self._requests[key.namespace] >= of_namespace.requests:
             raise Answered(answer.full(f"the services of the namespace hold {of_namespace.requests} requests"))

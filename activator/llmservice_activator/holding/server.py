@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 from llmservice_operator.api.service import Key
@@ -26,14 +26,26 @@ CUT_SECONDS = 2.0
 """For answers to what is still held when `stop` is cancelled."""
 
 
+async def _nowhere(key: Key) -> int:
+    return 0
+
+
 class HoldingServer:
     """Answers, holds and forwards requests. `wake` is called at each request that begins to be held, and every
-    `wake_seconds` while any of its service is held; it must not block. Use start, then update; stop at the end."""
+    `wake_seconds` while any of its service is held; it must not block. `elsewhere` says how many requests of a service
+    other activators hold; they count towards its bound. Use start, then update; stop at the end."""
 
     def __init__(
-        self, *, wake: Callable[[Key], None], count: Count, limits: Limits | None = None, host: str = ""
+        self,
+        *,
+        wake: Callable[[Key], None],
+        count: Count,
+        elsewhere: Callable[[Key], Awaitable[int]] = _nowhere,
+        limits: Limits | None = None,
+        host: str = "",
     ) -> None:
         self._wake, self._count, self._limits, self._host = wake, count, limits or Limits(), host
+        self._elsewhere = elsewhere
         self._services: dict[Key, Service] = {}
         self._ledger = Ledger(self._limits.held_bytes)
         self._turns: Turns[Waiter] = Turns(self._limits.slots, self._limits.slots_of_one_namespace)
@@ -49,7 +61,9 @@ class HoldingServer:
     async def start(self) -> None:
         """Before the first update."""
         session = forward.new_session(self._limits)
-        self._shared = Shared(session, self._ledger, self._turns, self._wake, self._pump, self._count, self._limits)
+        self._shared = Shared(
+            session, self._ledger, self._turns, self._wake, self._elsewhere, self._pump, self._count, self._limits
+        )
         self._connections = Connections(self._handle, self._limits)
         self._wake_again()
 

@@ -21,8 +21,19 @@ from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.keda import autoscaling_installed
 from tests.support.measured import Record
-from tests.support.on_demand import ANSWERED_WITHIN, OnDemand, activators, clients, counted, held, on_demand
+from tests.support.on_demand import (
+    ANSWERED_WITHIN,
+    ON_DEMAND,
+    ZERO_WITHIN,
+    OnDemand,
+    activators,
+    clients,
+    counted,
+    held,
+    on_demand,
+)
 from tests.support.operator import OPERATOR_NAMESPACE
+from tests.support.services import llmservice
 from tests.support.serving import requests_in_flight
 from tests.support.watching import watching
 
@@ -40,6 +51,7 @@ SERVICES = (
     on_demand("quiet", holding={"maxBytes": "64Ki"}),
     on_demand("guarded", endpoint={"apiKeySecretRef": {"name": "keys", "key": "api-key"}}),
     on_demand("direct"),
+    on_demand("slow", {"start_seconds": 12}),
 )
 
 
@@ -148,27 +160,37 @@ PHASES = ("no pod is left", "the slice is made", "the last pod ends")
 
 @of("rounds")
 @pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.full)])
-def test_rounds_of_up_and_down_lose_nothing(cluster: Cluster, at_zero: OnDemand, rounds: int, record: Record) -> None:
+def test_rounds_of_up_and_down_lose_nothing(at_zero: OnDemand, rounds: int, record: Record) -> None:
+    up_and_down(at_zero, rounds, record)
+
+
+@pytest.mark.full
+def test_rounds_of_vllm_lose_nothing(cluster: Cluster, there: str, record: Record) -> None:
+    cluster.apply(llmservice("vllm", **ON_DEMAND), there)
+    service = OnDemand(cluster, there, "vllm")
+    service.at_zero(2 * ZERO_WITHIN)
+    up_and_down(service, 3, record)
+
+
+def up_and_down(service: OnDemand, rounds: int, record: Record) -> None:
     """Streamed and whole, on kept and on fresh connections, and each time also into another phase of the way down."""
-    ups, began = 0, time.monotonic()
-    with clients(at_zero) as asking:
+    began = time.monotonic()
+    with clients(service) as asking:
         for number in range(rounds):
-            at_zero.down()
-            ups += 1
+            service.down()
             asking.send(8)
             asking.rows()
-            at_zero.serves()
+            service.serves()
             for _ in range(2):  # the second time over connections that the replica kept
                 asking.send(4)
                 asking.rows()
-            into(PHASES[number % len(PHASES)], at_zero)
+            into(PHASES[number % len(PHASES)], service)
             asking.send(8)
             asking.rows()
         sent, lost = len(asking.sent), asking.lost()
         reused = sum(row.reused is True for row in asking.rows())
     record(rounds=rounds, sent=sent, lost=len(lost), reused=reused, seconds=round(time.monotonic() - began))
     assert lost == []
-    assert ups == rounds
     assert reused, "no connection was kept"
 
 
@@ -275,15 +297,13 @@ def test_while_a_replica_serves_no_request_passes_the_activators(cluster: Cluste
     assert before["held_total"] >= 4, "what was sent at zero was held"
 
 
-def test_a_stream_that_waits_gets_comments_until_it_begins(cluster: Cluster, there: str) -> None:
+@of("slow")
+def test_a_stream_that_waits_gets_comments_until_it_begins(at_zero: OnDemand) -> None:
     """An SSE client sees the head and comments soon, whatever the start takes."""
-    cluster.apply(on_demand("slow", {"start_seconds": 12}), there)
-    service = OnDemand(cluster, there, "slow")
-    service.at_zero()
     body = {"model": "slow", "prompt": "Hello", "max_tokens": 4, "stream": True}
     lines: list[str] = []
     with httpx.stream(
-        "POST", service.url + "/v1/completions", json=body, timeout=ANSWERED_WITHIN, trust_env=False
+        "POST", at_zero.url + "/v1/completions", json=body, timeout=ANSWERED_WITHIN, trust_env=False
     ) as answer:
         assert answer.status_code == 200
         assert answer.headers["Content-Type"].startswith("text/event-stream")
@@ -292,7 +312,7 @@ def test_a_stream_that_waits_gets_comments_until_it_begins(cluster: Cluster, the
     assert len(comments) >= 2
     assert lines.index(comments[-1]) < next(index for index, line in enumerate(lines) if line.startswith("data:"))
     assert lines[-1] == "data: [DONE]"
-    service.serves()
+    at_zero.serves()
 
 
 @pytest.mark.full

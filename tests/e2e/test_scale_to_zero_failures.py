@@ -73,6 +73,11 @@ def api_server_restarted(cluster: Cluster) -> None:
         pause(2)
 
 
+def kubelet_restarted(cluster: Cluster) -> None:
+    with without(cluster, "kubelet"):
+        pause(2)
+
+
 def activators_replaced(cluster: Cluster) -> None:
     """What they hold is answered before they end."""
     restart = ("rollout", "restart", f"deployment/{ACTIVATOR}", "-n", OPERATOR_NAMESPACE)
@@ -89,6 +94,7 @@ BLOWS: tuple[Blow, ...] = (
     operator_killed,
     operator_replaced,
     api_server_restarted,
+    kubelet_restarted,
     activators_replaced,
     keda_replaced,
 )

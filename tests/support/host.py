@@ -7,23 +7,24 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from llmservice_runtime.preflight import cpu_features
 
-from localcluster import components, processes
+from localcluster import components, place, processes
 from localcluster.cluster import Host, component_environment
 from localcluster.paths import ClusterPaths
 from tests.support.cluster import JSON, Cluster, eventually
 
 GROUPS = Path("/sys/fs/cgroup")
-COMPONENTS = {
+COMPONENTS: Mapping[str, Callable[[ClusterPaths], processes.Component]] = {
     "etcd": components.etcd,
     "kube-apiserver": components.apiserver,
     "kube-controller-manager": components.controller_manager,
+    "kubelet": lambda paths: components.kubelet(paths, place.first(paths)),
 }
 
 
@@ -115,7 +116,7 @@ def need_control_groups(*controllers: str, root: Path = GROUPS) -> None:
 
 @contextlib.contextmanager
 def without(cluster: Cluster, component: str, how: Literal["stop", "kill"] = "stop") -> Iterator[None]:
-    """A component of the control plane is away for a while; it runs and the API server answers afterwards.
+    """A component of the cluster is away for a while; it runs and the API server answers afterwards.
 
     Killed, it has no time to finish what it does, nor to say goodbye.
     """

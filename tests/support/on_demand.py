@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,18 +41,23 @@ MANAGER = "endpointslice.kubernetes.io/managed-by=llmservice.dev"
 METRICS_PORT = 9090
 
 
-def on_demand(name: str, behaviour: JSON | None = None, holding: JSON | None = None, **spec: Any) -> JSON:
-    """It starts in a second, and is at zero soon after its last request."""
-    scaling = {
+ON_DEMAND: Mapping[str, Any] = {
+    "scaling": {
         "autoscaling": {
             "minReplicas": 0,
             "maxReplicas": 1,
             "target": {"concurrencyPerReplica": 64},
             "scaleDown": {"stabilizationSeconds": 0, "idleSeconds": IDLE_SECONDS},
         },
-        "holding": holding or {},
-    }
-    return stand_in(name, behaviour, **merge({"scaling": scaling, "drain": {"timeoutSeconds": 10}}, spec))
+    },
+    "drain": {"timeoutSeconds": 10},
+}
+"""The spec of a service that is at zero soon after its last request."""
+
+
+def on_demand(name: str, behaviour: JSON | None = None, holding: JSON | None = None, **spec: Any) -> JSON:
+    """One that starts in a second."""
+    return stand_in(name, behaviour, **merge(ON_DEMAND, merge({"scaling": {"holding": holding or {}}}, spec)))
 
 
 @dataclass(frozen=True)

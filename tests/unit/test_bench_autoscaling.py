@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from llmservice_operator.api.autoscaling import Autoscaling
 from llmservice_operator.api.service import Key
 
+from benchmarks.autoscaling import page
 from benchmarks.autoscaling.figures import Figures, goals, rest
 from benchmarks.autoscaling.keda import connected
 from benchmarks.autoscaling.run import listened, written
@@ -142,3 +144,16 @@ async def test_each_service_is_asked_as_often_as_keda_does(certificates: Path, m
     ):
         await keda.observe_all([CHAT, Key("ns", "nobody")], 0.2)
         assert (keda.calls, keda.failed, len(keda.metric_seconds)) == (4 * 3 + 4 * 2, 4, 4)
+
+
+def test_the_page_has_a_column_for_each_kept_run(tmp_path: Path) -> None:
+    assert list(page.section(page.read(tmp_path))) == []
+    folder = tmp_path / page.FOLDER
+    folder.mkdir(parents=True)
+    for services, writes in ((1000, {}), (100, {"create events": 2})):
+        found = Figures(services, services * 9 // 10, idle_seconds=60.0, idle_writes=writes, machine="2 cores, 24 GiB")
+        (folder / f"{services}.json").write_text(json.dumps(found.to_json()))
+    lines = list(page.section(page.read(tmp_path)))
+    assert "| figure | goal | 100 | 1,000 |" in lines
+    assert "| writes of the activator in an idle minute | ≤ 0 | **2** missed | 0 |" in lines
+    assert "| machine |  | 2 cores, 24 GiB | 2 cores, 24 GiB |" in lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +137,15 @@ async def test_streams_say_what_comes_into_use_and_that_they_ended(certificates:
 
 
 async def test_each_service_is_asked_as_often_as_keda_does(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.autoscaling.keda.INTERVAL", 0.05)
+    monkeypatch.setattr("benchmarks.autoscaling.keda.INTERVAL", 0.25)
     at_zero = service(replicas=0, autoscaling={"minReplicas": 0, "maxReplicas": 2})
     async with (
         running(ApiServer(at_zero), certificates) as world,
         connected(world.scaler.port, certificates / "keda", lambda _: False) as keda,
     ):
-        await keda.observe_all([CHAT, Key("ns", "nobody")], 0.2)
+        began = time.monotonic()
+        await keda.observe_all([CHAT, Key("ns", "nobody")], 1.0)
+        assert 1.0 <= time.monotonic() - began < 1.5
         assert (keda.calls, keda.failed, len(keda.metric_seconds)) == (4 * 3 + 4 * 2, 4, 4)
 
 

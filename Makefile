@@ -13,7 +13,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 WORKERS ?= 5
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale bench-fetch calibration lint format crds operator engine release release-check clean
+.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale bench-autoscaling bench-fetch calibration lint format crds operator engine release release-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench: $(SYNCED) ## CPU time of plans and of each stage of a look; apply to firs
 bench-scale: $(SYNCED) ## N services (100) beside the control plane, with goals: N=n, RATE=r a second, FAULTS=1, SHARDS=n, INSPECT=1, JSON=file (make cluster)
 	@$(PYTHON) -m benchmarks.scale --services "$(or $(N),100)" $(if $(RATE),--rate "$(RATE)") $(if $(FAULTS),--faults) \
 	  $(if $(SHARDS),--shards "$(SHARDS)") $(if $(INSPECT),--inspect) $(if $(JSON),--json "$(JSON)")
+
+bench-autoscaling: $(SYNCED) ## N services (100) that scale with their load, nine of ten at zero: activator and operator: JSON=file (make cluster)
+	@$(PYTHON) -m benchmarks.autoscaling --services "$(or $(N),100)" $(if $(JSON),--json "$(JSON)")
 
 bench-fetch: $(SYNCED) ## MB/s, CPU and memory of fetching beside other tools, and after a kill: OLD=checkout, ROUNDS=n; writes its page
 	@$(PYTHON) -m benchmarks.fetch $(if $(OLD),--old "$(OLD)") --rounds "$(or $(ROUNDS),5)" --json benchmarks/fetch/results/fetch.json

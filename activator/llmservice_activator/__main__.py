@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -272,10 +273,17 @@ async def serve(opts: Options) -> int:
         return await Scaler(opts, transport, network).run()
 
 
+def allow_open_files() -> None:
+    """As many as the process may have: many runtimes begin with 1,024, and each service at zero has a listener."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     opts = options.load(sys.argv[1:] if argv is None else argv)
     log.setup(opts.log_format, opts.log_level)
+    allow_open_files()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
     try:
         return asyncio.run(serve(opts))

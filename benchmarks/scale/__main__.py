@@ -15,6 +15,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -22,12 +23,12 @@ import yaml
 
 from benchmarks.scale.audit import AuditTail
 from benchmarks.scale.figures import Figures, goals, table
+from benchmarks.scale.place import nothing_left, simulated_nodes
 from benchmarks.scale.process import Operator, kubeconfig
 from benchmarks.scale.run import Plan, Scene, run
-from benchmarks.scale.services import LABEL, Nodes, Writer, is_ours, nodes_for
+from benchmarks.scale.services import Writer, is_ours, manifest, nodes_for
 from benchmarks.scale.several import Several, leases
 from benchmarks.scale.watch import LARGEST_EVENT, Observer
-from localcluster import cluster as local
 from localcluster.network import NODE
 from localcluster.paths import ClusterPaths
 from tests.chaos import proxy
@@ -76,17 +77,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def simulated_nodes(paths: ClusterPaths, nodes: Nodes) -> Iterator[None]:
-    """So many, and none afterwards."""
-    host = local.Host.current()
-    local.up(paths, local.Options(None, nodes.count, nodes.gpus), host)
-    try:
-        yield
-    finally:
-        local.up(paths, local.Options(None, 0), host)
-
-
-@contextlib.contextmanager
 def api_server_address(cluster: Cluster, faults: bool) -> Iterator[str | None]:
     """Where the operator sends its requests; None: to the API server itself."""
     if not faults:
@@ -102,25 +92,16 @@ def api_server_address(cluster: Cluster, faults: bool) -> Iterator[str | None]:
     print(f"faults: {dict(between.struck)}; passed: {between.passed}", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def nothing_left(cluster: Cluster) -> Iterator[None]:
-    """No namespace of an earlier run, nor of this one afterwards."""
-    words = ("delete", "namespaces", "-l", LABEL, "--ignore-not-found", "--timeout=1800s")
-    cluster.kubectl(*words, timeout=2000)
-    try:
-        yield
-    finally:
-        print("deleting what was created; it takes minutes for thousands", file=sys.stderr)
-        cluster.kubectl(*words, timeout=2000)
-
-
 async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
     server, context = administrator(cluster.paths)
     connector = aiohttp.TCPConnector(ssl=context, limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
     operator = Operator(config) if plan.shards == 1 else Several(config, plan.shards)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=LARGEST_EVENT) as session:
-        observer, writer = Observer(session, server), Writer(session, server, inspected=plan.inspected)
+        observer, writer = (
+            Observer(session, server),
+            Writer(session, server, partial(manifest, inspected=plan.inspected)),
+        )
         audit = AuditTail(cluster.paths.audit_log, OPERATOR_USER, is_ours)
         following = asyncio.create_task(audit.follow(), name="audit log")
         try:

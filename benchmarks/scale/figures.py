@@ -110,8 +110,13 @@ def goals(found: Figures) -> list[Goal]:
 
 def table(found: Figures) -> str:
     """For people: goal beside figure."""
+    return judged(goals(found))
+
+
+def judged(every: Sequence[Goal]) -> str:
+    """Each with what was measured, and whether it is met."""
     rows = []
-    for goal in goals(found):
+    for goal in every:
         limit = f"≤ {goal.limit:g} {goal.unit}".strip()
         rows.append((goal.what, limit, f"{goal.value:.4g} {goal.unit}".strip(), "met" if goal.is_met else "MISSED"))
     return "\n".join(in_columns(("figure", "goal", "measured", ""), rows))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan, nan
 from pathlib import Path
 
+from benchmarks.autoscaling import page as autoscaling
 from benchmarks.pages import header, main, number, row
 from benchmarks.scale import picture
 from benchmarks.scale.figures import Goal, goals
@@ -184,7 +185,9 @@ def _commands(runs: Sequence[Kept]) -> Iterator[str]:
 def generated(root: Path) -> dict[str, str]:
     """What the files should be, by path, for the runs of this checkout."""
     runs = read(root)
-    return {PAGE: page(runs), PICTURE: picture.draw(plain(runs))}
+    autoscaled = list(autoscaling.section(autoscaling.read(root)))
+    text = "\n".join([page(runs), *autoscaled, ""]) if autoscaled else page(runs)
+    return {PAGE: text, PICTURE: picture.draw(plain(runs))}
 
 
 if __name__ == "__main__":

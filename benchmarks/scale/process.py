@@ -1,4 +1,4 @@
-"""The operator as a process of this machine, with the rights that the chart gives it; what it and others use."""
+"""The operator and the activator as processes of this machine, with the rights of the chart; what processes use."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ def control_plane(paths: ClusterPaths) -> dict[str, float]:
     return {name: use_of(record.identity.pid).cpu_seconds for name, record in running.items() if record is not None}
 
 
-def kubeconfig(cluster: Cluster, folder: Path, server: str | None = None) -> Path:
-    """The administrator's, with the operator's own token; another server where something lies between."""
+def kubeconfig(cluster: Cluster, folder: Path, server: str | None = None, account: str = OPERATOR) -> Path:
+    """The administrator's, with the token of a ServiceAccount; another server where something lies between."""
     config = yaml.safe_load(cluster.paths.kubeconfig.read_text())
-    token = cluster.kubectl("create", "token", OPERATOR, "-n", OPERATOR_NAMESPACE, f"--duration={TOKEN_LIVES}").strip()
+    token = cluster.kubectl("create", "token", account, "-n", OPERATOR_NAMESPACE, f"--duration={TOKEN_LIVES}").strip()
     config["users"][0]["user"] = {"token": token}
     config["contexts"][0]["context"]["namespace"] = OPERATOR_NAMESPACE
     if server is not None:
         config["clusters"][0]["cluster"]["server"] = server
-    path = folder / "operator.kubeconfig"
+    path = folder / f"{account}.kubeconfig"
     path.write_text(json.dumps(config))
     return path
 
@@ -112,6 +112,8 @@ def retitle(profile: Path, command: str) -> None:
 
 class Operator:
     """One process of it at a time."""
+
+    module = "llmservice_operator"
 
     def __init__(self, config: Path, *, args: Sequence[str] = ()) -> None:
         self._config, self._args = config, tuple(args)
@@ -129,7 +131,7 @@ class Operator:
     async def start(self) -> None:
         """Begin; it is not ready yet."""
         ports = (f"--health-port={self._port}", f"--metrics-port={self._metrics_port}")
-        own = (sys.executable, "-m", "llmservice_operator", f"--kubeconfig={self._config}", *ports, *self._args)
+        own = (sys.executable, "-m", self.module, f"--kubeconfig={self._config}", *ports, *self._args)
         self.started_at = time.monotonic()
         self._process = await asyncio.create_subprocess_exec(*own, stdout=self._log, stderr=asyncio.subprocess.STDOUT)
 
@@ -139,7 +141,7 @@ class Operator:
         async with asyncio.timeout(STARTS_WITHIN), httpx.AsyncClient(trust_env=False) as client:
             while True:
                 if self._process.returncode is not None:
-                    raise RuntimeError(f"the operator ended with {self._process.returncode}: {self.last_words()}")
+                    raise RuntimeError(f"{self.module} ended with {self._process.returncode}: {self.last_words()}")
                 try:
                     if (await client.get(f"http://127.0.0.1:{self._port}/readyz")).status_code == 200:
                         return

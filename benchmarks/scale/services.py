@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,8 +93,9 @@ def edited(max_num_seqs: int) -> JSON:
 class Writer:
     """Somebody with kubectl: creates, edits and deletes LLMServices."""
 
-    def __init__(self, session: aiohttp.ClientSession, server: str, *, inspected: bool = False) -> None:
-        self._session, self._server, self._inspected = session, server, inspected
+    def __init__(self, session: aiohttp.ClientSession, server: str, made: Callable[[int], JSON] = manifest) -> None:
+        """`made`: the LLMService of each number, in `namespace_of` it."""
+        self._session, self._server, self._made = session, server, made
 
     async def create(self, numbers: Sequence[int]) -> None:
         """All of them, a few at a time."""
@@ -108,7 +109,7 @@ class Writer:
 
     async def create_one(self, number: int) -> None:
         path = f"{API}/namespaces/{namespace_of(number)}/llmservices"
-        await self._send("POST", path, manifest(number, inspected=self._inspected), "application/json")
+        await self._send("POST", path, self._made(number), "application/json")
 
     async def edit(self, number: int, max_num_seqs: int) -> int:
         """One field of one spec; the generation that it has then."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -86,6 +87,21 @@ async def test_it_serves_its_ports_and_ends_streams_and_itself_at_sigterm(
             async with asyncio.timeout(10):
                 assert await stream.read() is grpc.aio.EOF
                 assert await child.wait() == 0
+
+
+async def test_it_opens_more_files_than_its_runtime_begins_with(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = ("--port", "0", "--health-port", "0", "--metrics-port", "0", *BRIEF)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with cluster(ApiServer(service()).answer, tmp_path, monkeypatch), AsyncExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] // 2, before[1]))
+        try:
+            child = await stack.enter_async_context(process(certificates / "server", *ports))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        await until_logged(child, "answering KEDA")
+        assert resource.prlimit(child.pid, resource.RLIMIT_NOFILE) == (before[1], before[1])
 
 
 async def test_without_a_certificate_it_says_which_secret_is_missing(

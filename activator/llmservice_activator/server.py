@@ -129,7 +129,7 @@ class ExternalScaler:
 
     async def _is_in_use(self, key: Key) -> bool:
         """Without a look at pods where the last replica always stays."""
-        if not self._services.get(key).autoscaling.may_be_at_zero:
+        if not self._services.get(key).may_be_at_zero:
             return True
         return (await self._answers.get(key)).activity.is_active
 

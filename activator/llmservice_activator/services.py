@@ -39,7 +39,7 @@ _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """An LLMService whose replicas follow its load."""
+    """An LLMService whose replicas follow its load, or whose requests are held."""
 
     key: Key
     uid: str
@@ -48,9 +48,22 @@ class Service:
     replicas: int
     present: int
     concurrency: int | None
-    autoscaling: Autoscaling
+    scaled: Autoscaling | None
+    """None: its replicas are set by others."""
     zero: Zero | None = None
-    """Where it may be at zero."""
+    """Where its requests are held while no replica answers."""
+
+    @property
+    def autoscaling(self) -> Autoscaling:
+        """Unknown where there is none."""
+        if self.scaled is None:
+            raise Unknown(f"LLMService {self.key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
+        return self.scaled
+
+    @property
+    def may_be_at_zero(self) -> bool:
+        """Whether a request that is held may start a replica."""
+        return self.scaled is not None and self.scaled.may_be_at_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,10 @@ Changed = Callable[[Service, Service], None]
 
 
 class Services:
-    """Autoscaled services and their pods, by what the watches bring. Its methods raise nothing but where said."""
+    """Services that are autoscaled or held, and their pods, by what the watches bring.
+
+    Its methods raise nothing but where said.
+    """
 
     def __init__(
         self,
@@ -103,10 +119,11 @@ class Services:
             raise Unknown(
                 self._refused.get(key) or f"there is no LLMService {key} that can be read; delete this ScaledObject"
             )
+        _ = found.autoscaling
         return found
 
     def find(self, key: Key) -> Service | None:
-        """The same, or None."""
+        """One that is autoscaled or held, or None."""
         return self._services.get(key)
 
     def pods(self, key: Key) -> tuple[Pod, ...]:
@@ -173,7 +190,9 @@ class Services:
         self._refused.pop(key, None)
         self._services[key] = found
         self._touched(key)
-        if before is not None and before.uid == found.uid and before.replicas != found.replicas:
+        if before is not None and before.scaled is not None and found.scaled is None:
+            self._gone(key)
+        elif before is not None and found.scaled and before.uid == found.uid and before.replicas != found.replicas:
             self._changed(before, found)
 
     def _remove_service(self, key: Key) -> None:
@@ -204,7 +223,7 @@ class Services:
 
 
 def service_of(obj: Json, now: datetime.datetime) -> Service:
-    """An LLMService as the API server sent it; Unknown where it is not autoscaled, or not by what we can read."""
+    """An LLMService as the API server sent it; Unknown where it is neither autoscaled nor held, or cannot be read."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     key = Key(metadata["namespace"], metadata["name"])
     if "deletionTimestamp" in metadata:
@@ -214,10 +233,11 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
     except ValidationError as error:
         field = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
         raise Unknown(f"spec.scaling.{field} of LLMService {key} is not valid; correct it") from None
-    if scaling.autoscaling is None:
+    if scaling.autoscaling is None and not scaling.holds:
         raise Unknown(f"LLMService {key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
     try:
-        schedule.check(scaling.autoscaling, now)
+        if scaling.autoscaling is not None:
+            schedule.check(scaling.autoscaling, now)
     except schedule.InvalidSchedule as error:
         raise Unknown(f"spec.scaling.autoscaling.schedule of LLMService {key}: {error}; correct it") from None
     return Service(
@@ -228,8 +248,8 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
         replicas=scaling.replicas,
         present=_integer(status.get("replicas"), 0, 2 * MOST_REPLICAS) or 0,
         concurrency=_integer(_effective(status).get("concurrencyPerReplica"), 1, MOST_CONCURRENCY),
-        autoscaling=scaling.autoscaling,
-        zero=zero_of(obj, scaling.holding) if scaling.autoscaling.may_be_at_zero else None,
+        scaled=scaling.autoscaling,
+        zero=zero_of(obj, scaling) if scaling.holds else None,
     )
 
 

@@ -1,8 +1,8 @@
 """Whether the last replica may go, and when requests are sent to the activators: pure.
 
-It holds for a service whose autoscaling may set zero, in an installation with autoscaling; while it is paused, only the
-slices go. `asked for` is spec.scaling.replicas, `runs` is what the Deployment has, `slices` are the EndpointSlices of
-ours, which send requests to the activators.
+It holds for a service whose autoscaling may set zero and, from one replica upwards, for one with `holding.rollouts`, in
+an installation with autoscaling; while it is paused, only the slices go. `asked for` is spec.scaling.replicas, `runs`
+is what the Deployment has, `slices` are the EndpointSlices of ours, which send requests to the activators.
 
 | asked for | a pod is listed | activators | runs | slices | the Deployment gets |
 |-|-|-|-|-|-|
@@ -102,11 +102,12 @@ class Zero:
 
 def zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
     """By the table above. `service` is as it is stored."""
-    replicas, autoscaling = service.spec.scaling.replicas, service.spec.scaling.autoscaling
-    if autoscaling is None or not autoscaling.may_be_at_zero or settings.activator_service is None:
+    scaling = service.spec.scaling
+    replicas = scaling.replicas
+    if not scaling.holds or settings.activator_service is None:
         return Zero(replicas)
     stored, activators = stored_port(service.status), known.activators
-    if service.spec.paused:
+    if service.spec.paused or not (replicas or scaling.may_be_at_zero):
         return Zero(replicas, stored)
     if activators is None:
         return _as_it_is(service, observed, stored)

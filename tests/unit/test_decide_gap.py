@@ -83,6 +83,9 @@ def test_pods_that_go_may_be_listed_longer_than_they_are_there() -> None:
     world.endpoints = lambda: listed  # type: ignore[method-assign]
     world.settle()
     assert is_held(world)
+    world.pods = {"new": a_pod("new", world.revision(), ready=True)}
+    world.settle()
+    assert is_held(world), "ready, and not listed yet"
 
 
 def test_one_that_may_be_at_zero_is_held_in_rollouts_without_a_word() -> None:

@@ -14,7 +14,6 @@ from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.directory import Directory
 from llmservice_activator.holding.target import Target
 from llmservice_activator.services import Services, Unknown, service_of
-from llmservice_activator.wake import Wake
 from llmservice_activator.zero import SEQUENCES
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE, POD
@@ -138,9 +137,8 @@ def held_in_rollouts(replicas: int = 1, **scaling: Any) -> dict[str, Any]:
     return made
 
 
-async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled_or_woken() -> None:
+async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled() -> None:
     world = World()
-    wake = Wake(Connection(world.api), world.services)
     async with world.running(held_in_rollouts()):
         assert (world.told[CHAT].port, world.told[CHAT].refusal) == (PORT, None)
         with pytest.raises(Unknown, match=r"no spec\.scaling\.autoscaling"):
@@ -150,9 +148,6 @@ async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled_or_wok
         refusal = world.told[CHAT].refusal
         assert refusal is not None
         assert (refusal.status, refusal.reason) == (503, "ScaledToZero")
-        wake(CHAT)
-        await world.settled()
-        assert not world.api.requests, "whoever set zero wants none"
         world.see(held_in_rollouts(holding={"rollouts": False}))
         await world.settled()
         assert CHAT not in world.told

@@ -12,7 +12,8 @@ from llmservice_operator.api.service import Key
 
 from llmservice_activator import externalscaler
 from llmservice_activator.answers import Answers
-from llmservice_activator.services import Services, Unknown, Watches
+from llmservice_activator.services import Services, Unknown
+from llmservice_activator.watches import Watches
 
 logger = logging.getLogger(__name__)
 

@@ -39,8 +39,9 @@ from llmservice_activator.peers import KEPT_FOR_A_BOUND, PATIENCE, PeerReader, P
 from llmservice_activator.peers import LARGEST as LARGEST_OF_PEERS
 from llmservice_activator.reachable import Reachability
 from llmservice_activator.server import ExternalScaler
-from llmservice_activator.services import Service, Services, Watches
+from llmservice_activator.services import Service, Services
 from llmservice_activator.wake import Wake
+from llmservice_activator.watches import Watches
 
 logger = logging.getLogger("llmservice_activator")
 

@@ -92,7 +92,7 @@ class Answers:
 
     async def _find(self, service: Service) -> Answer:
         pods = self._services.pods(service.key)
-        may_be_at_zero = service.autoscaling.may_be_at_zero
+        may_be_at_zero = service.may_be_at_zero
         requests, held = await asyncio.gather(
             self._reader.requests({pod.address for pod in pods if pod.address}),
             self._held(service.key) if may_be_at_zero else _none(service.key),

@@ -39,7 +39,9 @@ class Metrics:
             "Events about changes of replicas that were not written: too many, or refused.",
             registry=self.registry,
         )
-        self.services = Gauge("llmservice_scaler_services", "LLMServices with autoscaling.", registry=self.registry)
+        self.services = Gauge(
+            "llmservice_scaler_services", "LLMServices that are scaled or held.", registry=self.registry
+        )
         holding = self._holding()
         self.all: tuple[MetricWrapperBase, ...] = (
             *self._gauges,

@@ -12,7 +12,8 @@ from llmservice_operator.api.service import Key
 
 from llmservice_activator import externalscaler
 from llmservice_activator.answers import Answers
-from llmservice_activator.services import Services, Unknown, Watches
+from llmservice_activator.services import Services, Unknown
+from llmservice_activator.watches import Watches
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class ExternalScaler:
 
     async def _is_in_use(self, key: Key) -> bool:
         """Without a look at pods where the last replica always stays."""
-        if not self._services.get(key).autoscaling.may_be_at_zero:
+        if not self._services.get(key).may_be_at_zero:
             return True
         return (await self._answers.get(key)).activity.is_active
 

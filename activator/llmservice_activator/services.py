@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import ipaddress
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +13,7 @@ from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS,
 from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.lifecycle import Scaling
 from llmservice_operator.api.service import Key
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.informer import Informer
-from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
-from llmservice_operator.kube.transport import Transport
+from llmservice_operator.kube.resources import POD, Resource
 from llmservice_runtime.contract import SERVER_CONTAINER, START_CEILING_SECONDS
 from pydantic import ValidationError
 
@@ -29,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 
-OUTDATED_AFTER = 60.0
-"""Seconds of a failing watch after which what it brought is not used any more."""
 MANY_RESTARTS = 3
 """After as many, a pod that is not ready is not starting but failing."""
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -39,7 +32,7 @@ _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """An LLMService whose replicas follow its load."""
+    """An LLMService whose replicas follow its load, or whose requests are held."""
 
     key: Key
     uid: str
@@ -48,9 +41,22 @@ class Service:
     replicas: int
     present: int
     concurrency: int | None
-    autoscaling: Autoscaling
+    scaled: Autoscaling | None
+    """None: its replicas are set by others."""
     zero: Zero | None = None
-    """Where it may be at zero."""
+    """Where its requests are held while no replica answers."""
+
+    @property
+    def autoscaling(self) -> Autoscaling:
+        """Unknown where there is none."""
+        if self.scaled is None:
+            raise Unknown(f"LLMService {self.key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
+        return self.scaled
+
+    @property
+    def may_be_at_zero(self) -> bool:
+        """Whether a request that is held may start a replica."""
+        return self.scaled is not None and self.scaled.may_be_at_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,10 @@ Changed = Callable[[Service, Service], None]
 
 
 class Services:
-    """Autoscaled services and their pods, by what the watches bring. Its methods raise nothing but where said."""
+    """Services that are autoscaled or held, and their pods, by what the watches bring.
+
+    Its methods raise nothing but where said.
+    """
 
     def __init__(
         self,
@@ -103,10 +112,11 @@ class Services:
             raise Unknown(
                 self._refused.get(key) or f"there is no LLMService {key} that can be read; delete this ScaledObject"
             )
+        _ = found.autoscaling
         return found
 
     def find(self, key: Key) -> Service | None:
-        """The same, or None."""
+        """One that is autoscaled or held, or None."""
         return self._services.get(key)
 
     def pods(self, key: Key) -> tuple[Pod, ...]:
@@ -173,7 +183,9 @@ class Services:
         self._refused.pop(key, None)
         self._services[key] = found
         self._touched(key)
-        if before is not None and before.uid == found.uid and before.replicas != found.replicas:
+        if before is not None and before.scaled is not None and found.scaled is None:
+            self._gone(key)
+        elif before is not None and found.scaled and before.uid == found.uid and before.replicas != found.replicas:
             self._changed(before, found)
 
     def _remove_service(self, key: Key) -> None:
@@ -204,7 +216,7 @@ class Services:
 
 
 def service_of(obj: Json, now: datetime.datetime) -> Service:
-    """An LLMService as the API server sent it; Unknown where it is not autoscaled, or not by what we can read."""
+    """An LLMService as the API server sent it; Unknown where it is neither autoscaled nor held, or cannot be read."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     key = Key(metadata["namespace"], metadata["name"])
     if "deletionTimestamp" in metadata:
@@ -214,10 +226,11 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
     except ValidationError as error:
         field = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
         raise Unknown(f"spec.scaling.{field} of LLMService {key} is not valid; correct it") from None
-    if scaling.autoscaling is None:
+    if scaling.autoscaling is None and not scaling.holds:
         raise Unknown(f"LLMService {key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
     try:
-        schedule.check(scaling.autoscaling, now)
+        if scaling.autoscaling is not None:
+            schedule.check(scaling.autoscaling, now)
     except schedule.InvalidSchedule as error:
         raise Unknown(f"spec.scaling.autoscaling.schedule of LLMService {key}: {error}; correct it") from None
     return Service(
@@ -228,8 +241,8 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
         replicas=scaling.replicas,
         present=_integer(status.get("replicas"), 0, 2 * MOST_REPLICAS) or 0,
         concurrency=_integer(_effective(status).get("concurrencyPerReplica"), 1, MOST_CONCURRENCY),
-        autoscaling=scaling.autoscaling,
-        zero=zero_of(obj, scaling.holding) if scaling.autoscaling.may_be_at_zero else None,
+        scaled=scaling.autoscaling,
+        zero=zero_of(obj, scaling) if scaling.holds else None,
     )
 
 
@@ -306,94 +319,3 @@ def _address(value: object) -> str:
         return str(ipaddress.ip_address(str(value)[:64]))
     except ValueError:
         return ""
-
-
-class Watches:
-    """The informers of both kinds, in each namespace or all, and how far they are."""
-
-    def __init__(
-        self,
-        transport: Transport,
-        namespaces: tuple[str, ...],
-        services: Services,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._clock = clock
-        self._failing_since: dict[tuple[str | None, Resource], float] = {}
-        scopes: tuple[str | None, ...] = namespaces or (None,)
-        self._problems: dict[tuple[str | None, Resource], str | None] = {
-            (scope, resource): "not listed yet" for scope in scopes for resource in (LLMSERVICE, POD)
-        }
-        """None: listed, and watched since."""
-        self._seen: set[tuple[str | None, Resource]] = set()
-        selectors = {LLMSERVICE: "", POD: SERVICE_LABEL}
-        self._informers = [
-            (
-                resource,
-                Informer(
-                    transport,
-                    resource,
-                    scope,
-                    selectors[resource],
-                    services,
-                    report=lambda error, part=(scope, resource): self._report(part, error),  # type: ignore[misc]
-                ),
-            )
-            for scope, resource in self._problems
-        ]
-
-    async def run(self) -> None:
-        """Watch; never returns."""
-        async with asyncio.TaskGroup() as group:
-            for resource, informer in self._informers:
-                group.create_task(informer.run(), name=f"watch of {resource.plural}")
-
-    def is_synced(self, namespace: str) -> bool:
-        """Whether what is known of a namespace is current enough to remove replicas by it.
-
-        A watch that fails for a moment goes on where it was; of one that fails for longer, pods may have come since
-        whose requests are not counted.
-        """
-        return all(self._is_current((self._scope(namespace), resource)) for resource in (LLMSERVICE, POD))
-
-    def _scope(self, namespace: str) -> str | None:
-        return namespace if (namespace, LLMSERVICE) in self._problems else None
-
-    def _is_current(self, part: tuple[str | None, Resource]) -> bool:
-        since = self._failing_since.get(part)
-        return part in self._seen and (since is None or self._clock() - since < OUTDATED_AFTER)
-
-    def is_watched(self, namespace: str) -> bool:
-        """Whether this process watches it at all."""
-        return (None, LLMSERVICE) in self._problems or (namespace, LLMSERVICE) in self._problems
-
-    def is_ready(self) -> bool:
-        """Each namespace was listed, or cannot be for now; at least one was.
-
-        While the API server is away all activators stay ready: what they hold needs none of it.
-        """
-        waits = any(part not in self._seen and problem == "not listed yet" for part, problem in self._problems.items())
-        scopes = {scope for scope, _ in self._problems}
-        return not waits and any(all((scope, kind) in self._seen for kind in (LLMSERVICE, POD)) for scope in scopes)
-
-    def problems(self, namespace: str | None = None) -> list[str]:
-        """One line for each part that is not watched now; of those that concern a namespace, where one is given."""
-        return [
-            f"{f'namespace {scope}: ' if scope else ''}{resource.full_name}: {problem}"
-            for (scope, resource), problem in self._problems.items()
-            if problem is not None and (namespace is None or scope == self._scope(namespace))
-        ]
-
-    def _report(self, part: tuple[str | None, Resource], error: KubeError | None) -> None:
-        problem = None if error is None else " ".join(str(error).split())
-        if problem is not None and problem != self._problems[part]:
-            logger.warning("cannot watch %s: %s", part[1].full_name, problem)
-        elif problem is None and self._problems[part] not in (None, "not listed yet"):
-            logger.info("%s is watched again", part[1].full_name)
-        self._problems[part] = problem
-        if problem is None:
-            self._seen.add(part)
-            self._failing_since.pop(part, None)
-        else:
-            self._failing_since.setdefault(part, self._clock())

@@ -47,7 +47,7 @@ class Wake:
     def __call__(self, key: Key) -> None:
         """A request of it is held."""
         service = self._services.find(key)
-        if service is None or service.replicas or key in self._working:
+        if service is None or not service.may_be_at_zero or service.replicas or key in self._working:
             return
         if self._clock() >= self._failed.get(key, (0, 0))[1]:
             task = self._working[key] = asyncio.create_task(self._wake(service), name=f"wake of {key}")

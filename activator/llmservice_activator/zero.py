@@ -1,4 +1,4 @@
-"""What an LLMService says about its time at zero: where its requests come in, and which are held, how many and why not.
+"""What an LLMService says about its time without a replica: where its requests come in, which are held, and why not.
 
 The API server has checked the spec by its schema and the status is the operator's: what is not as expected is absent.
 """
@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.api.autoscaling import Holding
 from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.lifecycle import Endpoint
+from llmservice_operator.api.lifecycle import Endpoint, Scaling
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.scalars import SecretKeyRef
 from llmservice_operator.planner.quantity import amount
@@ -30,7 +29,7 @@ MOST_BYTES = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """Of a service that may be at zero."""
+    """Of a service whose requests are held."""
 
     created: str
     """Its creationTimestamp: of two services with one port the older one has it."""
@@ -49,9 +48,10 @@ class Zero:
     """Why no replica will start."""
 
 
-def zero_of(obj: Json, holding: Holding) -> Zero:
+def zero_of(obj: Json, scaling: Scaling) -> Zero:
     """Of an LLMService as the API server sent it; ValueError where its endpoint or its holding cannot be read."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    holding = scaling.holding
     endpoint = Endpoint.model_validate(spec.get("endpoint") or {}, by_alias=True, by_name=False)
     port = _part(status, "holding").get("port")
     sequences = _part(_part(status, "effective"), "batching").get("maxNumSeqs")
@@ -65,7 +65,7 @@ def zero_of(obj: Json, holding: Holding) -> Zero:
         timeout_seconds=holding.timeout_seconds,
         sequences=sequences if type(sequences) is int and 1 <= sequences <= MOST_SEQUENCES else SEQUENCES,
         keys=endpoint.api_key_secret_ref,
-        refusal=_refusal(metadata, spec, status),
+        refusal=_refusal(metadata, spec, status) or _scaled_to_zero(scaling),
     )
 
 
@@ -88,6 +88,14 @@ def _refusal(metadata: Json, spec: Json, status: Json) -> Refusal | None:
             message = f"The model does not start: {str(condition.get('message', ''))[:1024]}"
             return Refusal(503, str(condition.get("reason", ""))[:64] or Reason.UNKNOWN, message)
     return None
+
+
+def _scaled_to_zero(scaling: Scaling) -> Refusal | None:
+    """Whoever set zero wants none, and no request is to start one."""
+    if scaling.replicas or scaling.may_be_at_zero:
+        return None
+    text = "The service has no replica: spec.scaling.replicas of its LLMService is 0."
+    return Refusal(503, Reason.SCALED_TO_ZERO, text)
 
 
 def _part(parent: Json, name: str) -> Json:

@@ -37,7 +37,7 @@ from llmservice_operator.control.watch.kinds import (
     PROJECTIONS,
     identity_of,
     key_of,
-    may_be_at_zero,
+    may_hold,
     placed,
     watched_children,
 )
@@ -293,9 +293,9 @@ class Operator:
             self._ctx.queue.add_soon(key, BURST, priorities.of_children(self._ctx.cache.get(PARENT, *key)))
 
     def _activators_changed(self) -> None:
-        """For services that may be at zero."""
+        """For services whose requests may be held."""
         if self._life.is_acting:
-            found = (key_of(parent) for parent in self._ctx.cache.all_of(PARENT) if may_be_at_zero(parent))
+            found = (key_of(parent) for parent in self._ctx.cache.all_of(PARENT) if may_hold(parent))
             self._ctx.take_up(key for key in found if self._may_act(key))
 
     # Small answers

@@ -71,6 +71,8 @@ TERMINATION_LOG = "/dev/termination-log"
 
 # Asked through a Service, to see whether an activator answers; one that comes to a server must not look like use.
 ACTIVATOR_PATH = "/llmservice.dev/activator"
+# On the answer to a request that a server refuses because it ends; the request was not worked on.
+DRAINING_HEADER = "X-LLMService-Draining"
 # Paths that are not counted as requests and not refused during a drain; all but the last are vLLM's.
 EXEMPT_PATHS = frozenset({"/health", "/metrics", "/ping", "/version", "/load", ACTIVATOR_PATH})
 # Those of them that need no API key: health and metrics, which contain nothing of the requests.

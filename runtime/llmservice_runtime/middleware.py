@@ -25,6 +25,7 @@ from llmservice_runtime.access.api_keys import KeyFile
 from llmservice_runtime.contract import (
     API_KEYS_FILE_ENV,
     DRAIN_FILE_ENV,
+    DRAINING_HEADER,
     EXEMPT_PATHS,
     KEYLESS_PATHS,
     POD_TOKEN_FILE,
@@ -68,6 +69,7 @@ DEV_PATHS = (
 ADMIN_PATHS = ("/start_profile", "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance")
 CLOSED_PATHS = (*ADAPTER_PATHS, *DEV_PATHS, *ADMIN_PATHS)
 RETRY_AFTER = b"1"
+_DRAINING = (DRAINING_HEADER.lower().encode(), b"true")
 _KINDS = {401: "invalid_api_key", 403: "forbidden", 503: "service_unavailable"}
 
 Client = tuple[str, int]
@@ -106,7 +108,7 @@ class DrainMiddleware:
         elif self._should_refuse(_client(scope)):
             self._slots[REFUSED] += 1
             await _read_whole(receive)
-            await _refuse(send, 503, "This replica is being replaced; please try again.")
+            await _refuse(send, 503, "This replica is being replaced; please try again.", [_DRAINING])
         else:
             await self._counted(scope, receive, send)
 

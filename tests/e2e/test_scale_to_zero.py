@@ -15,7 +15,9 @@ import pytest
 from llmservice_cli.app import make_parser
 from llmservice_cli.init.command import roles
 from llmservice_cli.probe.row import Mode
+from llmservice_operator.decide.gap import HELD
 
+from tests.e2e import disturbances
 from tests.e2e.conftest import own_namespace
 from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
@@ -33,8 +35,9 @@ from tests.support.on_demand import (
     on_demand,
 )
 from tests.support.operator import OPERATOR_NAMESPACE
-from tests.support.services import llmservice
+from tests.support.services import llmservice, stand_in
 from tests.support.serving import requests_in_flight
+from tests.support.traffic import traffic
 from tests.support.watching import watching
 
 NAMESPACE = "e2e-zero"
@@ -361,3 +364,32 @@ def test_keys_that_nobody_granted_keep_a_replica(cluster: Cluster, there: str) -
     assert service.post({}, headers={"Authorization": "Bearer wrong"}).status_code == 401
     cluster.apply_all(granted("ungranted", "their-keys"), there)
     service.at_zero()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("strategy", "replicas"), [("Recreate", 2), ("Replace", 1)])
+def test_a_rollout_that_leaves_no_replica_loses_nothing(
+    cluster: Cluster, there: str, strategy: str, replicas: int, record: Record
+) -> None:
+    """Without autoscaling; the same without holding is in test_no_request_lost.py, with the requests that it costs."""
+    name, within, load = disturbances.NAME, 90, ("--rate", "8", "--output-tokens", "10,20,80")
+    scaling = {"replicas": replicas, "holding": {"rollouts": True}}
+    behaviour = {"start_seconds": 2, "tokens_per_second": 30}
+    cluster.apply(stand_in(name, behaviour, scaling=scaling, rollout={"strategy": strategy}), there)
+    cluster.wait_condition(there, name, "Ready", "True", timeout=within)
+    service = OnDemand(cluster, there, name)
+    with (
+        watching(cluster, "llmservices", there) as services,
+        traffic(cluster, there, name, "--duration", "1h", *load) as probe,
+    ):
+        world = disturbances.World(cluster, there, disturbances.STAND_IN, load, probe, within, replicas)
+        world.settled()
+        disturbances.nothing_is_lost(world, disturbances.rolling_update, record)
+        assert services.first(lambda obj: of_service(obj, service) and gap_of(obj) == HELD), "the status tells of it"
+        eventually("the activators are out of the path", lambda: not service.slices(), 30)
+    assert probe.unaccounted() == [], "after the rollout"
+    assert gap_of(cluster.must_get("llmservices", there, name)) == ""
+
+
+def gap_of(obj: JSON) -> str:
+    return str(obj.get("status", {}).get("rollout", {}).get("gap", ""))

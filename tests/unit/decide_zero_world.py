@@ -36,6 +36,14 @@ def a_world(replicas: int = 1) -> World:
     return copy.deepcopy(_served(replicas))
 
 
+def held_in_rollouts(replicas: int = 1, **sections: Any) -> World:
+    """The same without autoscaling, and with holding.rollouts."""
+    world = a_world(replicas)
+    world.edit(scaling={"replicas": replicas, "holding": {"rollouts": True}}, **sections)
+    serve(world)
+    return world
+
+
 def serve(world: World) -> None:
     world.settle()
     follow(world)

@@ -24,7 +24,12 @@ from tests.support.ports import free_port
 KEY = Key("team", "llama")
 CHAT = "/v1/chat/completions"
 LIMITS = Limits(
-    linger_seconds=0.05, comment_seconds=0.01, retry_health_seconds=0.01, wake_seconds=0.02, connect_seconds=2
+    linger_seconds=0.05,
+    comment_seconds=0.01,
+    retry_health_seconds=0.01,
+    wake_seconds=0.02,
+    connect_seconds=2,
+    rest_seconds=0.05,
 )
 
 

@@ -26,6 +26,7 @@ from tests.unit.decide_zero_world import (
     at_zero,
     busy,
     follow,
+    held_in_rollouts,
     is_held,
     made,
     mute,
@@ -209,6 +210,47 @@ def test_the_first_start_and_a_lost_pod_are_held_too() -> None:
     world.settle()
     assert is_held(world)
     follow(world)
+    world.settle()
+    assert not is_held(world)
+
+
+# Without autoscaling
+
+
+def test_a_service_that_holds_in_rollouts_is_held_while_no_pod_is_listed() -> None:
+    world = held_in_rollouts()
+    assert not is_held(world)
+    assert world.status["holding"] == {"port": 20_000}
+    assert world.condition("Autoscaled") == ("", "")
+    follow(world, ready=False)
+    world.settle()
+    assert (made(world), is_held(world)) == (1, True)
+    world.activators = None
+    world.settle()
+    assert is_held(world)
+    world.activators = (ONE, TWO)
+    follow(world)
+    world.settle()
+    assert not is_held(world)
+
+
+def test_zero_that_a_user_set_holds_nothing() -> None:
+    world = held_in_rollouts()
+    follow(world, ready=False)
+    world.settle()
+    assert is_held(world)
+    scale(world, 0)
+    world.settle()
+    assert (made(world), is_held(world)) == (0, False)
+    follow(world)
+    world.settle()
+    assert world.condition("Ready")[1] != "Idle"
+
+
+def test_without_the_section_a_lost_pod_is_not_held() -> None:
+    world = a_world()
+    world.edit(scaling={"replicas": 1, "holding": {"maxRequests": 5}})
+    follow(world, ready=False)
     world.settle()
     assert not is_held(world)
 

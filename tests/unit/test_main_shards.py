@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.api.holding import Activator
@@ -120,13 +122,19 @@ def test_which_shards_a_process_has_is_a_metric() -> None:
     assert "llmservice_leader 0.0" in metrics.exposition().decode()
 
 
-async def test_activators_that_come_or_go_wake_the_services_that_may_be_at_zero() -> None:
+async def test_activators_that_come_or_go_wake_the_services_whose_requests_may_be_held() -> None:
     options = Options(leader_elect=False, services=Settings(scaler_address="llms-activator.system.svc:9443"))
     operator = Operator(options, Connection(ApiServer()), StateReader(), RequestsReader(), ActivatorReader(), Metrics())
-    zero, one, plain = KEYS[:3]
-    for key, scaling in ((zero, {"minReplicas": 0}), (one, {"minReplicas": 1}), (plain, None)):
+    zero, one, plain, held = KEYS[:4]
+    scalings: dict[Key, Any] = {
+        zero: {"autoscaling": {"maxReplicas": 2, "minReplicas": 0}},
+        one: {"autoscaling": {"maxReplicas": 2, "minReplicas": 1}, "holding": {"rollouts": False}},
+        plain: {},
+        held: {"holding": {"rollouts": True}},
+    }
+    for key, scaling in scalings.items():
         made = parent(namespace=key.namespace, uid=str(key))
-        made["spec"] |= {"scaling": {"autoscaling": {"maxReplicas": 2} | scaling}} if scaling else {}
+        made["spec"] |= {"scaling": scaling}
         operator._ctx.cache.update(PARENT, made)
     for resource in (WATCH, LLMSERVICE.full_name, *(each.full_name for each in watched_children(options.services))):
         operator._sync.synced(None, resource)
@@ -135,6 +143,6 @@ async def test_activators_that_come_or_go_wake_the_services_that_may_be_at_zero(
     slices = {"metadata": {"namespace": "system", "name": "a"}, "endpoints": [{"addresses": ["10.0.0.1"]}]}
     operator._activators.updated(ENDPOINT_SLICE, slices)
     operator._activators.listed(ENDPOINT_SLICE, "system", {("system", "a"): "u"}, "1")
-    assert operator._ctx.queue.depth == 1
-    assert await operator._ctx.queue.get() == zero
+    assert operator._ctx.queue.depth == 2
+    assert {await operator._ctx.queue.get() for _ in range(2)} == {zero, held}
     assert operator._ctx.activators() == (Activator("10.0.0.1"),)

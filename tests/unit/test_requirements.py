@@ -18,6 +18,7 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec
 from tests.unit.status_states import CASES, UNREPORTED, edited, served, service
 from tests.unit.test_decide_autoscaling import READY, autoscaled
+from tests.unit.test_decide_gap import about_to_change
 from tests.unit.test_decide_quotas import ONE_REPLICA
 from tests.unit.test_decide_rollouts import a_room, surging
 
@@ -103,6 +104,7 @@ STATES: dict[str, Callable[[], World]] = {
     **{name: case.make for name, case in CASES.items()},
     **{name: make for name, (make, *_) in UNREPORTED.items()},
     "replaced first": replaced_first,
+    "about to leave a gap": lambda: about_to_change()[0],
     "waiting for room": waiting_for_room,
     "without a volume": without_a_volume,
     "without a volume, and held": lambda: without_a_volume(is_edited=True),

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.access import peers, pod_token
-from llmservice_runtime.contract import ACTIVATOR_PATH, DRAIN_FILE, DRAIN_FILE_ENV, POD_TOKEN_FILE, POD_TOKEN_HEADER
+from llmservice_runtime.contract import (
+    ACTIVATOR_PATH,
+    DRAIN_FILE,
+    DRAIN_FILE_ENV,
+    DRAINING_HEADER,
+    POD_TOKEN_FILE,
+    POD_TOKEN_HEADER,
+)
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.middleware import DrainMiddleware
 
@@ -125,6 +132,7 @@ def test_newcomers_are_refused_in_openais_shape(slots: memoryview) -> None:
     sent = ask(middleware, "/v1/chat/completions")
     assert app.calls == 0
     assert headers(sent)[b"retry-after"] == b"1"
+    assert headers(sent)[DRAINING_HEADER.lower().encode()] == b"true"
     assert sent[1]["body"].startswith(b'{"error":{"message":')
     assert headers(sent)[b"content-length"] == str(len(sent[1]["body"])).encode()
     assert slots[shared_counters.REFUSED] == 1

@@ -13,7 +13,7 @@ from llmservice_activator import directory
 from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.directory import Directory
 from llmservice_activator.holding.target import Target
-from llmservice_activator.services import Services, service_of
+from llmservice_activator.services import Services, Unknown, service_of
 from llmservice_activator.zero import SEQUENCES
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE, POD
@@ -128,6 +128,40 @@ async def test_names_of_a_revision_that_is_not_the_specs(rollout: dict[str, Any]
     world = World()
     async with world.running(at_zero(port=PORT, status=status)):
         assert world.told[CHAT].model_names == names
+
+
+def held_in_rollouts(replicas: int = 1, **scaling: Any) -> dict[str, Any]:
+    """Without autoscaling."""
+    made = at_zero(port=PORT, replicas=replicas, scaling={"holding": {"rollouts": True}} | scaling)
+    del made["spec"]["scaling"]["autoscaling"]
+    return made
+
+
+async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled() -> None:
+    world = World()
+    async with world.running(held_in_rollouts()):
+        assert (world.told[CHAT].port, world.told[CHAT].refusal) == (PORT, None)
+        with pytest.raises(Unknown, match=r"no spec\.scaling\.autoscaling"):
+            world.services.get(CHAT)
+        world.see(held_in_rollouts(0, holding={"rollouts": True, "maxRequests": 3}))
+        await world.settled()
+        refusal = world.told[CHAT].refusal
+        assert refusal is not None
+        assert (refusal.status, refusal.reason) == (503, "ScaledToZero")
+        world.see(held_in_rollouts(holding={"rollouts": False}))
+        await world.settled()
+        assert CHAT not in world.told
+
+
+async def test_what_is_known_of_a_service_that_is_not_scaled_any_more_is_forgotten() -> None:
+    gone: list[Key] = []
+    changes: list[int] = []
+    services = Services(gone=gone.append, changed=lambda before, after: changes.append(after.replicas))
+    services.updated(LLMSERVICE, at_zero(port=PORT, replicas=1))
+    services.updated(LLMSERVICE, held_in_rollouts(2))
+    services.updated(LLMSERVICE, held_in_rollouts(3))
+    assert (gone, changes) == ([CHAT], []), "replicas that others set are no Events of the scaler"
+    assert services.find(CHAT) is not None
 
 
 async def test_only_services_that_may_be_at_zero_have_one() -> None:

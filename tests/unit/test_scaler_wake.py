@@ -73,6 +73,15 @@ async def test_with_replicas_nothing_is_asked(replicas: int) -> None:
     assert world.api.calls == []
 
 
+async def test_a_zero_that_is_not_autoscalings_is_left_alone() -> None:
+    held = at_zero(scaling={"holding": {"rollouts": True}})
+    del held["spec"]["scaling"]["autoscaling"]
+    world = World(held)
+    assert world.services.find(CHAT) is not None
+    assert await world.woken() == []
+    assert (world.api.calls, world.replicas) == ([], 0)
+
+
 async def test_somebody_who_writes_at_the_same_time_delays_nothing() -> None:
     world = World()
     writes = 2

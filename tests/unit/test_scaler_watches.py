@@ -10,8 +10,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from llmservice_activator import services
-from llmservice_activator.services import OUTDATED_AFTER, Services, Watches
+from llmservice_activator import watches as watches_module
+from llmservice_activator.services import Services
+from llmservice_activator.watches import OUTDATED_AFTER, Watches
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import Gone
@@ -144,7 +145,7 @@ async def test_keda_is_told_why_and_is_answered_again_once_it_works(
         refuse_watches(api, POD)
         await world.until(lambda: world.scaler.readiness().lines != ())
         assert await keda.replicas() == 1, "a moment is no outage"
-        monkeypatch.setattr(services, "OUTDATED_AFTER", 0.0)
+        monkeypatch.setattr(watches_module, "OUTDATED_AFTER", 0.0)
         assert "of namespace ns are not known: pods: no;" in await refusal(keda)
         assert world.scaler.is_ready()
         mend(api, POD)

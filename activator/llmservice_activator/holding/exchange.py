@@ -93,21 +93,22 @@ class Exchange:
     async def _answered_or_forwarded(self) -> web.StreamResponse:
         head, service = self._client.head, self._service
         _raise(check.before_pods(head, service.target, service.keys))
+        arriving = Arriving(self._client.body(), is_empty=not self._client.request.body_exists)
         if self._shared.turns.take(service.key):
             try:
-                return await self._forward(Arriving(self._client.body()))
+                return await self._forward(arriving)
             except NotConnected:
-                pass  # nothing of the body was read
+                pass  # what was read of the body is kept
             finally:
                 self._give_back()
         _raise(check.without_pod(head, service.target))
-        return await self._hold()
+        return await self._hold(arriving)
 
-    async def _hold(self) -> web.StreamResponse:
+    async def _hold(self, arriving: Arriving) -> web.StreamResponse:
         key, ledger = self._service.key, self._shared.ledger
         entry = ledger.enter(key, await self._shared.elsewhere(key))
         try:
-            body = await self._received(entry)
+            body = await self._received(entry, arriving)
             verdict = check.with_body(self._client.head, body, self._service.target)
             if isinstance(verdict, Answer):
                 raise Answered(verdict)
@@ -117,11 +118,11 @@ class Exchange:
         finally:
             entry.close()
 
-    async def _received(self, entry: Entry) -> bytes:
+    async def _received(self, entry: Entry, arriving: Arriving) -> bytes:
         spooled = io.BytesIO()
         try:
             async with asyncio.timeout(self._service.target.timeout_seconds):
-                async for piece in self._client.body():
+                async for piece in arriving.whole():
                     self._raise_refusal()
                     entry.add(len(piece))
                     spooled.write(piece)

@@ -7,6 +7,7 @@ from typing import Final
 
 import aiohttp
 from aiohttp import hdrs, web
+from llmservice_runtime.contract import DRAINING_HEADER
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -31,7 +32,11 @@ LARGEST_EVENT: Final = 1 << 20
 
 
 class NotConnected(Exception):
-    """No pod could be connected to: nothing is lost."""
+    """No pod could be connected to, or those that could take no requests any more: nothing is lost."""
+
+
+class _Draining(Exception):
+    """A pod that ends got the request whole and has not worked on it."""
 
 
 class PodFailed(Exception):
@@ -63,6 +68,9 @@ async def forward(session: aiohttp.ClientSession, pods: Pods, client: Client, up
             except NOT_CONNECTED:
                 refused.add(base)
                 pods.doubt(base)
+            except _Draining:
+                refused.add(base)
+                pods.rest(base)
 
 
 async def _to_pod(session: aiohttp.ClientSession, base: str, client: Client, upload: Upload) -> web.StreamResponse:
@@ -81,6 +89,8 @@ async def _to_pod(session: aiohttp.ClientSession, base: str, client: Client, upl
             raise upload.answered from None
         raise PodFailed(str(error)) from error
     async with upstream:
+        if upload.may_repeat and upstream.status == 503 and DRAINING_HEADER in upstream.headers:
+            raise _Draining
         upload.sent()
         if client.response is not None and not _is_stream(upstream):
             return await client.answer(await _event(upstream))

@@ -31,3 +31,5 @@ class Limits:
     connect_seconds: float = 5
     health_seconds: float = 5
     retry_health_seconds: float = 0.5
+    rest_seconds: float = 1
+    """Until a pod that ends and refuses requests is checked again: the watch says sooner that it ends."""

@@ -64,10 +64,17 @@ class Pods:
 
     def doubt(self, url: str) -> None:
         """A connection to it failed: it is used again after another check."""
+        self._check_again(url, 0)
+
+    def rest(self, url: str) -> None:
+        """It ends, and refuses requests meanwhile: the same after a pause, since it passes checks."""
+        self._check_again(url, self._limits.rest_seconds)
+
+    def _check_again(self, url: str, pause: float) -> None:
         pod = self._pods.get(url)
         if pod is not None and pod.answers:
             pod.answers = False
-            self._start_check(pod)
+            self._start_check(pod, pause)
             self._changed()
 
     async def close(self) -> None:
@@ -78,15 +85,16 @@ class Pods:
         self._pods.clear()
         await asyncio.gather(*checks, return_exceptions=True)
 
-    def _start_check(self, pod: _Pod) -> None:
-        pod.check = asyncio.create_task(self._check(pod), name=f"health of {pod.url}")
+    def _start_check(self, pod: _Pod, pause: float = 0) -> None:
+        pod.check = asyncio.create_task(self._check(pod, pause), name=f"health of {pod.url}")
 
     def _end_check(self, pod: _Pod) -> None:
         pod.answers = False
         if pod.check is not None:
             pod.check.cancel()
 
-    async def _check(self, pod: _Pod) -> None:
+    async def _check(self, pod: _Pod, pause: float) -> None:
+        await asyncio.sleep(pause)
         while True:
             if await self._is_healthy(pod.url):
                 break

@@ -76,7 +76,7 @@ def _head(service: Json, now: datetime) -> Iterator[str]:
     )
     yield from _scaling(spec, status)
     yield from _at_zero(service, now)
-    details = [f"{key} {rollout[key]}" for key in ("strategy", "reason", "failedRevision") if rollout.get(key)]
+    details = [f"{key} {rollout[key]}" for key in ("strategy", "reason", "gap", "failedRevision") if rollout.get(key)]
     if rollout.get("updatePending"):
         details.append("a change of the operator waits for the next rollout")
     yield f"  revision    {', '.join([rollout.get('revision', NO_VALUE), *details])}"

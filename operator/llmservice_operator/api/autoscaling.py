@@ -86,6 +86,12 @@ class Holding(ApiModel):
         examples=[1200],
         bounds=(1, 3600),
     )
+    rollouts: bool = knob(
+        False,
+        description="Whether requests are also held while a rollout, or a lost pod, leaves no replica that answers. "
+        "Where minReplicas is 0 they always are. Needs `autoscaling.enabled` of the chart, not `autoscaling`.",
+        examples=[True],
+    )
 
 
 class Autoscaling(ApiModel):

@@ -26,7 +26,19 @@ class Scaling(ApiModel):
         description="Replicas follow the load, between bounds. Leave `replicas` out then: the autoscaler writes it.",
         examples=[{"maxReplicas": 4}],
     )
-    holding: Holding = section(Holding, "Requests that come while no replica serves, where minReplicas is 0.")
+    holding: Holding = section(
+        Holding, "Requests that come while no replica serves: where minReplicas is 0, or with `rollouts`."
+    )
+
+    @property
+    def may_be_at_zero(self) -> bool:
+        """Whether autoscaling may remove the last replica."""
+        return self.autoscaling is not None and self.autoscaling.may_be_at_zero
+
+    @property
+    def holds(self) -> bool:
+        """Whether requests are held while no replica answers though one is to."""
+        return self.may_be_at_zero or self.holding.rollouts
 
 
 class Rollout(ApiModel):

@@ -301,6 +301,10 @@ class RolloutStatus(StatusModel):
         "Whether a change of the operator or of drain settings waits for the next rollout; the annotation "
         "llmservice.dev/update-requested asks for it now."
     )
+    gap: Text | None = optional(
+        "What becomes of requests while the rollout leaves no replica that answers, of a service whose requests are "
+        "held: spec.scaling.holding.rollouts, or minReplicas 0."
+    )
     update_waiting: Text | None = optional("Why an update that was asked for has not begun.")
     update_blocked: Text | None = optional(
         "Why this version of the operator would refuse to make the revision that runs, such as a vLLM that it does not "

@@ -17,6 +17,7 @@ from llmservice_operator.decide.decision import Decision, Restart, Update
 from llmservice_operator.decide.degraded import with_degraded
 from llmservice_operator.decide.desired import adopted_records, desired_children
 from llmservice_operator.decide.fit.assess import FitAssessment, assess
+from llmservice_operator.decide.gap import Gap, gap, gap_events, may_be_ahead
 from llmservice_operator.decide.held import hold_back
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.ownership import Ownership, name_conflicts, ownership
@@ -56,7 +57,7 @@ def complete(decision: Decision, inputs: Inputs) -> Decision:
 
 
 def _decide(inputs: Inputs) -> Decision:
-    service, observed = inputs.service, inputs.observed
+    service = inputs.service
     if inputs.parent["metadata"].get("deletionTimestamp") is not None:
         return Decision(notes=(Reason.DELETING.summary,))
     if service is None:
@@ -65,12 +66,32 @@ def _decide(inputs: Inputs) -> Decision:
     selection = inputs.selection
     if not isinstance(selection, Selection):
         return refuse(inputs, subject_of(service), selection, replicas)
-    fit = assess(inputs, selection)
-    desired = choose(selection.service, selection.match, fit.chosen, inputs.settings)
-    runs = observed.deployment is not None and observed.deployment.revision == desired.label
-    if fit.hold is not None and selection.rollback is None and not service.spec.paused and not runs:
+    fit, desired = _revision(inputs, selection)
+    if _is_held_back(inputs, selection, fit, desired):
         return hold_back(inputs, selection.service, fit)
     return _roll_out(inputs, selection, fit, desired)
+
+
+def activators_to_ask(inputs: Inputs, selection: Selection) -> tuple[str, ...]:
+    """Addresses of those whose reports are needed before a rollout leaves no replica; all else was read."""
+    if not may_be_ahead(inputs, selection.match.label):
+        return ()
+    fit, desired = _revision(inputs, selection)
+    if _is_held_back(inputs, selection, fit, desired):
+        return ()
+    ahead = gap(inputs, _step(inputs, selection, desired), desired.label)
+    return ahead.asks if ahead is not None else ()
+
+
+def _revision(inputs: Inputs, selection: Selection) -> tuple[FitAssessment, DesiredRevision]:
+    fit = assess(inputs, selection)
+    return fit, choose(selection.service, selection.match, fit.chosen, inputs.settings)
+
+
+def _is_held_back(inputs: Inputs, selection: Selection, fit: FitAssessment, desired: DesiredRevision) -> bool:
+    live = inputs.observed.deployment
+    runs = live is not None and live.revision == desired.label
+    return fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs
 
 
 def _invalid(inputs: Inputs) -> Decision:
@@ -91,10 +112,12 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     service, observed = selection.service, inputs.observed
     subject = subject_of(service)
     step = _step(inputs, selection, desired)
+    ahead = gap(inputs, step, desired.label)
+    slices = inputs.zero.slices if ahead is None else ahead.slices
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
     made = desired_children(service, desired, step.strategy, inputs.settings)
     # Before the Deployment, so that requests are held before the last replica goes.
-    children = [*(inputs.zero.slices or ()), *made, *adopted_records(service, orphans)]
+    children = [*(slices or ()), *made, *adopted_records(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return refuse(inputs, subject, problems, service.spec.scaling.replicas)
@@ -105,22 +128,24 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
         or _refused(selection)
         or step.obstacle
     )
-    verdict = _verdict(selection, desired, fit, step, obstacle, is_pending=is_pending(apply))
+    verdict = _verdict(selection, desired, fit, step, ahead, obstacle, is_pending=is_pending(apply))
     shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
-    unheld = tuple(needless_slices(service, observed, inputs.zero))
+    unheld = tuple(needless_slices(service, observed, slices))
     if service.spec.paused:
         return report(inputs, subject, verdict, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
-    if step.is_reported_first or step.is_held:
+    if step.is_reported_first or step.is_held or (ahead is not None and ahead.waits):
         apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
     prune = (*unheld, *prunes(service, observed, desired, inputs.settings), *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
         step.recheck_after,
+        ahead.recheck_after if ahead is not None else None,
         AT_ONCE if step.is_reported_first else None,
         RECHECK_SECONDS if selection.waits_for is not None else None,
     )
     decision = report(inputs, subject, verdict, apply=apply, prune=prune, requeue_after=wait, **shown)
-    return _with_rollout(decision, selection, desired, step, obstacle)
+    decision = _with_rollout(decision, selection, desired, step, obstacle)
+    return replace(decision, events=(*decision.events, *gap_events(service.status, ahead)))
 
 
 def _step(inputs: Inputs, selection: Selection, desired: DesiredRevision) -> RolloutStep:
@@ -179,6 +204,7 @@ def _verdict(
     desired: DesiredRevision,
     fit: FitAssessment,
     step: RolloutStep,
+    ahead: Gap | None,
     obstacle: Obstacle | None,
     *,
     is_pending: bool,
@@ -190,7 +216,7 @@ def _verdict(
         paused=service.spec.paused,
         replicas=service.spec.scaling.replicas,
         revision=desired.label,
-        rolling=_rolling(selection, desired, step),
+        rolling=_rolling(selection, desired, step, ahead),
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=endpoint(service),
@@ -203,11 +229,12 @@ def _verdict(
     )
 
 
-def _rolling(selection: Selection, desired: DesiredRevision, step: RolloutStep) -> Rolling:
+def _rolling(selection: Selection, desired: DesiredRevision, step: RolloutStep, ahead: Gap | None) -> Rolling:
     back, turn = selection.rollback, selection.waits_for
     return Rolling(
         strategy=step.strategy,
         reason=back.reason if back is not None and back.failed is not None else step.reason,
+        gap=ahead.text if ahead is not None else "",
         pinned=back is not None and back.failed is None,
         failed=back.failed if back is not None else None,
         spec=selection.spec_hash,

@@ -64,7 +64,7 @@ def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decisi
         desired=tuple(child.manifest for child in children),
         apply=(*inspect, *apply),
         prune=(
-            *needless_slices(service, observed, inputs.zero),
+            *needless_slices(service, observed, inputs.zero.slices),
             *needless(service, observed, inputs.settings),
             *finished_jobs(service, observed, fit.job),
         ),

@@ -13,6 +13,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.decide import scale_down
 from llmservice_operator.decide.autoscaling import needs_quotas
+from llmservice_operator.decide.decide import activators_to_ask
 from llmservice_operator.decide.fit import cpu_fit
 from llmservice_operator.decide.fit.assess import device_of, is_assessed, is_to_be_planned
 from llmservice_operator.decide.inputs import Inputs
@@ -100,7 +101,7 @@ def requirements(inputs: Inputs) -> Requirements:
         _of_rollout(inputs, selection) if not is_held or _is_kept(inputs, selection) else None,
         _of_failure(inputs, selection),
     )
-    return Requirements(
+    needed = Requirements(
         gpus=_of_gpus(selection) if is_planned and inputs.gpus is None else None,
         room=_strictest([room for room in rooms if room is not None]) if inputs.room is None else None,
         pod_events=_of_pods(inputs, selection) if inputs.pod_events is None else (),
@@ -108,6 +109,9 @@ def requirements(inputs: Inputs) -> Requirements:
         holding=inputs.zero.asks if inputs.holding is None else (),
         quotas=inputs.quotas is None and needs_quotas(inputs),
     )
+    if needed or inputs.holding is not None:
+        return needed
+    return Requirements(holding=activators_to_ask(inputs, selection))
 
 
 def _of_requests(inputs: Inputs, selection: Selection) -> tuple[tuple[str, str], ...]:

@@ -1,8 +1,8 @@
 """Whether the last replica may go, and when requests are sent to the activators: pure.
 
-It holds for a service whose autoscaling may set zero, in an installation with autoscaling; while it is paused, only the
-slices go. `asked for` is spec.scaling.replicas, `runs` is what the Deployment has, `slices` are the EndpointSlices of
-ours, which send requests to the activators.
+It holds for a service whose autoscaling may set zero and, from one replica upwards, for one with `holding.rollouts`, in
+an installation with autoscaling; while it is paused, only the slices go. `asked for` is spec.scaling.replicas, `runs`
+is what the Deployment has, `slices` are the EndpointSlices of ours, which send requests to the activators.
 
 | asked for | a pod is listed | activators | runs | slices | the Deployment gets |
 |-|-|-|-|-|-|
@@ -102,11 +102,12 @@ class Zero:
 
 def zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
     """By the table above. `service` is as it is stored."""
-    replicas, autoscaling = service.spec.scaling.replicas, service.spec.scaling.autoscaling
-    if autoscaling is None or not autoscaling.may_be_at_zero or settings.activator_service is None:
+    scaling = service.spec.scaling
+    replicas = scaling.replicas
+    if not scaling.holds or settings.activator_service is None:
         return Zero(replicas)
     stored, activators = stored_port(service.status), known.activators
-    if service.spec.paused:
+    if service.spec.paused or not (replicas or scaling.may_be_at_zero):
         return Zero(replicas, stored)
     if activators is None:
         return _as_it_is(service, observed, stored)
@@ -127,28 +128,28 @@ def _as_it_is(service: LLMService, observed: Observed, port: int | None) -> Zero
     """Nothing is known of the activators."""
     asked, runs = service.spec.scaling.replicas, _runs(service, observed)
     replicas = asked or min(runs, 1)
-    return Zero(replicas, port, is_held=not replicas, slices=() if asked and _is_listed(observed) else None)
+    return Zero(replicas, port, is_held=not replicas, slices=() if asked and is_listed(observed) else None)
 
 
 def _without(service: LLMService, observed: Observed, port: int | None, problem: str) -> Zero:
     """Nobody can hold a request."""
-    asked, slices = service.spec.scaling.replicas, () if _is_listed(observed) else None
+    asked, slices = service.spec.scaling.replicas, () if is_listed(observed) else None
     return Zero(asked or 1, port, slices=slices, problem="" if asked else problem)
 
 
 def _with(service: LLMService, observed: Observed, port: int, activators: tuple[Activator, ...], known: Known) -> Zero:
-    asked, runs, is_listed = service.spec.scaling.replicas, _runs(service, observed), _is_listed(observed)
-    if asked and is_listed:
+    asked, runs, serves = service.spec.scaling.replicas, _runs(service, observed), is_listed(observed)
+    if asked and serves:
         return Zero(asked, port)
-    slices = _slices(service, port, activators)
+    slices = slices_for(service, port, activators)
     if asked:
         return Zero(asked, port, slices=slices)
-    without = () if is_listed else slices
-    if refusal := next(_refusals(service, observed, slices), ""):
+    without = () if serves else slices
+    if refusal := next(refusals(service, observed, slices), ""):
         return Zero(1, port, slices=without, problem=refusal)
     if not runs:
         return Zero(0, port, is_held=True, slices=slices)
-    addresses = _asked(activators)
+    addresses = addresses_of(activators)
     if known.reports is None or any(each not in known.reports.by_address for each in addresses):
         return Zero(1, port, slices=None, asks=addresses, recheck_after=ASK_SECONDS)
     return _down(Zero(1, port, slices=slices), without, runs, observed, known.reports, known.in_flight, service)
@@ -166,11 +167,11 @@ def _down(
     """The last replica is to go; `without` are the slices while it stays."""
     slices = staying.slices or ()
     wait = ASK_SECONDS if reports.asked_for < SELDOM_AFTER else SELDOM_SECONDS
-    staying = replace(staying, recheck_after=wait, problem=_problem(reports, staying.port))
+    staying = replace(staying, recheck_after=wait, problem=problem_of(reports, staying.port))
     found = reports.by_address.values()
     if not all(report.is_listening and not report.problem for report in found):
         return replace(staying, slices=without)
-    if not _are_made(service, observed, slices) or not all(report.is_reachable for report in found):
+    if not are_made(service, observed, slices) or not all(report.is_reachable for report in found):
         is_tried = reports.asked_for % SELDOM_AFTER < PATIENCE
         return staying if is_tried else replace(staying, slices=without)
     is_proven = runs == 1 and reports.made_for >= SPREAD_SECONDS
@@ -178,11 +179,11 @@ def _down(
 
 
 @of_service
-def _slices(service: LLMService, port: int, activators: tuple[Activator, ...]) -> tuple[DesiredChild, ...]:
+def slices_for(service: LLMService, port: int, activators: tuple[Activator, ...]) -> tuple[DesiredChild, ...]:
     return tuple(with_hash(manifest) for manifest in holding_slices.manifests(service, port, activators))
 
 
-def _problem(reports: Reports, port: int | None) -> str:
+def problem_of(reports: Reports, port: int | None) -> str:
     """What activators say of themselves at once; what may only take its time, once it did."""
     if stated := next((report.problem for report in reports.by_address.values() if report.problem), ""):
         return stated
@@ -197,7 +198,7 @@ def _problem(reports: Reports, port: int | None) -> str:
 
 def _counted(staying: Zero, observed: Observed, in_flight: Mapping[str, int] | None, reports: Reports) -> Zero:
     """Last: a request may have come to a pod before the slices were known on its client's node."""
-    ready = [pod for pod in observed.pods if _is_ready(pod)]
+    ready = [pod for pod in observed.pods if is_ready(pod)]
     addresses = tuple((pod.name, pod.address) for pod in ready if pod.address)
     if addresses and in_flight is None:
         return replace(staying, counts=addresses)
@@ -210,13 +211,13 @@ def _counted(staying: Zero, observed: Observed, in_flight: Mapping[str, int] | N
     return replace(staying, replicas=0, is_held=True, recheck_after=None)
 
 
-def _asked(activators: tuple[Activator, ...]) -> tuple[str, ...]:
+def addresses_of(activators: tuple[Activator, ...]) -> tuple[str, ...]:
     """One address of each: where there are two families, each activator has both."""
     of_ipv4 = tuple(each.address for each in activators if not each.is_ipv6)
     return of_ipv4 or tuple(each.address for each in activators)
 
 
-def _refusals(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> Iterator[str]:
+def refusals(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> Iterator[str]:
     for each in slices:
         live, refusal = observed.child(*each.id), observed.refused.get(each.id)
         if live is not None and ownership(live, service) is Ownership.FOREIGN:
@@ -225,18 +226,18 @@ def _refusals(service: LLMService, observed: Observed, slices: tuple[DesiredChil
             yield f"{KIND} {each.id[1]} cannot be applied: {normalize.replica_failure(refusal.message)}."
 
 
-def _are_made(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> bool:
+def are_made(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> bool:
     live = [observed.child(*each.id) for each in slices]
     are_ours = all(each is not None and ownership(each, service) is Ownership.OURS for each in live)
     return are_ours and next(applies(service, observed, list(slices)), None) is None
 
 
-def _is_listed(observed: Observed) -> bool:
+def is_listed(observed: Observed) -> bool:
     """Whether the cluster sends requests to a pod: by its own slices, or where nobody may list those, by readiness."""
-    return bool(observed.endpoints) if observed.endpoints is not None else any(map(_is_ready, observed.pods))
+    return bool(observed.endpoints) if observed.endpoints is not None else any(map(is_ready, observed.pods))
 
 
-def _is_ready(pod: PodFacts) -> bool:
+def is_ready(pod: PodFacts) -> bool:
     return pod.ready and not pod.deleting
 
 
@@ -245,9 +246,11 @@ def _runs(service: LLMService, observed: Observed) -> int:
     return 0 if live is None else live.spec_replicas
 
 
-def needless_slices(service: LLMService, observed: Observed, found: Zero) -> Iterator[Prune]:
-    """Slices of ours that are not to be there."""
-    desired = None if found.slices is None else {each.id for each in found.slices}
+def needless_slices(
+    service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...] | None
+) -> Iterator[Prune]:
+    """Slices of ours that are not to be there, where these are."""
+    desired = None if slices is None else {each.id for each in slices}
     for live in observed.slices:
         may_go = ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN)
         if desired is not None and (live.kind, live.name) not in desired and may_go:

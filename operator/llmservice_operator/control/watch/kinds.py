@@ -92,10 +92,10 @@ def key_of(parent: ParentFacts) -> Key:
     return Key(parent.namespace, parent.name)
 
 
-def may_be_at_zero(parent: ParentFacts) -> bool:
-    """Whether its replicas may go to zero by themselves; true of a few others, whose next decision changes nothing."""
+def may_hold(parent: ParentFacts) -> bool:
+    """Whether its requests may be held; true of a few others, whose next decision changes nothing."""
     spec: bytes = parent.obj["spec"]
-    return b'"autoscaling"' in spec and b'"minReplicas":0' in spec
+    return b'"rollouts":true' in spec or (b'"autoscaling"' in spec and b'"minReplicas":0' in spec)
 
 
 PROJECTIONS: Mapping[str, Project] = {PARENT: refusing(PARENT, ParentFacts.from_object), **observed.PROJECTIONS}

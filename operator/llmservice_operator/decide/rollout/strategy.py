@@ -199,7 +199,9 @@ def _replaced(change: Change, why: str) -> RolloutStep:
     """One after the other; with a single one the status says beforehand what that means."""
     if not change.is_last:
         return RolloutStep("Replace", f"{why}. One replica at a time is replaced.")
-    gap = "There is one replica: from its end until its successor is ready nothing answers."
+    is_held = change.service.spec.scaling.holds and change.settings.activator_service is not None
+    what = "requests are held, if the activators can hold them" if is_held else "nothing answers"
+    gap = f"There is one replica: from its end until its successor is ready {what}."
     way_out = "spec.rollout.strategy Surge waits for room instead, and two replicas leave no gap."
     return RolloutStep("Replace", f"{why}. {gap} {way_out}", notice=Reason.GAP_EXPECTED, is_reported_first=True)
 

@@ -26,6 +26,8 @@ class Rolling:
     strategy: str = ""
     reason: str = ""
     """Why this strategy, as long as it matters."""
+    gap: str = ""
+    """What becomes of requests while no replica answers; empty: what was said of this rollout stands."""
     pinned: bool = False
     """spec.rollout.pinnedRevision names the revision."""
     failed: str | None = None
@@ -57,6 +59,9 @@ def rollout_of(
     # One that ran before and comes back is not new, and yet it may be about to leave a gap.
     if rolling.reason and (is_new or rolling.failed or not moment.is_rolled_out):
         status["reason"] = rolling.reason
+    said = previous.get("gap") if previous.get("revision") == revision and not moment.answering else None
+    if gap := rolling.gap or said:
+        status["gap"] = gap
     if stable:
         status["stableRevision"] = stable
     if rolling.pinned:

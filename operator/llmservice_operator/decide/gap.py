@@ -1,0 +1,180 @@
+"""Requests are held while a rollout leaves no replica: pure.
+
+It is about services whose requests are held (`decide/zero.py`), for rollouts that end the last ready pod on purpose:
+Recreate, and Replace of a single replica. `new` and `old` are pods of the revision that comes and of others.
+
+| the Deployment has | the cluster lists | activators | slices | the Deployment |
+|-|-|-|-|-|
+| the old template | old pods | all can hold, not proven yet | made | waits |
+| the old template | old pods | all can hold, proven | made | gets the new template |
+| the old template | old pods | one cannot hold yet | none | waits |
+| the old template | old pods | not proven for PATIENCE seconds | made where all can hold | gets the new template |
+| the old template | old pods | none, or slices are refused | none | gets the new template |
+| the old template | old pods | not known | as they are | waits |
+| the new template | old pods | some | as they were when it was changed | is as asked for |
+| the new template | none, or a new pod | any | as by the table of `decide/zero.py` | is as asked for |
+
+Proven is as there, without the look at requests in flight: the pods that go drain. So the slices are there before the
+cluster takes the last pod out of its own, and until it lists a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.decide.decision import Event
+from llmservice_operator.decide.desired import DesiredChild
+from llmservice_operator.decide.inputs import Inputs, value_of
+from llmservice_operator.decide.rollout.selection import own_deployment
+from llmservice_operator.decide.rollout.strategy import RolloutStep
+from llmservice_operator.decide.zero import (
+    ASK_SECONDS,
+    KIND,
+    SPREAD_SECONDS,
+    Reports,
+    addresses_of,
+    are_made,
+    is_listed,
+    is_ready,
+    problem_of,
+    refusals,
+    slices_for,
+)
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.projections.children import DeploymentFacts
+
+PATIENCE = 60.0
+"""Seconds that a rollout waits until requests can be held."""
+WAITING = "The rollout waits until requests can be held: from the end of the last replica on, none answers."
+HELD = "Requests are held until a new replica is ready."
+LOST = "Requests are lost until a new replica is ready."
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What follows for one rollout."""
+
+    slices: tuple[DesiredChild, ...] | None = ()
+    """As `Zero.slices`."""
+    waits: bool = False
+    """The Deployment is not to be changed yet."""
+    text: str = ""
+    """The value of status.rollout.gap; empty: as it is."""
+    is_lost: bool = False
+    """Requests that come in the gap are lost."""
+    asks: tuple[str, ...] = ()
+    """As `Zero.asks`."""
+
+    recheck_after: float | None = None
+
+
+def gap(inputs: Inputs, step: RolloutStep, label: str) -> Gap | None:
+    """By the table above; None: the table of `decide/zero.py` holds alone. `label` is the revision that comes."""
+    stored, observed = inputs.stored, inputs.observed
+    live = None if stored is None else own_deployment(stored, observed)
+    if stored is None or live is None or stored.spec.paused or not stored.spec.scaling.holds:
+        return None
+    replicas = stored.spec.scaling.replicas
+    if not (replicas and _ends_all(step, replicas)) or not is_listed(observed) or _lists(observed, label):
+        return None
+    if not _is_begun(live, step, label):
+        return None if step.is_held or step.is_reported_first else _said_first(_ahead(inputs), stored, label)
+    if inputs.activators is None:
+        return Gap(None, text=_said(stored, label))
+    text, port = _said(stored, label) or (HELD if observed.slices else LOST), inputs.zero.port
+    is_kept = bool(inputs.activators and observed.slices)
+    return Gap(slices_for(stored, port, inputs.activators) if is_kept and port is not None else (), text=text)
+
+
+def may_be_ahead(inputs: Inputs, label: str | None) -> bool:
+    """False, at little cost, where nothing is rolled out; `label`: None where it is not known yet."""
+    stored, live = inputs.stored, inputs.observed.deployment
+    is_held = stored is not None and stored.spec.scaling.holds and bool(stored.spec.scaling.replicas)
+    return is_held and live is not None and (label is None or not _lists(inputs.observed, label))
+
+
+def gap_events(before: Mapping[str, Any], found: Gap | None) -> Iterator[Event]:
+    """That requests will be lost is one, before it begins; `before` is the status as it was written last."""
+    if found is not None and found.is_lost and (before.get("rollout") or {}).get("gap") != found.text and found.waits:
+        yield Event("Warning", Reason.HOLDING_UNAVAILABLE, found.text)
+
+
+def _ahead(inputs: Inputs) -> Gap:
+    """The Deployment is about to be changed."""
+    stored, observed, port, activators = inputs.stored, inputs.observed, inputs.zero.port, inputs.activators
+    assert stored is not None
+    if inputs.settings.activator_service is None:
+        return _lost("The chart's autoscaling.enabled is false.")
+    if activators is None:
+        return _waiting(None)
+    if not activators:
+        return _lost("No activator is ready.")
+    if KIND in observed.hidden:
+        return _lost("The operator may not list endpointslices.discovery.k8s.io.")
+    if port is None:
+        return _lost("No port could be allotted.")
+    slices = slices_for(stored, port, activators)
+    if refusal := next(refusals(stored, observed, slices), ""):
+        return _lost(refusal)
+    addresses, reports = addresses_of(activators), value_of(inputs.holding, None)
+    if reports is None or any(each not in reports.by_address for each in addresses):
+        return _waiting(None, addresses)
+    return _by(reports, port, slices, is_made=are_made(stored, observed, slices))
+
+
+def _by(reports: Reports, port: int, slices: tuple[DesiredChild, ...], *, is_made: bool) -> Gap:
+    found = reports.by_address.values()
+    can_hold = all(report.is_listening and not report.problem for report in found)
+    are_reached = all(report.is_reachable for report in found)
+    if can_hold and is_made and are_reached and reports.made_for >= SPREAD_SECONDS:
+        return Gap(slices, text=HELD)
+    without = slices if can_hold else ()
+    if reports.asked_for >= PATIENCE:
+        return _lost(problem_of(reports, port) or "The activators' slices were not applied in time.", without)
+    return _waiting(without)
+
+
+def _waiting(slices: tuple[DesiredChild, ...] | None, asks: tuple[str, ...] = ()) -> Gap:
+    return Gap(slices, waits=True, text=WAITING, asks=asks, recheck_after=ASK_SECONDS)
+
+
+def _lost(why: str, slices: tuple[DesiredChild, ...] = ()) -> Gap:
+    return Gap(slices, text=f"{LOST} {why}", is_lost=True)
+
+
+def _said_first(found: Gap, service: LLMService, label: str) -> Gap:
+    """The status tells of a loss before it begins; what it told stands, whatever activators say meanwhile."""
+    if not found.is_lost:
+        return found
+    said = _said(service, label)
+    return replace(found, text=said) if said else replace(found, waits=True, recheck_after=0.0)
+
+
+def _said(service: LLMService, label: str) -> str:
+    """What the status says of the loss in this rollout; empty: nothing."""
+    rollout = service.status.get("rollout") or {}
+    text = str(rollout.get("gap") or "")
+    return text if rollout.get("revision") == label and text.startswith(LOST) else ""
+
+
+def _ends_all(step: RolloutStep, replicas: int) -> bool:
+    return step.strategy == "Recreate" or (step.strategy == "Replace" and replicas == 1)
+
+
+def _is_begun(live: DeploymentFacts, step: RolloutStep, label: str) -> bool:
+    if live.revision != label:
+        return False
+    found = live.live()["spec"].get("strategy") or {}
+    surges = (found.get("rollingUpdate") or {}).get("maxSurge")
+    return step.strategy == ("Recreate" if found.get("type") == "Recreate" else "Surge" if surges else "Replace")
+
+
+def _lists(observed: Observed, label: str) -> bool:
+    """Whether the cluster sends requests to a pod of this revision."""
+    uids = observed.endpoints
+    pods = (pod for pod in observed.pods if pod.revision == label)
+    return any(is_ready(pod) if uids is None else pod.uid in uids for pod in pods)

@@ -24,6 +24,7 @@ from llmservice_operator.process.health import HealthServer, PortTaken, Readines
 from prometheus_client import disable_created_metrics
 
 from llmservice_activator import options, server
+from llmservice_activator.admission import Admission
 from llmservice_activator.answers import Answers, Held
 from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.certificate import MutualTls
@@ -39,6 +40,7 @@ from llmservice_activator.peers import PATIENCE, PeerReader, Peers
 from llmservice_activator.reachable import Reachability
 from llmservice_activator.server import ExternalScaler
 from llmservice_activator.services import Service, Services, Watches
+from llmservice_activator.sources import Sources
 from llmservice_activator.wake import Wake
 
 logger = logging.getLogger("llmservice_activator")
@@ -78,7 +80,8 @@ class Scaler:
             self.services, LoadReader(network.requests), observe=self._metrics.observe, held=self._held
         )
         self._wake = Wake(transport, self.services, lambda result: self._metrics.wakes.labels(result).inc())
-        self.holding = HoldingServer(wake=self._holds, count=self._metrics)
+        admission = Admission(self.services.find, Sources(transport, opts.namespaces))
+        self.holding = HoldingServer(wake=self._holds, count=self._metrics, admits=admission.admits)
         self.peers = Peers(
             network.held,
             own_name=opts.identity,

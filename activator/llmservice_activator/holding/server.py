@@ -15,7 +15,7 @@ from llmservice_activator.holding.exchange import Exchange, Shared
 from llmservice_activator.holding.ledger import Ledger
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.service import Service, Waiter
-from llmservice_activator.holding.target import Count, Held, Refusal, Target
+from llmservice_activator.holding.target import Admits, Count, Held, Refusal, Target
 from llmservice_activator.holding.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -26,14 +26,26 @@ CUT_SECONDS = 2.0
 """For answers to what is still held when `stop` is cancelled."""
 
 
+async def everybody(key: Key, address: str) -> Refusal | None:
+    """Admits all addresses."""
+    return None
+
+
 class HoldingServer:
     """Answers, holds and forwards requests. `wake` is called at each request that begins to be held, and every
     `wake_seconds` while any of its service is held; it must not block. Use start, then update; stop at the end."""
 
     def __init__(
-        self, *, wake: Callable[[Key], None], count: Count, limits: Limits | None = None, host: str = ""
+        self,
+        *,
+        wake: Callable[[Key], None],
+        count: Count,
+        admits: Admits = everybody,
+        limits: Limits | None = None,
+        host: str = "",
     ) -> None:
         self._wake, self._count, self._limits, self._host = wake, count, limits or Limits(), host
+        self._admits = admits
         self._services: dict[Key, Service] = {}
         self._ledger = Ledger(self._limits.held_bytes)
         self._turns: Turns[Waiter] = Turns(self._limits.slots, self._limits.slots_of_one_namespace)
@@ -49,7 +61,9 @@ class HoldingServer:
     async def start(self) -> None:
         """Before the first update."""
         session = forward.new_session(self._limits)
-        self._shared = Shared(session, self._ledger, self._turns, self._wake, self._pump, self._count, self._limits)
+        self._shared = Shared(
+            session, self._ledger, self._turns, self._wake, self._pump, self._count, self._limits, self._admits
+        )
         self._connections = Connections(self._handle, self._limits)
         self._wake_again()
 

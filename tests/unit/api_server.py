@@ -25,7 +25,7 @@ CREATED = "2026-01-01T00:00:00Z"
 SECRET = Resource("", "v1", "secrets", "Secret")
 NAMESPACE = Resource("", "v1", "namespaces", "Namespace")
 RESOURCES = {**BY_KIND, **{each.kind: each for each in (NODE, SECRET, NAMESPACE)}}
-PATHS = {resource.path(None): resource for resource in (*WATCHED, LEASE, EVENT, SECRET)}
+PATHS = {resource.path(None): resource for resource in (*WATCHED, LEASE, EVENT, SECRET, NAMESPACE)}
 """Of the lists that are answered over HTTP."""
 UNWATCHED = (
     NAMESPACE,
@@ -341,7 +341,7 @@ def target(path: str) -> tuple[str | None, str | None, str | None]:
 def collection(path: str) -> str:
     """The path of its kind's list over all namespaces."""
     before, _, rest = path.partition("/namespaces/")
-    return f"{before}/{rest.split('/')[1]}" if rest else path
+    return f"{before}/{rest.split('/')[1] if '/' in rest else 'namespaces'}" if rest else path
 
 
 def merged(live: Json, patch: Json) -> Json:

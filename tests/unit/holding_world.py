@@ -229,7 +229,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(admits: Admits = everybody, **limits: Any) -> AsyncIterator[World]:
+async def world(admits: Admits = everybody, /, **limits: Any) -> AsyncIterator[World]:
     async with World(replace(LIMITS, **limits), admits) as made:
         yield made
 

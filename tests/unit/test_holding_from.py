@@ -199,7 +199,8 @@ def test_blocks_by_the_bits_of_addresses(address: Any, other: Any, outer: int, i
     cidr, excepted = (ipaddress.ip_network(f"{other}/{prefix}", strict=False) for prefix in (outer, inner))
 
     def shares(prefix: int) -> bool:
-        return address.version == other.version and int(address) >> bits - prefix == int(other) >> bits - prefix
+        same: bool = int(address) >> bits - prefix == int(other) >> bits - prefix
+        return same and bool(address.version == other.version)
 
     assert in_block(Block(cidr), address) == shares(outer)
     assert in_block(Block(cidr, (excepted,)), address) == (shares(outer) and not shares(inner))

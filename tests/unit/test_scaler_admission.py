@@ -48,7 +48,7 @@ async def test_only_admitted_clients_wake_a_service(peer: Any, is_admitted: bool
             with contextlib.suppress(asyncio.CancelledError):
                 await asked
             return
-        answer = await asked
+        answer = await asyncio.wait_for(asked, 20)
         assert (answer.status, answer.body["error"]["type"]) == (403, "permission_denied")
         assert api.find("LLMService", "chat")["spec"]["scaling"]["replicas"] == 0  # type: ignore[index]
         assert not [call for call in api.calls if "patch" in call]

@@ -1,9 +1,10 @@
-"""Cut Kubernetes' own schemas for fields of the spec that are passed on unchanged, from a cluster's OpenAPI document.
+"""Cut Kubernetes' own schemas for fields of the spec that are passed on unchanged, from a cluster's OpenAPI documents.
 
-    kubectl get --raw /openapi/v3/api/v1 | python -m scripts.kubernetes_shapes > \\
+    for each in api/v1 apis/networking.k8s.io/v1; do kubectl get --raw /openapi/v3/$each; echo; done | \\
+        python -m scripts.kubernetes_shapes > \\
         operator/llmservice_operator/api/kubernetes_shapes.json
 
-The document has what a CRD needs but for maxima.
+The documents, one a line, have what a CRD needs but for maxima.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _LISTS = {
     "Volumes": ("Volume", ["name"], 32),
     "VolumeMounts": ("VolumeMount", ["mountPath"], 32),
     "InitContainers": ("Container", ["name"], 16),
+    "NetworkPolicyPeers": ("NetworkPolicyPeer", None, 16),
 }
+_OUTSIDE_CORE = {"NetworkPolicyPeer": "io.k8s.api.networking.v1."}
 _OBJECTS = ("Affinity", "PodSecurityContext", "ResourceRequirements")
 # Deprecated, alpha, or without a meaning for these pods.
 _LEFT_OUT = {
@@ -43,11 +46,11 @@ _ENV_VALUE_LENGTH = 32_768
 
 
 def shapes_from(openapi: Mapping[str, Any]) -> dict[str, Schema]:
-    """Every leaf's schema, cut from a cluster's OpenAPI v3 document for core/v1."""
+    """Every leaf's schema, cut from a cluster's OpenAPI v3 documents for core/v1 and networking.k8s.io/v1."""
     cutter = _Cutter(openapi["components"]["schemas"])
     shapes = {name: cutter.named(f"{_CORE}{name}") for name in _OBJECTS}
     for name, (kind, keys, most) in _LISTS.items():
-        items = cutter.named(f"{_CORE}{kind}")
+        items = cutter.named(f"{_OUTSIDE_CORE.get(kind, _CORE)}{kind}")
         if keys:
             items["required"] = sorted({*items.get("required", []), *keys})
         list_type = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys} if keys else {}
@@ -133,5 +136,7 @@ def _first_sentence(text: str) -> str:
 
 
 if __name__ == "__main__":
-    json.dump(shapes_from(json.load(sys.stdin)), sys.stdout, indent=1, sort_keys=True)
+    found = [json.loads(line)["components"]["schemas"] for line in sys.stdin if line.strip()]
+    merged = {"components": {"schemas": {name: part for each in found for name, part in each.items()}}}
+    json.dump(shapes_from(merged), sys.stdout, indent=1, sort_keys=True)
     sys.stdout.write("\n")

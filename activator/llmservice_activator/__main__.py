@@ -25,6 +25,7 @@ from llmservice_operator.process.health import HealthServer, PortTaken, Readines
 from prometheus_client import disable_created_metrics
 
 from llmservice_activator import options, server
+from llmservice_activator.admission import Admission
 from llmservice_activator.answers import Answers, Held
 from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.certificate import MutualTls
@@ -40,6 +41,7 @@ from llmservice_activator.peers import LARGEST as LARGEST_OF_PEERS
 from llmservice_activator.reachable import Reachability
 from llmservice_activator.server import ExternalScaler
 from llmservice_activator.services import Service, Services
+from llmservice_activator.sources import Sources
 from llmservice_activator.wake import Wake
 from llmservice_activator.watches import Watches
 
@@ -80,7 +82,10 @@ class Scaler:
             self.services, LoadReader(network.requests), observe=self._metrics.observe, held=self._held
         )
         self._wake = Wake(transport, self.services, lambda result: self._metrics.wakes.labels(result).inc())
-        self.holding = HoldingServer(wake=self._holds, count=self._metrics, elsewhere=self._elsewhere)
+        admission = Admission(self.services.find, Sources(transport, opts.namespaces))
+        self.holding = HoldingServer(
+            wake=self._holds, count=self._metrics, elsewhere=self._elsewhere, admits=admission.admits
+        )
         self.peers = Peers(
             network.held,
             own_name=opts.identity,

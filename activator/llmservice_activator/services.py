@@ -11,6 +11,7 @@ from typing import Any
 
 from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
 from llmservice_operator.api.constants import SERVICE_LABEL
+from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.lifecycle import Scaling
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.resources import POD, Resource
@@ -173,7 +174,7 @@ class Services:
         key = Key(metadata["namespace"], metadata["name"])
         try:
             found = service_of(obj, self._now())
-        except Unknown as error:
+        except (Unknown, InvalidSpec) as error:
             if self._refused.get(key) != str(error):
                 logger.info("%s", error, extra={"llmservice": key})
             self._remove_service(key)
@@ -216,7 +217,8 @@ class Services:
 
 
 def service_of(obj: Json, now: datetime.datetime) -> Service:
-    """An LLMService as the API server sent it; Unknown where it is neither autoscaled nor held, or cannot be read."""
+    """An LLMService as it was sent; Unknown where it is neither autoscaled nor held, or not valid, InvalidSpec by
+    holding.from."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     key = Key(metadata["namespace"], metadata["name"])
     if "deletionTimestamp" in metadata:

@@ -11,6 +11,7 @@ from typing import Any
 
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.lifecycle import Endpoint, Scaling
+from llmservice_operator.api.network_peers import Peer, peers_of
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.scalars import SecretKeyRef
 from llmservice_operator.planner.quantity import amount
@@ -46,10 +47,13 @@ class Zero:
     """Where its API keys are; None: it needs none."""
     refusal: Refusal | None
     """Why no replica will start."""
+    clients: tuple[Peer, ...] = ()
+    """Who may send requests; empty: everybody."""
 
 
 def zero_of(obj: Json, scaling: Scaling) -> Zero:
-    """Of an LLMService as the API server sent it; ValueError where its endpoint or its holding cannot be read."""
+    """Of an LLMService as the API server sent it; ValueError where its endpoint or its holding cannot be read,
+    InvalidSpec where holding.from means nothing."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     holding = scaling.holding
     endpoint = Endpoint.model_validate(spec.get("endpoint") or {}, by_alias=True, by_name=False)
@@ -66,6 +70,7 @@ def zero_of(obj: Json, scaling: Scaling) -> Zero:
         sequences=sequences if type(sequences) is int and 1 <= sequences <= MOST_SEQUENCES else SEQUENCES,
         keys=endpoint.api_key_secret_ref,
         refusal=_refusal(metadata, spec, status) or _scaled_to_zero(scaling),
+        clients=peers_of(holding.clients),
     )
 
 

@@ -251,6 +251,7 @@ def rights(role: JSON) -> dict[tuple[str, str], set[str]]:
 SCALERS = {
     ("llmservice.dev", "llmservices"): {"get", "list", "watch"},
     ("llmservice.dev", "llmservices/scale"): {"get", "patch"},
+    ("", "namespaces"): {"get"},
     ("", "pods"): {"get", "list", "watch"},
     ("", "events"): {"create"},
 }

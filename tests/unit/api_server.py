@@ -23,11 +23,12 @@ Json = dict[str, Any]
 
 CREATED = "2026-01-01T00:00:00Z"
 SECRET = Resource("", "v1", "secrets", "Secret")
-RESOURCES = {**BY_KIND, NODE.kind: NODE, SECRET.kind: SECRET}
-PATHS = {resource.path(None): resource for resource in (*WATCHED, LEASE, EVENT, SECRET)}
+NAMESPACE = Resource("", "v1", "namespaces", "Namespace")
+RESOURCES = {**BY_KIND, **{each.kind: each for each in (NODE, SECRET, NAMESPACE)}}
+PATHS = {resource.path(None): resource for resource in (*WATCHED, LEASE, EVENT, SECRET, NAMESPACE)}
 """Of the lists that are answered over HTTP."""
 UNWATCHED = (
-    Resource("", "v1", "namespaces", "Namespace"),
+    NAMESPACE,
     Resource("", "v1", "events", "Event"),
     Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
 )
@@ -234,6 +235,9 @@ class ApiServer:
 
     def _list(self, resource: Resource, namespace: str | None, params: Mapping[str, str]) -> Json:
         found = list(self._of(resource, namespace))
+        _, _, address = params.get("fieldSelector", "").partition("status.podIP=")
+        if address:
+            found = [obj for obj in found if obj["status"].get("podIP") == address]
         start = int(params.get("continue", 0))
         end = len(found) if self.page is None else start + self.page
         more = {"continue": str(end)} if end < len(found) else {}
@@ -328,6 +332,8 @@ class Connection(Transport):
 def target(path: str) -> tuple[str | None, str | None, str | None]:
     """Namespace, name and subresource of a path."""
     _, _, rest = path.partition("/namespaces/")
+    if rest and "/" not in rest:
+        return None, rest, None
     namespace, _, name, subresource = (*rest.split("/"), None, None, None)[:4]
     return namespace or None, name, subresource
 
@@ -335,7 +341,7 @@ def target(path: str) -> tuple[str | None, str | None, str | None]:
 def collection(path: str) -> str:
     """The path of its kind's list over all namespaces."""
     before, _, rest = path.partition("/namespaces/")
-    return f"{before}/{rest.split('/')[1]}" if rest else path
+    return f"{before}/{rest.split('/')[1] if '/' in rest else 'namespaces'}" if rest else path
 
 
 def merged(live: Json, patch: Json) -> Json:

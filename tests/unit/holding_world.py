@@ -13,8 +13,8 @@ from typing import Any, Self
 import aiohttp
 from aiohttp import web
 from llmservice_activator.holding.limits import Limits
-from llmservice_activator.holding.server import HoldingServer
-from llmservice_activator.holding.target import Reason, Target
+from llmservice_activator.holding.server import HoldingServer, everybody
+from llmservice_activator.holding.target import Admits, Reason, Target
 from llmservice_operator.api.service import Key
 from yarl import URL
 
@@ -154,13 +154,18 @@ class Answered:
 class World:
     """A HoldingServer and a client."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, admits: Admits = everybody) -> None:
         self.woken: list[Key] = []
         self.counted = Counted()
         self.elsewhere: Counter[Key] = Counter()
         """Held by other activators."""
         self.server = HoldingServer(
-            wake=self.woken.append, count=self.counted, elsewhere=self._elsewhere, limits=limits, host="127.0.0.1"
+            wake=self.woken.append,
+            count=self.counted,
+            elsewhere=self._elsewhere,
+            admits=admits,
+            limits=limits,
+            host="127.0.0.1",
         )
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[Any]] = []
@@ -239,8 +244,8 @@ class World:
 
 
 @asynccontextmanager
-async def world(**limits: Any) -> AsyncIterator[World]:
-    async with World(replace(LIMITS, **limits)) as made:
+async def world(admits: Admits = everybody, /, **limits: Any) -> AsyncIterator[World]:
+    async with World(replace(LIMITS, **limits), admits) as made:
         yield made
 
 

@@ -54,6 +54,12 @@ def refused(refusal: Refusal) -> Answer:
     return error(refusal.status, Reason.REFUSED, refusal.reason, refusal.message)
 
 
+def not_admitted(refusal: Refusal) -> Answer:
+    """The client's address is none of those that may send requests (403), or that is not known (503)."""
+    reason = Reason.FORBIDDEN if refusal.status == 403 else Reason.UNIDENTIFIED
+    return error(refusal.status, reason, refusal.reason, refusal.message)
+
+
 def unknown_model(name: str, names: Iterable[str]) -> Answer:
     """vLLM's words for a model that it does not serve."""
     text = f"The model `{name}` does not exist. Valid aliases: {', '.join(sorted(names))}."

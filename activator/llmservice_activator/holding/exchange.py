@@ -21,9 +21,10 @@ from llmservice_activator.holding.forward import NotConnected, PodFailed, forwar
 from llmservice_activator.holding.ledger import Entry, Ledger
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.service import Service, Waiter
-from llmservice_activator.holding.target import Count, Reason
+from llmservice_activator.holding.target import Admits, Count, Reason
 from llmservice_activator.holding.turns import Turns
 from llmservice_activator.holding.upload import Arriving, Spooled, Upload
+from llmservice_activator.paths import ACTIVATOR_PATH
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Shared:
     """Release requests whose turn it is."""
     count: Count
     limits: Limits
+    admits: Admits
 
 
 class Exchange:
@@ -92,6 +94,8 @@ class Exchange:
 
     async def _answered_or_forwarded(self) -> web.StreamResponse:
         head, service = self._client.head, self._service
+        if head.path != ACTIVATOR_PATH:
+            await self._raise_not_admitted()
         _raise(check.before_pods(head, service.target, service.keys))
         arriving = Arriving(self._client.body(), is_empty=not self._client.request.body_exists)
         if self._shared.turns.take(service.key):
@@ -179,6 +183,11 @@ class Exchange:
     def _give_back(self) -> None:
         self._shared.turns.done(self._service.key)
         self._shared.pump()
+
+    async def _raise_not_admitted(self) -> None:
+        refusal = await self._shared.admits(self._service.key, self._client.request.remote or "")
+        if refusal is not None:
+            raise Answered(answer.not_admitted(refusal))
 
     def _raise_refusal(self) -> None:
         if self._service.target.refusal is not None:

@@ -15,7 +15,7 @@ from llmservice_activator.holding.exchange import Exchange, Shared
 from llmservice_activator.holding.ledger import Ledger
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.service import Service, Waiter
-from llmservice_activator.holding.target import Count, Held, Refusal, Target
+from llmservice_activator.holding.target import Admits, Count, Held, Refusal, Target
 from llmservice_activator.holding.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,11 @@ async def _nowhere(key: Key) -> int:
     return 0
 
 
+async def everybody(key: Key, address: str) -> Refusal | None:
+    """Admits all addresses."""
+    return None
+
+
 class HoldingServer:
     """Answers, holds and forwards requests. `wake` is called at each request that begins to be held, and every
     `wake_seconds` while any of its service is held; it must not block. `elsewhere` says how many requests of a service
@@ -41,11 +46,13 @@ class HoldingServer:
         wake: Callable[[Key], None],
         count: Count,
         elsewhere: Callable[[Key], Awaitable[int]] = _nowhere,
+        admits: Admits = everybody,
         limits: Limits | None = None,
         host: str = "",
     ) -> None:
         self._wake, self._count, self._limits, self._host = wake, count, limits or Limits(), host
         self._elsewhere = elsewhere
+        self._admits = admits
         self._services: dict[Key, Service] = {}
         self._ledger = Ledger(self._limits.held_bytes)
         self._turns: Turns[Waiter] = Turns(self._limits.slots, self._limits.slots_of_one_namespace)
@@ -62,7 +69,15 @@ class HoldingServer:
         """Before the first update."""
         session = forward.new_session(self._limits)
         self._shared = Shared(
-            session, self._ledger, self._turns, self._wake, self._elsewhere, self._pump, self._count, self._limits
+            session,
+            self._ledger,
+            self._turns,
+            self._wake,
+            self._elsewhere,
+            self._pump,
+            self._count,
+            self._limits,
+            self._admits,
         )
         self._connections = Connections(self._handle, self._limits)
         self._wake_again()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,10 @@ class Refusal:
     reason: str
     """CamelCase, the error's `type`."""
     message: str
+
+
+Admits = Callable[[Key, str], Awaitable[Refusal | None]]
+"""Whether an address may send requests to a service; 403 or 503 where not. It must end soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,10 @@ class Reason(StrEnum):
 
     PROBED = "probed"
     """ACTIVATOR_PATH, /health, /ping, /v1/models."""
+    FORBIDDEN = "forbidden"
+    """403: the address is none that may send requests."""
+    UNIDENTIFIED = "unidentified"
+    """503: it could not be found out whose the address is."""
     UNAUTHORIZED = "unauthorized"
     INVALID = "invalid"
     """400, 404, 405, 417: path, method, content or model name."""

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from llmservice_operator.api import shapes
 from llmservice_operator.api.base import ApiModel, Many, knob, leaf, section
 from llmservice_operator.api.scalars import Quantity, integer_or_auto_schema
 
@@ -65,7 +66,7 @@ class ScheduledBounds(ApiModel):
 
 
 class Holding(ApiModel):
-    """How many requests are held, and how long, while no replica serves."""
+    """Whose requests are held, how many and how long, while no replica serves."""
 
     max_requests: int = knob(
         100,
@@ -91,6 +92,13 @@ class Holding(ApiModel):
         description="Whether requests are also held while a rollout, or a lost pod, leaves no replica that answers. "
         "Where minReplicas is 0 they always are. Needs `autoscaling.enabled` of the chart, not `autoscaling`.",
         examples=[True],
+    )
+    clients: shapes.NetworkPolicyPeers = leaf(
+        list,
+        alias="from",
+        description="Who may send requests that may be held, as in a NetworkPolicy: others get 403 and wake nobody. "
+        "Policies for the model's pods do not apply there. Default: everybody. See docs/serving/scale-to-zero.md.",
+        examples=[[{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "chat"}}}]],
     )
 
 

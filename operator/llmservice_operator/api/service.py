@@ -10,6 +10,7 @@ import orjson
 from pydantic import ValidationError
 
 from llmservice_operator.api.errors import InvalidSpec, Problem
+from llmservice_operator.api.network_peers import check_peers
 from llmservice_operator.api.replicas_owner import STATED_BY, stated_by
 from llmservice_operator.api.schedule import check_schedule
 from llmservice_operator.api.spec import LLMServiceSpec
@@ -133,6 +134,7 @@ def _validated(raw: object) -> LLMServiceSpec:
         raise InvalidSpec(_problems(error)) from None
     _ = spec.sources
     check_schedule(spec.scaling.autoscaling)
+    check_peers(spec.scaling.holding.clients)
     return spec
 
 

@@ -15,7 +15,7 @@ def _shape(name: str) -> Any:
 SHAPED_FIELDS = frozenset(
     {
         *("affinity", "securityContext", "resources", "env", "imagePullSecrets", "tolerations"),
-        *("topologySpreadConstraints", "volumes", "volumeMounts", "initContainers"),
+        *("topologySpreadConstraints", "volumes", "volumeMounts", "initContainers", "from"),
     }
 )
 """Names of the fields that have one of these shapes."""
@@ -31,4 +31,5 @@ Tolerations = Annotated[JsonList, _shape("Tolerations")]
 TopologySpreadConstraints = Annotated[JsonList, _shape("TopologySpreadConstraints")]
 Volumes = Annotated[JsonList, _shape("Volumes")]
 VolumeMounts = Annotated[JsonList, _shape("VolumeMounts")]
+NetworkPolicyPeers = Annotated[JsonList, _shape("NetworkPolicyPeers")]
 InitContainers = Annotated[JsonList, _shape("InitContainers")]

@@ -1,0 +1,185 @@
+"""Whose an address is: what the API server is asked, how long an answer holds, and the bounds of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from llmservice_activator import sources
+from llmservice_activator.admission import Source, Unidentified
+from llmservice_activator.sources import KEPT, KEPT_ABSENT, KEPT_LABELS, Sources, sources_of
+from llmservice_operator.kube.errors import Forbidden, Unreachable
+
+from tests.unit.api_server import ApiServer, Connection
+
+Json = dict[str, Any]
+
+
+def pod(name: str = "a", address: str = "10.0.0.1", *, phase: str = "Running", **spec: Any) -> Json:
+    namespace, _, name = name.rpartition("/")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": namespace or "ns", "name": name, "uid": f"u-{name}", "labels": {"app": name}},
+        "spec": spec,
+        "status": {"podIP": address, "phase": phase},
+    }
+
+
+def namespace(**labels: str) -> Json:
+    metadata = {"name": "ns", "uid": "u-ns", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+class World:
+    def __init__(self, *objects: Json, namespaces: tuple[str, ...] = ()) -> None:
+        self.api, self.time = ApiServer(*objects), 100.0
+        self.sources = Sources(Connection(self.api), namespaces, clock=lambda: self.time)
+
+
+A = Source("ns", {"app": "a"})
+FOUND: list[tuple[str, list[Json], Source | None]] = [
+    ("a pod", [pod(), pod("b", "10.0.0.2")], A),
+    ("none", [pod("b", "10.0.0.2")], None),
+    ("the host's network", [pod(hostNetwork=True)], None),
+    ("ended", [pod(phase="Succeeded"), pod("b", phase="Failed")], None),
+    ("the address is another's now", [pod("b", phase="Failed"), pod()], A),
+]
+
+
+@pytest.mark.parametrize(("name", "objects", "expected"), FOUND, ids=[case[0] for case in FOUND])
+async def test_the_pod_of_an_address(name: str, objects: list[Json], expected: Source | None) -> None:
+    assert await World(*objects).sources.pod("10.0.0.1") == expected
+
+
+async def test_of_watched_namespaces_only_where_there_are_some() -> None:
+    world = World(pod("one/a"), pod("two/b", "10.0.0.2"), pod("three/c", "10.0.0.3"), namespaces=("one", "two"))
+    assert await world.sources.pod("10.0.0.2") == Source("two", {"app": "b"})
+    assert await world.sources.pod("10.0.0.3") is None
+
+
+async def test_answers_are_kept_for_their_time() -> None:
+    world = World(pod(), namespace(team="a"))
+    for _ in range(2):
+        assert await world.sources.pod("10.0.0.1") == A
+        assert await world.sources.pod("10.0.0.9") is None
+        assert await world.sources.namespace("ns") == {"team": "a"}
+    assert world.api.calls == ["list Pod", "list Pod", "get Namespace"]
+    world.api.remove("Pod", "a")
+    world.time += KEPT_ABSENT
+    world.api.put(pod("b", "10.0.0.9"))
+    assert await world.sources.pod("10.0.0.9") == Source("ns", {"app": "b"})
+    assert await world.sources.pod("10.0.0.1") == A
+    world.time += KEPT
+    assert await world.sources.pod("10.0.0.1") is None
+    world.api.put(namespace(team="b"))
+    assert await world.sources.namespace("ns") == {"team": "a"}
+    world.time += KEPT_LABELS
+    assert await world.sources.namespace("ns") == {"team": "b"}
+
+
+@pytest.mark.parametrize("error", [Forbidden("no", code=403), Unreachable("away")])
+async def test_a_failure_is_no_answer_and_is_not_kept(error: Exception) -> None:
+    world = World(pod(), namespace())
+    world.api.fails = {"list Pod": [error], "get Namespace": [error]}  # type: ignore[list-item]
+    with pytest.raises(Unidentified):
+        await world.sources.pod("10.0.0.1")
+    with pytest.raises(Unidentified):
+        await world.sources.namespace("ns")
+    assert await world.sources.pod("10.0.0.1") == A
+    assert await world.sources.namespace("ns") == {}
+
+
+async def test_of_two_pods_with_one_address_it_is_not_known_which() -> None:
+    with pytest.raises(Unidentified, match="several"):
+        await World(pod(), pod("b")).sources.pod("10.0.0.1")
+
+
+class Slow(World):
+    """The API server answers when `go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(pod())
+        self.go, self.now, self.most = asyncio.Event(), 0, 0
+        transport = self.sources._transport
+        request = transport.request
+
+        async def slow(*given: Any, **options: Any) -> Json:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await self.go.wait()
+            self.now -= 1
+            return await request(*given, **options)
+
+        transport.request = slow  # type: ignore[method-assign]
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_an_address_is_asked_for_once_at_a_time_also_where_who_asked_first_goes() -> None:
+    world = Slow()
+    first, *others = [asyncio.create_task(world.sources.pod("10.0.0.1")) for _ in range(5)]
+    await settle()
+    first.cancel()
+    await settle()
+    world.go.set()
+    assert await asyncio.gather(*others) == [A] * 4
+    assert world.api.calls == ["list Pod"]
+
+
+async def test_lookups_are_bounded_at_once_and_in_what_waits() -> None:
+    world = Slow()
+    most = sources.WAITING
+    tasks = [asyncio.create_task(world.sources.pod(f"10.0.{n // 256}.{n % 256}")) for n in range(most)]
+    await settle()
+    assert world.now == sources.AT_ONCE
+    with pytest.raises(Unidentified, match="too many"):
+        await world.sources.pod("10.9.9.9")
+    world.go.set()
+    await asyncio.gather(*tasks)
+    assert world.most == sources.AT_ONCE
+    assert await world.sources.pod("10.9.9.9") is None
+
+
+async def test_a_server_that_does_not_answer_is_waited_for_so_long_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sources, "PATIENCE", 0.02)
+    with pytest.raises(Unidentified, match="in time"):
+        await Slow().sources.pod("10.0.0.1")
+
+
+async def test_no_more_addresses_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MOST", 20)
+    world = World(pod())
+    for number in range(100):
+        await world.sources.pod(f"10.0.0.{number}")
+    known = world.sources._pods
+    assert list(known._answers) == [f"10.0.0.{number}" for number in range(80, 100)]
+    assert not known._asking
+
+
+JSON = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.text(max_size=8) | some.just("10.0.0.1"),
+    lambda inner: (
+        some.lists(inner, max_size=3)
+        | some.dictionaries(
+            some.sampled_from(["items", "metadata", "spec", "status", "namespace", "labels", "podIP", "hostNetwork"]),
+            inner,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(some.dictionaries(some.just("items"), JSON | some.lists(JSON)))
+def test_whatever_the_answer_is_it_has_pods_of_this_address_or_none(answer: Json) -> None:
+    for source in sources_of(answer, "10.0.0.1"):
+        assert isinstance(source.namespace, str)
+        assert all(isinstance(text, str) for pair in source.labels.items() for text in pair)

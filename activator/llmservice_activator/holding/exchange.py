@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import web
 from llmservice_operator.api.service import Key
+from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from llmservice_activator.holding import answer, check
 from llmservice_activator.holding.answer import Answer, Answered
@@ -24,7 +25,6 @@ from llmservice_activator.holding.service import Service, Waiter
 from llmservice_activator.holding.target import Admits, Count, Reason
 from llmservice_activator.holding.turns import Turns
 from llmservice_activator.holding.upload import Arriving, Spooled, Upload
-from llmservice_activator.paths import ACTIVATOR_PATH
 
 logger = logging.getLogger(__name__)
 

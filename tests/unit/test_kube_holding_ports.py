@@ -55,6 +55,7 @@ TAKEN: dict[str, tuple[list[Any], int, list[str]]] = {
     "two others'": ([OTHER, OTHER], THIRD, ["create Lease", "get Lease", "get LLMService"] * 2 + ["create Lease"]),
     "another's, then ours": ([OTHER, OURS], SECOND, []),
     "of a service that is gone": (["ns/gone/u"], FIRST, []),
+    "of a service that is gone, then ours": (["ns/gone/u", OURS], SECOND, []),
     "of an earlier service of its name": (["ns/other/uid-before"], FIRST, []),
     "of an earlier one of our name": (["ns/chat/uid-before"], FIRST, []),
     "of nobody": ([""], SECOND, []),

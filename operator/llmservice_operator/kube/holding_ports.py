@@ -33,31 +33,41 @@ class HoldingPorts:
         """The service's port: the one that it has, else a free one. KubeError where there is none."""
         holder = f"{key.namespace}/{key.name}/{uid}"
         for port in candidates(uid):
-            if await self._is_taken(port, holder, key.namespace):
-                return port
+            if found := await self._taken(port, holder, key.namespace, uid):
+                return found
         raise KubeError(f"none of {MOST_TRIES} ports from {next(candidates(uid))} is free")
 
-    async def _is_taken(self, port: int, holder: str, gate: str) -> bool:
-        """Whether the port is this service's now."""
+    async def _taken(self, port: int, holder: str, gate: str, uid: str) -> int | None:
+        """This port, where it is the service's now; one that it has already comes before a takeover."""
         name = f"llmservice-port-{port}"
         try:
             await self._kube.create_for(gate, LEASE, self._manifest(name, holder))
         except AlreadyExists:
             live = await self._kube.get(LEASE, self._namespace, name)
         else:
-            return True
+            return port
         found = _holder(live)
         if live is None or found == holder:
-            return found == holder
+            return port if found == holder else None
         if not await self._is_gone(found):
-            return False
+            return None
+        if (own := await self._own(holder, uid)) is not None:
+            return own
         try:
             metadata = self._manifest(name, holder)["metadata"]
             metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
             await self._kube.update_for(gate, LEASE, self._manifest(name, holder) | {"metadata": metadata})
         except Conflict:
-            return False  # somebody else was faster
-        return True
+            return None  # somebody else was faster
+        return port
+
+    async def _own(self, holder: str, uid: str) -> int | None:
+        """The port that the service has; those behind the first one without a Lease were never looked at."""
+        for port in candidates(uid):
+            live = await self._kube.get(LEASE, self._namespace, f"llmservice-port-{port}")
+            if live is None or _holder(live) == holder:
+                return None if live is None else port
+        return None
 
     async def _is_gone(self, holder: str) -> bool:
         """Whether there is no such LLMService any more. A Lease that names none is not ours, and stays."""

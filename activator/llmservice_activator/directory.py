@@ -98,8 +98,8 @@ class Directory:
 
     def _look_again(self) -> None:
         for key in self._services:
-            service = self._services.get(key)
-            if service.zero is None:
+            service = self._services.find(key)
+            if service is None or service.zero is None:
                 continue
             if service.zero.keys is not None and not _ready(self._services.pods(key)):
                 self._keys.want(key)
@@ -115,6 +115,7 @@ class Directory:
         before, target, problem = self._targets.get(key), None, ""
         try:
             target = self._target(service, zero) if service is not None and zero is not None else None
+            problem = self._key_problem(key, zero)
         except Unheld as why:
             problem = str(why)
         if before is not None and (target is None or target.uid != before.uid):
@@ -124,19 +125,24 @@ class Directory:
             try:
                 await self._holding.update(target)
             except OSError as error:
+                await self._holding.remove(key)
                 problem = f"port {target.port} cannot be opened: {error}; free it in the activators' pods"
             else:
                 self._targets[key] = target
         self._say(key, problem)
 
+    def _key_problem(self, key: Key, zero: Zero | None) -> str:
+        return self._keys.get(key, zero.keys).problem if zero is not None and zero.keys is not None else ""
+
     def _target(self, service: Service, zero: Zero) -> Target:
         """Unheld where its requests must not come in."""
         key, keys = service.key, None
         if zero.keys is not None:
-            found = self._keys.get(key, zero.keys)
-            if found.problem:
+            found, before = self._keys.get(key, zero.keys), self._targets.get(key)
+            if found.problem and (before is None or before.uid != service.uid or before.keys is None):
                 raise Unheld(found.problem)
-            keys = found.keys
+            # A Secret that is made anew refuses clients for a moment; what is held was sent with a key.
+            keys = frozenset() if found.problem else found.keys
         if not zero.port:
             raise Unheld("the operator has not allotted a port yet: status.holding.port is empty")
         if (owner := self._owner(zero.port)) != key:

@@ -59,8 +59,8 @@ async def test_a_namespace_holds_ten_times_what_a_service_may() -> None:
 
 
 async def test_bytes_of_a_service_and_of_the_process() -> None:
-    async with world(held_bytes=5000) as w:
-        services = [target(Key(f"team{n}", "s"), max_bytes=2500) for n in range(3)]
+    async with world(held_bytes=8000) as w:
+        services = [target(Key(f"team{n}", "s"), max_bytes=2500) for n in range(5)]
         await w.serve(*services)
         large = chat("x" * 1900)
         w.asking(services[0], json=large)
@@ -68,14 +68,26 @@ async def test_bytes_of_a_service_and_of_the_process() -> None:
         answer = await w.ask(services[0], json=large)
         assert answer.status == 429
         assert "2500 bytes" in answer.error["message"]
-        w.asking(services[1], json=large)
-        await until(lambda: w.held(services[1]) == 1)
-        answer = await w.ask(services[2], json=large)
+        for each in services[1:4]:
+            w.asking(each, json=large)
+        await until(lambda: [w.held(each) for each in services[1:4]] == [1, 1, 1])
+        answer = await w.ask(services[4], json=large)
         assert answer.status == 429
         assert "as much as it can" in answer.error["message"]
         await w.server.remove(services[0].key)
-        w.asking(services[2], json=large)
-        await until(lambda: w.held(services[2]) == 1)
+        w.asking(services[4], json=large)
+        await until(lambda: w.held(services[4]) == 1)
+
+
+async def test_a_namespace_leaves_bytes_of_the_process_to_others() -> None:
+    async with world(held_bytes=8000) as w:
+        greedy, other = target(Key("greedy", "s"), max_bytes=8000), target(Key("other", "s"))
+        await w.serve(greedy, other)
+        answer = await w.ask(greedy, json=chat("x" * 2000))
+        assert answer.status == 429
+        assert "the namespace hold 2000 bytes" in answer.error["message"]
+        w.asking(other)
+        await until(lambda: w.held(other) == 1)
 
 
 async def test_bytes_of_a_namespace() -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from llmservice_activator.holding.service import Service
 
 LONGEST_LINE = 8 << 10
-LONGEST_FIELD = 16 << 10
-MOST_FIELDS = 128
+LONGEST_FIELD = 8 << 10
+MOST_FIELDS = 64
 READ_BUFFER = 16 << 10
 """Bytes of a body that are read ahead, once or twice; what is held is counted by its Ledger."""
 BACKLOG = 1024

@@ -10,6 +10,8 @@ from llmservice_operator.api.service import Key
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answered
 
+NAMESPACES = 4
+"""So many at least share the bytes of the process."""
 NAMESPACE_FACTOR = 10
 """A namespace may hold so many times what its service with the largest bounds may."""
 
@@ -90,7 +92,7 @@ class Ledger:
         services = self._bounds.get(key.namespace, {})
         requests = max((each.requests for each in services.values()), default=0)
         size = max((each.bytes for each in services.values()), default=0)
-        largest = Bounds(NAMESPACE_FACTOR * requests, NAMESPACE_FACTOR * size)
+        largest = Bounds(NAMESPACE_FACTOR * requests, min(NAMESPACE_FACTOR * size, self._most_bytes // NAMESPACES))
         return services.get(key, Bounds(0, 0)), largest
 
 

@@ -373,7 +373,7 @@ def test_a_rollout_that_leaves_no_replica_loses_nothing(
 ) -> None:
     """Without autoscaling; the same without holding is in test_no_request_lost.py, with the requests that it costs."""
     name, within, load = disturbances.NAME, 90, ("--rate", "8", "--output-tokens", "10,20,80")
-    scaling = {"replicas": replicas, "holding": {"rollouts": True}}
+    scaling = {"replicas": replicas, "holding": {"rollouts": True, "maxRequests": 1000}}
     behaviour = {"start_seconds": 2, "tokens_per_second": 30}
     cluster.apply(stand_in(name, behaviour, scaling=scaling, rollout={"strategy": strategy}), there)
     cluster.wait_condition(there, name, "Ready", "True", timeout=within)

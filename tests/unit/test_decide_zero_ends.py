@@ -17,6 +17,7 @@ from tests.unit.decide_zero_world import (
     is_held,
     made,
     scale,
+    serve,
     taken,
 )
 
@@ -36,7 +37,38 @@ def test_a_minimum_of_one_at_zero_is_keda_to_raise() -> None:
     world.edit(scaling={"replicas": 0, "autoscaling": {"minReplicas": 1, "maxReplicas": 4}})
     world.settle()
     assert (made(world), is_held(world)) == (0, False)
-    assert world.condition("Autoscaled") == ("False", "ScaledToZero")
+    assert world.children["ScaledObject", "x"]["spec"]["minReplicaCount"] == 1
+    assert world.condition("Autoscaled") == ("True", "Autoscaling")
+    scale(world, 1)
+    serve(world)
+    assert (made(world), "holding" in world.status) == (1, False)
+    assert "ScaledObject" in world.kinds()
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_zero_that_a_user_set_is_not_kedas(replicas: int) -> None:
+    """With minReplicas 1 or more: the service was never at zero by its load."""
+    world = a_world()
+    world.edit(scaling={"replicas": 1, "autoscaling": {"minReplicas": 1, "maxReplicas": 4}})
+    world.settle()
+    scale(world, replicas)
+    world.settle()
+    assert ("ScaledObject" in world.kinds()) == bool(replicas)
+
+
+def test_a_wake_while_the_pod_ends_keeps_the_slices() -> None:
+    """The cluster's slice lists the pod a moment longer; then the Service would have no endpoint."""
+    world = a_world()
+    scale(world, 0)
+    world.settle()
+    assert (made(world), is_held(world)) == (0, True)
+    world.pods["x-0"]["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    scale(world, 1)
+    world.settle()
+    assert (made(world), is_held(world)) == (1, True), "what is listed ends"
+    follow(world)
+    world.settle()
+    assert not is_held(world)
 
 
 def test_an_installation_without_autoscaling_has_no_slices() -> None:

@@ -104,9 +104,10 @@ def zero(service: LLMService, observed: Observed, settings: Settings, known: Kno
     """By the table above. `service` is as it is stored."""
     scaling = service.spec.scaling
     replicas = scaling.replicas
-    if not scaling.holds or settings.activator_service is None:
-        return Zero(replicas)
     stored, activators = stored_port(service.status), known.activators
+    if not scaling.holds or settings.activator_service is None:
+        # Zero was KEDA's: the port tells it from one that a user set, until KEDA has raised it to minReplicas.
+        return Zero(replicas, stored if scaling.autoscaling is not None and not replicas else None)
     if service.spec.paused or not (replicas or scaling.may_be_at_zero):
         return Zero(replicas, stored)
     if activators is None:
@@ -139,7 +140,7 @@ def _without(service: LLMService, observed: Observed, port: int | None, problem:
 
 def _with(service: LLMService, observed: Observed, port: int, activators: tuple[Activator, ...], known: Known) -> Zero:
     asked, runs, serves = service.spec.scaling.replicas, _runs(service, observed), is_listed(observed)
-    if asked and serves:
+    if asked and serves and runs:
         return Zero(asked, port)
     slices = slices_for(service, port, activators)
     if asked:
@@ -233,8 +234,11 @@ def are_made(service: LLMService, observed: Observed, slices: tuple[DesiredChild
 
 
 def is_listed(observed: Observed) -> bool:
-    """Whether the cluster sends requests to a pod: by its own slices, or where nobody may list those, by readiness."""
-    return bool(observed.endpoints) if observed.endpoints is not None else any(map(is_ready, observed.pods))
+    """Whether the cluster sends requests to a pod that stays: by its own slices, or where nobody may list those, by
+    readiness. The slices may list a pod that ends a moment longer."""
+    if observed.endpoints is None:
+        return any(map(is_ready, observed.pods))
+    return any(pod.uid in observed.endpoints and not pod.deleting for pod in observed.pods)
 
 
 def is_ready(pod: PodFacts) -> bool:

@@ -83,6 +83,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "of another name": (lambda o: endpoint_slice(o, "own-abcde"), ITS_SERVICE),
     "a port of the models": (lambda o: endpoint_slice(o, port=8000), ITS_SERVICE),
     "a port of nodes": (lambda o: endpoint_slice(o, port=32768), ITS_SERVICE),
+    "another port of the Service": (
+        lambda o: endpoint_slice(o) | {"ports": [{"name": "https", "port": 12345, "protocol": "TCP"}]},
+        ITS_SERVICE,
+    ),
     "every port": (lambda o: merge(endpoint_slice(o), {"ports": [{"name": "http"}]}), ITS_SERVICE),
     "a pod": (lambda o: endpoint_slice(o, targetRef=POD), ITS_SERVICE),
     "without an owner": (lambda o: without("ownerReferences", endpoint_slice(o)), "as its controller"),
@@ -102,6 +106,18 @@ def labelled(owner: JSON, label: str, value: str | None) -> JSON:
 def test_no_other_slice_is_made(operator: Token, owner: JSON, make: Any, message: str) -> None:
     answer = operator.create("endpointslices", make(owner))
     assert (answer.code, message in answer.message) == (403, True), answer
+
+
+@pytest.mark.parametrize("adopts", [True, False])
+def test_a_slice_that_lost_its_owner_is_adopted_or_deleted(
+    cluster: Cluster, operator: Token, owner: JSON, adopts: bool
+) -> None:
+    """Its LLMService was deleted with --cascade=orphan, and made again."""
+    made = endpoint_slice(owner)
+    cluster.apply(without("ownerReferences", made), NAMESPACE)
+    if adopts:
+        assert operator.apply("endpointslices", made).code < 300
+    assert operator.delete("endpointslices", made["metadata"]["name"]).code < 300
 
 
 @pytest.fixture

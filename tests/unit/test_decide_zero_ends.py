@@ -11,6 +11,7 @@ from llmservice_operator.build.settings import Settings
 from tests.unit.decide_world import World
 from tests.unit.decide_zero_world import (
     SLICE,
+    TWO,
     a_world,
     at_zero,
     follow,
@@ -90,6 +91,22 @@ def test_paused_takes_the_slices_away_and_changes_nothing_else() -> None:
     world.edit(paused=False)
     world.settle()
     assert (made(world), is_held(world)) == (1, True)
+
+
+def test_a_refused_edit_leaves_requests_on_their_way() -> None:
+    """To the activators of now while no pod serves, and to the pod alone once it does."""
+    world = at_zero()
+    world.edit(rollout={"pinnedRevision": "unknown"})
+    world.activators = (TWO,)
+    world.settle()
+    assert world.condition("Accepted")[0] == "False"
+    (found,) = world.of_kind("EndpointSlice")
+    assert [each["addresses"] for each in found["endpoints"]] == [[TWO.address]]
+    world.deployment["spec"]["replicas"] = 1
+    scale(world, 1)
+    follow(world)
+    world.settle()
+    assert not is_held(world)
 
 
 @pytest.mark.parametrize("make", [at_zero, a_world])

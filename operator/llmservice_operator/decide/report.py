@@ -12,11 +12,14 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.decide.autoscaling import autoscaled
+from llmservice_operator.decide.children import applies
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.events import events
 from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.ownership import name_conflicts
 from llmservice_operator.decide.scale_down import deletion_costs
 from llmservice_operator.decide.timing import QUOTAS_SECONDS, REFRESH_SECONDS, soonest
+from llmservice_operator.decide.zero import is_listed, needless_slices
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import event_query
 from llmservice_operator.observe.projections.children import DeploymentFacts
@@ -82,7 +85,7 @@ def with_deletion_costs(decision: Decision, inputs: Inputs) -> Decision:
 
 
 def refuse(inputs: Inputs, subject: Subject, problems: tuple[Problem, ...], replicas: int) -> Decision:
-    """Only the status changes; it goes on about what serves."""
+    """Only the status changes, and where requests go; it goes on about what serves."""
     live, previous = inputs.observed.deployment, subject.previous
     verdict = Verdict(
         problems=problems,
@@ -97,7 +100,20 @@ def refuse(inputs: Inputs, subject: Subject, problems: tuple[Problem, ...], repl
         model=previous.get("model"),
         adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
     )
-    return report(inputs, subject, verdict, notes=tuple(map(str, problems)))
+    return report(inputs, subject, verdict, notes=tuple(map(str, problems)), **_slices(inputs))
+
+
+def _slices(inputs: Inputs) -> dict[str, Any]:
+    """Whatever is refused, requests go to a pod that is listed, or else to the activators that are there now."""
+    service, observed = inputs.service, inputs.observed
+    if service is None:
+        return {}
+    slices = () if is_listed(observed) else inputs.zero.slices
+    ours = [each for each in slices or () if not name_conflicts(service, observed, {each.id})]
+    return {
+        "apply": tuple(applies(service, observed, ours)),
+        "prune": tuple(needless_slices(service, observed, slices)),
+    }
 
 
 def subject_of(service: LLMService) -> Subject:

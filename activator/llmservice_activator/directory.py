@@ -125,7 +125,8 @@ class Directory:
             try:
                 await self._holding.update(target)
             except OSError as error:
-                await self._holding.remove(key)
+                if key not in self._targets:
+                    await self._holding.remove(key)
                 problem = f"port {target.port} cannot be opened: {error}; free it in the activators' pods"
             else:
                 self._targets[key] = target

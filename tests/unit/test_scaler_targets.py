@@ -226,6 +226,16 @@ async def test_a_port_that_cannot_be_opened_is_said_and_tried_again(monkeypatch:
         assert world.problem() == ""
 
 
+async def test_a_new_port_that_cannot_be_opened_ends_nothing_at_the_old_one() -> None:
+    world = World()
+    async with world.running(at_zero(port=PORT)):
+        world.taken.add(PORT + 1)
+        world.see(at_zero(port=PORT + 1))
+        await world.settled()
+        assert world.told[CHAT].port == PORT
+        assert "cannot be opened" in world.problem()
+
+
 async def test_what_cannot_be_told_of_one_service_is_told_of_the_next(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

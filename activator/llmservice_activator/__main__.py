@@ -120,7 +120,7 @@ class Scaler:
         )
         self._external = ExternalScaler(self.services, self._watches, self._answers, self._metrics.called)
         self._stop = asyncio.Event()
-        self._is_told = False
+        self._is_reported = False
         self.port = 0
         """Where KEDA is answered; 0 before."""
 
@@ -171,8 +171,8 @@ class Scaler:
     def is_ready(self) -> bool:
         """Whether KEDA can be answered, and all ports were opened once after the start."""
         is_synced = self._watches.is_ready()
-        self._is_told = self._is_told or (is_synced and self.directory.is_settled())
-        return is_synced and self._is_told and not self._stop.is_set()
+        self._is_reported = self._is_reported or (is_synced and self.directory.is_settled())
+        return is_synced and self._is_reported and not self._stop.is_set()
 
     def _parts(self) -> list[tuple[str, Coroutine[object, object, None]]]:
         """What goes on until the process ends."""
@@ -253,7 +253,7 @@ class Scaler:
         """What /readyz answers."""
         is_ready = self.is_ready()
         problems = ["stopping"] if self._stop.is_set() else self._watches.problems()
-        if not self._is_told:
+        if not self._is_reported:
             problems = [*problems, "ports of services are not open yet"]
         return Readiness(is_ready, tuple(f"warning: {line}" for line in problems) if is_ready else tuple(problems))
 

@@ -23,7 +23,7 @@ LOOK_AGAIN = 5.0
 
 
 class Holding(Protocol):
-    """Who is told."""
+    """Receives the targets."""
 
     def update(self, target: Target) -> Awaitable[None]:
         """A target is there, or changed. OSError where its port cannot be opened."""
@@ -37,7 +37,7 @@ class Unheld(Exception):
 
 
 class Directory:
-    """Tells of each target once, and again when it changed; the rest is pure."""
+    """Reports each target once, and again when it changed; the rest is pure."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Directory:
         self._ports: dict[int, set[Key]] = {}
         self._port_of: dict[Key, int] = {}
         self._touched: dict[Key, None] = {}
-        self._telling: Key | None = None
+        self._reporting: Key | None = None
         self._wake = asyncio.Event()
 
     def touched(self, key: Key) -> None:
@@ -71,7 +71,7 @@ class Directory:
         return self._problems.get(key, "")
 
     async def run(self) -> None:
-        """Tell; never returns."""
+        """Report; never returns."""
         loop = asyncio.get_running_loop()
         due = loop.time() + LOOK_AGAIN
         while True:
@@ -83,18 +83,18 @@ class Directory:
                 due = loop.time() + LOOK_AGAIN
             self._wake.clear()
             while self._touched:
-                key = self._telling = next(iter(self._touched))
+                key = self._reporting = next(iter(self._touched))
                 del self._touched[key]
                 try:
-                    await self._tell(key)
+                    await self._report(key)
                 except Exception:  # what is wrong with one service ends no other's requests
                     logger.exception("requests cannot be held", extra={"llmservice": key})
                     self._problems[key] = "internal error; see the activator's log"
-            self._telling = None
+            self._reporting = None
 
     def is_settled(self) -> bool:
-        """Whether everything that is known was told."""
-        return not self._touched and self._telling is None and not self._keys.is_reading()
+        """Whether everything that is known was reported."""
+        return not self._touched and self._reporting is None and not self._keys.is_reading()
 
     def _look_again(self) -> None:
         for key in self._services:
@@ -106,7 +106,7 @@ class Directory:
             if key in self._problems:
                 self.touched(key)
 
-    async def _tell(self, key: Key) -> None:
+    async def _report(self, key: Key) -> None:
         service = self._services.find(key)
         zero = service.zero if service is not None else None
         self._move(key, zero.port if zero is not None else 0)
@@ -114,8 +114,8 @@ class Directory:
             self._keys.forget(key)
         before, target, problem = self._targets.get(key), None, ""
         try:
-            target = self._target(service, zero) if service is not None and zero is not None else None
-            problem = self._key_problem(key, zero)
+            if service is not None and zero is not None:
+                target, problem = self._target(service, zero)
         except Unheld as why:
             problem = str(why)
         if before is not None and (target is None or target.uid != before.uid):
@@ -132,25 +132,21 @@ class Directory:
                 self._targets[key] = target
         self._say(key, problem)
 
-    def _key_problem(self, key: Key, zero: Zero | None) -> str:
-        return self._keys.get(key, zero.keys).problem if zero is not None and zero.keys is not None else ""
-
-    def _target(self, service: Service, zero: Zero) -> Target:
-        """Unheld where its requests must not come in."""
-        key, keys = service.key, None
+    def _target(self, service: Service, zero: Zero) -> tuple[Target, str]:
+        """With what is wrong with it, though its requests come in. Unheld where they must not."""
+        key, keys, problem = service.key, None, ""
         if zero.keys is not None:
             found, before = self._keys.get(key, zero.keys), self._targets.get(key)
             if found.problem and (before is None or before.uid != service.uid or before.keys is None):
                 raise Unheld(found.problem)
             # A Secret that is made anew refuses clients for a moment; what is held was sent with a key.
-            keys = frozenset() if found.problem else found.keys
+            keys, problem = frozenset() if found.problem else found.keys, found.problem
         if not zero.port:
             raise Unheld("the operator has not allotted a port yet: status.holding.port is empty")
         if (owner := self._owner(zero.port)) != key:
-            problem = f"its port {zero.port} is that of LLMService {owner}; remove status.holding to have another"
-            raise Unheld(problem)
+            raise Unheld(f"its port {zero.port} is that of LLMService {owner}; remove status.holding to have another")
         pods = _ready(self._services.pods(key))
-        return Target(
+        target = Target(
             key=key,
             uid=service.uid,
             port=zero.port,
@@ -164,6 +160,7 @@ class Directory:
             # Pods of the revision before serve on while a later one fails.
             refusal=None if pods else zero.refusal,
         )
+        return target, problem
 
     def _say(self, key: Key, problem: str) -> None:
         if not problem:

@@ -70,7 +70,7 @@ class ExternalScaler:
             self.activated(key)
 
     def activated(self, key: Key) -> None:
-        """A service came into use: KEDA is told without being asked."""
+        """A service came into use: reports it to KEDA without being asked."""
         for stream in self._streams.get(key, ()):
             stream.set()
 
@@ -102,17 +102,17 @@ class ExternalScaler:
 
     async def _stream_is_active(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         """Active at first, where it is, and whenever it becomes so; never inactive, for which KEDA asks."""
-        code, told = grpc.StatusCode.OK, asyncio.Event()
+        code, came_into_use = grpc.StatusCode.OK, asyncio.Event()
         key = None
         try:
             key = externalscaler.scaled_object(request)
             self._known(key)
-            self._streams.setdefault(key, set()).add(told)
+            self._streams.setdefault(key, set()).add(came_into_use)
             if await self._is_in_use(key):
                 yield externalscaler.is_active(True)
             while not self._is_stopping:
-                await told.wait()
-                told.clear()
+                await came_into_use.wait()
+                came_into_use.clear()
                 if not self._is_stopping:
                     yield externalscaler.is_active(True)
         except (Ended, Unknown, externalscaler.InvalidRequest) as error:
@@ -123,7 +123,7 @@ class ExternalScaler:
             raise
         finally:
             if key is not None and (streams := self._streams.get(key)):
-                streams.discard(told)
+                streams.discard(came_into_use)
                 if not streams:
                     del self._streams[key]
             self._count("StreamIsActive", code.name)

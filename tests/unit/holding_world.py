@@ -13,13 +13,24 @@ from typing import Any, Self
 import aiohttp
 from aiohttp import web
 from llmservice_activator.holding.limits import Limits
-from llmservice_activator.holding.server import HoldingServer, everybody
-from llmservice_activator.holding.target import Admits, Reason, Target
+from llmservice_activator.holding.server import HoldingServer
+from llmservice_activator.holding.target import Admits, Reason, Refusal, Target
 from llmservice_operator.api.service import Key
 from yarl import URL
 
 from tests.support.http_servers import application
 from tests.support.ports import free_port
+
+
+async def nowhere(key: Key) -> int:
+    """No other activator holds anything."""
+    return 0
+
+
+async def everybody(key: Key, address: str) -> Refusal | None:
+    """Admits all addresses."""
+    return None
+
 
 KEY = Key("team", "llama")
 CHAT = "/v1/chat/completions"

@@ -44,7 +44,7 @@ class PodFailed(Exception):
 
 
 def new_session(limits: Limits) -> aiohttp.ClientSession:
-    """To pods: a connection for each request, so that a failed connection attempt is told from a failed request."""
+    """To pods: a connection for each request, so that a failed connect is distinguished from a failed request."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_seconds),

@@ -26,15 +26,6 @@ CUT_SECONDS = 2.0
 """For answers to what is still held when `stop` is cancelled."""
 
 
-async def _nowhere(key: Key) -> int:
-    return 0
-
-
-async def everybody(key: Key, address: str) -> Refusal | None:
-    """Admits all addresses."""
-    return None
-
-
 class HoldingServer:
     """Answers, holds and forwards requests. `wake` is called at each request that begins to be held, and every
     `wake_seconds` while any of its service is held; it must not block. `elsewhere` says how many requests of a service
@@ -45,8 +36,8 @@ class HoldingServer:
         *,
         wake: Callable[[Key], None],
         count: Count,
-        elsewhere: Callable[[Key], Awaitable[int]] = _nowhere,
-        admits: Admits = everybody,
+        elsewhere: Callable[[Key], Awaitable[int]],
+        admits: Admits,
         limits: Limits | None = None,
         host: str = "",
     ) -> None:

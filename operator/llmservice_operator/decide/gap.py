@@ -82,10 +82,10 @@ def gap(inputs: Inputs, step: RolloutStep, label: str) -> Gap | None:
     if not (replicas and _ends_all(step, replicas)) or not is_listed(observed) or _lists(observed, label):
         return None
     if not _is_begun(live, step, label):
-        return None if step.is_held or step.is_reported_first else _said_first(_ahead(inputs), stored, label)
+        return None if step.is_held or step.is_reported_first else _reported_first(_ahead(inputs), stored, label)
     if inputs.activators is None:
-        return Gap(None, text=_said(stored, label))
-    text, port = _said(stored, label) or (HELD if observed.slices else LOST), inputs.zero.port
+        return Gap(None, text=_reported(stored, label))
+    text, port = _reported(stored, label) or (HELD if observed.slices else LOST), inputs.zero.port
     is_kept = bool(inputs.activators and observed.slices)
     return Gap(slices_for(stored, port, inputs.activators) if is_kept and port is not None else (), text=text)
 
@@ -146,15 +146,15 @@ def _lost(why: str, slices: tuple[DesiredChild, ...] = ()) -> Gap:
     return Gap(slices, text=f"{LOST} {why}", is_lost=True)
 
 
-def _said_first(found: Gap, service: LLMService, label: str) -> Gap:
-    """The status tells of a loss before it begins; what it told stands, whatever activators say meanwhile."""
+def _reported_first(found: Gap, service: LLMService, label: str) -> Gap:
+    """The status reports a loss before it begins; that stays, whatever activators report meanwhile."""
     if not found.is_lost:
         return found
-    said = _said(service, label)
-    return replace(found, text=said) if said else replace(found, waits=True, recheck_after=0.0)
+    reported = _reported(service, label)
+    return replace(found, text=reported) if reported else replace(found, waits=True, recheck_after=0.0)
 
 
-def _said(service: LLMService, label: str) -> str:
+def _reported(service: LLMService, label: str) -> str:
     """What the status says of the loss in this rollout; empty: nothing."""
     rollout = service.status.get("rollout") or {}
     text = str(rollout.get("gap") or "")

@@ -29,6 +29,8 @@ ONE_A_MINUTE = 120.0
 NOTICED_WITHIN = 120.0
 QUIET_SECONDS = 20.0
 """A look of an HPA, and what follows from it."""
+QUOTAS_WITHIN = 240.0
+"""Quotas are looked at each three minutes while one is too low."""
 CONCURRENCY = 4
 
 
@@ -224,6 +226,28 @@ def test_a_second_autoscaler_is_reported(cluster: Cluster, there: str) -> None:
     cluster.must_have(there, "taken", Ready="True")
     cluster.kubectl("delete", "hpa", "theirs", "-n", there)
     owned_by_the_autoscaler(cluster, "taken")
+
+
+@pytest.mark.full
+def test_a_quota_that_ends_before_max_replicas_is_reported(cluster: Cluster, there: str) -> None:
+    """Before any pod is refused; with fewer replicas, and with a larger quota, the condition is as it was."""
+
+    def reported(reason: str) -> JSON:
+        return cluster.wait_condition(there, "many", "Autoscaled", "True", reason=reason, timeout=QUOTAS_WITHIN)
+
+    (quota,) = cluster.list("resourcequotas", there)
+    name, pods = quota["metadata"]["name"], int(quota["spec"]["hard"]["pods"])
+    cluster.apply(autoscaled("many", maxReplicas=pods + 1), there)
+    message = reported("QuotaBelowMaximum")["message"]
+    assert name in message
+    assert "pods" in message
+    cluster.must_have(there, "many", Ready="True")
+    cluster.apply(autoscaled("many", maxReplicas=3), there)
+    reported("Autoscaling")
+    cluster.apply(autoscaled("many", maxReplicas=pods + 1), there)
+    reported("QuotaBelowMaximum")
+    cluster.patch("resourcequotas", there, name, {"spec": {"hard": {"pods": str(2 * pods)}}})
+    reported("Autoscaling")
 
 
 @pytest.mark.full

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from llmservice_cli.app import make_parser
-from llmservice_cli.init.command import roles
 from llmservice_cli.probe.row import Mode
-from llmservice_operator.decide.gap import HELD
 
-from tests.e2e import disturbances
-from tests.e2e.conftest import own_namespace
+from tests.e2e.scaled_to_zero import (
+    KEY,
+    granted,
+    half_a_request,
+    keys,
+    namespace_with,
+    of_service,
+    reported,
+    up_and_down,
+)
 from tests.support import rolling
-from tests.support.cluster import JSON, Cluster, eventually, is_ready
-from tests.support.keda import autoscaling_installed
+from tests.support.cluster import SOMEBODY, Cluster, eventually, is_ready
 from tests.support.measured import Record
 from tests.support.on_demand import (
     ANSWERED_WITHIN,
-    ON_DEMAND,
-    ZERO_WITHIN,
     OnDemand,
     activators,
     clients,
@@ -34,15 +34,11 @@ from tests.support.on_demand import (
     held,
     on_demand,
 )
-from tests.support.operator import OPERATOR_NAMESPACE
-from tests.support.services import llmservice, stand_in
 from tests.support.serving import requests_in_flight
-from tests.support.traffic import traffic
 from tests.support.watching import watching
 
 NAMESPACE = "e2e-zero"
 AT_ONCE = 8
-KEY = "of-the-team"
 QUIET_SECONDS = 10.0
 """A wake takes less than a second, and KEDA looks each 15 s: what would start a pod is seen in the spec before."""
 
@@ -61,24 +57,8 @@ SERVICES = (
 @pytest.fixture(scope="module")
 def there(cluster: Cluster) -> Iterator[str]:
     """A namespace with the services of all stories, each on its way to zero."""
-    with autoscaling_installed(cluster), own_namespace(cluster, NAMESPACE):
-        cluster.apply_all([keys("keys"), *granted("guarded"), *SERVICES], NAMESPACE)
+    with namespace_with(cluster, NAMESPACE, [keys("keys"), *granted(NAMESPACE, "guarded"), *SERVICES]):
         yield NAMESPACE
-        # While KEDA has rights, and the operator too, to let go of them.
-        cluster.kubectl("delete", "llms", "--all", "-n", NAMESPACE, "--wait=true", "--timeout=60s")
-        eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", NAMESPACE), 60)
-
-
-def granted(name: str, secret: str = "keys") -> Sequence[JSON]:
-    """The Role and its binding, as the command line writes them."""
-    words = ["init", name, "-n", NAMESPACE, "--model", "hf://a/b", "--min-replicas", "0"]
-    return list(roles(make_parser(["init"]).parse_args([*words, "--api-key-secret", f"{secret}/api-key"])))
-
-
-def keys(name: str) -> JSON:
-    """A Secret with KEY."""
-    data = {"api-key": base64.b64encode(KEY.encode()).decode()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
 
 
 @pytest.fixture
@@ -120,11 +100,6 @@ def test_the_first_request_after_a_while_is_answered_by_one_start(
     record(**seconds, secondsToAnswer=round(row.ended - row.sent, 2), secondsToZero=at_zero.at_zero())
 
 
-def of_service(obj: JSON, service: OnDemand) -> bool:
-    labels = obj["metadata"].get("labels", {})
-    return service.name in (labels.get("llmservice.dev/service"), obj["metadata"]["name"])
-
-
 @of("crowd")
 def test_a_hundred_at_once_are_answered_by_one_replica_a_few_at_a_time(
     cluster: Cluster, at_zero: OnDemand, record: Record
@@ -158,59 +133,9 @@ def test_over_the_bound_clients_are_told_to_come_again(cluster: Cluster, at_zero
         assert set(each.json()["error"]) == {"message", "type", "param", "code"}
 
 
-PHASES = ("no pod is left", "the slice is made", "the last pod ends")
-
-
 @of("rounds")
-@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.full)])
-def test_rounds_of_up_and_down_lose_nothing(at_zero: OnDemand, rounds: int, record: Record) -> None:
-    up_and_down(at_zero, rounds, record)
-
-
-@pytest.mark.full
-def test_rounds_of_vllm_lose_nothing(cluster: Cluster, there: str, record: Record) -> None:
-    cluster.apply(llmservice("vllm", **ON_DEMAND), there)
-    service = OnDemand(cluster, there, "vllm")
-    service.at_zero(2 * ZERO_WITHIN)
-    up_and_down(service, 3, record)
-
-
-def up_and_down(service: OnDemand, rounds: int, record: Record) -> None:
-    """Streamed and whole, on kept and on fresh connections, and each time also into another phase of the way down."""
-    began = time.monotonic()
-    with clients(service) as asking:
-        for number in range(rounds):
-            service.down()
-            asking.send(8)
-            asking.rows()
-            service.serves()
-            for _ in range(2):  # the second time over connections that the replica kept
-                asking.send(4)
-                asking.rows()
-            into(PHASES[number % len(PHASES)], service)
-            asking.send(8)
-            asking.rows()
-        sent, lost = len(asking.sent), asking.lost()
-        reused = sum(row.reused is True for row in asking.rows())
-    record(rounds=rounds, sent=sent, lost=len(lost), reused=reused, seconds=round(time.monotonic() - began))
-    assert lost == []
-    assert reused, "no connection was kept"
-
-
-def into(phase: str, service: OnDemand) -> None:
-    """On the way down until it is there, however often KEDA takes it back for a request of a moment ago."""
-
-    def reached() -> bool:
-        if service.replicas:
-            service.scale(0)
-        pods = service.pods()
-        return {
-            "no pod is left": not pods,
-            "the slice is made": bool(service.slices()),
-            "the last pod ends": bool(pods) and all("deletionTimestamp" in pod["metadata"] for pod in pods),
-        }[phase]
-
-    eventually(f"{service.name}: {phase}", reached, 120)
+def test_rounds_of_up_and_down_lose_nothing(at_zero: OnDemand, record: Record) -> None:
+    reported(record, [up_and_down(at_zero, 3)])
 
 
 COMPLETION = {"model": "quiet", "prompt": "Hello", "max_tokens": 3}
@@ -241,7 +166,7 @@ def test_what_needs_no_replica_is_answered_without_one(cluster: Cluster, at_zero
                 assert set(answer.json()["error"]) == {"message", "type", "param", "code"}, what
         names = httpx.get(at_zero.url + "/v1/models", headers={"Host": "first"}, timeout=10, trust_env=False).json()
         assert {model["id"] for model in names["data"]} == {"quiet"}, "the port says which service, not the Host"
-        vanish(at_zero)
+        half_a_request(at_zero).close()
         other = services.first(
             lambda obj: of_service(obj, at_zero) and obj["spec"]["scaling"]["replicas"], QUIET_SECONDS
         )
@@ -249,14 +174,19 @@ def test_what_needs_no_replica_is_answered_without_one(cluster: Cluster, at_zero
     assert at_zero.is_at_zero()
 
 
-def vanish(service: OnDemand) -> None:
-    """A client sends a part of its body, and goes."""
-    host = service.url.removeprefix("http://")
-    with socket.create_connection((host, 80), timeout=10) as connection:
-        head = (
-            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
-        )
-        connection.sendall(head.encode() + b'{"model": "quiet"')
+@of("quiet")
+def test_a_gitops_tool_sees_no_drift_at_zero(cluster: Cluster, at_zero: OnDemand) -> None:
+    """What it applied, it applies again: no field of it differs, nothing starts, and the service is healthy."""
+    (manifest,) = [each for each in SERVICES if each["metadata"]["name"] == at_zero.name]
+    words = ("--server-side", "--field-manager", SOMEBODY, "-n", NAMESPACE, "-f", "-")
+    cluster.kubectl("apply", "--force-conflicts", *words, stdin=json.dumps(manifest))
+    before = cluster.must_get("llmservices", NAMESPACE, at_zero.name)["metadata"]
+    assert cluster.kubectl("diff", *words, stdin=json.dumps(manifest)) == ""
+    cluster.kubectl("apply", *words, stdin=json.dumps(manifest))
+    after = cluster.must_get("llmservices", NAMESPACE, at_zero.name)
+    assert after["metadata"]["generation"] == before["generation"]
+    assert after["status"]["observedGeneration"] == before["generation"]
+    assert at_zero.is_at_zero()
 
 
 @of("guarded")
@@ -316,80 +246,3 @@ def test_a_stream_that_waits_gets_comments_until_it_begins(at_zero: OnDemand) ->
     assert lines.index(comments[-1]) < next(index for index, line in enumerate(lines) if line.startswith("data:"))
     assert lines[-1] == "data: [DONE]"
     at_zero.serves()
-
-
-@pytest.mark.full
-def test_a_flood_in_one_namespace_does_not_delay_another(cluster: Cluster, there: str, record: Record) -> None:
-    """Both at zero; the one request of the other is among the first that are answered after its pod is ready."""
-    slow = {"start_seconds": 8, "tokens_per_second": 5}
-    with own_namespace(cluster, "e2e-zero-flood") as theirs:
-        cluster.apply(on_demand("flood", slow, {"maxRequests": 2000}, batching={"maxNumSeqs": 2}), theirs)
-        cluster.apply(on_demand("other"), there)
-        flood, other = OnDemand(cluster, theirs, "flood"), OnDemand(cluster, there, "other")
-        flood.at_zero()
-        other.at_zero()
-        with clients(flood) as many:
-            many.send(400, [Mode.WHOLE_FRESH], [4])
-            held(flood, 400)
-            with clients(other) as one:
-                one.send(1)
-                (row,) = one.rows()
-            assert one.lost() == []
-            assert many.waiting() > 200, "the flood was over before"
-            cluster.kubectl("delete", "llms", "flood", "-n", theirs, "--wait=true", "--timeout=60s")
-            many.rows()
-    record(secondsToAnswer=round(row.ended - row.sent, 2))
-    assert row.ended - row.sent < ANSWERED_WITHIN / 4
-
-
-@pytest.mark.full
-def test_two_services_never_have_one_port(cluster: Cluster, there: str) -> None:
-    ports = {name: cluster.status(there, name)["holding"]["port"] for name in ("first", "crowd", "narrow", "direct")}
-    assert len(set(ports.values())) == len(ports)
-    for name, port in ports.items():
-        (uid,) = (cluster.must_get("llmservices", there, name)["metadata"]["uid"],)
-        lease = cluster.must_get("leases", OPERATOR_NAMESPACE, f"llmservice-port-{port}")
-        assert lease["spec"]["holderIdentity"] == f"{there}/{name}/{uid}"
-
-
-@pytest.mark.full
-def test_keys_that_nobody_granted_keep_a_replica(cluster: Cluster, there: str) -> None:
-    """The condition says which Role; with it the service goes to zero."""
-    reference = {"endpoint": {"apiKeySecretRef": {"name": "their-keys", "key": "api-key"}}}
-    cluster.apply_all([keys("their-keys"), on_demand("ungranted", **reference)], there)
-    said = cluster.wait_condition(there, "ungranted", "Autoscaled", "False", reason="HoldingUnavailable", timeout=120)
-    assert "their-keys" in said["message"]
-    service = OnDemand(cluster, there, "ungranted")
-    assert len(cluster.pods(there, "ungranted")) == 1
-    assert service.post({}, headers={"Authorization": "Bearer wrong"}).status_code == 401
-    cluster.apply_all(granted("ungranted", "their-keys"), there)
-    service.at_zero()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("strategy", "replicas"), [("Recreate", 2), ("Replace", 1)])
-def test_a_rollout_that_leaves_no_replica_loses_nothing(
-    cluster: Cluster, there: str, strategy: str, replicas: int, record: Record
-) -> None:
-    """Without autoscaling; the same without holding is in test_no_request_lost.py, with the requests that it costs."""
-    name, within, load = disturbances.NAME, 90, ("--rate", "8", "--output-tokens", "10,20,80")
-    scaling = {"replicas": replicas, "holding": {"rollouts": True, "maxRequests": 1000}}
-    behaviour = {"start_seconds": 2, "tokens_per_second": 30}
-    cluster.apply(stand_in(name, behaviour, scaling=scaling, rollout={"strategy": strategy}), there)
-    cluster.wait_condition(there, name, "Ready", "True", timeout=within)
-    service = OnDemand(cluster, there, name)
-    with (
-        watching(cluster, "llmservices", there) as services,
-        traffic(cluster, there, name, "--duration", "1h", *load) as probe,
-    ):
-        world = disturbances.World(cluster, there, disturbances.STAND_IN, load, probe, within, replicas)
-        world.settled()
-        disturbances.nothing_is_lost(world, disturbances.rolling_update, record)
-        assert services.first(lambda obj: of_service(obj, service) and gap_of(obj) == HELD), "the status tells of it"
-        eventually("the activators are out of the path", lambda: not service.slices(), 30)
-    assert probe.unaccounted() == [], "after the rollout"
-    assert gap_of(cluster.must_get("llmservices", there, name)) == ""
-
-
-def gap_of(obj: JSON) -> str:
-    return str(obj.get("status", {}).get("rollout", {}).get("gap", ""))

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from llmservice_cli.load.answer import Loss
 
-from tests.e2e.conftest import own_namespace
+from tests.e2e.scaled_to_zero import namespace_with
 from tests.support.audit import requests_since, writes_since
 from tests.support.cluster import Cluster, eventually
 from tests.support.host import pause, without
-from tests.support.keda import ACTIVATOR, autoscaling_installed, without_keda, without_scaler
+from tests.support.keda import ACTIVATOR, without_keda, without_scaler
 from tests.support.measured import Record
 from tests.support.on_demand import (
     ANSWERED_WITHIN,
@@ -42,11 +42,8 @@ NAMES = ("parts", "edited", "failing", "deleted", "paused", "given-back", "alone
 @pytest.fixture(scope="module")
 def there(cluster: Cluster) -> Iterator[str]:
     """A namespace with the services of all stories, each on its way to zero; a start takes some seconds."""
-    with autoscaling_installed(cluster), own_namespace(cluster, NAMESPACE):
-        cluster.apply_all([on_demand(name, SLOW) for name in NAMES], NAMESPACE)
+    with namespace_with(cluster, NAMESPACE, [on_demand(name, SLOW) for name in NAMES]):
         yield NAMESPACE
-        cluster.kubectl("delete", "llms", "--all", "-n", NAMESPACE, "--wait=true", "--timeout=60s")
-        eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", NAMESPACE), 60)
 
 
 def at_zero(cluster: Cluster, name: str) -> OnDemand:
@@ -139,9 +136,10 @@ PHASES = (while_requests_are_held, on_the_way_down, while_the_last_pod_ends)
 def test_no_request_is_lost_when_a_part_ends(
     cluster: Cluster, there: str, blow: Blow, phase: Callable[[OnDemand, Clients], None], record: Record
 ) -> None:
-    """And the service is at zero again afterwards, and wakes again."""
-    service = at_zero(cluster, "parts")
+    """And the service is at zero again afterwards, by itself, and wakes again."""
+    service = OnDemand(cluster, there, "parts")
     with clients(service) as asking:
+        service.down()
         phase(service, asking)
         blow(cluster)
         asking.send(HELD)

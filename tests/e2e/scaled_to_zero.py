@@ -1,0 +1,113 @@
+"""Services without a replica, for several files of stories: their namespace, their keys, and rounds up and down."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from llmservice_cli.app import make_parser
+from llmservice_cli.init.command import roles
+
+from tests.e2e.conftest import own_namespace
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.keda import autoscaling_installed
+from tests.support.measured import Record
+from tests.support.on_demand import OnDemand, clients
+
+KEY = "of-the-team"
+
+
+@contextmanager
+def namespace_with(cluster: Cluster, namespace: str, manifests: Iterable[JSON]) -> Iterator[str]:
+    """A namespace with these objects, on a cluster with KEDA."""
+    with autoscaling_installed(cluster), own_namespace(cluster, namespace):
+        cluster.apply_all(manifests, namespace)
+        yield namespace
+        # While KEDA has rights, and the operator too, to let go of them.
+        cluster.kubectl("delete", "llms", "--all", "-n", namespace, "--wait=true", "--timeout=60s")
+        eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", namespace), 60)
+
+
+def granted(namespace: str, name: str, secret: str = "keys") -> Sequence[JSON]:
+    """The Role and its binding, as the command line writes them."""
+    words = ["init", name, "-n", namespace, "--model", "hf://a/b", "--min-replicas", "0"]
+    return list(roles(make_parser(["init"]).parse_args([*words, "--api-key-secret", f"{secret}/api-key"])))
+
+
+def keys(name: str) -> JSON:
+    """A Secret with KEY."""
+    data = {"api-key": base64.b64encode(KEY.encode()).decode()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+
+
+def of_service(obj: JSON, service: OnDemand) -> bool:
+    labels = obj["metadata"].get("labels", {})
+    return service.name in (labels.get("llmservice.dev/service"), obj["metadata"]["name"])
+
+
+def half_a_request(service: OnDemand) -> socket.socket:
+    """The connection of a client that sent a part of its body."""
+    connection = socket.create_connection((service.url.removeprefix("http://"), 80), timeout=10)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    connection.sendall(f'{head}{{"model": "{service.name}"'.encode())
+    return connection
+
+
+PHASES = ("no pod is left", "the slice is made", "the last pod ends")
+
+
+class Rounds(NamedTuple):
+    """Of one service. `sent` counts requests, `reused` those on a connection that was kept, `lost` is in words."""
+
+    rounds: int
+    sent: int
+    reused: int
+    seconds: float
+    lost: Sequence[str]
+
+
+def reported(record: Record, each: Sequence[Rounds]) -> None:
+    lost = [request for one in each for request in one.lost]
+    sums = {name: sum(getattr(one, name) for one in each) for name in ("rounds", "sent", "reused")}
+    record(**sums, lost=len(lost), seconds=round(max(one.seconds for one in each)))
+    assert lost == []
+    assert sums["reused"], "no connection was kept"
+
+
+def up_and_down(service: OnDemand, rounds: int) -> Rounds:
+    """Streamed and whole, on kept and on fresh connections, and each time also into another phase of the way down."""
+    began = time.monotonic()
+    with clients(service) as asking:
+        for number in range(rounds):
+            service.down()
+            asking.send(8)
+            asking.rows()
+            service.serves()
+            for _ in range(2):  # the second time over connections that the replica kept
+                asking.send(4)
+                asking.rows()
+            into(PHASES[number % len(PHASES)], service)
+            asking.send(8)
+            asking.rows()
+        reused = sum(row.reused is True for row in asking.rows())
+        return Rounds(rounds, len(asking.sent), reused, time.monotonic() - began, asking.lost())
+
+
+def into(phase: str, service: OnDemand) -> None:
+    """On the way down until it is there, however often KEDA takes it back for a request of a moment ago."""
+
+    def reached() -> bool:
+        if service.replicas:
+            service.scale(0)
+        pods = service.pods()
+        return {
+            "no pod is left": not pods,
+            "the slice is made": bool(service.slices()),
+            "the last pod ends": bool(pods) and all("deletionTimestamp" in pod["metadata"] for pod in pods),
+        }[phase]
+
+    eventually(f"{service.name}: {phase}", reached, 120)

@@ -11,6 +11,8 @@ from llmservice_operator.kube.transport import Transport, object_of
 
 FIELD_MANAGER = USER_AGENT = "llmservice-cli"
 MERGE_PATCH = "application/merge-patch+json"
+MOST_PROXIED = 16 * 2**20
+"""Bytes of a pod's answer."""
 
 Json = dict[str, Any]
 
@@ -52,9 +54,11 @@ class Api(KubeClient):
             yield await object_of(line, f"watch {path}")
 
     async def proxied(self, resource: Resource, namespace: str, name: str, port: int, path: str) -> str:
-        """The answer of a pod or Service to GET on `port`, through the API server; `path` starts with a slash."""
+        """The answer of a pod or Service to GET on `port`, through the API server; `path` starts with a slash.
+        Unreachable where it has more than MOST_PROXIED bytes."""
         whole = proxy_path(resource, namespace, name, port) + path
-        return (await self._transport.read("get", resource, whole, accept="*/*")).decode(errors="replace")
+        body = await self._transport.read("get", resource, whole, accept="*/*", max_bytes=MOST_PROXIED)
+        return body.decode(errors="replace")
 
     # Writes
 

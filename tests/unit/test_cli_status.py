@@ -89,8 +89,8 @@ async def test_a_serving_service_on_one_screen_and_as_json(api: ApiServer, llmse
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(403, "cannot get resource"), (503, "503"), ("<html>", "not understood")],
-    ids=["right", "down", "odd"],
+    [(403, "cannot get resource"), (503, "503"), ("<html>", "not understood"), ((500, "\x1b[2Jbusy"), "[2Jbusy")],
+    ids=["right", "down", "odd", "controls the terminal"],
 )
 async def test_what_cannot_be_read_comes_with_the_reason(
     api: ApiServer, llmservice: Command, answer: Any, why: str
@@ -100,6 +100,7 @@ async def test_what_cannot_be_read_comes_with_the_reason(
     screen = (await llmservice.within("status", "chat")).out
     assert "chat-2: no live figures, not" in screen
     assert why in screen
+    assert "\x1b" not in screen
     assert "chat-3: no live figures, the pod is not ready" in screen
     first, second, third = (await llmservice.within("status", "chat", "-o", "json")).json["services"][0]["pods"]
     assert "live" in first

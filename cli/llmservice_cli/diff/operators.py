@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from llmservice_operator.api.constants import OPERATOR
 from llmservice_operator.build.settings import InvalidSettings, Settings
 from llmservice_operator.kube.errors import Forbidden
-from llmservice_operator.kube.resources import CONFIG_MAP, Resource
+from llmservice_operator.kube.resources import CONFIG_MAP
 from llmservice_operator.options import version
 
 from llmservice_cli.api import Api, Json
+from llmservice_cli.installation import SELECTOR, installed_in
 from llmservice_cli.render import settings
 
-_SELECTOR = f"app.kubernetes.io/name={OPERATOR}"
-_CLUSTER_ROLE_BINDING = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding")
 _VERSION_LABEL = "app.kubernetes.io/version"
 _FILE = "settings.yaml"
 _LARGEST = 64 * 1024
@@ -34,10 +32,10 @@ async def settings_of(kube: Api, namespace: str) -> tuple[Settings, str]:
     which a ClusterRoleBinding of the chart gives rights, where the user may read those and there are any.
     """
     try:
-        labelled = await kube.list_all(CONFIG_MAP, None, label_selector=_SELECTOR)
+        labelled = await kube.list_all(CONFIG_MAP, None, label_selector=SELECTOR)
     except Forbidden:
         return settings.defaults(), f"settings: the chart's defaults, since you may not read the operator's{_GIVE}"
-    installed = await _installed_in(kube)
+    installed = await installed_in(kube)
     candidates = [item for item in labelled if not installed or item["metadata"]["namespace"] in installed]
     found = [item for item in candidates[:_MOST_OPERATORS] if _watches(item, namespace)]
     if len(found) != 1:
@@ -52,16 +50,6 @@ async def settings_of(kube: Api, namespace: str) -> tuple[Settings, str]:
         return settings.defaults(), f"settings: the chart's defaults, since {place} cannot be read: {why}{_GIVE}"
     unconfirmed = () if installed else (_UNCONFIRMED,)
     return read, " ".join([f"settings: {place}", *unconfirmed, *_other_version(metadata)])
-
-
-async def _installed_in(kube: Api) -> frozenset[str]:
-    """Namespaces of operators by the chart's ClusterRoleBindings; empty: none are found, or they may not be read."""
-    try:
-        bindings = await kube.list_all(_CLUSTER_ROLE_BINDING, None, label_selector=_SELECTOR)
-    except Forbidden:
-        return frozenset()
-    subjects = (subject for binding in bindings for subject in binding.get("subjects") or ())
-    return frozenset(subject["namespace"] for subject in subjects if subject.get("namespace"))
 
 
 def _watches(item: Json, namespace: str) -> bool:

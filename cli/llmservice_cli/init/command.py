@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Iterator
 
 import yaml
-from llmservice_operator.api.constants import API_VERSION, KIND
+from llmservice_operator.api.constants import API_VERSION, KIND, OPERATOR
 from llmservice_operator.api.errors import InvalidSpec
 
 from llmservice_cli.api import Json
 from llmservice_cli.errors import BadInput, ExitCode, WrongUsage
+from llmservice_cli.installation import NAMESPACE
 from llmservice_cli.manifests import admit
 
-ACTIVATOR = "llmservice-system/llmservice-operator-activator"
-"""As docs/install.md installs the chart."""
+ACTIVATOR = f"{NAMESPACE}/{OPERATOR}-activator"
 DESCRIPTION = "Print the manifest of an LLMService to begin with. Nothing is read or written in a cluster."
 EPILOG = f"""\
 examples:

@@ -6,6 +6,8 @@ import argparse
 import json
 from datetime import UTC, datetime
 
+from llmservice_runtime.bounded_json import clean
+
 from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.services import services
@@ -21,7 +23,8 @@ examples:
   llmservice status chat -n team-a         one service: conditions, failure, start, pods, live figures of vLLM
   llmservice status chat -o json | jq '.services[0].pods[].live'
 
-rights: get and list on llmservices and pods, get on pods/proxy for the live figures
+rights: get and list on llmservices and pods, get on pods/proxy for the live figures; for the held requests of a service
+that may have no replica, list on pods and get on pods/proxy in the operator's namespace
 """
 
 
@@ -47,5 +50,5 @@ async def run(options: argparse.Namespace) -> ExitCode:
             nothing = [f"no LLMService in {f'namespace {namespace}' if namespace else 'any namespace'}"]
             text = overview(listed, with_namespace=options.all_namespaces) if listed else nothing
             found = document(listed, [], now)
-    print(json.dumps(found, indent=2) if options.output == "json" else "\n".join(text))
+    print(json.dumps(found, indent=2) if options.output == "json" else "\n".join(map(clean, text)))
     return ExitCode.DONE

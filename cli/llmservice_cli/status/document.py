@@ -22,9 +22,9 @@ PASSING = frozenset({ConditionType.RECONCILING, ConditionType.STALLED, Condition
 
 
 def document(services: Iterable[Json], snapshots: Iterable[Snapshot], now: datetime) -> dict[str, Any]:
-    """`snapshots` have pods with live figures; `services` were only listed."""
+    """`snapshots` have pods with live figures, and what is held; `services` were only listed."""
     listed = [_service(service) for service in services]
-    whole = [{**_service(each.service), **_pods(each)} for each in snapshots]
+    whole = [{**_service(each.service), **_held(each), **_pods(each)} for each in snapshots]
     return {"version": VERSION, "readAt": now.isoformat(timespec="seconds"), "services": [*whole, *listed]}
 
 
@@ -55,6 +55,12 @@ def _service(service: Json) -> dict[str, Any]:
         "status": service.get("status") or {},
         "remedies": dict(remedies(service)),
     }
+
+
+def _held(snapshot: Snapshot) -> dict[str, Any]:
+    if isinstance(snapshot.held, str):
+        return {"heldUnread": snapshot.held}
+    return {} if snapshot.held is None else {"held": snapshot.held.to_object()}
 
 
 def _pods(snapshot: Snapshot) -> dict[str, Any]:

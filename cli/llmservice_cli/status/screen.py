@@ -15,6 +15,7 @@ from llmservice_cli.text import age, duration, table
 
 from .document import remedies
 from .figures import Absent, Figures
+from .held import Held
 from .snapshot import Pod, Snapshot
 
 NO_VALUE = "-"
@@ -43,7 +44,7 @@ def screen(snapshot: Snapshot, now: datetime) -> list[str]:
     """Everything about one service, the most urgent first."""
     service = snapshot.service
     status = service.get("status") or {}
-    lines = [*_head(service, now), ""]
+    lines = [*_head(service, snapshot.held, now), ""]
     lines += [*_conditions(service, now)]
     for title, part in (
         ("failure", _failure(status.get("failure"), now)),
@@ -57,7 +58,7 @@ def screen(snapshot: Snapshot, now: datetime) -> list[str]:
     return lines
 
 
-def _head(service: Json, now: datetime) -> Iterator[str]:
+def _head(service: Json, held: Held | str | None, now: datetime) -> Iterator[str]:
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
     ready = next((c for c in conditions_of(service) if c.type == "Ready"), None)
     verdict = "not reconciled by an operator yet" if ready is None else f"Ready is {ready.status}: {ready.reason}"
@@ -76,6 +77,7 @@ def _head(service: Json, now: datetime) -> Iterator[str]:
     )
     yield from _scaling(spec, status)
     yield from _at_zero(service, now)
+    yield from _held(held)
     details = [f"{key} {rollout[key]}" for key in ("strategy", "reason", "gap", "failedRevision") if rollout.get(key)]
     if rollout.get("updatePending"):
         details.append("a change of the operator waits for the next rollout")
@@ -102,6 +104,19 @@ def _at_zero(service: Json, now: datetime) -> Iterator[str]:
     port = ((service.get("status") or {}).get("holding") or {}).get("port", NO_VALUE)
     since = age(available.last_transition_time, now)
     yield f"  idle        for {since}: the next request is held at port {port} of the activators and starts a replica"
+
+
+def _held(held: Held | str | None) -> Iterator[str]:
+    """Requests that wait at the activators for a replica."""
+    if held is None:
+        return
+    if isinstance(held, str):
+        yield f"  held        not readable: {held}"
+        return
+    count = f"at least {held.requests}" if held.unread else str(held.requests or "none")
+    oldest = f", the oldest for {duration(held.oldest_seconds)}" if held.requests else ""
+    yield f"  held        {count}{oldest} (activators: {held.activators})"
+    yield from (f"              pod {name} is not readable: {why}" for name, why in held.unread.items())
 
 
 def _conditions(service: Json, now: datetime) -> Iterator[str]:

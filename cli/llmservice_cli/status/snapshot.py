@@ -1,4 +1,4 @@
-"""Reads one LLMService: the object, its pods, and the figures of each ready vLLM."""
+"""Reads one LLMService: the object, its pods, the figures of each ready vLLM, and what is held."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from llmservice_cli.api import Api, Json
 from llmservice_cli.services import service
 
 from .figures import Figures, read_figures
+from .held import METRICS, Held, held_of
 
 NOT_READY = "the pod is not ready"
-METRICS = "/metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,27 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The object as the API server has it; `pods` is the reason when they could not be listed."""
+    """The object as the API server has it; `pods` and `held` are the reason where they could not be read."""
 
     service: Json
     pods: tuple[Pod, ...] | str
+    held: Held | str | None
+    """None: the service's requests are never held."""
 
 
 async def snapshot(kube: Api, namespace: str, name: str) -> Snapshot:
     """All of it; what may not be read is replaced by the reason."""
     found = await service(kube, namespace, name)
+    return Snapshot(found, *await asyncio.gather(_pods(kube, namespace, name), held_of(kube, found)))
+
+
+async def _pods(kube: Api, namespace: str, name: str) -> tuple[Pod, ...] | str:
     try:
-        selector = selector_text(name)
-        objects = await kube.list_all(POD, namespace, label_selector=selector)
+        objects = await kube.list_all(POD, namespace, label_selector=selector_text(name))
     except KubeError as error:
-        return Snapshot(found, f"not listed: {error.message}")
+        return f"not listed: {error.message}"
     pods = await asyncio.gather(*(_pod(kube, obj) for obj in objects))
-    return Snapshot(found, tuple(sorted(pods, key=lambda pod: pod.facts.name)))
+    return tuple(sorted(pods, key=lambda pod: pod.facts.name))
 
 
 async def _pod(kube: Api, obj: Json) -> Pod:

@@ -260,6 +260,7 @@ class Scaler:
     def exposition(self) -> bytes:
         """What /metrics answers."""
         self._metrics.services.set(len(self.services))
+        self._metrics.expire()
         self._metrics.show_held(self.holding.all_held())
         return self._metrics.exposition()
 

@@ -14,6 +14,8 @@ from llmservice_activator.answers import Answer
 from llmservice_activator.holding.target import Held, Reason
 
 _SERVICE = ("namespace", "service")
+LASTING = 120.0
+"""Seconds for which an answer is shown: KEDA asks every 15 s, and one activator only."""
 
 
 class Metrics:
@@ -28,6 +30,7 @@ class Metrics:
         self._in_flight = self._gauge("requests_in_flight", "Requests in flight over the pods that answered.")
         self._unread = self._gauge("unreadable_pods", "Ready pods that did not answer: nothing is scaled down.")
         self._gauges = (self._desired, self._demand, self._in_flight, self._unread)
+        self._answered_at: dict[Key, float] = {}
         self.calls = Counter(
             "llmservice_scaler_calls",
             "KEDA's calls by method and gRPC code.",
@@ -107,6 +110,7 @@ class Metrics:
     def observe(self, answer: Answer) -> None:
         """An answer was found."""
         labels = answer.service.key
+        self._answered_at[labels] = answer.at
         self._desired.labels(*labels).set(answer.desired.replicas)
         self._in_flight.labels(*labels).set(answer.load.in_flight)
         self._unread.labels(*labels).set(answer.load.unread)
@@ -115,17 +119,29 @@ class Metrics:
         else:
             self._demand.labels(*labels).set(answer.desired.demand)
 
+    def expire(self, now: float | None = None) -> None:
+        """Remove the figures of old answers, by the monotonic clock: KEDA asks another activator since, or none."""
+        at = time.monotonic() if now is None else now
+        for key in [key for key, since in self._answered_at.items() if at - since > LASTING]:
+            self._forget_answer(key)
+
     def called(self, method: str, code: str) -> None:
         """A call ended."""
         self.calls.labels(method, code).inc()
 
     def forget(self, key: Key) -> None:
         """A service is gone."""
-        for metric in (*self._gauges, *self._of_services):
+        self._forget_answer(key)
+        for metric in self._of_services:
             metric.remove(*key)
         for counter in self._by_reason:
             for reason in Reason:
                 counter.remove(*key, reason)
+
+    def _forget_answer(self, key: Key) -> None:
+        self._answered_at.pop(key, None)
+        for gauge in self._gauges:
+            gauge.remove(*key)
 
     def exposition(self) -> bytes:
         """What /metrics answers."""
@@ -146,7 +162,8 @@ class Metrics:
                 "",
                 "The activator, which is KEDA's scaler and runs where `autoscaling.enabled` is set in the chart, "
                 "serves them at `/metrics` on its metrics port. Each of its replicas counts what it did itself. The "
-                "usual `process_` metrics are there too.",
+                "usual `process_` metrics are there too. Gauges `llmservice_scaler_` of a service are of the last "
+                "answer to KEDA, which asks one activator; two minutes after it they are absent.",
                 "",
                 "| name | type | labels | meaning |",
                 "|-|-|-|-|",

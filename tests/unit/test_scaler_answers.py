@@ -142,3 +142,22 @@ async def test_the_metrics_say_what_was_found() -> None:
     world.services.updated(LLMSERVICE, service(version=11, replicas=2, concurrency=None))
     await world.replicas()
     assert world.series("demand_replicas") == []
+
+
+async def test_the_metrics_of_an_answer_end_two_minutes_after_it() -> None:
+    """KEDA asks another activator since, whose figures are those of now."""
+    world = World(service(replicas=2), A, answers={"10.0.0.1": 40})
+    await world.replicas()
+    world.metrics.expire(world.time + 119)
+    assert world.series("desired_replicas")
+    world.time += 60
+    await world.replicas()
+    world.metrics.expire(world.time + 119)
+    assert world.series("desired_replicas"), "of the later answer"
+    world.metrics.expire(world.time + 121)
+    names = ("desired_replicas", "demand_replicas", "requests_in_flight", "unreadable_pods")
+    assert [world.series(name) for name in names] == [[], [], [], []]
+    await world.replicas()
+    world.time += 2
+    await world.replicas()
+    assert world.series("desired_replicas")

@@ -323,8 +323,19 @@ def test_the_operator_has_more_rights_only_with_autoscaling() -> None:
         SLICES: set(VERBS),
         RESTRICTED: {"create"},
     }
-    assert before[SLICES] == {"list", "watch"}
+    assert before[SLICES] == {"list", "watch", "delete"}, "what is left once it is disabled"
     assert before["", "pods"] == {"list", "watch", "patch"}, "the annotation before any scale-down"
+
+
+@pytest.mark.parametrize("values", [{}, AUTOSCALED], ids=["disabled", "enabled"])
+def test_the_operator_deletes_no_slices_of_others(values: JSON) -> None:
+    policy = only(render(values), "ValidatingAdmissionPolicy", ".operator")["spec"]
+    (rule,) = (rule for rule in policy["matchConstraints"]["resourceRules"] if "endpointslices" in rule["resources"])
+    assert "DELETE" in rule["operations"]
+    both = "variables.kind != 'endpointslices' || [oldObject, object].all(slice, slice == null ||"
+    label = "slice.metadata.?labels['endpointslice.kubernetes.io/managed-by'].orValue('') == 'llmservice.dev')"
+    said = [" ".join(validation["expression"].split()) for validation in policy["validations"]]
+    assert [text for text in said if text.startswith(f"{both} {label}")]
 
 
 def test_the_operator_finds_activators_and_keeps_ports_in_its_own_namespace() -> None:

@@ -59,6 +59,28 @@ async def test_a_refused_scaled_object_is_tried_again_each_minute_and_stops_noth
     assert world.condition("Autoscaled")["status"] == "Unknown"
 
 
+async def test_a_budget_that_cannot_be_deleted_is_reported_and_the_rest_goes_on() -> None:
+    world = a_world(replicas=2)
+    await world.settle()
+    assert world.stored("PodDisruptionBudget") is not None
+    right = Forbidden("no", right="delete poddisruptionbudgets.policy", code=403)
+    world.api.fails["delete PodDisruptionBudget u-PodDisruptionBudget"] = [right]
+    world.edit({"scaling": {"replicas": 1}})
+    assert (await world.settle()).after == 60
+    assert world.calls("delete") == [
+        "delete PodDisruptionBudget u-PodDisruptionBudget",
+        "delete ScaledObject u-ScaledObject",
+    ]
+    ready, failure = world.condition("Ready"), world.status["failure"]
+    assert (ready["status"], ready["reason"], failure["reason"]) == ("False", "AdmissionRefused", "AdmissionRefused")
+    assert "grant it: delete poddisruptionbudgets.policy" in ready["message"]
+    assert failure["remedy"] in ready["message"]
+    world.edit({"drain": {"timeoutSeconds": 9}})
+    await world.settle()
+    assert world.stored("PodDisruptionBudget") is None, "an edit tries at once"
+    assert world.condition("Ready")["reason"] != "AdmissionRefused"
+
+
 async def test_an_edit_tries_at_once() -> None:
     world = a_world()
     world.api.fails[APPLY] = [Refused(MANAGED, code=403)]

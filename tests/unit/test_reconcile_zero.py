@@ -7,10 +7,19 @@ from typing import Any
 import pytest
 from llmservice_operator.api.holding import Activator, HoldingReport
 from llmservice_operator.api.service import Key
+from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.zero import SPREAD_SECONDS
-from llmservice_operator.kube.errors import FieldConflict, Forbidden, NotLeader, Refused
+from llmservice_operator.kube.errors import (
+    FieldConflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotLeader,
+    Refused,
+    ServerError,
+)
 from llmservice_operator.kube.holding_ports import HoldingPorts, candidates
 from llmservice_operator.kube.pod_port import Unreadable
 
@@ -240,6 +249,11 @@ async def test_a_process_that_does_not_lead_claims_nothing() -> None:
     assert world.api.calls == []
 
 
+def addresses(world: ZeroWorld) -> list[str]:
+    """Where the slice of ours sends requests to."""
+    return [each["addresses"][0] for each in world.stored("EndpointSlice", SLICE)["endpoints"]]
+
+
 REFUSALS = {
     "a slice of the name is somebody's": FieldConflict('conflict with "helm"', code=409),
     "a policy refuses it": Refused("admission webhook denied the request", code=403),
@@ -265,6 +279,123 @@ async def test_a_slice_that_cannot_be_applied_keeps_a_replica_and_is_tried_each_
     world.now += 60
     await world.settle()
     assert world.calls("apply EndpointSlice"), "each minute"
+
+
+EDIT = "apply Deployment by force"
+REFUSED_EDITS = {
+    "a quota": Refused("exceeded quota: team", code=403),
+    "no right": Forbidden("no", right="patch deployments", code=403),
+    "an invalid field": Invalid("spec.template: Invalid value", code=422),
+}
+
+
+async def edited(world: ZeroWorld, error: KubeError, *, in_one_pass: bool, requests: int = 8) -> None:
+    """An edit whose Deployment is refused: before what follows, or together with it. Its rollout leaves no gap."""
+    world.api.fails[EDIT] = [error] * 99
+    world.edit({"batching": {"maxNumSeqs": requests}, "rollout": {"strategy": "Surge"}})
+    if not in_one_pass:
+        await world.settle()
+        assert world.condition("Stalled")["status"] == "True"
+
+
+@pytest.mark.parametrize("error", REFUSED_EDITS.values(), ids=REFUSED_EDITS.keys())
+@pytest.mark.parametrize("in_one_pass", [True, False], ids=["in one pass", "while the refusal waits"])
+async def test_a_refused_edit_leaves_requests_on_their_way(error: KubeError, in_one_pass: bool) -> None:
+    world = await at_zero()
+    await edited(world, error, in_one_pass=in_one_pass)
+    world.activators = (TWO,)
+    await world.settle()
+    assert addresses(world) == [TWO.address], "to the activators of now"
+    del world.api.fails[EDIT]
+    world.scale(1)
+    await world.settle()
+    assert world.deployed() == 1
+    await edited(world, error, in_one_pass=in_one_pass, requests=16)
+    world.pods(1)
+    await world.settle()
+    assert world.stored("EndpointSlice", SLICE) is None, "and to the pod alone"
+    assert world.condition("Stalled")["status"] == "True"
+    await world.settle()
+    assert world.calls() == [], "nothing before its time"
+
+
+async def test_a_write_that_fails_leaves_requests_on_their_way() -> None:
+    world = await at_zero()
+    world.scale(1)
+    await world.settle()
+    world.api.fails[EDIT] = [ServerError("failed calling webhook", code=500)]
+    world.pods(1)
+    world.edit({"rollout": {"strategy": "Surge"}, "batching": {"maxNumSeqs": 8}})
+    with pytest.raises(ServerError):
+        await world.settle()
+    assert world.stored("EndpointSlice", SLICE) is None
+
+
+async def test_a_slice_that_is_written_brings_no_refused_edit_forward() -> None:
+    world = await at_zero()
+    await edited(world, Refused("exceeded quota: team", code=403), in_one_pass=False)
+    for _ in range(8):
+        world.now += 60
+        assert (await world.settle()).after is not None
+    world.activators = (TWO,)
+    assert (await world.settle()).after == 60
+    assert world.calls("apply") == ["apply EndpointSlice by force"]
+    world.now += 60
+    assert (await world.settle()).after == 60
+
+
+async def test_where_a_way_was_made_and_another_ends_the_new_one_is_made_first() -> None:
+    world = await at_zero()
+    world.activators = (Activator("fd00::1"),)
+    await world.settle()
+    assert world.calls("EndpointSlice") == ["apply EndpointSlice", "delete EndpointSlice u-EndpointSlice"]
+
+
+UNDELETED = {
+    "a policy refuses it": Refused("admission webhook denied the request", code=403),
+    "no right": Forbidden("no", right="delete endpointslices", code=403),
+    "a webhook that does not answer": ServerError("failed calling webhook", code=500),
+}
+
+
+@pytest.mark.parametrize("case", UNDELETED)
+async def test_a_slice_that_cannot_be_deleted_is_reported_stops_nothing_and_is_tried_each_minute(case: str) -> None:
+    world = await at_zero()
+    world.scale(1)
+    await world.settle()
+    world.api.fails["delete EndpointSlice u-EndpointSlice"] = [UNDELETED[case]] * 2
+    world.pods(1)
+    world.scale(2)
+    then = await world.settle()
+    assert world.deployed() == 2
+    assert then.after == 60
+    ready = world.condition("Ready")
+    assert ready["reason"] == ("AdmissionUnavailable" if "webhook" in case else "AdmissionRefused")
+    assert f"EndpointSlice {SLICE} is to go and cannot be deleted: " in ready["message"]
+    await world.settle()
+    assert world.calls() == [], "nothing before its time"
+    world.now += 60
+    await world.settle()
+    assert world.calls() == ["delete EndpointSlice u-EndpointSlice"], "no status says it again"
+    world.now += 60
+    await world.settle()
+    assert world.stored("EndpointSlice", SLICE) is None
+    assert "cannot be deleted" not in world.condition("Ready")["message"]
+
+
+async def test_an_operator_without_autoscaling_takes_the_slices_away_and_leaves_the_port() -> None:
+    world = await at_zero()
+    world.restart()
+    world.ctx.settings, world.activators = Settings(), None
+    await world.settle()
+    assert world.calls("EndpointSlice", "Lease") == ["delete EndpointSlice u-EndpointSlice"]
+    assert world.deployed() == 0
+    assert world.condition("Autoscaled")["reason"] == "AutoscalingDisabled"
+    assert world.condition("Available")["reason"] == "ScaledToZero"
+    world.scale(1)
+    await world.settle()
+    assert world.deployed() == 1
+    assert world.stored("Lease", f"llmservice-port-{PORT}") is not None
 
 
 async def test_a_silent_activator_is_no_activator_that_can_hold() -> None:

@@ -43,7 +43,8 @@ Only the garbage collector deletes Deployments and Services, through their owner
   # Written are NAME-activator-ipv4 and -ipv6, of services without a replica. admissionPolicies.operator allows no others.
   verbs: [get, list, watch, create, patch, delete]
   {{- else }}
-  verbs: [list, watch]
+  # Deleted are those that are left of autoscaling: their activators are gone. admissionPolicies.operator allows no others.
+  verbs: [list, watch, delete]
   {{- end }}
 # Events are listed of single pods without a started container, or whose probes get no response.
 - apiGroups: [""]

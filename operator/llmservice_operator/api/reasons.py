@@ -73,7 +73,8 @@ class Reason(Explained):
     )
     ADMISSION_REFUSED = PLACE.row(
         "AdmissionRefused",
-        "The API server or an admission webhook refuses an object that the service needs; the message quotes it.",
+        "The API server or an admission webhook refuses an object that the service needs, or the deletion of one that "
+        "it no longer needs; the message quotes it.",
         "Change the field or the policy that the message names.",
         look="The message: it names the policy or webhook.",
     )

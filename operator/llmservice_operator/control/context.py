@@ -67,11 +67,13 @@ class Memory:
     uid: str
     applied: dict[ChildId, AppliedRecord] = field(default_factory=dict)
     refused: dict[ChildId, Refusal] = field(default_factory=dict)
-    """What the API server did not take. While something is in here, no child is applied."""
+    """What the API server did not take. While something is in here, only `Decision.routes` are written."""
     declined: dict[ChildId, Refusal] = field(default_factory=dict)
     """What it did not take either, and what can be done without for this generation."""
     declined_until: dict[ChildId, float] = field(default_factory=dict)
     """When some of them are to be tried again, in this generation."""
+    kept: dict[ChildId, tuple[float, Refusal]] = field(default_factory=dict)
+    """What it did not delete, and when that is to be tried again, in this generation."""
     room: tuple[float, str | None, Room] | None = None
     """What was free when a decision asked last, when that was, and for which resource."""
     holding: Questions | None = None
@@ -122,6 +124,10 @@ class Memory:
         if until is not None:
             self.declined_until[child] = until
 
+    def keep(self, child: ChildId, refusal: Refusal, until: float) -> None:
+        """Leave it until a time, though it is to go."""
+        self.kept[child] = until, refusal
+
     def accepted(self, child: ChildId, record: AppliedRecord) -> None:
         """The API server took it."""
         self.made.add(child)
@@ -129,7 +135,8 @@ class Memory:
         self.refused.pop(child, None)
         self.declined.pop(child, None)
         self.declined_until.pop(child, None)
-        self._tries = 0
+        if not self.refused:  # else what waits was not even tried
+            self._tries = 0
 
     def expire(self, generation: object, now: float) -> None:
         """Forget refusals when their time is over or the spec changed, so that the next decision tries again."""
@@ -138,13 +145,16 @@ class Memory:
         if generation != self._generation:
             self.declined.clear()
             self.declined_until.clear()
+            self.kept.clear()
         for child in [each for each, until in self.declined_until.items() if now >= until]:
             del self.declined[child], self.declined_until[child]
+        self.kept = {child: (until, refusal) for child, (until, refusal) in self.kept.items() if now < until}
         self._generation = generation
 
     def wait(self, now: float) -> float | None:
         """Seconds until what was refused is to be tried again."""
-        times = [*self.declined_until.values(), *([self._try_again_at] if self.refused else [])]
+        times = [*self.declined_until.values(), *(until for until, _ in self.kept.values())]
+        times += [self._try_again_at] if self.refused else []
         return max(0.0, min(times) - now) if times else None
 
 

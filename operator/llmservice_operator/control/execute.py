@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import filterfalse
 from typing import Any
 
+from llmservice_operator.api.child_kinds import REPORTED_APART
 from llmservice_operator.api.constants import MANAGER
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.deletion_costs import write_deletion_costs
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.decide.adoption import handed_over
-from llmservice_operator.decide.decision import Adopt, Apply, Decision, Prune
+from llmservice_operator.decide.children import RETRY_SECONDS
+from llmservice_operator.decide.decision import Adopt, Apply, Decision, Prune, is_route
 from llmservice_operator.kube.errors import (
     ApiError,
     Conflict,
@@ -36,20 +39,24 @@ class Changed(KubeError):
 
 
 async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
-    """Adoptions first, then applies in their order, and prunes; costs of deletion right before the Deployment's
-    apply, as after another one that is refused no pod goes.
+    """Where requests go first, then adoptions, applies in their order, and prunes; costs of deletion right before the
+    Deployment's apply, as after another one that is refused no pod goes.
 
-    False: an apply was refused, which ends the round and is remembered.
+    False: an apply was refused, which ends the round and is remembered. A refused prune is remembered and ends nothing.
     """
+    for apply in filter(is_route, decision.apply):
+        await _apply(apply, parent, ctx, memory, log)
+    for prune in filter(is_route, decision.prune):
+        await _prune(prune, parent, ctx, memory, log)
     for adopt in decision.adopt:
         await _adopt(adopt, parent, ctx, log)
-    for apply in decision.apply:
+    for apply in filterfalse(is_route, decision.apply):
         if apply.kind == DEPLOYMENT.kind:
             await write_deletion_costs(decision.deletion_costs, parent, ctx, log)
         carry = _apply_unread if apply.is_unread else _apply
         if not await carry(apply, parent, ctx, memory, log):
             return False
-    for prune in decision.prune:
+    for prune in filterfalse(is_route, decision.prune):
         await _prune(prune, parent, ctx, memory, log)
     return True
 
@@ -226,6 +233,13 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
         remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=uid)
     except Conflict:
         remains = None  # another object has the name by now; the watch will show it
+    except (Invalid, Forbidden, ServerError) as error:
+        if isinstance(error, ServerError) and prune.kind not in REPORTED_APART:
+            raise
+        refusal = _refusal_of(error)
+        log.warning("%s %s could not be deleted: %s", prune.kind, prune.name, refusal.message)
+        memory.keep((prune.kind, prune.name), refusal, ctx.clock() + RETRY_SECONDS)
+        return
     ctx.metrics.writes.labels(prune.kind, "delete").inc()
     log.info("deleted %s %s: %s", prune.kind, prune.name, prune.reason)
     memory.applied.pop((prune.kind, prune.name), None)

@@ -65,6 +65,7 @@ def _observed(key: Key, memory: Memory, ctx: Context) -> Observed:
         ctx.hidden(key.namespace),
         applied=_frozen(memory.applied),
         refused=_frozen(memory.declined | memory.refused),
+        kept=_frozen({child: refusal for child, (_, refusal) in memory.kept.items()}),
         reports=ctx.state_poller.reports(key),
         unsettled_for=memory.unsettled_for(ctx.clock()),
         begun=memory.begun,

@@ -55,7 +55,7 @@ async def reconcile(key: Key, ctx: Context) -> Next:
     with ctx.errors.contained(Part.DRAINS, key):
         await report_drains(parent, ctx, log)
     decision = await evaluate(parent, ctx)
-    if is_quiet(decision, memory):
+    if decision.is_steady:
         # After a restart the metrics learn from the stored status.
         with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
             ctx.metrics.set_status(key, parent.obj["status"])
@@ -65,7 +65,7 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         return NOTHING
     if live is not parent:
         decision = await evaluate(live, ctx)
-    if decision.has_work and not memory.refused:
+    if decision.has_work:
         decision = await write_children(decision, live, ctx, memory, log)
         if 0 < memory.passes < MOST_PASSES:
             return AGAIN
@@ -73,7 +73,7 @@ async def reconcile(key: Key, ctx: Context) -> Next:
 
 
 async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
-    """What is to be done, by all that is known."""
+    """What is to be done now, by all that is known: while a refused apply waits for its time, only the routes."""
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
     decision = ctx.decide(await gather(parent, ctx))
@@ -82,7 +82,9 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
     decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.recheck_after(key)))
     memory.note(decision.is_unsettled, ctx.clock())
     memory.begun = decision.begun or memory.begun
-    if memory.refused or not decision.has_work:
+    if memory.refused:
+        decision = decision.routes
+    if not decision.has_work:
         memory.passes = 0
     return paced(decision, parent, ctx, memory)
 
@@ -108,7 +110,7 @@ async def write_status(
 ) -> Next:
     """The one status write of a pass, where the status changed. What the children still lack is a failure."""
     failure, wait = None, None
-    if decision.has_work and not memory.refused:
+    if decision.has_work:
         failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
     if failure is None and may_be_written_later(decision, parent, ctx):
         wait = FIRST_STATUS_AFTER
@@ -139,11 +141,6 @@ def may_be_written_later(decision: Decision, parent: ParentFacts, ctx: Context) 
         for c in status.get("conditions") or ()
     )
     return has_no_status(parent) and ctx.queue.waits(Priority.NEW) and not is_final
-
-
-def is_quiet(decision: Decision, memory: Memory) -> bool:
-    """Nothing is to be written now; what was refused waits for its time."""
-    return decision.status is None and (bool(memory.refused) or decision.is_steady)
 
 
 def known(key: Key, ctx: Context) -> ParentFacts | None:

@@ -19,13 +19,13 @@ from llmservice_operator.decide.ownership import Ownership, ownership
 from llmservice_operator.decide.rollout.revision import DesiredRevision
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.failures.refusal import reason_of
-from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed
+from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
 from llmservice_operator.observe.projections.children import ChildFacts
 from llmservice_operator.observe.projections.drift import difference
 from llmservice_operator.observe.status.verdict import Obstacle
 
 RETRY_SECONDS = 60.0
-"""After a refusal of a child that has a condition of its own."""
+"""After a refusal of a child that has a condition of its own, or of a deletion."""
 
 
 def blocking(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
@@ -37,11 +37,23 @@ def blocking(service: LLMService, observed: Observed, children: list[DesiredChil
         return Obstacle(Reason.PROGRESSING, f"Waiting until it is gone and can be made anew: {named}.", is_final=False)
     for (kind, name), refusal in sorted(observed.refused.items()):
         if (kind, name) in ids and refusal.code != 409:
-            message = normalize.replica_failure(refusal.message)
-            reason = reason_of(message)
-            text = f"{kind} {name} cannot be applied: {message}."
-            return Obstacle(reason, text, remedy=reason.remedy, evidence=(message,))
+            return _refused(f"{kind} {name} cannot be applied", refusal)
     return next(_unlisted(service, observed, ids), None)
+
+
+def lingering(observed: Observed, prune: Iterable[Prune]) -> Obstacle | None:
+    """Which of these deletions is refused, if one is. Of any kind: a slice or ScaledObject that is not to be there goes
+    on to direct requests or to scale, and has no condition of its own where the spec no longer asks for it."""
+    for each in prune:
+        if (refusal := observed.kept.get((each.kind, each.name))) is not None:
+            return _refused(f"{each.kind} {each.name} is to go and cannot be deleted", refusal)
+    return None
+
+
+def _refused(what: str, refusal: Refusal) -> Obstacle:
+    message = normalize.replica_failure(refusal.message)
+    reason = reason_of(message)
+    return Obstacle(reason, f"{what}: {message}.", remedy=reason.remedy, evidence=(message,))
 
 
 def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Iterator[Obstacle]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
+from llmservice_operator.observe.observed import ENDPOINT_SLICE
 from llmservice_operator.observe.reports import Ask
 
 Json = Mapping[str, Any]
@@ -20,7 +21,7 @@ class Apply:
     metadata, so that an object that vanished meanwhile answers 409. Without it: no force, and a 409 is a `Refusal`
     that the next decision sees. With `expel`, foreign additions are to go as well, which apply alone never does:
     send `foreign_fields.removal_patch(RETURNED_OBJECT)` as a JSON patch when it is not empty.
-    Applies are carried out in order; the first refusal ends the round.
+    Applies are carried out in order; the first refusal ends the round, except for what `Decision.routes` has.
     """
 
     manifest: Json
@@ -145,3 +146,18 @@ class Decision:
     def has_work(self) -> bool:
         """Something about the children is to be written."""
         return bool(self.adopt or self.apply or self.prune)
+
+    @property
+    def routes(self) -> Self:
+        """With no other writes than those that bring requests to the activators or away from them.
+
+        They follow from which pods are listed now, not from the other writes, whose refusal stops none of them.
+        """
+        return replace(
+            self, adopt=(), apply=tuple(filter(is_route, self.apply)), prune=tuple(filter(is_route, self.prune))
+        )
+
+
+def is_route(write: Apply | Prune) -> bool:
+    """Whether it is about a slice that sends requests to the activators."""
+    return write.kind == ENDPOINT_SLICE

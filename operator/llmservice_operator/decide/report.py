@@ -12,8 +12,8 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.decide.autoscaling import autoscaled
-from llmservice_operator.decide.children import applies
-from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decide.children import applies, lingering
+from llmservice_operator.decide.decision import Decision, Prune
 from llmservice_operator.decide.events import events
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.ownership import name_conflicts
@@ -33,9 +33,15 @@ from llmservice_operator.observe.status.verdict import Subject, Verdict
 Json = Mapping[str, Any]
 
 
-def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -> Decision:
-    """The decision with these `actions` (fields of `Decision`), and the status that `verdict` calls for."""
+def report(
+    inputs: Inputs, subject: Subject, verdict: Verdict, *, prune: tuple[Prune, ...] = (), **actions: Any
+) -> Decision:
+    """The decision with these `actions` (fields of `Decision`), and the status that `verdict` calls for. Of `prune` it
+    has what was not refused."""
     observed, now = inputs.observed, inputs.now
+    if observed.kept:
+        verdict = replace(verdict, obstacle=verdict.obstacle or lingering(observed, prune))
+        prune = tuple(each for each in prune if (each.kind, each.name) not in observed.kept)
     verdict = _with_scaling(verdict, inputs, subject)
     moment = moment_of(subject, observed, verdict)
     room = inputs.room.value if inputs.room is not None else None
@@ -52,7 +58,7 @@ def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -
         event_query(observed.pods, observed.reports, verdict.revision, now).again,
     )
     asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
-    decision = with_deletion_costs(Decision(asks=asked, is_unsettled=is_unsettled, **actions), inputs)
+    decision = with_deletion_costs(Decision(asks=asked, is_unsettled=is_unsettled, prune=prune, **actions), inputs)
     if is_unsettled and may_wait(subject, observed, verdict):
         patience = PATIENCE - observed.unsettled_for
         return replace(decision, requeue_after=min(patience, decision.requeue_after or patience))

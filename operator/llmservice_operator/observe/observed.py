@@ -62,7 +62,7 @@ class AppliedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The API server's answer to an apply that it did not take; forgotten as soon as one is taken."""
+    """The API server's answer to an apply or a deletion that it did not take; forgotten as soon as one is taken."""
 
     code: int
     """HTTP status: 409 is a field conflict with another manager or owner."""
@@ -94,6 +94,8 @@ class Observed:
     """Their pods."""
     applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
+    kept: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
+    """What it did not delete; that is not to be tried now."""
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
     """What supervisors reported, by the pod's name."""
     hidden: frozenset[str] = frozenset()

@@ -17,7 +17,7 @@ class Limits:
     held_bytes: int = 256 << 20
     """Bodies of all requests."""
     slots: int = 512
-    """Requests at pods."""
+    """Requests at pods; one of each namespace may be there beyond them."""
     slots_of_one_namespace: int = 256
     body_seconds: float = 60
     """Without a byte of the body."""

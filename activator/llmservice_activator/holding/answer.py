@@ -96,6 +96,11 @@ def too_large(most: int) -> Answer:
     return error(413, Reason.TOO_LARGE, "request_too_large", text)
 
 
+def unparsed(what: str) -> Answer:
+    """A body whose check would take too much memory or time, whatever the service may hold."""
+    return error(413, Reason.TOO_LARGE, "request_too_large", f"No replica is running, and {what} is not held.")
+
+
 def full(what: str) -> Answer:
     """A bound of what is held is reached."""
     text = f"No replica is running yet, and {what}. Try again later."

@@ -118,11 +118,10 @@ def with_body(head: Head, body: bytes, target: Target) -> Answer | Waits:
     if _is_multipart(head):
         return Waits(streams=False)
     if len(body) > LONGEST_JSON:
-        return answer.too_large(LONGEST_JSON)
+        return answer.unparsed(f"JSON of more than {LONGEST_JSON} bytes")
     # An upper bound: characters in strings count too.
     if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_VALUES:
-        text = f"No replica is running, and JSON of more than {MOST_VALUES} values is not held."
-        return answer.error(413, Reason.TOO_LARGE, "request_too_large", text)
+        return answer.unparsed(f"JSON of more than {MOST_VALUES} values")
     try:
         document = json.loads(body)  # as vLLM parses it: what this accepts is no stricter
     except (ValueError, RecursionError) as problem:

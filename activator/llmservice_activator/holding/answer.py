@@ -90,6 +90,12 @@ TOO_MANY_CONNECTIONS = error(503, Reason.FULL, "service_unavailable", "The activ
 INTERNAL = error(500, Reason.INTERNAL, "InternalServerError", "Internal error; see the activator's log.")
 
 
+def head_too_large(most: int) -> Answer:
+    """The request's line and headers together."""
+    text = f"The request line and headers have more than {most} bytes."
+    return error(431, Reason.TOO_LARGE, "request_too_large", text)
+
+
 def too_large(most: int) -> Answer:
     """One body that exceeds what may be held of all of them."""
     text = f"No replica is running, and a body of more than {most} bytes is not held (spec.scaling.holding.maxBytes)."

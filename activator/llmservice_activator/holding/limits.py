@@ -19,6 +19,11 @@ class Limits:
     connections_of_one_namespace: int = 2048
     idle_seconds: float = 30
     """Until a connection that has not sent a request's head is closed."""
+    largest_head: int = 32 << 10
+    """Bytes of a request's line and headers."""
+    head_bytes: int = 32 << 20
+    """Of all connections."""
+    head_bytes_of_one_namespace: int = 16 << 20
     held_bytes: int = NAMESPACES * MOST_HELD_BYTES
     """Bodies of all requests. The chart's memory limit is for this."""
     slots: int = 512

@@ -49,6 +49,8 @@ class Zero:
     """Why no replica will start."""
     clients: tuple[Peer, ...] = ()
     """Who may send requests; empty: everybody."""
+    any_origin: bool = True
+    """Whether pages of every origin may read answers: vLLM's default, with no flag about it."""
 
 
 def zero_of(obj: Json, scaling: Scaling) -> Zero:
@@ -71,7 +73,14 @@ def zero_of(obj: Json, scaling: Scaling) -> Zero:
         keys=endpoint.api_key_secret_ref,
         refusal=_refusal(metadata, spec, status) or _scaled_to_zero(scaling),
         clients=peers_of(holding.clients),
+        any_origin=not any(_is_of_origins(argument) for argument in _texts(_part(spec, "runtime").get("extraArgs"))),
     )
+
+
+def _is_of_origins(argument: str) -> bool:
+    """vLLM's flags of CORS (--allowed-origins, -methods, -headers, --allow-credentials) in any spelling or shorter
+    form, and some more."""
+    return argument.replace("_", "-").startswith("--allow")
 
 
 def _names(name: str, spec: Json, status: Json) -> Iterator[str]:

@@ -204,7 +204,7 @@ async def test_an_idle_connection_is_closed() -> None:
 
 
 async def test_who_floods_waits_longer_himself() -> None:
-    """Two namespaces have every slot, and more requests wait: another namespace's is sent beyond them, one at a time."""
+    """Two namespaces have every slot, and more requests wait: one at a time of another's is sent beyond them."""
     async with world(slots=4, slots_of_one_namespace=2) as w:
         pod, others = await w.pod(), await w.pod()
         pod.close_gate()

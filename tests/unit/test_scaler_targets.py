@@ -120,6 +120,24 @@ async def test_defaults_of_a_target() -> None:
         assert found.at_once == SEQUENCES // 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "any_origin"),
+    [
+        (["--max-logprobs", "5"], True),
+        (["--no-allow-credentials"], True),
+        (["--allowed-origins", '["https://a.example"]'], False),
+        (["--max-logprobs=5", '--allowed_origins=["https://a.example"]'], False),
+        (["--allowed-o", "[]"], False),
+        (["--allow-credentials"], False),
+    ],
+)
+async def test_flags_about_the_origins_of_pages(arguments: list[str], any_origin: bool) -> None:
+    world = World()
+    spec = {"model": {"uri": "hf://a/b"}, "runtime": {"extraArgs": arguments}}
+    async with world.running(at_zero(port=PORT, spec=spec)):
+        assert world.told[CHAT].any_origin is any_origin
+
+
 async def test_of_bytes_that_a_crd_of_before_took_an_activator_holds_what_it_can() -> None:
     world = World()
     async with world.running(at_zero(port=PORT, scaling={"holding": {"maxBytes": "1Ti"}})):

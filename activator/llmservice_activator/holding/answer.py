@@ -11,6 +11,9 @@ from llmservice_activator.holding.target import Reason, Refusal
 RETRY_AFTER = {429: "5", 503: "10"}
 """Seconds. A pod that starts takes longer; a client that comes back is held, so a short time costs little."""
 
+ANY_ORIGIN = {"Access-Control-Allow-Origin": "*", "Vary": "Origin"}
+"""Pages of every origin may read the answer. To requests with an Origin, where Target.any_origin is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -64,6 +67,18 @@ def unknown_model(name: str, names: Iterable[str]) -> Answer:
     """vLLM's words for a model that it does not serve."""
     text = f"The model `{name}` does not exist. Valid aliases: {', '.join(sorted(names))}."
     return error(404, Reason.INVALID, "NotFoundError", text, "model")
+
+
+def preflight(requested_headers: str | None) -> Answer:
+    """To a browser that asks before it sends a request of a page: what vLLM's CORS middleware answers by default, but
+    for ANY_ORIGIN, which every answer has."""
+    headers = {
+        "Access-Control-Allow-Methods": "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT",
+        "Access-Control-Max-Age": "600",
+    }
+    if requested_headers is not None:
+        headers["Access-Control-Allow-Headers"] = requested_headers
+    return Answer(200, Reason.PROBED, None, headers)
 
 
 def models(names: Iterable[str]) -> Answer:

@@ -38,7 +38,7 @@ def methods(headers: Mapping[str, str]) -> set[str]:
 @pytest.fixture(scope="module")
 def vllms() -> dict[str, str]:
     """vLLM's middleware with vLLM's defaults (vllm/entrypoints/serve/middleware/register.py)."""
-    defaults = {"allow_origins": ["*"], "allow_methods": ["*"], "allow_headers": ["*"], "allow_credentials": False}
+    defaults: Any = {"allow_origins": ["*"], "allow_methods": ["*"], "allow_headers": ["*"], "allow_credentials": False}
     with TestClient(Starlette(middleware=[Middleware(CORSMiddleware, **defaults)])) as client:
         answer = client.options(CHAT, headers=PREFLIGHT)
     assert answer.status_code == 200
@@ -108,7 +108,7 @@ async def test_a_preflight_with_a_pod_is_the_pods() -> None:
 
     async with world() as w:
         pod = await w.pod(script)
-        of = target(pods=(pod.url,), **KEYED)
+        of = target(pods=(pod.url,), **SERVICES["with keys"])
         await w.serve(of)
         await w.ready(of)
         answer = await w.ask(of, CHAT, "OPTIONS", headers=PREFLIGHT)

@@ -4,12 +4,15 @@
 |-|-|-|
 | minReplicas of now is 1 or more | active | active |
 | requests held or in flight, or a counter of a pod that rose | active | active |
-| a pod that starts, replicas that are not ready | - | active |
+| a pod that starts, or that was not there before, replicas that are not ready | - | active |
 | a ready pod or an activator that did not answer, a pod that does not count its requests | - | active |
 | the last of the first three less than idleSeconds ago | - | active |
 | none of these | idle | idle |
 
 With replicas 0 what is not known wakes nobody: a request that comes is held, and starts a replica itself.
+
+KEDA asks any of the activators: one may first be asked again after a replica that others started is ready, and its
+idleSeconds are long over. So a pod that is new to it is a start, though it saw none.
 """
 
 from __future__ import annotations
@@ -59,8 +62,9 @@ class Activities:
             known = self._known[service.key] = _Known(service.uid, now, dict(begun))
         # A counter that fell is that of a container that was started again.
         rose = any(count != known.begun.get(pod, 0) for pod, count in begun.items())
+        is_new = not begun.keys() <= known.begun.keys()
         known.begun = {**known.begun, **begun} if load.unread else dict(begun)
-        use = _use(load, rose=rose)
+        use = _use(load, rose=rose, is_new=is_new)
         if use:
             known.last = now
         if fewest >= 1:
@@ -81,13 +85,13 @@ class Activities:
         self._known.pop(key, None)
 
 
-def _use(load: Load, *, rose: bool) -> str:
+def _use(load: Load, *, rose: bool, is_new: bool) -> str:
     """What of the service is in use; empty: nothing."""
     if load.held:
         return f"requests held: {load.held}"
     if load.in_flight or rose:
         return "requests came"
-    if load.replicas and (load.starting or load.ready < load.replicas):
+    if load.replicas and (load.starting or load.ready < load.replicas or is_new):
         return "a replica is starting"
     return ""
 

@@ -159,6 +159,7 @@ class Directory:
             keys=keys,
             # Pods of the revision before serve on while a later one fails.
             refusal=None if pods else zero.refusal,
+            any_origin=zero.any_origin,
         )
         return target, problem
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.conditions import ConditionType
+from llmservice_operator.api.holding import MOST_HELD_BYTES
 from llmservice_operator.api.lifecycle import Endpoint, Scaling
 from llmservice_operator.api.network_peers import Peer, peers_of
 from llmservice_operator.api.reasons import Reason
@@ -25,7 +26,6 @@ PORTS = range(10240, 32768)
 SEQUENCES = 256
 """maxNumSeqs where the status does not say it: vLLM's default on its smaller GPUs."""
 MOST_SEQUENCES = 100_000
-MOST_BYTES = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class Zero:
     """Why no replica will start."""
     clients: tuple[Peer, ...] = ()
     """Who may send requests; empty: everybody."""
+    any_origin: bool = True
+    """Whether pages of every origin may read answers: vLLM's default, with no flag about it."""
 
 
 def zero_of(obj: Json, scaling: Scaling) -> Zero:
@@ -65,13 +67,20 @@ def zero_of(obj: Json, scaling: Scaling) -> Zero:
         service_port=endpoint.port,
         model_names=frozenset(_names(metadata["name"], spec, status)),
         max_requests=holding.max_requests,
-        max_bytes=min(int(amount(holding.max_bytes)), MOST_BYTES),
+        max_bytes=min(int(amount(holding.max_bytes)), MOST_HELD_BYTES),
         timeout_seconds=holding.timeout_seconds,
         sequences=sequences if type(sequences) is int and 1 <= sequences <= MOST_SEQUENCES else SEQUENCES,
         keys=endpoint.api_key_secret_ref,
         refusal=_refusal(metadata, spec, status) or _scaled_to_zero(scaling),
         clients=peers_of(holding.clients),
+        any_origin=not any(_is_of_origins(argument) for argument in _texts(_part(spec, "runtime").get("extraArgs"))),
     )
+
+
+def _is_of_origins(argument: str) -> bool:
+    """vLLM's flags of CORS (--allowed-origins, -methods, -headers, --allow-credentials) in any spelling or shorter
+    form, and some more."""
+    return argument.replace("_", "-").startswith("--allow")
 
 
 def _names(name: str, spec: Json, status: Json) -> Iterator[str]:

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from llmservice_activator.holding import upload
+from llmservice_activator.holding.limits import Limits
+from llmservice_operator.planner.quantity import amount
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "llmservice-operator"
@@ -45,6 +48,13 @@ def test_every_top_level_value_has_a_comment_above_it_or_inside() -> None:
     assert [
         block for block in blocks if "#" not in block and scheduling not in block and "resources:" not in block
     ] == []
+
+
+def test_the_activators_memory_limit_is_for_all_that_it_keeps_and_one_body_that_is_parsed() -> None:
+    """A head takes up to three times its bytes, parsed and kept; a body of LONGEST_JSON, as text and values, 460 MB."""
+    bounds = Limits()
+    kept = bounds.held_bytes + 3 * bounds.head_bytes + bounds.slots * upload.KEPT
+    assert amount(VALUES["autoscaling"]["resources"]["limits"]["memory"]) - kept >= 512 << 20
 
 
 def test_chart_and_project_have_one_version() -> None:

@@ -204,29 +204,27 @@ async def test_an_idle_connection_is_closed() -> None:
 
 
 async def test_who_floods_waits_longer_himself() -> None:
-    """With one slot, a request of another namespace is the next but one, whatever the flood before it."""
-    async with world(slots=1, slots_of_one_namespace=1) as w:
+    """Two namespaces have every slot, and more requests wait: one at a time of another's is sent beyond them."""
+    async with world(slots=4, slots_of_one_namespace=2) as w:
         pod, others = await w.pod(), await w.pod()
         pod.close_gate()
         others.close_gate()
-        flood = [target(Key("flood", f"s{n}"), at_once=5) for n in range(3)]
-        calm = target(Key("calm", "s"), at_once=5)
+        flood = [target(Key(f"flood{n}", "s")) for n in range(2)]
+        calm = target(Key("calm", "s"), pods=(others.url,))
         await w.serve(*flood, calm)
-        for each in flood:
-            await w.holding(each, [str(n) for n in range(10)])
-        for each in flood:
-            await w.serve(replace(each, pods=(pod.url,)))
-        await until(lambda: pod.at_once == 1)
-        (asked,) = await w.holding(calm, ["mine"])
-        await w.serve(replace(calm, pods=(others.url,)))
         await w.ready(calm)
-        assert not others.seen  # the slot is taken
-        pod.gate.release()
-        pod.gate.release()
+        for each in flood:
+            await w.holding(each, [str(n) for n in range(5)])
+            await w.serve(replace(each, pods=(pod.url,)))
+        await until(lambda: pod.at_once == 4)
+        first = w.asking(calm, "first")
         await until(lambda: others.at_once == 1)
-        assert len(pod.seen) == 2
+        (second,) = await w.holding(calm, ["second"])
         others.gate.release()
-        assert (await asked).status == 200
+        await until(lambda: others.names == ["first", "second"])
+        assert pod.most_at_once == 4
+        others.gate.release()
+        assert [answer.status for answer in await asyncio.gather(first, second)] == [200, 200]
 
 
 async def test_one_namespace_does_not_take_all_slots() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from llmservice_activator.holding import check
@@ -80,6 +81,15 @@ def test_a_body(path: str, content_type: str, body: bytes) -> None:
     else:
         assert is_whole(verdict)
         assert verdict.status in (400, 404, 413)
+
+
+def test_json_that_would_take_long_to_parse_is_refused_and_no_field_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "LONGEST_JSON", 20)
+    verdict = check.with_body(Head("POST", CHAT, {}), b'{"model": "llama"}   ', SERVICE)
+    assert isinstance(verdict, Answer)
+    assert verdict.status == 413
+    assert b"JSON of more than 20 bytes is not held" in verdict.body
+    assert b"maxBytes" not in verdict.body
 
 
 def is_whole(answer: Answer) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from llmservice_activator.holding.turns import Turns
 from llmservice_operator.api.service import Key
@@ -17,7 +17,12 @@ STEPS = st.lists(
 )
 
 
+BEYOND = [("enter", 0), ("limit", 0), ("next", 0), ("enter", 2), ("limit", 2), ("next", 0)]
+"""With one slot, which the first namespace has, a request of the second."""
+
+
 @given(STEPS, st.integers(1, 4), st.integers(1, 3))
+@example(BEYOND, 1, 1)
 def test_against_a_model(steps: list[tuple[str, int]], slots: int, of_one_namespace: int) -> None:
     turns: Turns[int] = Turns(slots, of_one_namespace)
     waiting: dict[Key, list[int]] = {key: [] for key in KEYS}
@@ -26,7 +31,8 @@ def test_against_a_model(steps: list[tuple[str, int]], slots: int, of_one_namesp
 
     def may_go(key: Key) -> bool:
         of_namespace = sum(at_pods[each] for each in KEYS if each.namespace == key.namespace)
-        return at_pods.total() < slots and of_namespace < of_one_namespace and at_pods[key] < limits[key]
+        is_free = at_pods.total() < slots or of_namespace == 0
+        return is_free and of_namespace < of_one_namespace and at_pods[key] < limits[key]
 
     for number, (step, index) in enumerate(steps):
         key = KEYS[index]

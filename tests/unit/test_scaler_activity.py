@@ -62,7 +62,6 @@ def test_idle_seconds_count_from_the_last_request_by_the_counters() -> None:
     assert looks.at(2000, a=2), "a counter that fell is that of another start of the container"
     assert looks.at(2000 + IDLE, a=2, b=1), "a pod that was not there before has had a request"
     assert not looks.at(2000 + 2 * IDLE, a=2, b=1)
-    assert not looks.at(2000 + 2 * IDLE, a=2, b=1, c=0), "and one without has had none"
 
 
 def test_a_process_that_has_just_started_knows_of_no_request_before() -> None:
@@ -80,6 +79,18 @@ def test_a_start_is_use_so_that_a_replica_stays_for_idle_seconds_after_it() -> N
     assert looks.at(5000, dataclasses.replace(LOAD, ready=0))
     assert looks.at(5000 + IDLE - 1)
     assert not looks.at(5000 + IDLE)
+
+
+def test_a_pod_that_is_new_to_this_process_was_started_since() -> None:
+    """Another activator was asked while it started."""
+    looks = Looks()
+    looks.at(0, AT_ZERO)
+    assert not looks.at(4999, AT_ZERO, a=0), "it ends: nobody is woken for it"
+    looks.at(4999, AT_ZERO)
+    assert looks.at(5000, a=0)
+    assert looks.at(5000 + IDLE - 1, a=0)
+    assert not looks.at(5000 + IDLE, a=0)
+    assert looks.at(6000, b=0), "one that took its place"
 
 
 def test_what_is_not_known_is_no_use() -> None:

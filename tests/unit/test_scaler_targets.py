@@ -12,6 +12,7 @@ import pytest
 from llmservice_activator import directory
 from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.directory import Directory
+from llmservice_activator.holding.limits import NAMESPACES, Limits
 from llmservice_activator.holding.target import Target
 from llmservice_activator.services import Services, Unknown, service_of
 from llmservice_activator.zero import SEQUENCES
@@ -117,6 +118,30 @@ async def test_defaults_of_a_target() -> None:
         assert found.model_names == {"chat"}
         assert (found.max_requests, found.max_bytes, found.timeout_seconds) == (100, 32 * 2**20, 600)
         assert found.at_once == SEQUENCES // 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "any_origin"),
+    [
+        (["--max-logprobs", "5"], True),
+        (["--no-allow-credentials"], True),
+        (["--allowed-origins", '["https://a.example"]'], False),
+        (["--max-logprobs=5", '--allowed_origins=["https://a.example"]'], False),
+        (["--allowed-o", "[]"], False),
+        (["--allow-credentials"], False),
+    ],
+)
+async def test_flags_about_the_origins_of_pages(arguments: list[str], any_origin: bool) -> None:
+    world = World()
+    spec = {"model": {"uri": "hf://a/b"}, "runtime": {"extraArgs": arguments}}
+    async with world.running(at_zero(port=PORT, spec=spec)):
+        assert world.told[CHAT].any_origin is any_origin
+
+
+async def test_of_bytes_that_a_crd_of_before_took_an_activator_holds_what_it_can() -> None:
+    world = World()
+    async with world.running(at_zero(port=PORT, scaling={"holding": {"maxBytes": "1Ti"}})):
+        assert world.told[CHAT].max_bytes == Limits().held_bytes // NAMESPACES == 64 * 2**20
 
 
 @pytest.mark.parametrize(

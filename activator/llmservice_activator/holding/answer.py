@@ -11,6 +11,9 @@ from llmservice_activator.holding.target import Reason, Refusal
 RETRY_AFTER = {429: "5", 503: "10"}
 """Seconds. A pod that starts takes longer; a client that comes back is held, so a short time costs little."""
 
+ANY_ORIGIN = {"Access-Control-Allow-Origin": "*", "Vary": "Origin"}
+"""Pages of every origin may read the answer. To requests with an Origin, where Target.any_origin is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -66,6 +69,18 @@ def unknown_model(name: str, names: Iterable[str]) -> Answer:
     return error(404, Reason.INVALID, "NotFoundError", text, "model")
 
 
+def preflight(requested_headers: str | None) -> Answer:
+    """To a browser that asks before it sends a request of a page: what vLLM's CORS middleware answers by default, but
+    for ANY_ORIGIN, which every answer has."""
+    headers = {
+        "Access-Control-Allow-Methods": "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT",
+        "Access-Control-Max-Age": "600",
+    }
+    if requested_headers is not None:
+        headers["Access-Control-Allow-Headers"] = requested_headers
+    return Answer(200, Reason.PROBED, None, headers)
+
+
 def models(names: Iterable[str]) -> Answer:
     """GET /v1/models as far as it is known without a pod."""
     cards = [{"id": name, "object": "model", "created": 0, "owned_by": "vllm"} for name in sorted(names)]
@@ -90,10 +105,21 @@ TOO_MANY_CONNECTIONS = error(503, Reason.FULL, "service_unavailable", "The activ
 INTERNAL = error(500, Reason.INTERNAL, "InternalServerError", "Internal error; see the activator's log.")
 
 
+def head_too_large(most: int) -> Answer:
+    """The request's line and headers together."""
+    text = f"The request line and headers have more than {most} bytes."
+    return error(431, Reason.TOO_LARGE, "request_too_large", text)
+
+
 def too_large(most: int) -> Answer:
     """One body that exceeds what may be held of all of them."""
     text = f"No replica is running, and a body of more than {most} bytes is not held (spec.scaling.holding.maxBytes)."
     return error(413, Reason.TOO_LARGE, "request_too_large", text)
+
+
+def unparsed(what: str) -> Answer:
+    """A body whose check would take too much memory or time, whatever the service may hold."""
+    return error(413, Reason.TOO_LARGE, "request_too_large", f"No replica is running, and {what} is not held.")
 
 
 def full(what: str) -> Answer:

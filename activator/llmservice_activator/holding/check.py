@@ -65,6 +65,11 @@ class Head:
         return self.headers.get("Expect", "").lower() == "100-continue"
 
     @property
+    def is_preflight(self) -> bool:
+        """Whether a browser asks what a page may send; it has no key. As in the runtime's middleware."""
+        return self.method == "OPTIONS" and "Origin" in self.headers and "Access-Control-Request-Method" in self.headers
+
+    @property
     def length(self) -> int:
         """Of the body, as far as it is stated; else 0."""
         text = self.headers.get("Content-Length", "0")
@@ -75,11 +80,13 @@ def before_pods(head: Head, target: Target, keys: Keys | None) -> Answer | None:
     """The answer whether or not a pod is ready; None: a pod may answer."""
     if head.path == ACTIVATOR_PATH:
         return Answer(200, Reason.PROBED, {"uid": target.uid})
-    if keys is not None and head.path not in KEYLESS_PATHS and not _is_authorized(head, keys):
+    is_keyless = head.path in KEYLESS_PATHS or head.is_preflight
+    if keys is not None and not is_keyless and not _is_authorized(head, keys):
         return answer.UNAUTHORIZED
     if target.refusal is not None:
         # Without a key nobody learns why.
-        return Answer(503, Reason.REFUSED, None) if head.path in KEYLESS_PATHS else answer.refused(target.refusal)
+        refused = Answer(503, Reason.REFUSED, None) if is_keyless else answer.refused(target.refusal)
+        return _preflight(head, target) or refused
     if head.method == "CONNECT" or head.headers.get("Upgrade", "").lower() == "websocket":
         return answer.UNSUPPORTED
     if "Expect" in head.headers and not head.expects_continue:
@@ -89,6 +96,8 @@ def before_pods(head: Head, target: Target, keys: Keys | None) -> Answer | None:
 
 def without_pod(head: Head, target: Target) -> Answer | None:
     """The answer while no pod is ready; None: it depends on the body."""
+    if preflight := _preflight(head, target):
+        return preflight
     is_get, is_post = head.method == "GET", head.method == "POST"
     if head.path in HEALTH and (is_get or is_post):
         return Answer(200, Reason.PROBED, None)
@@ -118,11 +127,10 @@ def with_body(head: Head, body: bytes, target: Target) -> Answer | Waits:
     if _is_multipart(head):
         return Waits(streams=False)
     if len(body) > LONGEST_JSON:
-        return answer.too_large(LONGEST_JSON)
+        return answer.unparsed(f"JSON of more than {LONGEST_JSON} bytes")
     # An upper bound: characters in strings count too.
     if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_VALUES:
-        text = f"No replica is running, and JSON of more than {MOST_VALUES} values is not held."
-        return answer.error(413, Reason.TOO_LARGE, "request_too_large", text)
+        return answer.unparsed(f"JSON of more than {MOST_VALUES} values")
     try:
         document = json.loads(body)  # as vLLM parses it: what this accepts is no stricter
     except (ValueError, RecursionError) as problem:
@@ -135,6 +143,13 @@ def with_body(head: Head, body: bytes, target: Target) -> Answer | Waits:
     if model and model not in target.model_names:
         return answer.unknown_model(model[:LONGEST_NAME], target.model_names)
     return Waits(streams=document.get("stream") is True and head.path in STREAMING)
+
+
+def _preflight(head: Head, target: Target) -> Answer | None:
+    """Of every path, as vLLM answers it; None where this is no preflight, or not all origins are allowed."""
+    if not (head.is_preflight and target.any_origin):
+        return None
+    return answer.preflight(head.headers.get("Access-Control-Request-Headers"))
 
 
 def _is_multipart(head: Head) -> bool:

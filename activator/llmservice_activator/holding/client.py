@@ -32,8 +32,9 @@ class Stalled(Exception):
 class Client:
     """One request and its answer."""
 
-    def __init__(self, request: web.BaseRequest, limits: Limits) -> None:
+    def __init__(self, request: web.BaseRequest, limits: Limits, *, any_origin: bool) -> None:
         self.request, self._limits = request, limits
+        self._origin_headers = answer.ANY_ORIGIN if any_origin and hdrs.ORIGIN in request.headers else {}
         self.head = Head(request.method, request.rel_url.raw_path, request.headers)
         self.response: web.StreamResponse | None = None
         """Once its head is sent."""
@@ -65,7 +66,7 @@ class Client:
         if self.response is not None:
             await self.write(b"data: " + given.body + b"\n\n")
             return await self.end()
-        response = web.Response(status=given.status, body=given.body, headers=given.headers)
+        response = web.Response(status=given.status, body=given.body, headers={**given.headers, **self._origin_headers})
         if given.document is not None:
             response.content_type = "application/json"
         response.force_close()
@@ -88,7 +89,8 @@ class Client:
     async def comment(self) -> None:
         """Keep a stream that waits alive; its head is sent before the first one."""
         if self.response is None:
-            await self._begin(200, None, {hdrs.CONTENT_TYPE: EVENT_STREAM, hdrs.CACHE_CONTROL: "no-cache"})
+            fields: dict[str, str] = {hdrs.CONTENT_TYPE: EVENT_STREAM, hdrs.CACHE_CONTROL: "no-cache"}
+            await self._begin(200, None, fields | self._origin_headers)
         await self.write(COMMENT)
 
     async def write(self, piece: bytes) -> None:

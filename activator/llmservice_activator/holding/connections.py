@@ -9,12 +9,15 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from llmservice_activator.holding import answer
+from llmservice_activator.holding.answer import Answer
+from llmservice_activator.holding.heads import Head, Heads
 from llmservice_activator.holding.limits import Limits
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ class Connections(web.Server):
             keepalive_timeout=limits.idle_seconds,
             lingering_time=limits.linger_seconds,
         )
-        self._answer, self._limits = handle, limits
+        self._answer, self._limits, self._heads = handle, limits, Heads(limits)
         self._services: dict[web.RequestHandler, Service] = {}
         self._by_namespace: Counter[str] = Counter()
 
@@ -75,7 +78,8 @@ class Connections(web.Server):
             or self._by_namespace[namespace] >= self._limits.connections_of_one_namespace
         ):
             return _Refusing()
-        protocol = self()
+        head = Head(self._heads, namespace, self._limits.largest_head)
+        protocol = _Connection(self, head, self._limits.linger_seconds, loop=self._loop, **self._kwargs)
         self._services[protocol] = service
         self._by_namespace[namespace] += 1
         return protocol
@@ -87,17 +91,57 @@ class Connections(web.Server):
         return await self._answer(service, request)
 
 
+class _Connection(web.RequestHandler):
+    """One connection: bounds the head of its request, and keeps nothing that follows the request."""
+
+    __slots__ = ("_head", "_is_refused", "_linger_seconds")
+
+    def __init__(self, server: Connections, head: Head, linger_seconds: float, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._head, self._linger_seconds, self._is_refused = head, linger_seconds, False
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self._head.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        refusal = self._head.add(data)
+        if refusal is None:
+            super().data_received(data)
+        else:
+            self._refuse(refusal)
+
+    def close(self) -> None:
+        """Answer the request in progress, and no further one."""
+        super().close()
+        self._messages.clear()
+
+    def _refuse(self, given: Answer) -> None:
+        """Without a request. What still comes is read and dropped for a while: a reset would lose the answer."""
+        self._is_refused = True
+        if self.transport is not None:
+            self.transport.write(_written(given))
+            self.transport.write_eof()
+            self._loop.call_later(self._linger_seconds, self.force_close)
+
+
 class _Refusing(asyncio.Protocol):
     """One connection too many: answered before it is read, and closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
-        body = answer.TOO_MANY_CONNECTIONS.body
-        fields = {**answer.TOO_MANY_CONNECTIONS.headers, "Content-Type": "application/json", "Connection": "close"}
-        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        text = f"HTTP/1.1 503 Service Unavailable\r\n{head}Content-Length: {len(body)}\r\n\r\n"
-        transport.write(text.encode() + body)
+        transport.write(_written(answer.TOO_MANY_CONNECTIONS))
         transport.close()
+
+
+def _written(given: Answer) -> bytes:
+    """An answer with a document, as it is sent to a client whose request was not read."""
+    fields = {**given.headers, "Content-Type": "application/json", "Connection": "close"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    line = f"HTTP/1.1 {given.status} {HTTPStatus(given.status).phrase}\r\n"
+    return f"{line}{head}Content-Length: {len(given.body)}\r\n\r\n".encode() + given.body
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -51,7 +51,7 @@ class Exchange:
 
     def __init__(self, shared: Shared, service: Service, request: web.BaseRequest) -> None:
         self._shared, self._service = shared, service
-        self._client = Client(request, shared.limits)
+        self._client = Client(request, shared.limits, any_origin=service.target.any_origin)
         self._arrived = time.monotonic()
         self._held_seconds = 0.0
 

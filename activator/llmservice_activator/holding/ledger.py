@@ -9,9 +9,8 @@ from llmservice_operator.api.service import Key
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answered
+from llmservice_activator.holding.limits import NAMESPACES
 
-NAMESPACES = 4
-"""So many at least share the bytes of the process."""
 NAMESPACE_FACTOR = 10
 """A namespace may hold so many times what its service with the largest bounds may."""
 

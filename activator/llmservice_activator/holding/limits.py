@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmservice_operator.api.holding import MOST_HELD_BYTES
+
+NAMESPACES = 4
+"""So many at least share the bytes of the process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -14,10 +19,15 @@ class Limits:
     connections_of_one_namespace: int = 2048
     idle_seconds: float = 30
     """Until a connection that has not sent a request's head is closed."""
-    held_bytes: int = 256 << 20
-    """Bodies of all requests."""
+    largest_head: int = 32 << 10
+    """Bytes of a request's line and headers."""
+    head_bytes: int = 32 << 20
+    """Of all connections."""
+    head_bytes_of_one_namespace: int = 16 << 20
+    held_bytes: int = NAMESPACES * MOST_HELD_BYTES
+    """Bodies of all requests. The chart's memory limit is for this."""
     slots: int = 512
-    """Requests at pods."""
+    """Requests at pods; one of each namespace may be there beyond them."""
     slots_of_one_namespace: int = 256
     body_seconds: float = 60
     """Without a byte of the body."""

@@ -45,6 +45,8 @@ class Target:
     keys: frozenset[str] | None
     """API keys; none are valid where it is empty. None: no key is needed."""
     refusal: Refusal | None
+    any_origin: bool = True
+    """Whether pages of every origin may read answers, as vLLM has it by default. Else nothing is said of origins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Reason(StrEnum):
     """Why a request was answered here or lost; a label of metrics."""
 
     PROBED = "probed"
-    """ACTIVATOR_PATH, /health, /ping, /v1/models."""
+    """ACTIVATOR_PATH, /health, /ping, /v1/models, CORS preflights."""
     FORBIDDEN = "forbidden"
     """403: the address is none that may send requests."""
     UNIDENTIFIED = "unidentified"

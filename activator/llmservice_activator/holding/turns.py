@@ -1,7 +1,8 @@
 """Whose request is sent to a pod next. Pure.
 
 Namespaces take turns, within one its services, within one its requests in the order of their arrival: who floods waits
-longer himself.
+longer himself. An answer may take minutes, so a namespace without a request at a pod waits for no slot of the others:
+there are at most as many slots more as there are namespaces.
 """
 
 from __future__ import annotations
@@ -81,9 +82,10 @@ class Turns(Generic[W]):
         self._at_pods[key.namespace] += 1
 
     def _may_go(self, key: Key) -> bool:
+        of_namespace = self._at_pods[key.namespace]
         return (
-            self._used < self._slots
-            and self._at_pods[key.namespace] < self._of_one_namespace
+            (self._used < self._slots or not of_namespace)
+            and of_namespace < self._of_one_namespace
             and self._at_pods[key] < self._limits.get(key, 0)
         )
 

@@ -76,8 +76,8 @@ class Holding(ApiModel):
     )
     max_bytes: Quantity = knob(
         "32Mi",
-        description="Size of the bodies of all requests that are held; over it clients get 429, and 413 for a body "
-        "that alone is larger.",
+        description="Size of the bodies of all requests that are held, at most 64Mi; over it clients get 429, and 413 "
+        "for a body that alone is larger, or is JSON of more than 32Mi.",
         examples=["64Mi"],
     )
     timeout_seconds: int = knob(

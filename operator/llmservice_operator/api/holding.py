@@ -15,6 +15,8 @@ INTERNAL_PORT: Final = 9091
 ACTIVATOR_SLICES: Final = ("-activator-ipv4", "-activator-ipv6")
 """What the name of an EndpointSlice of ours ends with, after the service's. The cluster's own end with five letters and
 digits."""
+MOST_HELD_BYTES: Final = 64 << 20
+"""The highest spec.scaling.holding.maxBytes: what an activator keeps for the services of one namespace."""
 SLICE_MANAGER_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 """Kubernetes' own labels on EndpointSlices: whose they are, and which Service they belong to."""

@@ -10,7 +10,7 @@ from llmservice_operator.api.engine_rules import ENGINE_RULES
 from llmservice_operator.api.flag_rules import ARGUMENTS, argument_rules
 from llmservice_operator.api.pod_rules import POD_RULES
 from llmservice_operator.api.rule import Rule
-from llmservice_operator.api.spec_rules import AUTOSCALING, SPEC
+from llmservice_operator.api.spec_rules import AUTOSCALING, HOLDING, SPEC
 from llmservice_operator.api.uri_rules import uri_rules
 
 _NAME = "metadata.name must be a DNS label of at most 50 characters, because the Service has this name"
@@ -108,6 +108,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
         "": ROOT,
         "spec": SPEC,
         "spec.scaling.autoscaling": AUTOSCALING,
+        "spec.scaling.holding": HOLDING,
         "spec.model": MODEL,
         "spec.model.cache": CACHE,
         "spec.model.architecture": ARCHITECTURE,

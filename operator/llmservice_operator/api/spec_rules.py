@@ -1,6 +1,7 @@
 """Rules between the sections of the spec."""
 
 from llmservice_operator.api.flag_rules import none_of
+from llmservice_operator.api.holding import MOST_HELD_BYTES
 from llmservice_operator.api.matrix import methods
 from llmservice_operator.api.rule import Rule, cel_list, cel_string
 
@@ -43,6 +44,16 @@ AUTOSCALING = (
         "an entry has more minReplicas than maxReplicas, where those of spec.scaling.autoscaling stand in for what it "
         "leaves out: lower its minReplicas, or raise its maxReplicas",
         ".schedule",
+    ),
+)
+
+_MOST_HELD = f"{MOST_HELD_BYTES >> 20}Mi"
+
+HOLDING = (
+    Rule(
+        f"!has(self.maxBytes) || quantity(self.maxBytes).compareTo(quantity('{_MOST_HELD}')) <= 0",
+        f"an activator holds no more than {_MOST_HELD} for one namespace: lower it to {_MOST_HELD} or less",
+        ".maxBytes",
     ),
 )
 

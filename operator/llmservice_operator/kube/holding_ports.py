@@ -76,7 +76,9 @@ class HoldingPorts:
             return False
         try:
             live = await self._kube.get(LLMSERVICE, namespace, name)
-        except Forbidden:  # of a namespace that is no longer served
+        except Forbidden:
+            # Of a namespace that is not watched any more. It may be there, with an EndpointSlice that leads its clients
+            # to this port: another service at it would get their requests.
             return False
         return live is None or live["metadata"]["uid"] != uid
 

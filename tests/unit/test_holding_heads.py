@@ -1,0 +1,122 @@
+"""Heads of requests are bounded: one, those of a namespace, and those of the process, from their first byte on."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from llmservice_activator.holding.heads import Head, Heads
+from llmservice_activator.holding.limits import Limits
+from llmservice_operator.api.service import Key
+
+from .holding_world import CHAT, Answered, World, head, target, until, world
+
+BODY = b'{"model": "llama"}'
+REQUEST = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n".encode()
+FIELD = b"X: " + b"x" * 4000 + b"\r\n"
+LONG = REQUEST + FIELD * 9
+TOO_LONG: dict[str, list[bytes]] = {
+    "whole": [LONG + b"\r\n" + BODY],
+    "in pieces": [LONG[:9000], LONG[9000:20_000], LONG[20_000:]],
+    "without an end": [LONG],
+    "after empty lines": [b"\r\n\r\n", LONG],
+    "sent on and on": [LONG] * 50,
+}
+
+
+@pytest.mark.parametrize("case", TOO_LONG)
+async def test_a_head_that_is_too_large(case: str) -> None:
+    async with world() as w:
+        service = target()
+        await w.serve(service)
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        for piece in TOO_LONG[case]:
+            writer.write(piece)
+            await writer.drain()
+        status, headers, body = head(await asyncio.wait_for(reader.read(), 20))
+        assert (status, headers["connection"], int(headers["content-length"])) == (431, "close", len(body))
+        error = Answered(status, headers, body).error
+        assert (error["code"], error["type"]) == (431, "request_too_large")
+        assert "32768 bytes" in error["message"]
+        writer.close()
+        await until(lambda: not heads(w)._bytes)
+        assert (w.woken, w.server.in_progress()) == ([], 0)
+
+
+async def test_a_head_below_the_bound_is_held_whatever_its_body() -> None:
+    async with world() as w:
+        service = target()
+        await w.serve(service)
+        whole = BODY + b"\r\n\r\n" + b" " * 100_000
+        text = REQUEST.replace(str(len(BODY)).encode(), str(len(whole)).encode()) + FIELD * 7 + b"\r\n"
+        asked = asyncio.create_task(w.raw(service, text + whole))
+        await until(lambda: w.held(service) == 1)
+        assert heads(w)._bytes == {"team": len(text)}
+        asked.cancel()
+        await until(lambda: not heads(w)._bytes)
+
+
+@pytest.mark.parametrize("limit", ["head_bytes", "head_bytes_of_one_namespace"])
+async def test_heads_of_all_connections_and_of_a_namespaces(limit: str) -> None:
+    """Neither those without an end nor those of held requests escape it."""
+    async with world(**{limit: 10_000}) as w:
+        service, other = target(), target(Key("others", "s"))
+        await w.serve(service, other)
+        begun = [await asyncio.open_connection("127.0.0.1", service.port) for _ in range(2)]
+        begun[0][1].write(REQUEST + FIELD)
+        begun[1][1].write(REQUEST + FIELD + b"\r\n" + BODY)
+        await until(lambda: heads(w)._all > 8000)
+        status, headers, _ = head(await w.raw(service, REQUEST + FIELD))
+        assert (status, headers["retry-after"]) == (503, "10")
+        is_open = limit == "head_bytes_of_one_namespace"
+        assert head(await w.raw(other, b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + FIELD + b"\r\n"))[0] == (
+            200 if is_open else 503
+        )
+        for _, writer in begun:
+            writer.close()
+        await until(lambda: not heads(w)._all)
+        assert (await w.ask(service, "/health", "GET")).status == 200
+
+
+async def test_requests_behind_one_that_is_held_are_not_kept() -> None:
+    async with world() as w:
+        service = target()
+        await w.serve(service)
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        whole = REQUEST + b"\r\n" + BODY
+        writer.write(whole * 30)
+        await until(lambda: w.held(service) == 1)
+        assert w.server._connections is not None
+        (connection,) = w.server._connections._services
+        assert not connection._messages
+        writer.close()
+        await until(lambda: w.held(service) == 0)
+
+
+def heads(w: World) -> Heads:
+    assert w.server._connections is not None
+    return w.server._connections._heads
+
+
+@given(
+    st.integers(0, 3),
+    st.text("ab \r\n", max_size=40).map(str.encode),
+    st.binary(max_size=20),
+    st.lists(st.integers(0, 70), max_size=4),
+)
+@example(0, b"", b"body", [2, 3, 4])
+def test_what_counts_is_the_head_however_it_is_cut(empty: int, inner: bytes, body: bytes, cuts: list[int]) -> None:
+    text = b"G" + inner.replace(b"\n", b"")
+    whole = b"\r\n" * empty + text + b"\r\n\r\n" + body
+    counted = Heads(Limits())
+    made = Head(counted, "ns", Limits().largest_head)
+    places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    for begin, end in pairwise(places):
+        assert made.add(whole[begin:end]) is None
+    assert counted._all == counted._bytes["ns"] == len(text) + 4
+    made.close()
+    made.close()
+    assert (counted._all, counted._bytes) == (0, {})

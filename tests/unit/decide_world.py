@@ -19,9 +19,9 @@ from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
+from llmservice_operator.decide.questions import REST_SECONDS, Reports
 from llmservice_operator.decide.requirements import requirements
 from llmservice_operator.decide.rollout.update_request import Turn
-from llmservice_operator.decide.zero import Reports
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.projections.children import (
@@ -125,6 +125,8 @@ class World:
     """What activators report, by address; the others do not answer."""
     asked_for: float = 5.0
     """Seconds since they were first asked, and for which the slices have been as they are."""
+    unable_for: float = 0.0
+    """Seconds between the first and the last time in a row that an activator reported that it cannot hold."""
     turn: Turn = GRANTED
     """Whether an update that is asked for may begin."""
     begun: tuple[str, str] | None = None
@@ -194,7 +196,8 @@ class World:
                 read["port_claim"] = self.claim
             if needed.holding:
                 reports = {each: self.holding.get(each, HoldingReport()) for each in needed.holding}
-                read["holding"] = Reports(reports, self.asked_for, self.asked_for)
+                times = self.asked_for, self.asked_for, self.asked_for
+                read["holding"] = Reports(reports, *times, unable_for=self.unable_for, due_in=REST_SECONDS)
             if needed.quotas:
                 self.quota_reads += 1
                 read["quotas"] = self.quotas_now()

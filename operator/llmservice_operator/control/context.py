@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmservice_operator.api.holding import Activators, HoldingReport, PortClaim
@@ -24,6 +24,7 @@ from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.questions import Questions
 from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import ConfigError
@@ -37,19 +38,6 @@ from llmservice_operator.planner.room import Room
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """About one service, at one time."""
-
-    first_at: float
-    """When they were asked first; all times are of the monotonic clock."""
-    slices: tuple[tuple[str, str], ...]
-    """The uids and versions of the EndpointSlices of ours."""
-    slices_since: float
-    read_at: float
-    reports: Mapping[str, HoldingReport]
 
 
 async def _unread(address: str, key: Key, uid: str, port: int) -> HoldingReport:
@@ -75,7 +63,7 @@ class Memory:
     room: tuple[float, str | None, Room] | None = None
     """What was free when a decision asked last, when that was, and for which resource."""
     holding: Questions | None = None
-    """What the activators were asked while the last replica was to go."""
+    """What the activators were asked while the last replica was to go, and since then."""
     claimed: tuple[float, PortClaim] | None = None
     """What came of allotting a port, and when that was: the status has it only after the children are written."""
     quotas: tuple[float, int, Quotas] | None = None

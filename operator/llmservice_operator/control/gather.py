@@ -51,7 +51,7 @@ async def gather(parent: ParentFacts, ctx: Context) -> Inputs:
         inputs = await _with(needed, inputs, key, ctx)
     if inputs.room is None:
         memory.room = None  # all nodes of a cluster are a lot to keep for nothing
-    if inputs.holding is None:
+    if inputs.holding is None and inputs.activators is not None:
         memory.holding = None
     if inputs.quotas is None:
         memory.quotas = None

@@ -1,4 +1,4 @@
-"""Asks what a decision needs before the last replica goes: a port at the activators, and what they report."""
+"""Asks what a decision needs while no replica is to serve: a port at the activators, and what they report."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import logging
 
 from llmservice_operator.api.holding import HoldingReport, PortClaim
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.context import Context, Questions
+from llmservice_operator.control.context import Context
 from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.decide.zero import ASK_SECONDS, SELDOM_AFTER, Reports
+from llmservice_operator.decide.questions import About, Questions, Reports
+from llmservice_operator.decide.zero import SELDOM_AFTER
 from llmservice_operator.kube.errors import KubeError, NotLeader
 from llmservice_operator.kube.pod_port import Unreadable
 
@@ -35,19 +36,28 @@ async def claim(key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
 
 
 async def reports(addresses: tuple[str, ...], key: Key, inputs: Inputs, ctx: Context) -> Reports:
-    """What these activators say, asked at once and at most once in ASK_SECONDS."""
-    memory, now = ctx.memories[key], ctx.clock()
-    slices = tuple((each.uid, each.resource_version) for each in inputs.observed.slices)
-    before = memory.holding
-    if before is None:
-        before = Questions(now, slices, now, float("-inf"), {})
-    since = before.slices_since if before.slices == slices else now
-    read_at, found = before.read_at, before.reports
-    if now - read_at >= ASK_SECONDS or set(found) != set(addresses):
+    """What these activators say, asked at once, and only when that is due."""
+    memory, now, about = ctx.memories[key], ctx.clock(), _about(addresses, inputs)
+    asked = Questions.first(about, now) if memory.holding is None else memory.holding.follow(about, now)
+    if asked.is_due(now):
         said = await asyncio.gather(*(_report(address, key, inputs, ctx) for address in addresses))
-        read_at, found = now, dict(zip(addresses, said, strict=True))
-    memory.holding = Questions(before.first_at, slices, since, read_at, found)
-    return Reports(found, now - before.first_at, now - since)
+        asked = asked.answered(dict(zip(addresses, said, strict=True)), now)
+    memory.holding = asked
+    return asked.known(now)
+
+
+def _about(addresses: tuple[str, ...], inputs: Inputs) -> About:
+    service, zero = inputs.stored, inputs.zero
+    assert service is not None
+    return About(
+        service.uid,
+        service.generation,
+        zero.port,
+        addresses,
+        tuple((each.uid, each.resource_version) for each in inputs.observed.slices),
+        is_at_rest=zero.is_held,
+        is_written=service.status.get("observedGeneration") == service.generation,
+    )
 
 
 async def _report(address: str, key: Key, inputs: Inputs, ctx: Context) -> HoldingReport:

@@ -9,7 +9,7 @@ is what the Deployment has, `slices` are the EndpointSlices of ours, which send 
 | 1 or more | yes | any | any | none | what is asked for |
 | 1 or more | no | some | any | made | what is asked for |
 | 1 or more | no | none, not known | any | as they are | what is asked for |
-| 0 | any | some | 0 | made | 0 |
+| 0 | any | some | 0 | made | 0; 1 once they reported twice that they cannot hold |
 | 0 | no | some | 1 or more | made | 0 once it is proven, until then 1 |
 | 0 | yes | some | 1 or more | made once all listen without a problem | 0 once it is proven, until then 1 |
 | 0 | no | none, or slices are refused | any | as they are | 1 |
@@ -18,7 +18,8 @@ is what the Deployment has, `slices` are the EndpointSlices of ours, which send 
 
 Proven: the slices are as they were applied, every activator listens on the service's port, reports no problem and was
 reached through the ClusterIP, and then each ready pod says that it has no request in flight. Where the activators are
-not reached, the slices are made for PATIENCE seconds of each minute only, since a replica serves beside them.
+not reached, the slices are made for PATIENCE seconds at a time only, since a replica serves beside them, and each pause
+is twice as long as the one before, up to LONGEST_PAUSE.
 
 So a service has a pod or the slices at any time, an operator that starts changes neither before it knows the
 activators, and each step follows from what is in the cluster.
@@ -29,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from llmservice_operator.api.holding import Activator, Activators, HoldingReport, PortClaim, stored_port
+from llmservice_operator.api.holding import Activator, Activators, PortClaim, stored_port
 from llmservice_operator.api.remembered import of_service, of_spec
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
@@ -39,33 +40,20 @@ from llmservice_operator.decide.children import applies
 from llmservice_operator.decide.decision import Prune
 from llmservice_operator.decide.desired import DesiredChild, with_hash
 from llmservice_operator.decide.ownership import Ownership, ownership
+from llmservice_operator.decide.questions import AGAIN_SECONDS, ASK_SECONDS, SPREAD_SECONDS, Reports
 from llmservice_operator.decide.rollout.selection import own_deployment
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 
-ASK_SECONDS = 1.0
-"""Between two questions to the activators while the last replica is to go."""
 SELDOM_SECONDS, SELDOM_AFTER = 10.0, 60.0
-"""The same, once it has not been proven for so long: a key that cannot be read, a stream of an hour."""
+"""Between two questions, once it has not been proven for so long: a key that cannot be read, a stream of an hour."""
+LONGEST_PAUSE = 1800.0
+"""Between two trials of slices by which the activators are not reached."""
 PATIENCE = 10.0
 """Seconds that a new slice may take to reach every node before the status says that it does not."""
-SPREAD_SECONDS = 4.0
-"""For which slices must have been there before reports count: an answer may be three seconds old, two of them at the
-activator."""
 KIND = HoldingSliceFacts.kind
-
-
-@dataclass(frozen=True, slots=True)
-class Reports:
-    """What the activators say of one service."""
-
-    by_address: Mapping[str, HoldingReport]
-    asked_for: float = 0.0
-    """Seconds since they were first asked whether the last replica may go."""
-    made_for: float = 0.0
-    """Seconds for which the slices have been as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +136,21 @@ def _with(service: LLMService, observed: Observed, port: int, activators: tuple[
     without = () if serves else slices
     if refusal := next(refusals(service, observed, slices), ""):
         return Zero(1, port, slices=without, problem=refusal)
-    if not runs:
-        return Zero(0, port, is_held=True, slices=slices)
     addresses = addresses_of(activators)
+    if not runs:
+        return _at_rest(Zero(0, port, is_held=True, slices=slices, asks=addresses), known.reports)
     if known.reports is None or any(each not in known.reports.by_address for each in addresses):
         return Zero(1, port, slices=None, asks=addresses, recheck_after=ASK_SECONDS)
     return _down(Zero(1, port, slices=slices), without, runs, observed, known.reports, known.in_flight, service)
+
+
+def _at_rest(resting: Zero, reports: Reports | None) -> Zero:
+    """No replica runs. What was proven on the way down may not hold any more: a key's Role is revoked, say."""
+    if reports is None:
+        return resting
+    if reports.unable_for < AGAIN_SECONDS:
+        return replace(resting, recheck_after=reports.due_in)
+    return replace(resting, replicas=1, is_held=False, problem=problem_of(reports, resting.port))
 
 
 def _down(
@@ -173,10 +170,21 @@ def _down(
     if not all(report.is_listening and not report.problem for report in found):
         return replace(staying, slices=without)
     if not are_made(service, observed, slices) or not all(report.is_reachable for report in found):
-        is_tried = reports.asked_for % SELDOM_AFTER < PATIENCE
+        is_tried, change_in = trial(reports.tried_for)
+        staying = replace(staying, recheck_after=min(wait, max(change_in, ASK_SECONDS)))
         return staying if is_tried else replace(staying, slices=without)
     is_proven = runs == 1 and reports.made_for >= SPREAD_SECONDS
     return _counted(staying, observed, in_flight, reports) if is_proven else staying
+
+
+def trial(seconds: float) -> tuple[bool, float]:
+    """Whether slices by which the activators were not reached yet are made, so long after the first trial began; and
+    in how many seconds that changes."""
+    begins, pause = 0.0, SELDOM_AFTER
+    while seconds >= begins + pause:
+        begins, pause = begins + pause, min(2 * pause, LONGEST_PAUSE)
+    since = seconds - begins
+    return since < PATIENCE, (PATIENCE if since < PATIENCE else pause) - since
 
 
 @of_service

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from llmservice_operator.api.holding import Activator, HoldingReport
+from llmservice_operator.api.holding import Activator, HoldingReport, PortClaim
 from llmservice_operator.decide.zero import LONGEST_PAUSE, PATIENCE, trial
 
+from tests.unit.reconcile_world import KEY
 from tests.unit.test_reconcile_zero import LISTENING, ONE, SLICE, ZeroWorld, serving
 
 BEGINNINGS = [0, 60, 180, 420, 900, 1860, 3660, 5460]
@@ -62,8 +63,7 @@ def another_activator(world: ZeroWorld) -> None:
 
 
 def another_port(world: ZeroWorld) -> None:
-    live = world.stored()
-    world.see(world.api.put(live | {"status": live["status"] | {"holding": {"port": 20_000}}}, uid="u-1"))
+    world.ctx.memories[KEY].claimed = (world.now, PortClaim(20_000))
 
 
 def another_generation(world: ZeroWorld) -> None:

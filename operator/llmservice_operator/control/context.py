@@ -44,7 +44,7 @@ async def _unread(address: str, key: Key, uid: str, port: int) -> HoldingReport:
     return HoldingReport(problem="This process asks no activators.")
 
 
-async def _unclaimed(key: Key, uid: str) -> int:
+async def _unclaimed(key: Key, uid: str, stored: int | None) -> int:
     raise ConfigError("this process allots no ports")
 
 
@@ -65,7 +65,7 @@ class Memory:
     holding: Questions | None = None
     """What the activators were asked while the last replica was to go, and since then."""
     claimed: tuple[float, PortClaim] | None = None
-    """What came of allotting a port, and when that was: the status has it only after the children are written."""
+    """What came of allotting a port, or of looking whether it is the service's still, and when that was."""
     quotas: tuple[float, int, Quotas] | None = None
     """The quotas when a decision asked last, when that was, and for which generation."""
     drained: frozenset[str] = frozenset()
@@ -158,8 +158,8 @@ class Context:
     """Those that are ready; None: not known."""
     ask_activator: Callable[[str, Key, str, int], Awaitable[HoldingReport]] = _unread
     """What the activator at an address reports about a service, its uid and its port; raises Unreadable."""
-    claim_port: Callable[[Key, str], Awaitable[int]] = _unclaimed
-    """The port at the activators of a service with this uid; raises KubeError."""
+    claim_port: Callable[[Key, str, int | None], Awaitable[int]] = _unclaimed
+    """The port at the activators of a service with this uid and this port in its status; raises KubeError."""
     decide: Callable[[Inputs], Decision] = decide
     requirements: Callable[[Inputs], Requirements] = requirements
     clock: Callable[[], float] = time.monotonic

@@ -5,32 +5,44 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from llmservice_operator.api.holding import HoldingReport, PortClaim
+from llmservice_operator.api.holding import HoldingReport, PortClaim, stored_port
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.decide.questions import About, Questions, Reports
+from llmservice_operator.decide.questions import About, Questions, Reports, turn
 from llmservice_operator.decide.zero import SELDOM_AFTER
 from llmservice_operator.kube.errors import KubeError, NotLeader
 from llmservice_operator.kube.pod_port import Unreadable
 
 logger = logging.getLogger(__name__)
 
+VERIFY_SECONDS = 3600.0
+"""For which a Lease that names a service is taken to stay: one read for each service that goes to zero, or rests."""
+
 
 async def claim(key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
-    """The service's port, allotted now or found again. Where that fails it is tried again after SELDOM_AFTER seconds,
-    and the service keeps a replica meanwhile."""
+    """The service's port, allotted now or found again: what the status has may be another's, once Leases were deleted.
+
+    That is looked at each VERIFY_SECONDS, and each SELDOM_AFTER seconds while it failed or an activator cannot hold. A
+    service without any port keeps a replica meanwhile.
+    """
     assert inputs.stored is not None
-    memory, now = ctx.memories[key], ctx.clock()
-    if memory.claimed is not None and (memory.claimed[1].port is not None or now - memory.claimed[0] < SELDOM_AFTER):
-        return memory.claimed[1]
+    memory, now, uid, stored = ctx.memories[key], ctx.clock(), inputs.stored.uid, stored_port(inputs.stored.status)
+    if memory.claimed is None and stored is not None and inputs.zero.is_held:
+        # After a start of the operator, services at rest take their turns.
+        memory.claimed = turn(uid, now) - VERIFY_SECONDS, PortClaim(stored)
+    if memory.claimed is not None:
+        read_at, known = memory.claimed
+        is_in_doubt = bool(known.problem) or (memory.holding is not None and memory.holding.unable_since is not None)
+        if now - read_at < (SELDOM_AFTER if is_in_doubt else VERIFY_SECONDS):
+            return known
     try:
-        found = PortClaim(await ctx.claim_port(key, inputs.stored.uid))
+        found = PortClaim(await ctx.claim_port(key, uid, stored))
     except NotLeader:
         raise
     except KubeError as error:
         logger.warning("no port could be allotted to %s: %s", key, error)
-        found = PortClaim(None, str(error))
+        found = PortClaim(stored, str(error))
     memory.claimed = now, found
     return found
 

@@ -78,7 +78,7 @@ class Questions:
     @classmethod
     def first(cls, about: About, now: float) -> Self:
         """Whatever was asked before is not known. What the status was written for was proven by then."""
-        return cls(about, now, now, now, _turn(about.uid, now) if about.is_written else now + SPREAD_SECONDS)
+        return cls(about, now, now, now, turn(about.uid, now) if about.is_written else now + SPREAD_SECONDS)
 
     def follow(self, about: About, now: float) -> Self:
         """With what is as it was, and what changed since."""
@@ -103,7 +103,7 @@ class Questions:
         """They were asked now, and reported this."""
         is_able = all(map(can_hold, reports.values()))
         unable_since = None if is_able else now if self.unable_since is None else self.unable_since
-        due_at = _turn(self.about.uid, now) if is_able else now + AGAIN_SECONDS
+        due_at = turn(self.about.uid, now) if is_able else now + AGAIN_SECONDS
         return replace(self, reports=reports, read_at=now, unable_since=unable_since, due_at=due_at)
 
     def known(self, now: float) -> Reports:
@@ -123,6 +123,6 @@ def can_hold(report: HoldingReport) -> bool:
     return report.is_listening and report.is_reachable and not report.problem
 
 
-def _turn(uid: str, now: float) -> float:
+def turn(uid: str, now: float) -> float:
     """When it is this service's turn next."""
     return now + ((zlib.crc32(uid.encode()) - now) % REST_SECONDS or REST_SECONDS)

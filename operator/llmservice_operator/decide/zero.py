@@ -104,7 +104,7 @@ def zero(service: LLMService, observed: Observed, settings: Settings, known: Kno
         return _without(service, observed, stored, "No activator is ready.")
     if KIND in observed.hidden:
         return _without(service, observed, stored, "The operator may not list endpointslices.discovery.k8s.io.")
-    claim = PortClaim(stored) if stored is not None else known.claim
+    claim = known.claim if known.claim is not None or stored is None else PortClaim(stored)
     if claim is None:
         return replace(_as_it_is(service, observed, None), needs_port=True)
     if claim.port is None:

@@ -119,6 +119,8 @@ class World:
     """Requests in flight of the pods that answer."""
     activators: Activators = None
     """Those that are ready; None: not known."""
+    unknown_for: float = 0.0
+    """Seconds for which they have not been known."""
     claim: PortClaim = ALLOTTED
     """What comes of allotting a port."""
     holding: dict[str, HoldingReport] = field(default_factory=dict)
@@ -172,7 +174,8 @@ class World:
         """With all that a decision needs, as the operator gathers it, and with `parts` whether it needs them or not."""
         known = {name: Part(value, "the test") for name, value in parts.items()}
         found = observed or self.observed()
-        inputs = Inputs.of(self.obj, found, self.settings, self.now, activators=self.activators, **known)
+        holders: dict[str, Any] = {"activators": self.activators, "unknown_for": self.unknown_for}
+        inputs = Inputs.of(self.obj, found, self.settings, self.now, **holders, **known)
         while needed := requirements(inputs):
             read: dict[str, Any] = {}
             if needed.gpus is not None:

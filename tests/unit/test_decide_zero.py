@@ -342,6 +342,22 @@ def test_an_operator_that_does_not_know_the_activators_yet_changes_nothing(start
     assert world.status["holding"] == {"port": 20_000}
 
 
+def test_a_replica_that_stays_since_the_activators_are_not_known_is_reported_after_a_minute() -> None:
+    world = a_world()
+    busy(world)
+    scale(world, 0)
+    world.settle()
+    world.activators, world.unknown_for = None, SELDOM_AFTER - 1
+    assert world.decide().requeue_after == 1.0
+    world.settle()
+    assert world.condition("Autoscaled") == ("True", "Autoscaling")
+    world.unknown_for = SELDOM_AFTER
+    world.settle()
+    assert world.condition("Autoscaled") == ("False", "HoldingUnavailable")
+    assert "EndpointSlices of their Service cannot be listed" in world.message("Autoscaled")
+    assert (made(world), is_held(world)) == (1, True)
+
+
 # The port
 
 

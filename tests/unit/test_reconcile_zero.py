@@ -9,6 +9,7 @@ from llmservice_operator.api.holding import Activator, HoldingReport
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.decide.decide import decide
+from llmservice_operator.decide.gap import LOST, PATIENCE, WAITING
 from llmservice_operator.decide.questions import SPREAD_SECONDS
 from llmservice_operator.kube.errors import FieldConflict, Forbidden, NotLeader, Refused
 from llmservice_operator.kube.holding_ports import HoldingPorts, candidates
@@ -213,6 +214,27 @@ async def test_an_operator_that_is_restarted_at_any_time_ends_in_the_same_state(
     assert world.condition("Ready")["status"] == "True"
     await world.settle()
     assert world.calls() == []
+
+
+@pytest.mark.parametrize("flickers", [False, True])
+async def test_a_rollout_waits_a_minute_for_activators_that_are_not_known(*, flickers: bool) -> None:
+    world = await serving()
+    if flickers:
+        world.activators = None
+        await world.settle()
+        world.now += 3600
+        world.activators = (ONE, TWO)
+        await world.settle()
+    world.activators, start = None, world.now
+    world.edit({"rollout": {"strategy": "Recreate"}, "batching": {"maxNumSeqs": 8}})
+    for _ in range(90):
+        then = await world.settle()
+        if world.status["rollout"]["gap"] != WAITING:
+            break
+        world.now += then.after or 0.0
+    assert PATIENCE <= world.now - start < PATIENCE + 5
+    assert world.status["rollout"]["gap"].startswith(LOST)
+    assert world.stored("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 
 
 async def test_without_the_right_to_leases_a_replica_stays_and_each_minute_it_is_tried() -> None:

@@ -86,6 +86,7 @@ class Memory:
     _try_again_at: float = 0.0
     _generation: object = None
     _unsettled_since: float | None = None
+    _unknown_since: float | None = None
 
     def note(self, is_unsettled: bool, now: float) -> None:
         """Whether pods, endpoints and Deployment disagree, by the decision that was just made."""
@@ -97,6 +98,14 @@ class Memory:
     def unsettled_for(self, now: float) -> float:
         """Seconds since they were first seen to disagree; 0 as long as they do not."""
         return 0.0 if self._unsettled_since is None else now - self._unsettled_since
+
+    def unknown_for(self, activators: Activators, now: float) -> float:
+        """Seconds for which the activators have not been known; 0 where they are."""
+        if activators is not None:
+            self._unknown_since = None
+        elif self._unknown_since is None:
+            self._unknown_since = now
+        return 0.0 if self._unknown_since is None else now - self._unknown_since
 
     def refuse(self, child: ChildId, refusal: Refusal, now: float) -> None:
         """Remember it, and when to try again: no event says when a name or a quota becomes free."""

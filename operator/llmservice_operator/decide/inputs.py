@@ -72,6 +72,8 @@ class Inputs:
     """Requests in flight of each ready pod that could be read, by its name."""
     activators: Activators = None
     """Those that are ready, of the whole installation."""
+    unknown_for: float = 0.0
+    """Seconds for which they have not been known, as far as this service was worked on."""
     port_claim: Part[PortClaim] | None = None
     """The port at the activators that was allotted to this service."""
     holding: Part[Reports] | None = None
@@ -88,6 +90,7 @@ class Inputs:
         assert self.stored is not None
         known = Known(
             self.activators,
+            self.unknown_for,
             value_of(self.port_claim, None),
             value_of(self.holding, None),
             value_of(self.in_flight, None),

@@ -14,7 +14,7 @@ is what the Deployment has, `slices` are the EndpointSlices of ours, which send 
 | 0 | yes | some | 1 or more | made once all listen without a problem | 0 once it is proven, until then 1 |
 | 0 | no | none, or slices are refused | any | as they are | 1 |
 | 0 | yes | none, or slices are refused | any | none | 1 |
-| 0 | any | not known | any | as they are | 1 if it has more, else what it has |
+| 0 | any | not known | any | as they are | 1 if it has more, else what it has; the status says so after a minute |
 
 Proven: the slices are as they were applied, every activator listens on the service's port, reports no problem and was
 reached through the ClusterIP, and then each ready pod says that it has no request in flight. Where the activators are
@@ -54,6 +54,10 @@ LONGEST_PAUSE = 1800.0
 PATIENCE = 10.0
 """Seconds that a new slice may take to reach every node before the status says that it does not."""
 KIND = HoldingSliceFacts.kind
+UNKNOWN = (
+    "The activators are not known: the EndpointSlices of their Service cannot be listed. The operator's log has the "
+    "API server's answer."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Known:
     """What no watch of the service's own objects brings; None: not read."""
 
     activators: Activators = None
+    unknown_for: float = 0.0
+    """Seconds for which the activators have not been known."""
     claim: PortClaim | None = None
     reports: Reports | None = None
     in_flight: Mapping[str, int] | None = None
@@ -99,7 +105,7 @@ def zero(service: LLMService, observed: Observed, settings: Settings, known: Kno
     if service.spec.paused or not (replicas or scaling.may_be_at_zero):
         return Zero(replicas, stored)
     if activators is None:
-        return _as_it_is(service, observed, stored)
+        return _unknown(_as_it_is(service, observed, stored), replicas, known.unknown_for)
     if not activators:
         return _without(service, observed, stored, "No activator is ready.")
     if KIND in observed.hidden:
@@ -114,10 +120,19 @@ def zero(service: LLMService, observed: Observed, settings: Settings, known: Kno
 
 
 def _as_it_is(service: LLMService, observed: Observed, port: int | None) -> Zero:
-    """Nothing is known of the activators."""
+    """Nothing is known yet of the activators, or of the port."""
     asked, runs = service.spec.scaling.replicas, _runs(service, observed)
     replicas = asked or min(runs, 1)
     return Zero(replicas, port, is_held=not replicas, slices=() if asked and is_listed(observed) else None)
+
+
+def _unknown(staying: Zero, asked: int, seconds: float) -> Zero:
+    """The status says what the last replica waits for, once an operator that starts had its time."""
+    if asked or not staying.replicas:
+        return staying
+    if seconds < SELDOM_AFTER:
+        return replace(staying, recheck_after=SELDOM_AFTER - seconds)
+    return replace(staying, problem=UNKNOWN)
 
 
 def _without(service: LLMService, observed: Observed, port: int | None, problem: str) -> Zero:
@@ -241,12 +256,12 @@ def are_made(service: LLMService, observed: Observed, slices: tuple[DesiredChild
     return are_ours and next(applies(service, observed, list(slices)), None) is None
 
 
-def is_listed(observed: Observed) -> bool:
-    """Whether the cluster sends requests to a pod that stays: by its own slices, or where nobody may list those, by
-    readiness. The slices may list a pod that ends a moment longer."""
-    if observed.endpoints is None:
-        return any(map(is_ready, observed.pods))
-    return any(pod.uid in observed.endpoints and not pod.deleting for pod in observed.pods)
+def is_listed(observed: Observed, revision: str | None = None) -> bool:
+    """Whether the cluster sends requests to a pod that stays, of a revision or of any: by its own slices, or where
+    nobody may list those, by readiness. The slices may list a pod that ends a moment longer."""
+    uids = observed.endpoints
+    pods = (pod for pod in observed.pods if revision in (None, pod.revision) and not pod.deleting)
+    return any(pod.ready if uids is None else pod.uid in uids for pod in pods)
 
 
 def is_ready(pod: PodFacts) -> bool:

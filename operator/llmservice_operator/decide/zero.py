@@ -35,6 +35,7 @@ from llmservice_operator.api.remembered import of_service, of_spec
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build import holding_slices
+from llmservice_operator.build.meta import Owner
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.children import applies
 from llmservice_operator.decide.decision import Prune
@@ -273,9 +274,18 @@ def _runs(service: LLMService, observed: Observed) -> int:
     return 0 if live is None else live.spec_replicas
 
 
-def needless_slices(
-    service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...] | None
-) -> Iterator[Prune]:
+def remembered_slices(
+    owner: Owner, port: int | None, observed: Observed, activators: Activators
+) -> tuple[DesiredChild, ...] | None:
+    """As `Zero.slices`, for a spec that cannot be parsed: requests are held as they were, by the activators of now."""
+    live = observed.deployment
+    is_held = bool(observed.slices) or (live is not None and live.spec_replicas > 0)
+    if port is None or not activators or not is_held:
+        return None
+    return tuple(map(with_hash, holding_slices.manifests(owner, port, activators)))
+
+
+def needless_slices(service: Owner, observed: Observed, slices: tuple[DesiredChild, ...] | None) -> Iterator[Prune]:
     """Slices of ours that are not to be there, where these are."""
     desired = None if slices is None else {each.id for each in slices}
     for live in observed.slices:

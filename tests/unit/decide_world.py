@@ -19,9 +19,9 @@ from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
+from llmservice_operator.decide.questions import REST_SECONDS, Reports
 from llmservice_operator.decide.requirements import requirements
 from llmservice_operator.decide.rollout.update_request import Turn
-from llmservice_operator.decide.zero import Reports
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.projections.children import (
@@ -119,12 +119,16 @@ class World:
     """Requests in flight of the pods that answer."""
     activators: Activators = None
     """Those that are ready; None: not known."""
+    unknown_for: float = 0.0
+    """Seconds for which they have not been known."""
     claim: PortClaim = ALLOTTED
     """What comes of allotting a port."""
     holding: dict[str, HoldingReport] = field(default_factory=dict)
     """What activators report, by address; the others do not answer."""
     asked_for: float = 5.0
     """Seconds since they were first asked, and for which the slices have been as they are."""
+    unable_for: float = 0.0
+    """Seconds between the first and the last time in a row that an activator reported that it cannot hold."""
     turn: Turn = GRANTED
     """Whether an update that is asked for may begin."""
     begun: tuple[str, str] | None = None
@@ -170,7 +174,8 @@ class World:
         """With all that a decision needs, as the operator gathers it, and with `parts` whether it needs them or not."""
         known = {name: Part(value, "the test") for name, value in parts.items()}
         found = observed or self.observed()
-        inputs = Inputs.of(self.obj, found, self.settings, self.now, activators=self.activators, **known)
+        holders: dict[str, Any] = {"activators": self.activators, "unknown_for": self.unknown_for}
+        inputs = Inputs.of(self.obj, found, self.settings, self.now, **holders, **known)
         while needed := requirements(inputs):
             read: dict[str, Any] = {}
             if needed.gpus is not None:
@@ -194,7 +199,8 @@ class World:
                 read["port_claim"] = self.claim
             if needed.holding:
                 reports = {each: self.holding.get(each, HoldingReport()) for each in needed.holding}
-                read["holding"] = Reports(reports, self.asked_for, self.asked_for)
+                times = self.asked_for, self.asked_for, self.asked_for
+                read["holding"] = Reports(reports, *times, unable_for=self.unable_for, due_in=REST_SECONDS)
             if needed.quotas:
                 self.quota_reads += 1
                 read["quotas"] = self.quotas_now()

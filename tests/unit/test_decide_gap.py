@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.holding import HoldingReport, PortClaim
 from llmservice_operator.decide.gap import HELD, LOST, PATIENCE, WAITING
-from llmservice_operator.decide.zero import SPREAD_SECONDS
+from llmservice_operator.decide.questions import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World, a_pod
@@ -152,7 +152,11 @@ def refused(world: World) -> None:
 
 
 def unknown(world: World) -> None:
-    world.activators = None
+    world.activators, world.unknown_for = None, PATIENCE - 1
+
+
+def unknown_for_long(world: World) -> None:
+    world.activators, world.unknown_for = None, PATIENCE
 
 
 WAITS: dict[str, tuple[Callable[[World], None], bool]] = {
@@ -198,6 +202,7 @@ LOSES: dict[str, tuple[Callable[[World], None], bool, str]] = {
     "no right on slices": (no_list, False, "may not list endpointslices"),
     "the slice is somebody's": (taken, True, "x-activator-ipv4 exists already"),
     "the slice is refused": (refused, False, "denied by a policy"),
+    "the activators are never known": (unknown_for_long, False, "EndpointSlices of their Service cannot be listed"),
 }
 
 
@@ -207,10 +212,12 @@ def test_the_rollout_goes_on_and_the_status_says_before_that_requests_are_lost(c
     world, before = about_to_change()
     change(world)
     reported: list[str] = []
-    while world.revision() == before:
+    for _ in range(9):
+        if world.revision() != before:
+            break
         said = world.rollout.get("gap", "")
         reported += [event.reason for event in world.step().events]
-        assert len(reported) < 9
+    assert world.revision() != before
     assert said.startswith(LOST)
     assert why in said
     assert reported.count("HoldingUnavailable") == 1
@@ -261,6 +268,22 @@ def test_a_strategy_alone_ends_no_pod_and_waits_for_nothing() -> None:
     world.edit(**RECREATE)
     world.step()
     assert (world.strategy(), is_held(world)) == ("Recreate", False)
+
+
+def test_a_new_pod_that_ends_already_ends_no_gap() -> None:
+    """The cluster lists it a moment longer, and the old one still."""
+    world, before = about_to_change(2)
+    world.settle()
+    old, new = (a_pod(name, label, ready=True) for name, label in (("old", before), ("new", world.revision())))
+    world.pods = {"old": old, "new": new}
+    listed = world.endpoints()
+    world.endpoints = lambda: listed  # type: ignore[method-assign]
+    new["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:00Z"
+    world.settle()
+    assert is_held(world)
+    del new["metadata"]["deletionTimestamp"]
+    world.settle()
+    assert not is_held(world)
 
 
 def test_a_pod_of_the_old_revision_beside_a_new_one_keeps_no_slices() -> None:

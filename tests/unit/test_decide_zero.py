@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.holding import HoldingReport, PortClaim
-from llmservice_operator.decide.zero import PATIENCE, SELDOM_AFTER, SELDOM_SECONDS, SPREAD_SECONDS
+from llmservice_operator.decide.questions import SPREAD_SECONDS
+from llmservice_operator.decide.zero import PATIENCE, SELDOM_AFTER, SELDOM_SECONDS
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World
@@ -149,8 +150,8 @@ def test_several_replicas_go_but_for_the_last_one() -> None:
     assert made(world) == 0
 
 
-def test_nothing_is_asked_but_while_the_last_replica_is_to_go() -> None:
-    for world in (a_world(), a_world(3), at_zero()):
+def test_nothing_is_asked_while_a_replica_is_to_stay() -> None:
+    for world in (a_world(), a_world(3)):
         inputs = world.inputs()
         assert (inputs.holding, inputs.in_flight, inputs.port_claim) == (None, None, None)
         assert world.decide().is_steady
@@ -339,6 +340,22 @@ def test_an_operator_that_does_not_know_the_activators_yet_changes_nothing(start
     world.settle()
     assert world.condition("Ready") == wanted
     assert world.status["holding"] == {"port": 20_000}
+
+
+def test_a_replica_that_stays_since_the_activators_are_not_known_is_reported_after_a_minute() -> None:
+    world = a_world()
+    busy(world)
+    scale(world, 0)
+    world.settle()
+    world.activators, world.unknown_for = None, SELDOM_AFTER - 1
+    assert world.decide().requeue_after == 1.0
+    world.settle()
+    assert world.condition("Autoscaled") == ("True", "Autoscaling")
+    world.unknown_for = SELDOM_AFTER
+    world.settle()
+    assert world.condition("Autoscaled") == ("False", "HoldingUnavailable")
+    assert "EndpointSlices of their Service cannot be listed" in world.message("Autoscaled")
+    assert (made(world), is_held(world)) == (1, True)
 
 
 # The port

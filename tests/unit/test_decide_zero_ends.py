@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from llmservice_operator.api.holding import Activators
 from llmservice_operator.build.settings import Settings
 
 from tests.unit.decide_world import World
@@ -93,10 +95,17 @@ def test_paused_takes_the_slices_away_and_changes_nothing_else() -> None:
     assert (made(world), is_held(world)) == (1, True)
 
 
-def test_a_refused_edit_leaves_requests_on_their_way() -> None:
+REFUSED: dict[str, Any] = {
+    "an unknown revision": {"rollout": {"pinnedRevision": "unknown"}},
+    "a spec that cannot be parsed": {"model": {"uri": "nowhere"}},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_edit_leaves_requests_on_their_way(case: str) -> None:
     """To the activators of now while no pod serves, and to the pod alone once it does."""
     world = at_zero()
-    world.edit(rollout={"pinnedRevision": "unknown"})
+    world.edit(**REFUSED[case])
     world.activators = (TWO,)
     world.settle()
     assert world.condition("Accepted")[0] == "False"
@@ -107,6 +116,39 @@ def test_a_refused_edit_leaves_requests_on_their_way() -> None:
     follow(world)
     world.settle()
     assert not is_held(world)
+    assert world.decide().is_steady
+    follow(world, ready=False)
+    world.settle()
+    assert is_held(world), "the pod is lost"
+
+
+@pytest.mark.parametrize("activators", [None, ()])
+def test_an_invalid_spec_without_activators_keeps_what_there_is(activators: Activators) -> None:
+    world = at_zero()
+    before = copy.deepcopy(world.children)
+    world.edit(model={"uri": "nowhere"})
+    world.activators = activators
+    world.settle()
+    assert world.children == before
+
+
+def test_an_invalid_spec_of_a_service_that_holds_nothing_makes_no_slices() -> None:
+    world = a_world()
+    world.edit(scaling={"replicas": 1})
+    world.settle()
+    follow(world, ready=False)
+    world.edit(model={"uri": "nowhere"})
+    world.settle()
+    assert not is_held(world)
+
+
+def test_an_invalid_spec_leaves_somebody_elses_slice_alone() -> None:
+    world = at_zero()
+    taken(world)
+    theirs = world.children[SLICE]
+    world.edit(model={"uri": "nowhere"})
+    world.settle()
+    assert world.children[SLICE] is theirs
 
 
 @pytest.mark.parametrize("make", [at_zero, a_world])

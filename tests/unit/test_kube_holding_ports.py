@@ -48,11 +48,14 @@ def holder(api: ApiServer, port: int) -> Any:
 
 
 OURS, OTHER = "ns/chat/uid-chat", "ns/other/uid-other"
+DELETED = "deleted"
+LOOK = ["create Lease", "get Lease", "get LLMService"]
 TAKEN: dict[str, tuple[list[Any], int, list[str]]] = {
-    "free": ([], FIRST, ["create Lease"]),
-    "ours already": ([OURS], FIRST, ["create Lease", "get Lease"]),
-    "another's": ([OTHER], SECOND, ["create Lease", "get Lease", "get LLMService", "create Lease"]),
-    "two others'": ([OTHER, OTHER], THIRD, ["create Lease", "get Lease", "get LLMService"] * 2 + ["create Lease"]),
+    "free": ([], FIRST, [*["get Lease"] * 2, "create Lease"]),
+    "ours already": ([OURS], FIRST, ["get Lease"]),
+    "another's": ([OTHER], SECOND, [*["get Lease"] * 3, *LOOK, "create Lease"]),
+    "two others'": ([OTHER, OTHER], THIRD, [*["get Lease"] * 4, *LOOK * 2, "create Lease"]),
+    "one was deleted, then ours": ([DELETED, OURS], SECOND, ["get Lease"] * 2),
     "another's, then ours": ([OTHER, OURS], SECOND, []),
     "of a service that is gone": (["ns/gone/u"], FIRST, []),
     "of a service that is gone, then ours": (["ns/gone/u", OURS], SECOND, []),
@@ -72,15 +75,39 @@ async def test_which_port_is_taken(case: str) -> None:
     holders, wanted, calls = TAKEN[case]
     api = ApiServer(llmservice("chat", 1), llmservice("other", 2))
     for port, each in zip((FIRST, SECOND), holders, strict=False):
-        api.put(a_lease(port, each))
+        if each != DELETED:
+            api.put(a_lease(port, each))
     assert await ports(api).claim(KEY, UID) == wanted
     assert holder(api, wanted) == OURS
     assert not calls or api.calls == calls
-    others = [(port, each) for port, each in zip((FIRST, SECOND), holders, strict=False) if port != wanted]
+    kept = [(port, each) for port, each in zip((FIRST, SECOND), holders, strict=False) if each != DELETED]
+    others = [(port, each) for port, each in kept if port != wanted]
     assert [holder(api, port) for port, _ in others] == [each for _, each in others], "others' are left alone"
     api.calls.clear()
     assert await ports(api).claim(KEY, UID) == wanted, "after a restart too"
     assert not {"update Lease"} & set(api.calls)
+
+
+STORED = FIRST + 5_000
+LEASES: dict[str, tuple[dict[int, str], int, int]] = {
+    "names the service": ({STORED: OURS, FIRST: OTHER}, STORED, 1),
+    "was deleted": ({}, STORED, 3),
+    "names a service that took it since": ({STORED: OTHER}, FIRST, 7),
+    "names one that is gone": ({STORED: "ns/gone/u"}, STORED, 7),
+    "names another, and another Lease names the service": ({STORED: OTHER, FIRST: OURS}, FIRST, 2),
+    "was deleted, and another Lease names the service": ({FIRST: OURS}, FIRST, 2),
+}
+
+
+@pytest.mark.parametrize("case", LEASES)
+async def test_the_lease_of_the_stored_port(case: str) -> None:
+    """Whatever it says, the service has one Lease, and its port is that one's."""
+    leases, wanted, requests = LEASES[case]
+    api = ApiServer(llmservice("chat", 1), llmservice("other", 2), *(a_lease(*each) for each in leases.items()))
+    assert await ports(api).claim(KEY, UID, STORED) == wanted
+    assert len(api.calls) == requests
+    assert [port for port in (STORED, FIRST, SECOND) if holder(api, port) == OURS] == [wanted]
+    assert all(holder(api, port) == each for port, each in leases.items() if each == OTHER)
 
 
 async def test_a_takeover_that_another_process_was_faster_at() -> None:

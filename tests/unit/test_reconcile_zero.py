@@ -10,7 +10,8 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.decide.decide import decide
-from llmservice_operator.decide.zero import SPREAD_SECONDS
+from llmservice_operator.decide.gap import LOST, PATIENCE, WAITING
+from llmservice_operator.decide.questions import SPREAD_SECONDS
 from llmservice_operator.kube.errors import (
     FieldConflict,
     Forbidden,
@@ -45,6 +46,7 @@ class ZeroWorld(World):
         self.activators: Any = (ONE, TWO)
         self.reports: dict[str, HoldingReport] = {ONE.address: GOOD, TWO.address: GOOD}
         self.asked: list[tuple[str, str, int]] = []
+        self.leases_read = 0
         self.restart()
 
     def restart(self) -> None:
@@ -127,14 +129,14 @@ async def at_zero() -> ZeroWorld:
 async def test_the_port_is_allotted_once_and_found_again() -> None:
     world = ZeroWorld()
     await world.settle()
-    assert world.calls("Lease") == ["create Lease"]
+    assert world.calls("Lease") == ["get Lease", "get Lease", "create Lease"]
     assert world.status["holding"] == {"port": PORT}
     world.restart()
     await world.settle()
     assert world.calls("Lease") == []
     world.see(world.api.put(world.stored() | {"status": {}}, resourceVersion="999"))
     await world.settle()
-    assert world.calls("Lease") == ["create Lease", "get Lease"]
+    assert world.calls("Lease") == ["get Lease"]
     assert world.status["holding"] == {"port": PORT}
 
 
@@ -155,7 +157,7 @@ async def test_to_zero_the_slice_is_written_first_and_the_deployment_last() -> N
     await world.settle()
     for _ in range(3):
         world.now += 60
-        assert (await world.settle()).after is None
+        await world.settle()
         assert world.calls() == [], "nothing at zero"
 
 
@@ -223,6 +225,27 @@ async def test_an_operator_that_is_restarted_at_any_time_ends_in_the_same_state(
     assert world.calls() == []
 
 
+@pytest.mark.parametrize("flickers", [False, True])
+async def test_a_rollout_waits_a_minute_for_activators_that_are_not_known(*, flickers: bool) -> None:
+    world = await serving()
+    if flickers:
+        world.activators = None
+        await world.settle()
+        world.now += 3600
+        world.activators = (ONE, TWO)
+        await world.settle()
+    world.activators, start = None, world.now
+    world.edit({"rollout": {"strategy": "Recreate"}, "batching": {"maxNumSeqs": 8}})
+    for _ in range(90):
+        then = await world.settle()
+        if world.status["rollout"]["gap"] != WAITING:
+            break
+        world.now += then.after or 0.0
+    assert PATIENCE <= world.now - start < PATIENCE + 5
+    assert world.status["rollout"]["gap"].startswith(LOST)
+    assert world.stored("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+
+
 async def test_without_the_right_to_leases_a_replica_stays_and_each_minute_it_is_tried() -> None:
     world = ZeroWorld()
     world.api.fails["create Lease"] = [Forbidden("no", right="create leases", code=403)] * 99
@@ -240,7 +263,7 @@ async def test_without_the_right_to_leases_a_replica_stays_and_each_minute_it_is
 async def test_a_process_that_does_not_lead_claims_nothing() -> None:
     world = ZeroWorld()
 
-    async def claim(key: Key, uid: str) -> int:
+    async def claim(key: Key, uid: str, stored: int | None) -> int:
         raise NotLeader("another leads")
 
     world.ctx.claim_port = claim

@@ -53,10 +53,11 @@ class HoldingReport:
 
 @dataclass(frozen=True, slots=True)
 class PortClaim:
-    """The port that was allotted to a service; None: `problem` says why there is none."""
+    """The port that was allotted to a service."""
 
     port: int | None
     problem: str = ""
+    """Why there is none; or why it is not known whether the stored one is still the service's."""
 
 
 def stored_port(status: Mapping[str, Any]) -> int | None:

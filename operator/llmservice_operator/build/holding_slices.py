@@ -11,11 +11,10 @@ from llmservice_runtime.contract import HTTP_PORT_NAME
 
 from llmservice_operator.api.constants import GROUP
 from llmservice_operator.api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL, Activator
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.meta import Manifest, labels, metadata
+from llmservice_operator.build.meta import Manifest, Owner, labels, metadata
 
 
-def manifests(llm: LLMService, port: int, activators: tuple[Activator, ...]) -> tuple[Manifest, ...]:
+def manifests(llm: Owner, port: int, activators: tuple[Activator, ...]) -> tuple[Manifest, ...]:
     """One for each family of addresses that there is."""
     families = {"IPv4": [], "IPv6": []}  # type: dict[str, list[Activator]]
     for activator in activators:
@@ -27,7 +26,7 @@ def manifests(llm: LLMService, port: int, activators: tuple[Activator, ...]) -> 
     )
 
 
-def _manifest(llm: LLMService, suffix: str, family: str, port: int, activators: list[Activator]) -> Manifest:
+def _manifest(llm: Owner, suffix: str, family: str, port: int, activators: list[Activator]) -> Manifest:
     meta = metadata(llm, llm.name + suffix)
     meta["labels"] = labels(llm) | {SERVICE_NAME_LABEL: llm.name, SLICE_MANAGER_LABEL: GROUP}
     return {

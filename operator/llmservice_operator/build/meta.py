@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, Protocol
 
 from llmservice_operator.api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL
 from llmservice_operator.api.service import LLMService
 
 Manifest = dict[str, Any]
+
+
+class Owner(Protocol):
+    """What the metadata of a child say of its LLMService, whose spec may be invalid."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
 
 
 def selector(service: LLMService) -> dict[str, str]:
@@ -22,7 +33,7 @@ def selector_text(name: str) -> str:
     return f"{SERVICE_LABEL}={name}"
 
 
-def labels(service: LLMService) -> dict[str, str]:
+def labels(service: Owner) -> dict[str, str]:
     """Labels that every child carries."""
     return {
         "app.kubernetes.io/name": "llmservice",
@@ -33,7 +44,7 @@ def labels(service: LLMService) -> dict[str, str]:
     }
 
 
-def metadata(service: LLMService, name: str, *, owned: bool = True) -> Manifest:
+def metadata(service: Owner, name: str, *, owned: bool = True) -> Manifest:
     """Metadata of a child; without an owner reference it outlives the LLMService."""
     meta: Manifest = {"name": name, "namespace": service.namespace, "labels": labels(service)}
     if owned:

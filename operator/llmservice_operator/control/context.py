@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmservice_operator.api.holding import Activators, HoldingReport, PortClaim
@@ -24,6 +24,7 @@ from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.questions import Questions
 from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import ConfigError
@@ -39,24 +40,11 @@ FIRST_RETRY = 1.0
 LONGEST_RETRY = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """About one service, at one time."""
-
-    first_at: float
-    """When they were asked first; all times are of the monotonic clock."""
-    slices: tuple[tuple[str, str], ...]
-    """The uids and versions of the EndpointSlices of ours."""
-    slices_since: float
-    read_at: float
-    reports: Mapping[str, HoldingReport]
-
-
 async def _unread(address: str, key: Key, uid: str, port: int) -> HoldingReport:
     return HoldingReport(problem="This process asks no activators.")
 
 
-async def _unclaimed(key: Key, uid: str) -> int:
+async def _unclaimed(key: Key, uid: str, stored: int | None) -> int:
     raise ConfigError("this process allots no ports")
 
 
@@ -77,9 +65,9 @@ class Memory:
     room: tuple[float, str | None, Room] | None = None
     """What was free when a decision asked last, when that was, and for which resource."""
     holding: Questions | None = None
-    """What the activators were asked while the last replica was to go."""
+    """What the activators were asked while the last replica was to go, and since then."""
     claimed: tuple[float, PortClaim] | None = None
-    """What came of allotting a port, and when that was: the status has it only after the children are written."""
+    """What came of allotting a port, or of looking whether it is the service's still, and when that was."""
     quotas: tuple[float, int, Quotas] | None = None
     """The quotas when a decision asked last, when that was, and for which generation."""
     drained: frozenset[str] = frozenset()
@@ -100,6 +88,7 @@ class Memory:
     _try_again_at: float = 0.0
     _generation: object = None
     _unsettled_since: float | None = None
+    _unknown_since: float | None = None
 
     def note(self, is_unsettled: bool, now: float) -> None:
         """Whether pods, endpoints and Deployment disagree, by the decision that was just made."""
@@ -111,6 +100,14 @@ class Memory:
     def unsettled_for(self, now: float) -> float:
         """Seconds since they were first seen to disagree; 0 as long as they do not."""
         return 0.0 if self._unsettled_since is None else now - self._unsettled_since
+
+    def unknown_for(self, activators: Activators, now: float) -> float:
+        """Seconds for which the activators have not been known; 0 where they are."""
+        if activators is not None:
+            self._unknown_since = None
+        elif self._unknown_since is None:
+            self._unknown_since = now
+        return 0.0 if self._unknown_since is None else now - self._unknown_since
 
     def refuse(self, child: ChildId, refusal: Refusal, now: float) -> None:
         """Remember it, and when to try again: no event says when a name or a quota becomes free."""
@@ -180,8 +177,8 @@ class Context:
     """Those that are ready; None: not known."""
     ask_activator: Callable[[str, Key, str, int], Awaitable[HoldingReport]] = _unread
     """What the activator at an address reports about a service, its uid and its port; raises Unreadable."""
-    claim_port: Callable[[Key, str], Awaitable[int]] = _unclaimed
-    """The port at the activators of a service with this uid; raises KubeError."""
+    claim_port: Callable[[Key, str, int | None], Awaitable[int]] = _unclaimed
+    """The port at the activators of a service with this uid and this port in its status; raises KubeError."""
     decide: Callable[[Inputs], Decision] = decide
     requirements: Callable[[Inputs], Requirements] = requirements
     clock: Callable[[], float] = time.monotonic

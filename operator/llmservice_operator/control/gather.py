@@ -38,20 +38,21 @@ NOT_READ = Room(unknown="the nodes could not be listed just now", may_be_known_s
 async def gather(parent: ParentFacts, ctx: Context) -> Inputs:
     """All that a decision about this LLMService needs, as of one moment. A steady one causes no request."""
     key = key_of(parent)
-    memory = ctx.memory(key, parent.uid)
+    memory, activators = ctx.memory(key, parent.uid), ctx.activators()
     inputs = Inputs.of(
         parent.obj,
         _observed(key, memory, ctx),
         ctx.settings,
         ctx.now(),
         internal_errors=ctx.errors.degraded(key),
-        activators=ctx.activators(),
+        activators=activators,
+        unknown_for=memory.unknown_for(activators, ctx.clock()),
     )
     while needed := ctx.requirements(inputs):
         inputs = await _with(needed, inputs, key, ctx)
     if inputs.room is None:
         memory.room = None  # all nodes of a cluster are a lot to keep for nothing
-    if inputs.holding is None:
+    if inputs.holding is None and inputs.activators is not None:
         memory.holding = None
     if inputs.quotas is None:
         memory.quotas = None

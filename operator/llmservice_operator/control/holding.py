@@ -1,53 +1,75 @@
-"""Asks what a decision needs before the last replica goes: a port at the activators, and what they report."""
+"""Asks what a decision needs while no replica is to serve: a port at the activators, and what they report."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from llmservice_operator.api.holding import HoldingReport, PortClaim
+from llmservice_operator.api.holding import HoldingReport, PortClaim, stored_port
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.context import Context, Questions
+from llmservice_operator.control.context import Context
 from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.decide.zero import ASK_SECONDS, SELDOM_AFTER, Reports
+from llmservice_operator.decide.questions import About, Questions, Reports, turn
+from llmservice_operator.decide.zero import SELDOM_AFTER
 from llmservice_operator.kube.errors import KubeError, NotLeader
 from llmservice_operator.kube.pod_port import Unreadable
 
 logger = logging.getLogger(__name__)
 
+VERIFY_SECONDS = 3600.0
+"""For which a Lease that names a service is taken to stay: one read for each service that goes to zero, or rests."""
+
 
 async def claim(key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
-    """The service's port, allotted now or found again. Where that fails it is tried again after SELDOM_AFTER seconds,
-    and the service keeps a replica meanwhile."""
+    """The service's port, allotted now or found again: what the status has may be another's, once Leases were deleted.
+
+    That is looked at each VERIFY_SECONDS, and each SELDOM_AFTER seconds while it failed or an activator cannot hold. A
+    service without any port keeps a replica meanwhile.
+    """
     assert inputs.stored is not None
-    memory, now = ctx.memories[key], ctx.clock()
-    if memory.claimed is not None and (memory.claimed[1].port is not None or now - memory.claimed[0] < SELDOM_AFTER):
-        return memory.claimed[1]
+    memory, now, uid, stored = ctx.memories[key], ctx.clock(), inputs.stored.uid, stored_port(inputs.stored.status)
+    if memory.claimed is None and stored is not None and inputs.zero.is_held:
+        # After a start of the operator, services at rest take their turns.
+        memory.claimed = turn(uid, now) - VERIFY_SECONDS, PortClaim(stored)
+    if memory.claimed is not None:
+        read_at, known = memory.claimed
+        is_in_doubt = bool(known.problem) or (memory.holding is not None and memory.holding.unable_since is not None)
+        if now - read_at < (SELDOM_AFTER if is_in_doubt else VERIFY_SECONDS):
+            return known
     try:
-        found = PortClaim(await ctx.claim_port(key, inputs.stored.uid))
+        found = PortClaim(await ctx.claim_port(key, uid, stored))
     except NotLeader:
         raise
     except KubeError as error:
         logger.warning("no port could be allotted to %s: %s", key, error)
-        found = PortClaim(None, str(error))
+        found = PortClaim(stored, str(error))
     memory.claimed = now, found
     return found
 
 
 async def reports(addresses: tuple[str, ...], key: Key, inputs: Inputs, ctx: Context) -> Reports:
-    """What these activators say, asked at once and at most once in ASK_SECONDS."""
-    memory, now = ctx.memories[key], ctx.clock()
-    slices = tuple((each.uid, each.resource_version) for each in inputs.observed.slices)
-    before = memory.holding
-    if before is None:
-        before = Questions(now, slices, now, float("-inf"), {})
-    since = before.slices_since if before.slices == slices else now
-    read_at, found = before.read_at, before.reports
-    if now - read_at >= ASK_SECONDS or set(found) != set(addresses):
+    """What these activators say, asked at once, and only when that is due."""
+    memory, now, about = ctx.memories[key], ctx.clock(), _about(addresses, inputs)
+    asked = Questions.first(about, now) if memory.holding is None else memory.holding.follow(about, now)
+    if asked.is_due(now):
         said = await asyncio.gather(*(_report(address, key, inputs, ctx) for address in addresses))
-        read_at, found = now, dict(zip(addresses, said, strict=True))
-    memory.holding = Questions(before.first_at, slices, since, read_at, found)
-    return Reports(found, now - before.first_at, now - since)
+        asked = asked.answered(dict(zip(addresses, said, strict=True)), now)
+    memory.holding = asked
+    return asked.known(now)
+
+
+def _about(addresses: tuple[str, ...], inputs: Inputs) -> About:
+    service, zero = inputs.stored, inputs.zero
+    assert service is not None
+    return About(
+        service.uid,
+        service.generation,
+        zero.port,
+        addresses,
+        tuple((each.uid, each.resource_version) for each in inputs.observed.slices),
+        is_at_rest=zero.is_held,
+        is_written=service.status.get("observedGeneration") == service.generation,
+    )
 
 
 async def _report(address: str, key: Key, inputs: Inputs, ctx: Context) -> HoldingReport:

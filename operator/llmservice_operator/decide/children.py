@@ -11,7 +11,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, pvc
 from llmservice_operator.build.children import BUILDERS
 from llmservice_operator.build.controller_revision import KEPT
-from llmservice_operator.build.meta import adapters_config_name
+from llmservice_operator.build.meta import Owner, adapters_config_name
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Apply, Prune
 from llmservice_operator.decide.desired import DesiredChild
@@ -69,32 +69,34 @@ def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Ite
 def applies(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Iterator[Apply]:
     """What is not as it is asked for."""
     for child in children:
-        if child.id[0] in observed.hidden:
-            continue
         if child.id == _adapters_id(service):
             yield from _apply_unread(child, service, observed)
-            continue
-        is_apart = child.id[0] in REPORTED_APART
-        apart: dict[str, Any] = {"is_optional": True, "retry_after": RETRY_SECONDS} if is_apart else {}
-        if is_apart and child.id in observed.refused:
-            continue
-        live = observed.child(*child.id)
-        if live is None:
-            yield Apply(child.manifest, "it does not exist", input_hash=child.input_hash, **apart)
-            continue
-        whose = ownership(live, service)
-        if whose in (Ownership.LEAVING, Ownership.FOREIGN):
-            continue
-        reason = _why_apply(child, live, observed.applied.get(child.id))
-        if reason is not None:
-            yield Apply(
-                child.manifest,
-                reason,
-                known_uid=live.uid if whose is Ownership.OURS else None,
-                expel=bool(live.foreign) or not live.is_applied,
-                input_hash=child.input_hash,
-                **apart,
-            )
+        elif (apply := apply_of(child, service, observed)) is not None:
+            yield apply
+
+
+def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply | None:
+    """Of one that the operator may read; None: it is as it is asked for, or cannot be made so."""
+    is_apart, live = child.id[0] in REPORTED_APART, observed.child(*child.id)
+    if child.id[0] in observed.hidden or (is_apart and child.id in observed.refused):
+        return None
+    apart: dict[str, Any] = {"is_optional": True, "retry_after": RETRY_SECONDS} if is_apart else {}
+    if live is None:
+        return Apply(child.manifest, "it does not exist", input_hash=child.input_hash, **apart)
+    whose = ownership(live, service)
+    if whose in (Ownership.LEAVING, Ownership.FOREIGN):
+        return None
+    reason = _why_apply(child, live, observed.applied.get(child.id))
+    if reason is None:
+        return None
+    return Apply(
+        child.manifest,
+        reason,
+        known_uid=live.uid if whose is Ownership.OURS else None,
+        expel=bool(live.foreign) or not live.is_applied,
+        input_hash=child.input_hash,
+        **apart,
+    )
 
 
 def is_pending(apply: Iterable[Apply]) -> bool:

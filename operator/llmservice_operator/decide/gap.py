@@ -11,6 +11,7 @@ Recreate, and Replace of a single replica. `new` and `old` are pods of the revis
 | the old template | old pods | not proven for PATIENCE seconds | made where all can hold | gets the new template |
 | the old template | old pods | none, or slices are refused | none | gets the new template |
 | the old template | old pods | not known | as they are | waits |
+| the old template | old pods | not known for PATIENCE seconds | as they are | gets the new template |
 | the new template | old pods | some | as they were when it was changed | is as asked for |
 | the new template | none, or a new pod | any | as by the table of `decide/zero.py` | is as asked for |
 
@@ -29,22 +30,19 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.decide.decision import Event
 from llmservice_operator.decide.desired import DesiredChild
 from llmservice_operator.decide.inputs import Inputs, value_of
+from llmservice_operator.decide.questions import ASK_SECONDS, SPREAD_SECONDS, Reports
 from llmservice_operator.decide.rollout.selection import own_deployment
 from llmservice_operator.decide.rollout.strategy import RolloutStep
 from llmservice_operator.decide.zero import (
-    ASK_SECONDS,
     KIND,
-    SPREAD_SECONDS,
-    Reports,
+    UNKNOWN,
     addresses_of,
     are_made,
     is_listed,
-    is_ready,
     problem_of,
     refusals,
     slices_for,
 )
-from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
 
 PATIENCE = 60.0
@@ -79,7 +77,7 @@ def gap(inputs: Inputs, step: RolloutStep, label: str) -> Gap | None:
     if stored is None or live is None or stored.spec.paused or not stored.spec.scaling.holds:
         return None
     replicas = stored.spec.scaling.replicas
-    if not (replicas and _ends_all(step, replicas)) or not is_listed(observed) or _lists(observed, label):
+    if not (replicas and _ends_all(step, replicas)) or not is_listed(observed) or is_listed(observed, label):
         return None
     if not _is_begun(live, step, label):
         return None if step.is_held or step.is_reported_first else _reported_first(_ahead(inputs), stored, label)
@@ -94,7 +92,7 @@ def may_be_ahead(inputs: Inputs, label: str | None) -> bool:
     """False, at little cost, where nothing is rolled out; `label`: None where it is not known yet."""
     stored, live = inputs.stored, inputs.observed.deployment
     is_held = stored is not None and stored.spec.scaling.holds and bool(stored.spec.scaling.replicas)
-    return is_held and live is not None and (label is None or not _lists(inputs.observed, label))
+    return is_held and live is not None and (label is None or not is_listed(inputs.observed, label))
 
 
 def gap_events(before: Mapping[str, Any], found: Gap | None) -> Iterator[Event]:
@@ -109,8 +107,10 @@ def _ahead(inputs: Inputs) -> Gap:
     assert stored is not None
     if inputs.settings.activator_service is None:
         return _lost("The chart's autoscaling.enabled is false.")
-    if activators is None:
+    if activators is None and inputs.unknown_for < PATIENCE:
         return _waiting(None)
+    if activators is None:
+        return _lost(UNKNOWN, None)
     if not activators:
         return _lost("No activator is ready.")
     if KIND in observed.hidden:
@@ -142,7 +142,7 @@ def _waiting(slices: tuple[DesiredChild, ...] | None, asks: tuple[str, ...] = ()
     return Gap(slices, waits=True, text=WAITING, asks=asks, recheck_after=ASK_SECONDS)
 
 
-def _lost(why: str, slices: tuple[DesiredChild, ...] = ()) -> Gap:
+def _lost(why: str, slices: tuple[DesiredChild, ...] | None = ()) -> Gap:
     return Gap(slices, text=f"{LOST} {why}", is_lost=True)
 
 
@@ -171,10 +171,3 @@ def _is_begun(live: DeploymentFacts, step: RolloutStep, label: str) -> bool:
     found = live.live()["spec"].get("strategy") or {}
     surges = (found.get("rollingUpdate") or {}).get("maxSurge")
     return step.strategy == ("Recreate" if found.get("type") == "Recreate" else "Surge" if surges else "Replace")
-
-
-def _lists(observed: Observed, label: str) -> bool:
-    """Whether the cluster sends requests to a pod of this revision."""
-    uids = observed.endpoints
-    pods = (pod for pod in observed.pods if pod.revision == label)
-    return any(is_ready(pod) if uids is None else pod.uid in uids for pod in pods)

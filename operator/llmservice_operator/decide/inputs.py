@@ -13,9 +13,10 @@ from llmservice_operator.api.holding import Activators, PortClaim
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
+from llmservice_operator.decide.questions import Reports
 from llmservice_operator.decide.rollout.selection import Selection, select
 from llmservice_operator.decide.rollout.update_request import Turn
-from llmservice_operator.decide.zero import Known, Reports, Zero, with_replicas, zero
+from llmservice_operator.decide.zero import Known, Zero, with_replicas, zero
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.cluster import ClusterGPUs
@@ -71,6 +72,8 @@ class Inputs:
     """Requests in flight of each ready pod that could be read, by its name."""
     activators: Activators = None
     """Those that are ready, of the whole installation."""
+    unknown_for: float = 0.0
+    """Seconds for which they have not been known, as far as this service was worked on."""
     port_claim: Part[PortClaim] | None = None
     """The port at the activators that was allotted to this service."""
     holding: Part[Reports] | None = None
@@ -87,6 +90,7 @@ class Inputs:
         assert self.stored is not None
         known = Known(
             self.activators,
+            self.unknown_for,
             value_of(self.port_claim, None),
             value_of(self.holding, None),
             value_of(self.in_flight, None),

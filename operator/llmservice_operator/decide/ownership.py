@@ -8,7 +8,7 @@ from llmservice_operator.api.child_kinds import REPORTED_APART
 from llmservice_operator.api.constants import MANAGED_BY_LABEL
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.meta import Owner
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import ChildFacts, ClaimFacts
@@ -26,7 +26,7 @@ class Ownership(Enum):
     FOREIGN = "foreign"
 
 
-def ownership(child: ChildFacts, service: LLMService) -> Ownership:
+def ownership(child: ChildFacts, service: Owner) -> Ownership:
     """Whose this one is."""
     if child.deleting:
         return Ownership.LEAVING
@@ -40,7 +40,7 @@ def ownership(child: ChildFacts, service: LLMService) -> Ownership:
     return Ownership.LEAVING if child.controller.is_earlier(service.name, service.uid) else Ownership.FOREIGN
 
 
-def name_conflicts(service: LLMService, observed: Observed, ids: set[tuple[str, str]]) -> tuple[Problem, ...]:
+def name_conflicts(service: Owner, observed: Observed, ids: set[tuple[str, str]]) -> tuple[Problem, ...]:
     """One problem for each child that somebody else has, as far as that is known; none for kinds with a condition of
     their own."""
     ids = {(kind, name) for kind, name in ids if kind not in REPORTED_APART}

@@ -12,14 +12,15 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.decide.autoscaling import autoscaled
-from llmservice_operator.decide.children import applies, lingering
+from llmservice_operator.decide.children import apply_of, lingering
 from llmservice_operator.decide.decision import Decision, Prune
+from llmservice_operator.decide.desired import DesiredChild
 from llmservice_operator.decide.events import events
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.ownership import name_conflicts
 from llmservice_operator.decide.scale_down import deletion_costs
 from llmservice_operator.decide.timing import QUOTAS_SECONDS, REFRESH_SECONDS, soonest
-from llmservice_operator.decide.zero import is_listed, needless_slices
+from llmservice_operator.decide.zero import is_listed, needless_slices, remembered_slices
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import event_query
 from llmservice_operator.observe.projections.children import DeploymentFacts
@@ -106,20 +107,23 @@ def refuse(inputs: Inputs, subject: Subject, problems: tuple[Problem, ...], repl
         model=previous.get("model"),
         adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
     )
-    return report(inputs, subject, verdict, notes=tuple(map(str, problems)), **_slices(inputs))
+    return report(inputs, subject, verdict, notes=tuple(map(str, problems)), **_slices(inputs, subject))
 
 
-def _slices(inputs: Inputs) -> dict[str, Any]:
+def _slices(inputs: Inputs, subject: Subject) -> dict[str, Any]:
     """Whatever is refused, requests go to a pod that is listed, or else to the activators that are there now."""
-    service, observed = inputs.service, inputs.observed
-    if service is None:
-        return {}
-    slices = () if is_listed(observed) else inputs.zero.slices
-    ours = [each for each in slices or () if not name_conflicts(service, observed, {each.id})]
+    observed, slices = inputs.observed, () if is_listed(inputs.observed) else _held(inputs, subject)
+    ours = [each for each in slices or () if not name_conflicts(subject, observed, {each.id})]
     return {
-        "apply": tuple(applies(service, observed, ours)),
-        "prune": tuple(needless_slices(service, observed, slices)),
+        "apply": tuple(apply for each in ours if (apply := apply_of(each, subject, observed)) is not None),
+        "prune": tuple(needless_slices(subject, observed, slices)),
     }
+
+
+def _held(inputs: Inputs, subject: Subject) -> tuple[DesiredChild, ...] | None:
+    if inputs.stored is not None:
+        return inputs.zero.slices
+    return remembered_slices(subject, stored_port(subject.previous), inputs.observed, inputs.activators)
 
 
 def subject_of(service: LLMService) -> Subject:

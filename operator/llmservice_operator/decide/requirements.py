@@ -1,13 +1,14 @@
 """What a decision needs beside what the watches bring: found out cheaply, before anything is decided.
 
-A steady service needs nothing. What is asked for may be more than the decision comes to use, and is never less: with
-parts that were not required the same is decided (`tests/unit/test_requirements.py`).
+A steady service needs nothing, and one that rests at zero only what is read anew every few minutes. What is asked for
+may be more than the decision comes to use, and is never less: with parts that were not required the same is decided
+(`tests/unit/test_requirements.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.resources import accelerator_resource
@@ -61,7 +62,7 @@ class Requirements:
     in_flight: tuple[tuple[str, str], ...] = ()
     """Names and IP addresses of the pods."""
     port: bool = False
-    """The port at the activators is to be allotted, or found."""
+    """The port at the activators is to be allotted, or known to be the service's still."""
     holding: tuple[str, ...] = ()
     """IP addresses of the activators."""
     quotas: bool = False
@@ -109,9 +110,11 @@ def requirements(inputs: Inputs) -> Requirements:
         holding=inputs.zero.asks if inputs.holding is None else (),
         quotas=inputs.quotas is None and needs_quotas(inputs),
     )
-    if needed or inputs.holding is not None:
-        return needed
-    return Requirements(holding=activators_to_ask(inputs, selection))
+    if not needed and inputs.holding is None:
+        needed = Requirements(holding=activators_to_ask(inputs, selection))
+    if needed.holding and inputs.port_claim is None:
+        return replace(needed, holding=(), port=True)  # the port that they are asked about
+    return needed
 
 
 def _of_requests(inputs: Inputs, selection: Selection) -> tuple[tuple[str, str], ...]:

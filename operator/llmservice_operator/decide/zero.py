@@ -9,16 +9,17 @@ is what the Deployment has, `slices` are the EndpointSlices of ours, which send 
 | 1 or more | yes | any | any | none | what is asked for |
 | 1 or more | no | some | any | made | what is asked for |
 | 1 or more | no | none, not known | any | as they are | what is asked for |
-| 0 | any | some | 0 | made | 0 |
+| 0 | any | some | 0 | made | 0; 1 once they reported twice that they cannot hold |
 | 0 | no | some | 1 or more | made | 0 once it is proven, until then 1 |
 | 0 | yes | some | 1 or more | made once all listen without a problem | 0 once it is proven, until then 1 |
 | 0 | no | none, or slices are refused | any | as they are | 1 |
 | 0 | yes | none, or slices are refused | any | none | 1 |
-| 0 | any | not known | any | as they are | 1 if it has more, else what it has |
+| 0 | any | not known | any | as they are | 1 if it has more, else what it has; the status says so after a minute |
 
 Proven: the slices are as they were applied, every activator listens on the service's port, reports no problem and was
 reached through the ClusterIP, and then each ready pod says that it has no request in flight. Where the activators are
-not reached, the slices are made for PATIENCE seconds of each minute only, since a replica serves beside them.
+not reached, the slices are made for PATIENCE seconds at a time only, since a replica serves beside them, and each pause
+is twice as long as the one before, up to LONGEST_PAUSE.
 
 So a service has a pod or the slices at any time, an operator that starts changes neither before it knows the
 activators, and each step follows from what is in the cluster.
@@ -29,43 +30,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from llmservice_operator.api.holding import Activator, Activators, HoldingReport, PortClaim, stored_port
+from llmservice_operator.api.holding import Activator, Activators, PortClaim, stored_port
 from llmservice_operator.api.remembered import of_service, of_spec
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build import holding_slices
+from llmservice_operator.build.meta import Owner
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.children import applies
 from llmservice_operator.decide.decision import Prune
 from llmservice_operator.decide.desired import DesiredChild, with_hash
 from llmservice_operator.decide.ownership import Ownership, ownership
+from llmservice_operator.decide.questions import AGAIN_SECONDS, ASK_SECONDS, SPREAD_SECONDS, Reports
 from llmservice_operator.decide.rollout.selection import own_deployment
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 
-ASK_SECONDS = 1.0
-"""Between two questions to the activators while the last replica is to go."""
 SELDOM_SECONDS, SELDOM_AFTER = 10.0, 60.0
-"""The same, once it has not been proven for so long: a key that cannot be read, a stream of an hour."""
+"""Between two questions, once it has not been proven for so long: a key that cannot be read, a stream of an hour."""
+LONGEST_PAUSE = 1800.0
+"""Between two trials of slices by which the activators are not reached."""
 PATIENCE = 10.0
 """Seconds that a new slice may take to reach every node before the status says that it does not."""
-SPREAD_SECONDS = 4.0
-"""For which slices must have been there before reports count: an answer may be three seconds old, two of them at the
-activator."""
 KIND = HoldingSliceFacts.kind
-
-
-@dataclass(frozen=True, slots=True)
-class Reports:
-    """What the activators say of one service."""
-
-    by_address: Mapping[str, HoldingReport]
-    asked_for: float = 0.0
-    """Seconds since they were first asked whether the last replica may go."""
-    made_for: float = 0.0
-    """Seconds for which the slices have been as they are."""
+UNKNOWN = (
+    "The activators are not known: the EndpointSlices of their Service cannot be listed. The operator's log has the "
+    "API server's answer."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +66,8 @@ class Known:
     """What no watch of the service's own objects brings; None: not read."""
 
     activators: Activators = None
+    unknown_for: float = 0.0
+    """Seconds for which the activators have not been known."""
     claim: PortClaim | None = None
     reports: Reports | None = None
     in_flight: Mapping[str, int] | None = None
@@ -111,12 +106,12 @@ def zero(service: LLMService, observed: Observed, settings: Settings, known: Kno
     if service.spec.paused or not (replicas or scaling.may_be_at_zero):
         return Zero(replicas, stored)
     if activators is None:
-        return _as_it_is(service, observed, stored)
+        return _unknown(_as_it_is(service, observed, stored), replicas, known.unknown_for)
     if not activators:
         return _without(service, observed, stored, "No activator is ready.")
     if KIND in observed.hidden:
         return _without(service, observed, stored, "The operator may not list endpointslices.discovery.k8s.io.")
-    claim = PortClaim(stored) if stored is not None else known.claim
+    claim = known.claim if known.claim is not None or stored is None else PortClaim(stored)
     if claim is None:
         return replace(_as_it_is(service, observed, None), needs_port=True)
     if claim.port is None:
@@ -126,10 +121,19 @@ def zero(service: LLMService, observed: Observed, settings: Settings, known: Kno
 
 
 def _as_it_is(service: LLMService, observed: Observed, port: int | None) -> Zero:
-    """Nothing is known of the activators."""
+    """Nothing is known yet of the activators, or of the port."""
     asked, runs = service.spec.scaling.replicas, _runs(service, observed)
     replicas = asked or min(runs, 1)
     return Zero(replicas, port, is_held=not replicas, slices=() if asked and is_listed(observed) else None)
+
+
+def _unknown(staying: Zero, asked: int, seconds: float) -> Zero:
+    """The status says what the last replica waits for, once an operator that starts had its time."""
+    if asked or not staying.replicas:
+        return staying
+    if seconds < SELDOM_AFTER:
+        return replace(staying, recheck_after=SELDOM_AFTER - seconds)
+    return replace(staying, problem=UNKNOWN)
 
 
 def _without(service: LLMService, observed: Observed, port: int | None, problem: str) -> Zero:
@@ -148,12 +152,21 @@ def _with(service: LLMService, observed: Observed, port: int, activators: tuple[
     without = () if serves else slices
     if refusal := next(refusals(service, observed, slices), ""):
         return Zero(1, port, slices=without, problem=refusal)
-    if not runs:
-        return Zero(0, port, is_held=True, slices=slices)
     addresses = addresses_of(activators)
+    if not runs:
+        return _at_rest(Zero(0, port, is_held=True, slices=slices, asks=addresses), known.reports)
     if known.reports is None or any(each not in known.reports.by_address for each in addresses):
         return Zero(1, port, slices=None, asks=addresses, recheck_after=ASK_SECONDS)
     return _down(Zero(1, port, slices=slices), without, runs, observed, known.reports, known.in_flight, service)
+
+
+def _at_rest(resting: Zero, reports: Reports | None) -> Zero:
+    """No replica runs. What was proven on the way down may not hold any more: a key's Role is revoked, say."""
+    if reports is None:
+        return resting
+    if reports.unable_for < AGAIN_SECONDS:
+        return replace(resting, recheck_after=reports.due_in)
+    return replace(resting, replicas=1, is_held=False, problem=problem_of(reports, resting.port))
 
 
 def _down(
@@ -173,10 +186,21 @@ def _down(
     if not all(report.is_listening and not report.problem for report in found):
         return replace(staying, slices=without)
     if not are_made(service, observed, slices) or not all(report.is_reachable for report in found):
-        is_tried = reports.asked_for % SELDOM_AFTER < PATIENCE
+        is_tried, change_in = trial(reports.tried_for)
+        staying = replace(staying, recheck_after=min(wait, max(change_in, ASK_SECONDS)))
         return staying if is_tried else replace(staying, slices=without)
     is_proven = runs == 1 and reports.made_for >= SPREAD_SECONDS
     return _counted(staying, observed, in_flight, reports) if is_proven else staying
+
+
+def trial(seconds: float) -> tuple[bool, float]:
+    """Whether slices by which the activators were not reached yet are made, so long after the first trial began; and
+    in how many seconds that changes."""
+    begins, pause = 0.0, SELDOM_AFTER
+    while seconds >= begins + pause:
+        begins, pause = begins + pause, min(2 * pause, LONGEST_PAUSE)
+    since = seconds - begins
+    return since < PATIENCE, (PATIENCE if since < PATIENCE else pause) - since
 
 
 @of_service
@@ -233,12 +257,12 @@ def are_made(service: LLMService, observed: Observed, slices: tuple[DesiredChild
     return are_ours and next(applies(service, observed, list(slices)), None) is None
 
 
-def is_listed(observed: Observed) -> bool:
-    """Whether the cluster sends requests to a pod that stays: by its own slices, or where nobody may list those, by
-    readiness. The slices may list a pod that ends a moment longer."""
-    if observed.endpoints is None:
-        return any(map(is_ready, observed.pods))
-    return any(pod.uid in observed.endpoints and not pod.deleting for pod in observed.pods)
+def is_listed(observed: Observed, revision: str | None = None) -> bool:
+    """Whether the cluster sends requests to a pod that stays, of a revision or of any: by its own slices, or where
+    nobody may list those, by readiness. The slices may list a pod that ends a moment longer."""
+    uids = observed.endpoints
+    pods = (pod for pod in observed.pods if revision in (None, pod.revision) and not pod.deleting)
+    return any(pod.ready if uids is None else pod.uid in uids for pod in pods)
 
 
 def is_ready(pod: PodFacts) -> bool:
@@ -250,9 +274,18 @@ def _runs(service: LLMService, observed: Observed) -> int:
     return 0 if live is None else live.spec_replicas
 
 
-def needless_slices(
-    service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...] | None
-) -> Iterator[Prune]:
+def remembered_slices(
+    owner: Owner, port: int | None, observed: Observed, activators: Activators
+) -> tuple[DesiredChild, ...] | None:
+    """As `Zero.slices`, for a spec that cannot be parsed: requests are held as they were, by the activators of now."""
+    live = observed.deployment
+    is_held = bool(observed.slices) or (live is not None and live.spec_replicas > 0)
+    if port is None or not activators or not is_held:
+        return None
+    return tuple(map(with_hash, holding_slices.manifests(owner, port, activators)))
+
+
+def needless_slices(service: Owner, observed: Observed, slices: tuple[DesiredChild, ...] | None) -> Iterator[Prune]:
     """Slices of ours that are not to be there, where these are."""
     desired = None if slices is None else {each.id for each in slices}
     for live in observed.slices:

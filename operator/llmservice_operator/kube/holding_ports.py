@@ -1,14 +1,15 @@
 """Allots each service that may be at zero a port of its own at the activators, unique for one installation.
 
 A port is taken by a Lease of its number in the operator's namespace: its creation is atomic, whichever process works on
-a service. The Lease names its holder, which may be gone: then whoever comes to that port takes it over. Leases are
-never deleted; there are as many as there were services at a time.
+a service. The Lease names its holder, which may be gone: then whoever comes to that port takes it over. The operator
+deletes none; there are as many as there were services at a time. Where somebody else did, a service takes its port
+again, or another one if that is taken by now.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llmservice_operator.api.constants import MANAGED_BY_LABEL, OPERATOR
@@ -29,44 +30,51 @@ class HoldingPorts:
     def __init__(self, kube: KubeClient, namespace: str) -> None:
         self._kube, self._namespace = kube, namespace
 
-    async def claim(self, key: Key, uid: str) -> int:
-        """The service's port: the one that it has, else a free one. KubeError where there is none."""
+    async def claim(self, key: Key, uid: str, stored: int | None = None) -> int:
+        """The service's port: the one that it has a Lease of, else the one that its status has, else a free one.
+        KubeError where there is none."""
         holder = f"{key.namespace}/{key.name}/{uid}"
-        for port in candidates(uid):
-            if found := await self._taken(port, holder, key.namespace, uid):
-                return found
+        ports = tuple(dict.fromkeys((*([] if stored is None else [stored]), *candidates(uid))))
+        if (own := await self._own(holder, ports)) is not None:
+            return own
+        for port in ports:
+            if await self._is_taken(port, holder, key.namespace):
+                return port
         raise KubeError(f"none of {MOST_TRIES} ports from {next(candidates(uid))} is free")
 
-    async def _taken(self, port: int, holder: str, gate: str, uid: str) -> int | None:
-        """This port, where it is the service's now; one that it has already comes before a takeover."""
+    async def _is_taken(self, port: int, holder: str, gate: str) -> bool:
+        """Whether this port is the service's now."""
         name = f"llmservice-port-{port}"
         try:
             await self._kube.create_for(gate, LEASE, self._manifest(name, holder))
         except AlreadyExists:
             live = await self._kube.get(LEASE, self._namespace, name)
         else:
-            return port
+            return True
         found = _holder(live)
         if live is None or found == holder:
-            return port if found == holder else None
+            return found == holder
         if not await self._is_gone(found):
-            return None
-        if (own := await self._own(holder, uid)) is not None:
-            return own
+            return False
         try:
             metadata = self._manifest(name, holder)["metadata"]
             metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
             await self._kube.update_for(gate, LEASE, self._manifest(name, holder) | {"metadata": metadata})
         except Conflict:
-            return None  # somebody else was faster
-        return port
+            return False  # somebody else was faster
+        return True
 
-    async def _own(self, holder: str, uid: str) -> int | None:
-        """The port that the service has; those behind the first one without a Lease were never looked at."""
-        for port in candidates(uid):
+    async def _own(self, holder: str, ports: Iterable[int]) -> int | None:
+        """The port that the service has. Those behind the first one without a Lease were never looked at, unless that
+        Lease was deleted: so the second one is the end."""
+        missing = 0
+        for port in ports:
             live = await self._kube.get(LEASE, self._namespace, f"llmservice-port-{port}")
-            if live is None or _holder(live) == holder:
-                return None if live is None else port
+            if _holder(live) == holder:
+                return port
+            missing += live is None
+            if missing == 2:
+                break
         return None
 
     async def _is_gone(self, holder: str) -> bool:

@@ -1,0 +1,104 @@
+"""The port in a status may be another service's, once Leases were deleted: it is compared with its Lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from llmservice_operator.control.holding import VERIFY_SECONDS
+from llmservice_operator.decide.questions import REST_SECONDS
+from llmservice_operator.decide.zero import SELDOM_AFTER
+from llmservice_operator.kube.errors import Unreachable
+from llmservice_operator.kube.holding_ports import candidates
+
+from tests.unit.api_server import llmservice
+from tests.unit.decide_zero_world import NO_KEY
+from tests.unit.test_kube_holding_ports import a_lease
+from tests.unit.test_reconcile_zero import PORT, SLICE, ZeroWorld, at_zero, serving
+
+NAME = f"llmservice-port-{PORT}"
+OTHER_PORT = list(candidates("u-1"))[1]
+
+
+def deleted(world: ZeroWorld) -> None:
+    world.api.remove("Lease", NAME, "system")
+
+
+def taken(world: ZeroWorld) -> None:
+    deleted(world)
+    world.api.put(llmservice("other", 2))
+    world.api.put(a_lease(PORT, "ns/other/uid-other"))
+
+
+LEASES: dict[str, tuple[Callable[[ZeroWorld], None], int]] = {
+    "of the service": (lambda world: None, PORT),
+    "deleted": (deleted, PORT),
+    "another's by now": (taken, OTHER_PORT),
+}
+
+
+def check(world: ZeroWorld, port: int) -> None:
+    lease = world.api.find("Lease", f"llmservice-port-{port}", "system")
+    assert lease is not None
+    assert lease["spec"]["holderIdentity"] == "ns/chat/u-1"
+    assert world.status["holding"] == {"port": port}
+    found = world.stored("EndpointSlice", SLICE)
+    assert found is not None
+    assert found["ports"][0]["port"] == port
+
+
+@pytest.mark.parametrize("case", LEASES)
+async def test_after_a_start_it_is_compared_on_the_way_to_zero(case: str) -> None:
+    change, port = LEASES[case]
+    world = await serving()
+    change(world)
+    world.restart()
+    world.scale(0)
+    await world.until(0)
+    check(world, port)
+    assert {asked for _, _, asked in world.asked} == {port}, "the activators are asked about no other"
+
+
+@pytest.mark.parametrize("case", LEASES)
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_at_rest_it_is_compared_each_hour_and_soon_where_an_activator_cannot_hold(
+    case: str, *, is_refused: bool
+) -> None:
+    change, port = LEASES[case]
+    world = await at_zero()
+    change(world)
+    start, seconds = world.now, VERIFY_SECONDS + REST_SECONDS
+    if is_refused:
+        world.reports["10.1.0.1"], seconds = NO_KEY, REST_SECONDS + SELDOM_AFTER
+    while world.now <= start + seconds:
+        then = await world.settle()
+        assert then.after is not None
+        world.now += then.after
+    check(world, port)
+
+
+async def test_after_a_start_services_at_rest_take_turns() -> None:
+    world = await at_zero()
+    world.restart()
+    await world.settle()
+    assert world.calls("Lease") == []
+    world.now += REST_SECONDS
+    await world.settle()
+    assert world.calls("Lease") == ["get Lease"]
+
+
+async def test_while_leases_cannot_be_read_the_stored_port_is_used() -> None:
+    world = await serving()
+    world.restart()
+    world.api.fails["get Lease"] = [Unreachable("no answer")] * 99
+    world.scale(0)
+    await world.until(0)
+    check(world, PORT)
+    world.pods(0)
+    world.api.fails.clear()
+    world.now += SELDOM_AFTER
+    await world.settle()
+    assert world.calls("Lease") == ["get Lease"]
+    world.now += SELDOM_AFTER
+    await world.settle()
+    assert world.calls("Lease") == []

@@ -170,7 +170,7 @@ def test_at_zero_it_is_ready_and_idle_and_says_what_a_request_would_do() -> None
     assert world.message("Ready").endswith("for up to 600 s.")
     assert world.status["ready"] == "0/0"
     assert world.status["gpus"] == 0
-    assert world.status["holding"] == {"port": 20_000}
+    assert world.status["holding"] == {"port": 20_000, "idle": True}
     assert world.status["effective"]["scaling"]["idleSeconds"] == 600
     assert "PodDisruptionBudget" not in world.kinds()
     assert "ScaledObject" in world.kinds()
@@ -221,7 +221,7 @@ def test_the_first_start_and_a_lost_pod_are_held_too() -> None:
 def test_a_service_that_holds_in_rollouts_is_held_while_no_pod_is_listed() -> None:
     world = held_in_rollouts()
     assert not is_held(world)
-    assert world.status["holding"] == {"port": 20_000}
+    assert world.status["holding"]["port"] == 20_000
     assert world.condition("Autoscaled") == ("", "")
     follow(world, ready=False)
     world.settle()
@@ -339,7 +339,7 @@ def test_an_operator_that_does_not_know_the_activators_yet_changes_nothing(start
     wanted = ("True", "Idle") if start == "at zero" else world.condition("Ready")
     world.settle()
     assert world.condition("Ready") == wanted
-    assert world.status["holding"] == {"port": 20_000}
+    assert world.status["holding"]["port"] == 20_000
 
 
 def test_a_replica_that_stays_since_the_activators_are_not_known_is_reported_after_a_minute() -> None:
@@ -365,8 +365,8 @@ def test_a_stored_port_is_kept_and_one_that_is_none_of_ours_is_not() -> None:
     world = a_world()
     world.claim = PortClaim(31_000)
     world.settle()
-    assert world.status["holding"] == {"port": 20_000}
+    assert world.status["holding"]["port"] == 20_000
     for odd in (80, 40_000, True, "20000", 1.5, None):
         world.obj["status"]["holding"] = {"port": odd}
         world.settle()
-        assert world.status["holding"] == {"port": 31_000}, odd
+        assert world.status["holding"]["port"] == 31_000, odd

@@ -35,24 +35,28 @@ def test_autoscaling_removed_at_zero_leaves_zero_to_the_user() -> None:
     assert "ScaledObject" not in world.kinds()
 
 
-def test_a_minimum_of_one_at_zero_is_keda_to_raise() -> None:
+@pytest.mark.parametrize("rollouts", [False, True])
+def test_a_minimum_of_one_at_zero_is_keda_to_raise(*, rollouts: bool) -> None:
     world = at_zero()
-    world.edit(scaling={"replicas": 0, "autoscaling": {"minReplicas": 1, "maxReplicas": 4}})
+    autoscaling = {"minReplicas": 1, "maxReplicas": 4}
+    world.edit(scaling={"replicas": 0, "autoscaling": autoscaling, "holding": {"rollouts": rollouts}})
     world.settle()
     assert (made(world), is_held(world)) == (0, False)
     assert world.children["ScaledObject", "x"]["spec"]["minReplicaCount"] == 1
     assert world.condition("Autoscaled") == ("True", "Autoscaling")
     scale(world, 1)
     serve(world)
-    assert (made(world), "holding" in world.status) == (1, False)
+    assert (made(world), world.status.get("holding")) == (1, {"port": 20_000} if rollouts else None)
     assert "ScaledObject" in world.kinds()
 
 
+@pytest.mark.parametrize("rollouts", [False, True])
 @pytest.mark.parametrize("replicas", [0, 1])
-def test_a_zero_that_a_user_set_is_not_kedas(replicas: int) -> None:
-    """With minReplicas 1 or more: the service was never at zero by its load."""
+def test_a_zero_that_a_user_set_is_not_kedas(replicas: int, *, rollouts: bool) -> None:
+    """With minReplicas 1 or more: the service was never at zero by its load. With `rollouts` it has a port."""
     world = a_world()
-    world.edit(scaling={"replicas": 1, "autoscaling": {"minReplicas": 1, "maxReplicas": 4}})
+    autoscaling = {"minReplicas": 1, "maxReplicas": 4}
+    world.edit(scaling={"replicas": 1, "autoscaling": autoscaling, "holding": {"rollouts": rollouts}})
     world.settle()
     scale(world, replicas)
     world.settle()
@@ -154,11 +158,11 @@ def test_an_invalid_spec_leaves_somebody_elses_slice_alone() -> None:
 @pytest.mark.parametrize("make", [at_zero, a_world])
 def test_an_invalid_spec_and_a_deletion_change_nothing(make: Callable[[], World]) -> None:
     world = make()
-    before = copy.deepcopy(world.children)
+    before, holding = copy.deepcopy(world.children), world.status["holding"]
     world.edit(model={"uri": "nowhere"})
     world.settle()
     assert world.children == before
-    assert world.status["holding"] == {"port": 20_000}
+    assert world.status["holding"] == holding
     world.obj["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
     assert world.decide().is_steady
 

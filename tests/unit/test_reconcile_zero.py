@@ -130,14 +130,14 @@ async def test_the_port_is_allotted_once_and_found_again() -> None:
     world = ZeroWorld()
     await world.settle()
     assert world.calls("Lease") == ["get Lease", "get Lease", "create Lease"]
-    assert world.status["holding"] == {"port": PORT}
+    assert world.status["holding"]["port"] == PORT
     world.restart()
     await world.settle()
     assert world.calls("Lease") == []
     world.see(world.api.put(world.stored() | {"status": {}}, resourceVersion="999"))
     await world.settle()
     assert world.calls("Lease") == ["get Lease"]
-    assert world.status["holding"] == {"port": PORT}
+    assert world.status["holding"]["port"] == PORT
 
 
 async def test_to_zero_the_slice_is_written_first_and_the_deployment_last() -> None:
@@ -257,7 +257,7 @@ async def test_without_the_right_to_leases_a_replica_stays_and_each_minute_it_is
     world.api.fails.clear()
     world.now += 60
     await world.settle()
-    assert world.status["holding"] == {"port": PORT}
+    assert world.status["holding"]["port"] == PORT
 
 
 async def test_a_process_that_does_not_lead_claims_nothing() -> None:

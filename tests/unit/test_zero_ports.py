@@ -41,7 +41,7 @@ def check(world: ZeroWorld, port: int) -> None:
     lease = world.api.find("Lease", f"llmservice-port-{port}", "system")
     assert lease is not None
     assert lease["spec"]["holderIdentity"] == "ns/chat/u-1"
-    assert world.status["holding"] == {"port": port}
+    assert world.status["holding"]["port"] == port
     found = world.stored("EndpointSlice", SLICE)
     assert found is not None
     assert found["ports"][0]["port"] == port

@@ -60,6 +60,12 @@ class PortClaim:
     """Why there is none; or why it is not known whether the stored one is still the service's."""
 
 
+def is_idle(status: Mapping[str, Any]) -> bool:
+    """status.holding.idle: autoscaling set spec.scaling.replicas to 0, not a user."""
+    holding = status.get("holding")
+    return isinstance(holding, Mapping) and holding.get("idle") is True
+
+
 def stored_port(status: Mapping[str, Any]) -> int | None:
     """status.holding.port; None where it is not there or no port of ours."""
     holding = status.get("holding")

@@ -328,6 +328,9 @@ class HoldingStatus(StatusModel):
     port: int | None = optional(
         "Port of the activators that belongs to this service alone: requests reach it while no replica serves."
     )
+    idle: bool | None = optional(
+        "The 0 in spec.scaling.replicas is autoscaling's: KEDA ends it once requests come, or minReplicas is raised."
+    )
 
 
 class LLMServiceStatus(StatusModel):

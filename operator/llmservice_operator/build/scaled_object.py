@@ -15,7 +15,7 @@ from typing import Any
 
 from llmservice_operator.api.autoscaling import Autoscaling
 from llmservice_operator.api.constants import API_VERSION, KIND
-from llmservice_operator.api.holding import stored_port
+from llmservice_operator.api.holding import is_idle
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest, metadata
@@ -38,10 +38,10 @@ def why_none(llm: LLMService, settings: Settings) -> Reason | None:
     if llm.replicas_stated_by is not None:
         return Reason.REPLICAS_STATED
     # KEDA would raise it to minReplicaCount, and whoever set 0 wants nothing to serve. KEDA set it where it might, or
-    # where minReplicas was raised since: then the port at the activators is still there.
+    # where minReplicas was raised since: the status has it still.
     scaling = llm.spec.scaling
     may_be_zero = scaling.autoscaling is not None and scaling.autoscaling.may_be_at_zero
-    is_users = scaling.replicas == 0 and not may_be_zero and stored_port(llm.status) is None
+    is_users = scaling.replicas == 0 and not may_be_zero and not is_idle(llm.status)
     return Reason.SCALED_TO_ZERO if is_users else None
 
 

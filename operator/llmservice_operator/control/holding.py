@@ -48,7 +48,7 @@ async def claim(key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
 
 
 async def reports(addresses: tuple[str, ...], key: Key, inputs: Inputs, ctx: Context) -> Reports:
-    """What these activators say, asked at once, and only when that is due."""
+    """What these activators report, asked at once, and only when that is due."""
     memory, now, about = ctx.memories[key], ctx.clock(), _about(addresses, inputs)
     asked = Questions.first(about, now) if memory.holding is None else memory.holding.follow(about, now)
     if asked.is_due(now):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from llmservice_operator.api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION
-from llmservice_operator.api.holding import stored_port
+from llmservice_operator.api.holding import is_idle
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, children, pvc
@@ -43,7 +43,7 @@ def desired_children(
     made = revision.label, revision.number, revision.key, revision.template, revision.chosen
     return [
         *_made(service, *made, strategy),
-        *_declared(service, settings, service.replicas_stated_by, stored_port(service.status)),
+        *_declared(service, settings, service.replicas_stated_by, is_idle(service.status)),
     ]
 
 
@@ -56,11 +56,9 @@ def _made(
 
 
 @of_service
-def _declared(
-    service: LLMService, settings: Settings, stated_by: str | None, port: int | None
-) -> tuple[DesiredChild, ...]:
-    """Of the kinds in `api/child_kinds.py`. `stated_by` and `port` are the service's: they are no part of the spec."""
-    assert (service.replicas_stated_by, stored_port(service.status)) == (stated_by, port)
+def _declared(service: LLMService, settings: Settings, stated_by: str | None, idle: bool) -> tuple[DesiredChild, ...]:
+    """Of the kinds in `api/child_kinds.py`. `stated_by` and `idle` are the service's: they are no part of the spec."""
+    assert (service.replicas_stated_by, is_idle(service.status)) == (stated_by, idle)
     return tuple(with_hash(manifest) for manifest in children.manifests(service, settings))
 
 

@@ -14,7 +14,7 @@ is what the Deployment has, `slices` are the EndpointSlices of ours, which send 
 | 0 | yes | some | 1 or more | made once all listen without a problem | 0 once it is proven, until then 1 |
 | 0 | no | none, or slices are refused | any | as they are | 1 |
 | 0 | yes | none, or slices are refused | any | none | 1 |
-| 0 | any | not known | any | as they are | 1 if it has more, else what it has; the status says so after a minute |
+| 0 | any | not known | any | as they are | 1 if it has more, else what it has; reported after a minute |
 
 Proven: the slices are as they were applied, every activator listens on the service's port, reports no problem and was
 reached through the ClusterIP, and then each ready pod says that it has no request in flight. Where the activators are
@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from llmservice_operator.api.holding import Activator, Activators, PortClaim, stored_port
+from llmservice_operator.api.holding import Activator, Activators, PortClaim, is_idle, stored_port
 from llmservice_operator.api.remembered import of_service, of_spec
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
@@ -83,6 +83,8 @@ class Zero:
     port: int | None = None
     is_held: bool = False
     """No replica is to run, and requests are held."""
+    is_idle: bool = False
+    """The 0 that is asked for is autoscaling's."""
     slices: tuple[DesiredChild, ...] | None = ()
     """Those that are to be there; None: those that are."""
     problem: str = ""
@@ -98,11 +100,18 @@ class Zero:
 def zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
     """By the table above. `service` is as it is stored."""
     scaling = service.spec.scaling
+    # Until KEDA has raised it to a minReplicas that is no longer 0, the status tells its zero from one that a user set.
+    may_be_kedas = scaling.may_be_at_zero or (scaling.autoscaling is not None and is_idle(service.status))
+    found = _zero(service, observed, settings, known, may_be_kedas=may_be_kedas)
+    return replace(found, is_idle=may_be_kedas and not scaling.replicas)
+
+
+def _zero(service: LLMService, observed: Observed, settings: Settings, known: Known, *, may_be_kedas: bool) -> Zero:
+    scaling = service.spec.scaling
     replicas = scaling.replicas
     stored, activators = stored_port(service.status), known.activators
     if not scaling.holds or settings.activator_service is None:
-        # Zero was KEDA's: the port tells it from one that a user set, until KEDA has raised it to minReplicas.
-        return Zero(replicas, stored if scaling.autoscaling is not None and not replicas else None)
+        return Zero(replicas, stored if may_be_kedas and not replicas else None)
     if service.spec.paused or not (replicas or scaling.may_be_at_zero):
         return Zero(replicas, stored)
     if activators is None:
@@ -128,7 +137,7 @@ def _as_it_is(service: LLMService, observed: Observed, port: int | None) -> Zero
 
 
 def _unknown(staying: Zero, asked: int, seconds: float) -> Zero:
-    """The status says what the last replica waits for, once an operator that starts had its time."""
+    """The status reports what the last replica waits for, once an operator that starts had its time."""
     if asked or not staying.replicas:
         return staying
     if seconds < SELDOM_AFTER:

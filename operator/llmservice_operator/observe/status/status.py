@@ -74,8 +74,9 @@ def status_of(
     }
     if verdict.endpoint:
         status["endpoint"] = _endpoint(verdict, adapters)
-    if verdict.holding_port is not None:
-        status["holding"] = {"port": verdict.holding_port}
+    port = {} if verdict.holding_port is None else {"port": verdict.holding_port}
+    if holding := port | ({"idle": True} if verdict.is_idle else {}):
+        status["holding"] = holding
     if verdict.revision:
         status["rollout"] = rollout_of(
             verdict.rolling,

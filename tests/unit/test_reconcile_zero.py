@@ -361,8 +361,10 @@ async def test_a_slice_that_is_written_brings_no_refused_edit_forward() -> None:
         world.now += 60
         assert (await world.settle()).after is not None
     world.activators = (TWO,)
-    assert (await world.settle()).after == 60
+    assert (await world.settle()).after == SPREAD_SECONDS, "the activators are asked"
     assert world.calls("apply") == ["apply EndpointSlice by force"]
+    world.now += SPREAD_SECONDS
+    assert (await world.settle()).after == 60 - SPREAD_SECONDS
     world.now += 60
     assert (await world.settle()).after == 60
 

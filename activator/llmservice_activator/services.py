@@ -12,6 +12,7 @@ from typing import Any
 from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
 from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.holding import holds
 from llmservice_operator.api.lifecycle import Scaling
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.resources import POD, Resource
@@ -244,7 +245,7 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
         present=_integer(status.get("replicas"), 0, 2 * MOST_REPLICAS) or 0,
         concurrency=_integer(_effective(status).get("concurrencyPerReplica"), 1, MOST_CONCURRENCY),
         scaled=scaling.autoscaling,
-        zero=zero_of(obj, scaling) if scaling.holds else None,
+        zero=zero_of(obj, scaling) if holds(scaling, status) else None,
     )
 
 

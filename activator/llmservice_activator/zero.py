@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.holding import MOST_HELD_BYTES
+from llmservice_operator.api.holding import MOST_HELD_BYTES, is_idle
 from llmservice_operator.api.lifecycle import Endpoint, Scaling
 from llmservice_operator.api.network_peers import Peer, peers_of
 from llmservice_operator.api.reasons import Reason
@@ -71,7 +71,7 @@ def zero_of(obj: Json, scaling: Scaling) -> Zero:
         timeout_seconds=holding.timeout_seconds,
         sequences=sequences if type(sequences) is int and 1 <= sequences <= MOST_SEQUENCES else SEQUENCES,
         keys=endpoint.api_key_secret_ref,
-        refusal=_refusal(metadata, spec, status) or _scaled_to_zero(scaling),
+        refusal=_refusal(metadata, spec, status) or _scaled_to_zero(scaling, status),
         clients=peers_of(holding.clients),
         any_origin=not any(_is_of_origins(argument) for argument in _texts(_part(spec, "runtime").get("extraArgs"))),
     )
@@ -104,9 +104,9 @@ def _refusal(metadata: Json, spec: Json, status: Json) -> Refusal | None:
     return None
 
 
-def _scaled_to_zero(scaling: Scaling) -> Refusal | None:
-    """Whoever set zero wants none, and no request is to start one."""
-    if scaling.replicas or scaling.may_be_at_zero:
+def _scaled_to_zero(scaling: Scaling, status: Json) -> Refusal | None:
+    """Whoever set zero wants none, and no request is to start one. Where minReplicas was raised, the operator does."""
+    if scaling.replicas or scaling.may_be_at_zero or (scaling.autoscaling is not None and is_idle(status)):
         return None
     text = "The service has no replica: spec.scaling.replicas of its LLMService is 0."
     return Refusal(503, Reason.SCALED_TO_ZERO, text)

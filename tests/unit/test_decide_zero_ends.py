@@ -24,6 +24,8 @@ from tests.unit.decide_zero_world import (
     taken,
 )
 
+ONE_AT_LEAST = {"minReplicas": 1, "maxReplicas": 4}
+
 
 def test_autoscaling_removed_at_zero_leaves_zero_to_the_user() -> None:
     world = at_zero()
@@ -36,18 +38,50 @@ def test_autoscaling_removed_at_zero_leaves_zero_to_the_user() -> None:
 
 
 @pytest.mark.parametrize("rollouts", [False, True])
-def test_a_minimum_of_one_at_zero_is_keda_to_raise(*, rollouts: bool) -> None:
+@pytest.mark.parametrize("is_raised", [False, True], ids=["by nobody", "by KEDA"])
+def test_a_minimum_of_one_at_zero_starts_a_replica_and_holds_until_it_serves(
+    *, rollouts: bool, is_raised: bool
+) -> None:
+    """Whether or not KEDA raises spec.scaling.replicas meanwhile."""
     world = at_zero()
-    autoscaling = {"minReplicas": 1, "maxReplicas": 4}
-    world.edit(scaling={"replicas": 0, "autoscaling": autoscaling, "holding": {"rollouts": rollouts}})
+    world.edit(scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST, "holding": {"rollouts": rollouts}})
     world.settle()
-    assert (made(world), is_held(world)) == (0, False)
+    assert (made(world), is_held(world)) == (1, True)
     assert world.children["ScaledObject", "x"]["spec"]["minReplicaCount"] == 1
-    assert world.condition("Autoscaled") == ("True", "Autoscaling")
+    if is_raised:
+        scale(world, 1)
+        world.settle()
+        assert (made(world), is_held(world)) == (1, True)
+    serve(world)
+    assert (made(world), is_held(world)) == (1, False)
+    assert world.condition("Ready") == ("True", "RolledOut")
     scale(world, 1)
     serve(world)
     assert (made(world), world.status.get("holding")) == (1, {"port": 20_000} if rollouts else None)
     assert "ScaledObject" in world.kinds()
+
+
+def test_a_minimum_of_one_keeps_the_replica_of_one_that_could_not_be_held() -> None:
+    """The remedy of HoldingUnavailable, before KEDA has raised spec.scaling.replicas."""
+    world = a_world()
+    world.activators = ()
+    scale(world, 0)
+    serve(world)
+    assert world.condition("Autoscaled") == ("False", "HoldingUnavailable")
+    world.edit(scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST})
+    serve(world)
+    assert made(world) == 1
+    assert world.condition("Ready") == ("True", "RolledOut")
+
+
+def test_a_minimum_of_one_while_paused_starts_nothing() -> None:
+    world = at_zero()
+    world.edit(paused=True, scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST})
+    world.settle()
+    assert (made(world), is_held(world)) == (0, False)
+    world.edit(paused=False, scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST})
+    world.settle()
+    assert made(world) == 1
 
 
 @pytest.mark.parametrize("rollouts", [False, True])

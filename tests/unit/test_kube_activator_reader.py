@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_operator.api.holding import HoldingReport
 from llmservice_operator.api.service import Key
-from llmservice_operator.kube.activator_reader import LARGEST, LONGEST_PROBLEM, ActivatorReader, Unreadable, parsed
+from llmservice_operator.kube.activator_reader import (
+    LARGEST,
+    LONGEST_PROBLEM,
+    SILENT_SECONDS,
+    ActivatorReader,
+    Unreadable,
+    parsed,
+)
 
 KEY = Key("team-a", "chat")
 GOOD: dict[str, Any] = {"version": 1, "listening": True, "reachable": True, "problem": "", "held": 0}
@@ -108,3 +115,42 @@ def test_any_bytes_give_a_bounded_report_or_a_refusal(body: bytes) -> None:
     assert (report.is_listening, report.is_reachable) == (stated["listening"], stated["reachable"])
     assert len(report.problem) <= LONGEST_PROBLEM
     assert not {unicodedata.category(character) for character in report.problem} & {"Cc", "Cs"}, "one line of text"
+
+
+class Counted(ActivatorReader):
+    """Some activators do not answer."""
+
+    def __init__(self) -> None:
+        self.now, self.asked, self.silent = 0.0, list[str](), {"10.0.0.1"}
+        super().__init__(clock=lambda: self.now)
+
+    async def get(self, address: str, path: str) -> bytes:
+        self.asked.append(address)
+        if address in self.silent:
+            raise Unreadable("it does not answer")
+        return json.dumps(GOOD).encode()
+
+
+async def test_one_that_is_silent_is_not_asked_about_another_service_for_a_while() -> None:
+    reader = Counted()
+    for service in ("chat", "code"):
+        with pytest.raises(Unreadable, match="it does not answer"):
+            await reader.read("10.0.0.1", Key("team-a", service), "u-1", 20_000)
+    assert (await reader.read("10.0.0.2", KEY, "u-1", 20_000)).is_listening
+    assert reader.asked == ["10.0.0.1", "10.0.0.2"]
+    reader.silent.clear()
+    reader.now += SILENT_SECONDS
+    assert (await reader.read("10.0.0.1", KEY, "u-1", 20_000)).is_listening
+
+
+async def test_one_whose_answer_is_no_report_is_asked_about_others() -> None:
+    reader, page = Counted(), Unreadable("it is not an activator's", is_invalid=True)
+
+    async def refuse(address: str, path: str) -> bytes:
+        raise page
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "get", refuse)
+        with pytest.raises(Unreadable, match="not an activator's"):
+            await reader.read("10.0.0.2", KEY, "u-1", 20_000)
+    assert (await reader.read("10.0.0.2", KEY, "u-1", 20_000)).is_listening

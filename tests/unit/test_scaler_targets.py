@@ -178,6 +178,16 @@ async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled() -> N
         assert CHAT not in world.told
 
 
+async def test_a_service_whose_minimum_was_raised_at_zero_has_one_until_it_serves() -> None:
+    world, raised = World(), {"autoscaling": {"minReplicas": 1, "maxReplicas": 4}}
+    idle = {"holding": {"port": PORT, "idle": True}}
+    async with world.running(at_zero(scaling=raised, status=idle)):
+        assert (world.told[CHAT].port, world.told[CHAT].refusal) == (PORT, None)
+        world.see(at_zero(port=PORT, scaling=raised, replicas=1, version=12))
+        await world.settled()
+        assert CHAT not in world.told
+
+
 async def test_what_is_known_of_a_service_that_is_not_scaled_any_more_is_forgotten() -> None:
     gone: list[Key] = []
     changes: list[int] = []

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmservice_operator.api.lifecycle import Scaling
+
 FIRST_PORT: Final = 10_240
 LAST_PORT: Final = 32_767
 """Of the activators' ports for services, one for each. Below are ports of their own; above, those that Linux gives to
@@ -64,6 +66,11 @@ def is_idle(status: Mapping[str, Any]) -> bool:
     """status.holding.idle: autoscaling set spec.scaling.replicas to 0, not a user."""
     holding = status.get("holding")
     return isinstance(holding, Mapping) and holding.get("idle") is True
+
+
+def holds(scaling: Scaling, status: Mapping[str, Any]) -> bool:
+    """Whether requests are held while no replica answers. Where minReplicas was raised at zero, until one does."""
+    return scaling.holds or (scaling.autoscaling is not None and is_idle(status))
 
 
 def stored_port(status: Mapping[str, Any]) -> int | None:

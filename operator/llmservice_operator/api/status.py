@@ -329,7 +329,7 @@ class HoldingStatus(StatusModel):
         "Port of the activators that belongs to this service alone: requests reach it while no replica serves."
     )
     idle: bool | None = optional(
-        "The 0 in spec.scaling.replicas is autoscaling's: KEDA ends it once requests come, or minReplicas is raised."
+        "The 0 in spec.scaling.replicas is autoscaling's: it ends once requests come, or minReplicas is raised."
     )
 
 

@@ -1,8 +1,9 @@
 """Whether the last replica may go, and when requests are sent to the activators: pure.
 
 It holds for a service whose autoscaling may set zero and, from one replica upwards, for one with `holding.rollouts`, in
-an installation with autoscaling; while it is paused, only the slices go. `asked for` is spec.scaling.replicas, `runs`
-is what the Deployment has, `slices` are the EndpointSlices of ours, which send requests to the activators.
+an installation with autoscaling; while it is paused, only the slices go. `asked for` is spec.scaling.replicas, or 1
+where minReplicas was raised at zero, `runs` is what the Deployment has, `slices` are the EndpointSlices of ours, which
+send requests to the activators.
 
 | asked for | a pod is listed | activators | runs | slices | the Deployment gets |
 |-|-|-|-|-|-|
@@ -30,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from llmservice_operator.api.holding import Activator, Activators, PortClaim, is_idle, stored_port
+from llmservice_operator.api.holding import Activator, Activators, PortClaim, holds, is_idle, stored_port
 from llmservice_operator.api.remembered import of_service, of_spec
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
@@ -99,19 +100,20 @@ class Zero:
 
 def zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
     """By the table above. `service` is as it is stored."""
-    scaling = service.spec.scaling
-    # Until KEDA has raised it to a minReplicas that is no longer 0, the status tells its zero from one that a user set.
-    may_be_kedas = scaling.may_be_at_zero or (scaling.autoscaling is not None and is_idle(service.status))
-    found = _zero(service, observed, settings, known, may_be_kedas=may_be_kedas)
-    return replace(found, is_idle=may_be_kedas and not scaling.replicas)
+    scaling, was_idle = service.spec.scaling, is_idle(service.status)
+    # The status tells KEDA's zero from a user's once minReplicas is no longer 0. Nobody waits for KEDA to raise it.
+    may_be_kedas = scaling.may_be_at_zero or (scaling.autoscaling is not None and was_idle)
+    is_raised = may_be_kedas and not (scaling.may_be_at_zero or scaling.replicas or service.spec.paused)
+    found = _zero(with_replicas(service, 1) if is_raised else service, observed, settings, known)
+    return replace(found, is_idle=may_be_kedas and (not scaling.replicas or (was_idle and not is_listed(observed))))
 
 
-def _zero(service: LLMService, observed: Observed, settings: Settings, known: Known, *, may_be_kedas: bool) -> Zero:
+def _zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
     scaling = service.spec.scaling
     replicas = scaling.replicas
     stored, activators = stored_port(service.status), known.activators
-    if not scaling.holds or settings.activator_service is None:
-        return Zero(replicas, stored if may_be_kedas and not replicas else None)
+    if not holds(scaling, service.status) or settings.activator_service is None:
+        return Zero(replicas, stored if scaling.may_be_at_zero and not replicas else None)
     if service.spec.paused or not (replicas or scaling.may_be_at_zero):
         return Zero(replicas, stored)
     if activators is None:

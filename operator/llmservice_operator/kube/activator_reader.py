@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from urllib.parse import quote
 
 from llmservice_runtime.bounded_json import Reader, Refused, parse
@@ -13,6 +15,9 @@ from llmservice_operator.kube.pod_port import PodPort, Unreadable
 __all__ = ["ActivatorReader", "Unreadable"]
 
 VERSION = 1
+SILENT_SECONDS = 5.0
+"""For which an activator that gave no answer about one service is not asked about another: each question would take a
+worker for seconds, and all services at zero ask."""
 LARGEST = 4096
 LONGEST_PROBLEM = 512
 _DEEPEST, _MOST_ITEMS = 3, 32
@@ -21,13 +26,26 @@ _DEEPEST, _MOST_ITEMS = 3, 32
 class ActivatorReader(PodPort):
     """Reads reports over connections to activators; use it as a context manager."""
 
-    def __init__(self, *, port: int = INTERNAL_PORT) -> None:
+    def __init__(self, *, port: int = INTERNAL_PORT, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(port=port, limit=LARGEST, of="an activator")
+        self._clock = clock
+        self._silent: dict[str, tuple[float, str]] = {}
+        """Until when, and why, by address."""
 
     async def read(self, address: str, key: Key, uid: str, port: int) -> HoldingReport:
         """About the service with this uid, on this port of the activators. Unreadable without a valid answer."""
+        now = self._clock()
+        self._silent = {each: silent for each, silent in self._silent.items() if silent[0] > now}
+        if address in self._silent:
+            raise Unreadable(self._silent[address][1])
         where = "/".join(quote(name, safe="") for name in key)
-        return parsed(await self.get(address, f"/services/{where}?uid={quote(uid, safe='')}&port={port}"), self.port)
+        try:
+            body = await self.get(address, f"/services/{where}?uid={quote(uid, safe='')}&port={port}")
+        except Unreadable as unreadable:
+            if not unreadable.is_invalid:
+                self._silent[address] = self._clock() + SILENT_SECONDS, str(unreadable)
+            raise
+        return parsed(body, self.port)
 
 
 def parsed(body: bytes, port: int) -> HoldingReport:

@@ -35,6 +35,8 @@ def there(cluster: Cluster) -> Iterator[str]:
 def test_fifty_rounds_of_five_services_lose_nothing(cluster: Cluster, there: str, record: Record) -> None:
     """Ten of each, side by side: the activators hold, forward and let go of several at a time."""
     services = [OnDemand(cluster, there, name) for name in ROUNDS]
+    for service in services:
+        service.at_zero()
     with ThreadPoolExecutor(len(services)) as pool:
         reported(record, list(pool.map(lambda service: up_and_down(service, 10), services)))
 

@@ -138,8 +138,8 @@ def test_no_request_is_lost_when_a_part_ends(
 ) -> None:
     """And the service is at zero again afterwards, by itself, and wakes again."""
     service = OnDemand(cluster, there, "parts")
+    service.down()
     with clients(service) as asking:
-        service.down()
         phase(service, asking)
         blow(cluster)
         asking.send(HELD)

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
 from llmservice_operator.api.service import Key
 from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_activator.api_keys import KeyReader
-from llmservice_activator.holding.target import Target
+from llmservice_activator.holding.target import Held, Target
 from llmservice_activator.services import Pod, Service, Services
 from llmservice_activator.zero import Zero
 
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_AGAIN = 5.0
 """Seconds between looks at keys that may be old, and at ports that could not be opened."""
+ENDING_SECONDS = 10.0
+"""For which requests may still come in here once a service always has a replica: nodes learn of it later."""
 
 
 class Holding(Protocol):
@@ -30,6 +33,9 @@ class Holding(Protocol):
 
     def remove(self, key: Key) -> Awaitable[None]:
         """It is gone."""
+
+    def held(self, key: Key) -> Held:
+        """What is held of it."""
 
 
 class Unheld(Exception):
@@ -52,6 +58,8 @@ class Directory:
         self._problems: dict[Key, str] = {}
         self._ports: dict[int, set[Key]] = {}
         self._port_of: dict[Key, int] = {}
+        self._ending: dict[Key, float] = {}
+        """Until when requests may still come in, of services that always have a replica now."""
         self._touched: dict[Key, None] = {}
         self._reporting: Key | None = None
         self._wake = asyncio.Event()
@@ -100,6 +108,8 @@ class Directory:
         for key in self._services:
             service = self._services.find(key)
             if service is None or service.zero is None:
+                if key in self._ending:
+                    self.touched(key)
                 continue
             if service.zero.keys is not None and not _ready(self._services.pods(key)):
                 self._keys.want(key)
@@ -109,10 +119,13 @@ class Directory:
     async def _report(self, key: Key) -> None:
         service = self._services.find(key)
         zero = service.zero if service is not None else None
-        self._move(key, zero.port if zero is not None else 0)
+        before, target, problem = self._targets.get(key), None, ""
         if zero is None:
             self._keys.forget(key)
-        before, target, problem = self._targets.get(key), None, ""
+            target = self._last_target(service, before)
+        if target is None:
+            self._ending.pop(key, None)
+            self._move(key, zero.port if zero is not None else 0)
         try:
             if service is not None and zero is not None:
                 target, problem = self._target(service, zero)
@@ -131,6 +144,16 @@ class Directory:
             else:
                 self._targets[key] = target
         self._say(key, problem)
+
+    def _last_target(self, service: Service | None, before: Target | None) -> Target | None:
+        """Of a service that always has a replica now: what is held is answered first, and what still comes."""
+        if service is None or before is None or service.uid != before.uid or not service.replicas:
+            return None
+        now = asyncio.get_running_loop().time()
+        until = self._ending.setdefault(service.key, now + ENDING_SECONDS)
+        if now >= until and not self._holding.held(service.key).requests:
+            return None
+        return replace(before, pods=_ready(self._services.pods(service.key)), refusal=None)
 
     def _target(self, service: Service, zero: Zero) -> tuple[Target, str]:
         """With what is wrong with it, though its requests come in. Unheld where they must not."""

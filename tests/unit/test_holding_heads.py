@@ -96,6 +96,57 @@ async def test_requests_behind_one_that_is_held_are_not_kept() -> None:
         await until(lambda: w.held(service) == 0)
 
 
+async def test_requests_behind_one_whose_body_is_not_read_yet_are_not_kept() -> None:
+    """While the client's address is looked up, say."""
+    asked, admitted = asyncio.Event(), asyncio.Event()
+
+    async def admits(key: Key, address: str) -> None:
+        asked.set()
+        await admitted.wait()
+
+    async with world(admits) as w:
+        service = target()
+        await w.serve(service)
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(REQUEST + b"\r\n" + BODY)
+        await asked.wait()
+        assert w.server._connections is not None
+        (connection,) = w.server._connections._services
+        for count in (1, 2, 3):
+            connection.data_received(REQUEST + b"\r\n" + BODY)
+            assert len(connection._messages) == 1, count
+        admitted.set()
+        await until(lambda: w.held(service) == 1)
+        writer.close()
+        await until(lambda: w.held(service) == 0)
+
+
+@pytest.mark.parametrize("requests", [1, 20, 3000])
+async def test_a_client_that_sent_many_at_once_and_went_is_not_held(requests: int) -> None:
+    async with world() as w:
+        service = target()
+        await w.serve(service)
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write((REQUEST + b"\r\n" + BODY) * requests)
+        await until(lambda: w.held(service) == 1)
+        writer.close()
+        await until(lambda: w.held(service) == 0)
+
+
+def test_heads_that_are_refused_take_no_place() -> None:
+    """Or one namespace would fill the place of all."""
+    counted = Heads(Limits(head_bytes=100, head_bytes_of_one_namespace=60))
+    ours, others = Head(counted, "ours", 60), [Head(counted, "others", 60) for _ in range(50)]
+    assert others[0].add(b"x" * 60) is None
+    for each in others[1:]:
+        assert each.add(b"x" * 60) is not None
+    assert Head(counted, "ours", 30).add(b"x" * 31) is not None, "too large by itself"
+    assert ours.add(b"x" * 40) is None
+    for each in (ours, *others):
+        each.close()
+    assert (counted._all, dict(counted._bytes)) == (0, {})
+
+
 def heads(w: World) -> Heads:
     assert w.server._connections is not None
     return w.server._connections._heads

@@ -13,7 +13,7 @@ from llmservice_activator import directory
 from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.directory import Directory
 from llmservice_activator.holding.limits import NAMESPACES, Limits
-from llmservice_activator.holding.target import Target
+from llmservice_activator.holding.target import Held, Target
 from llmservice_activator.services import Services, Unknown, service_of
 from llmservice_activator.zero import SEQUENCES
 from llmservice_operator.api.service import Key
@@ -42,6 +42,7 @@ class World:
         self.log: list[str] = []
         self.taken: set[int] = set()
         self.activators, self.time = 2, 100.0
+        self.waiting = 0
         self.services = Services(now=lambda: NOON, touched=lambda key: self.directory.touched(key))
         self.keys = KeyReader(Connection(self.api), lambda key: self.directory.touched(key), clock=lambda: self.time)
         self.directory = Directory(self.services, self, self.keys, lambda: self.activators)
@@ -55,6 +56,9 @@ class World:
     async def remove(self, key: Key) -> None:
         self.log.append(f"remove {key.name}")
         self.told.pop(key, None)
+
+    def held(self, key: Key) -> Held:
+        return Held(self.waiting)
 
     def see(self, *objects: dict[str, Any]) -> None:
         for obj in objects:
@@ -178,12 +182,40 @@ async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled() -> N
         assert CHAT not in world.told
 
 
-async def test_a_service_whose_minimum_was_raised_at_zero_has_one_until_it_serves() -> None:
-    world, raised = World(), {"autoscaling": {"minReplicas": 1, "maxReplicas": 4}}
-    idle = {"holding": {"port": PORT, "idle": True}}
-    async with world.running(at_zero(scaling=raised, status=idle)):
+RAISED = {"autoscaling": {"minReplicas": 1, "maxReplicas": 4}}
+
+
+async def test_a_service_whose_minimum_was_raised_at_zero_is_held_until_nothing_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And for a while longer: nodes learn later than others that a replica serves."""
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.2)
+    world = World()
+    async with world.running(at_zero(scaling=RAISED, status={"holding": {"port": PORT, "idle": True}})):
         assert (world.told[CHAT].port, world.told[CHAT].refusal) == (PORT, None)
-        world.see(at_zero(port=PORT, scaling=raised, replicas=1, version=12))
+        world.waiting = 6
+        began = asyncio.get_running_loop().time()
+        world.see(pod("a"), at_zero(scaling=RAISED, replicas=1, version=12))
+        await world.settled()
+        assert len(world.told[CHAT].pods) == 1, "which answers what is held"
+        await asyncio.sleep(0.3)
+        assert CHAT in world.told
+        world.waiting = 0
+        async with asyncio.timeout(5):
+            while CHAT in world.told:  # noqa: ASYNC110 - it is told after a time
+                await asyncio.sleep(0.001)
+        assert asyncio.get_running_loop().time() - began >= 0.2
+
+
+@pytest.mark.parametrize(
+    "after", [at_zero(scaling=RAISED, version=12), at_zero(scaling=RAISED, replicas=1, version=12, uid="another")]
+)
+async def test_one_that_is_not_to_have_a_replica_ends_at_once(after: dict[str, Any]) -> None:
+    world = World()
+    async with world.running(at_zero(scaling=RAISED, status={"holding": {"port": PORT, "idle": True}})):
+        world.waiting = 6
+        world.see(after)
         await world.settled()
         assert CHAT not in world.told
 
@@ -199,7 +231,8 @@ async def test_what_is_known_of_a_service_that_is_not_scaled_any_more_is_forgott
     assert services.find(CHAT) is not None
 
 
-async def test_only_services_that_may_be_at_zero_have_one() -> None:
+async def test_only_services_that_may_be_at_zero_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.0)
     world = World()
     scheduled = {"maxReplicas": 4, "schedule": [{"start": "0 20 * * *", "end": "0 8 * * *", "minReplicas": 0}]}
     timed = at_zero("timed", port=PORT + 1, scaling={"autoscaling": scheduled})

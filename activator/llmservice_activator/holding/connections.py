@@ -105,7 +105,8 @@ class _Connection(web.RequestHandler):
         self._head.close()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        # A second request shows that the first one is whole; it would wait here, with its head, and get no answer.
+        if self._is_refused or self._request_count > 1:
             return
         refusal = self._head.add(data)
         if refusal is None:
@@ -117,6 +118,8 @@ class _Connection(web.RequestHandler):
         """Answer the request in progress, and no further one."""
         super().close()
         self._messages.clear()
+        if self._buffer_paused:  # else the end of the connection would not be seen
+            self._resume_reading_if_drained()
 
     def _refuse(self, given: Answer) -> None:
         """Without a request. What still comes is read and dropped for a while: a reset would lose the answer."""

@@ -25,12 +25,12 @@ class Heads:
         """By namespace."""
 
     def add(self, namespace: str, size: int) -> Answer | None:
-        """For a Head: `size` more bytes, counted also where they are refused (503), until the connection ends."""
-        self._all += size
-        self._bytes[namespace] += size
-        limits = self._limits
-        if self._all > limits.head_bytes or self._bytes[namespace] > limits.head_bytes_of_one_namespace:
+        """For a Head: `size` more bytes, until the connection ends; those that are refused (503) are not kept."""
+        limits, of_namespace = self._limits, self._bytes[namespace] + size
+        if self._all + size > limits.head_bytes or of_namespace > limits.head_bytes_of_one_namespace:
             return answer.TOO_MANY_CONNECTIONS
+        self._all += size
+        self._bytes[namespace] = of_namespace
         return None
 
     def free(self, namespace: str, size: int) -> None:
@@ -58,9 +58,12 @@ class Head:
         self._is_whole = end >= 0
         size = end + len(END) - len(self._last) if self._is_whole else len(data)
         self._last = b"" if self._is_whole else (self._last + data)[1 - len(END) :]
-        self._size += size
+        if self._size + size > self._most:
+            return answer.head_too_large(self._most)
         refusal = self._heads.add(self._namespace, size)
-        return answer.head_too_large(self._most) if self._size > self._most else refusal
+        if refusal is None:
+            self._size += size
+        return refusal
 
     def close(self) -> None:
         """The connection ended."""

@@ -106,7 +106,7 @@ def _refusal(metadata: Json, spec: Json, status: Json) -> Refusal | None:
 
 def _scaled_to_zero(scaling: Scaling, status: Json) -> Refusal | None:
     """Whoever set zero wants none, and no request is to start one. Where minReplicas was raised, the operator does."""
-    if scaling.replicas or scaling.may_be_at_zero or (scaling.autoscaling is not None and is_idle(status)):
+    if scaling.replicas or is_idle(scaling, status):
         return None
     text = "The service has no replica: spec.scaling.replicas of its LLMService is 0."
     return Refusal(503, Reason.SCALED_TO_ZERO, text)

@@ -180,6 +180,18 @@ def test_the_rollout_waits_for_proof(case: str) -> None:
     assert world.condition("Available")[0] == "True"
 
 
+def test_the_slices_are_tried_for_a_while_only_where_the_activators_are_not_reached() -> None:
+    """The old replicas serve beside them: each request that comes to the slices meanwhile may be lost."""
+    world, _ = about_to_change()
+    tries = {}
+    for seconds in (0.0, 9.0, 11.0, 59.0):
+        reporting(GOOD, LISTENING, seconds)(world)
+        world.step()
+        world.settle()
+        tries[seconds] = is_held(world)
+    assert tries == {0.0: True, 9.0: True, 11.0: False, 59.0: False}
+
+
 def without(name: str, value: Any) -> Callable[[World], None]:
     return lambda world: setattr(world, name, value)
 

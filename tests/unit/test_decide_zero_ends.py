@@ -74,6 +74,43 @@ def test_a_minimum_of_one_keeps_the_replica_of_one_that_could_not_be_held() -> N
     assert world.condition("Ready") == ("True", "RolledOut")
 
 
+@pytest.mark.parametrize("is_written", [True, False], ids=["an earlier version's status", "no status of the zero"])
+def test_a_minimum_of_one_where_the_status_has_only_the_port_starts_a_replica(*, is_written: bool) -> None:
+    """An operator may end between KEDA's zero and its own status; earlier versions wrote no `idle`."""
+    world = at_zero() if is_written else a_world()
+    world.obj["status"]["holding"] = {"port": 20_000}
+    world.edit(scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST})
+    world.settle()
+    assert made(world) == 1
+    assert "ScaledObject" in world.kinds()
+
+
+def test_a_user_may_stop_the_replica_that_a_raised_minimum_started() -> None:
+    """It does not become ready, say."""
+    world = at_zero()
+    world.edit(scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST})
+    world.settle()
+    follow(world, ready=False)
+    scale(world, 1)
+    world.settle()
+    assert (made(world), is_held(world), world.status["holding"]["idle"]) == (1, True, False)
+    scale(world, 0)
+    world.settle()
+    assert (made(world), is_held(world), "ScaledObject" in world.kinds()) == (0, False, False)
+    assert "holding" not in world.status
+
+
+def test_a_manifest_that_states_no_replica_has_none_whatever_the_minimum() -> None:
+    world = at_zero()
+    world.edit(scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST})
+    fields: dict[str, Any] = {"f:spec": {"f:scaling": {"f:replicas": {}}}}
+    stated = {"manager": "argocd-controller", "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": fields}
+    world.obj["metadata"]["managedFields"] = [stated | {"apiVersion": "llmservice.dev/v1alpha1"}]
+    world.settle()
+    assert made(world) == 0
+    assert world.condition("Autoscaled") == ("False", "ReplicasStated")
+
+
 def test_a_minimum_of_one_while_paused_starts_nothing() -> None:
     world = at_zero()
     world.edit(paused=True, scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST})

@@ -133,7 +133,8 @@ async def test_the_port_is_allotted_once_and_found_again() -> None:
     assert world.status["holding"]["port"] == PORT
     world.restart()
     await world.settle()
-    assert world.calls("Lease") == []
+    assert world.calls("Lease") == ["get Lease"], "no pod is listed"
+    world.restart()
     world.see(world.api.put(world.stored() | {"status": {}}, resourceVersion="999"))
     await world.settle()
     assert world.calls("Lease") == ["get Lease"]
@@ -431,5 +432,8 @@ async def test_a_silent_activator_is_no_activator_that_can_hold() -> None:
         then = await world.settle()
         world.now += then.after or 0
     assert world.deployed() == 1
-    assert "10.1.0.2 does not listen" in world.condition("Autoscaled")["message"]
+    assert (
+        "10.1.0.2 does not report whether it can hold requests: it does not answer"
+        in world.condition("Autoscaled")["message"]
+    )
     assert world.stored("EndpointSlice", SLICE) is None

@@ -199,3 +199,27 @@ def test_a_thousand_services_share_the_time_evenly() -> None:
         due[int(asked.due_at % REST_SECONDS // 30)] += 1
     assert set(due) == set(range(10))
     assert max(due.values()) < 150
+
+
+async def test_activators_that_the_operator_cannot_ask_start_nothing() -> None:
+    """They hold requests all the same; a policy may be between them and the operator alone."""
+    world = await settled()
+    world.reports.clear()
+    await rest(world, 3600.0)
+    assert world.deployed() == 0
+    assert world.condition("Autoscaled")["reason"] != "HoldingUnavailable"
+    assert world.asked
+
+
+async def test_one_that_cannot_hold_brings_a_replica_though_another_comes_and_goes() -> None:
+    world = await settled()
+    world.reports["10.1.0.1"] = NO_KEY
+    both, start = world.activators, world.now
+    for number in range(12):
+        world.activators = both[: 1 + number % 2]
+        end = world.now + AGAIN_SECONDS * 3 / 4
+        while world.now < end and not world.deployed():
+            then = await world.settle()
+            world.now = min(end, world.now + (then.after or end))
+    assert world.deployed() == 1
+    assert world.now - start <= 5 * AGAIN_SECONDS

@@ -102,3 +102,16 @@ async def test_while_leases_cannot_be_read_the_stored_port_is_used() -> None:
     world.now += SELDOM_AFTER
     await world.settle()
     assert world.calls("Lease") == []
+
+
+async def test_one_that_is_another_services_by_now_gets_no_request_when_a_pod_is_lost() -> None:
+    """The service has served since, and nothing was asked about it."""
+    world = await serving()
+    taken(world)
+    world.restart()
+    await world.settle()
+    world.now += 3 * VERIFY_SECONDS
+    await world.settle()
+    world.pods(0)
+    await world.settle()
+    check(world, OTHER_PORT)

@@ -51,6 +51,8 @@ class HoldingReport:
     """A request through the service's ClusterIP came to an activator."""
     problem: str = ""
     """What keeps it from holding, with the remedy, in one line; empty: nothing."""
+    unread: str = ""
+    """Why nothing is known of it; empty: it reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +64,30 @@ class PortClaim:
     """Why there is none; or why it is not known whether the stored one is still the service's."""
 
 
-def is_idle(status: Mapping[str, Any]) -> bool:
-    """status.holding.idle: autoscaling set spec.scaling.replicas to 0, not a user."""
-    holding = status.get("holding")
-    return isinstance(holding, Mapping) and holding.get("idle") is True
+def is_idle(scaling: Scaling, status: Mapping[str, Any]) -> bool:
+    """Whether the 0 in spec.scaling.replicas is autoscaling's, not a user's.
+
+    Where minReplicas was raised since, the status has it; or it has a port, from the time before: an operator may end
+    between KEDA's 0 and its own status.
+    """
+    if scaling.autoscaling is None or scaling.replicas:
+        return False
+    idle = stored_idle(status)
+    was_kedas = stored_port(status) is not None and not scaling.holding.rollouts if idle is None else idle
+    return scaling.may_be_at_zero or was_kedas
 
 
 def holds(scaling: Scaling, status: Mapping[str, Any]) -> bool:
-    """Whether requests are held while no replica answers. Where minReplicas was raised at zero, until one does."""
-    return scaling.holds or (scaling.autoscaling is not None and is_idle(status))
+    """Whether requests are held while no replica answers: where minReplicas was raised at zero, as long as the status
+    has a port, which is until one does."""
+    return scaling.holds or (scaling.autoscaling is not None and stored_port(status) is not None)
+
+
+def stored_idle(status: Mapping[str, Any]) -> bool | None:
+    """status.holding.idle; None where it is not there."""
+    holding = status.get("holding")
+    idle = holding.get("idle") if isinstance(holding, Mapping) else None
+    return idle if isinstance(idle, bool) else None
 
 
 def stored_port(status: Mapping[str, Any]) -> int | None:

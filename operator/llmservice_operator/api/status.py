@@ -329,7 +329,8 @@ class HoldingStatus(StatusModel):
         "Port of the activators that belongs to this service alone: requests reach it while no replica serves."
     )
     idle: bool | None = optional(
-        "The 0 in spec.scaling.replicas is autoscaling's: it ends once requests come, or minReplicas is raised."
+        "true: the 0 in spec.scaling.replicas is autoscaling's; it ends once requests come, or minReplicas is raised. "
+        "false: minReplicas was raised, and requests are held until a replica serves."
     )
 
 

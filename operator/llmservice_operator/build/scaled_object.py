@@ -37,11 +37,8 @@ def why_none(llm: LLMService, settings: Settings) -> Reason | None:
         return Reason.AUTOSCALING_DISABLED
     if llm.replicas_stated_by is not None:
         return Reason.REPLICAS_STATED
-    # KEDA would raise it to minReplicaCount, and whoever set 0 wants nothing to serve. KEDA set it where it might, or
-    # where minReplicas was raised since: the status has it still.
-    scaling = llm.spec.scaling
-    may_be_zero = scaling.autoscaling is not None and scaling.autoscaling.may_be_at_zero
-    is_users = scaling.replicas == 0 and not may_be_zero and not is_idle(llm.status)
+    # KEDA would raise it to minReplicaCount, and whoever set 0 wants nothing to serve.
+    is_users = llm.spec.scaling.replicas == 0 and not is_idle(llm.spec.scaling, llm.status)
     return Reason.SCALED_TO_ZERO if is_users else None
 
 

@@ -79,4 +79,4 @@ async def _report(address: str, key: Key, inputs: Inputs, ctx: Context) -> Holdi
         return await ctx.ask_activator(address, key, inputs.stored.uid, inputs.zero.port)
     except Unreadable as unreadable:
         logger.info("activator %s says nothing of %s: %s", address, key, unreadable)
-        return HoldingReport()
+        return HoldingReport(unread=str(unreadable))

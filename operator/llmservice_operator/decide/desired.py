@@ -43,7 +43,7 @@ def desired_children(
     made = revision.label, revision.number, revision.key, revision.template, revision.chosen
     return [
         *_made(service, *made, strategy),
-        *_declared(service, settings, service.replicas_stated_by, is_idle(service.status)),
+        *_declared(service, settings, service.replicas_stated_by, is_idle(service.spec.scaling, service.status)),
     ]
 
 
@@ -58,7 +58,7 @@ def _made(
 @of_service
 def _declared(service: LLMService, settings: Settings, stated_by: str | None, idle: bool) -> tuple[DesiredChild, ...]:
     """Of the kinds in `api/child_kinds.py`. `stated_by` and `idle` are the service's: they are no part of the spec."""
-    assert (service.replicas_stated_by, is_idle(service.status)) == (stated_by, idle)
+    assert (service.replicas_stated_by, is_idle(service.spec.scaling, service.status)) == (stated_by, idle)
     return tuple(with_hash(manifest) for manifest in children.manifests(service, settings))
 
 

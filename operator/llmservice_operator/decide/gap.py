@@ -42,6 +42,7 @@ from llmservice_operator.decide.zero import (
     problem_of,
     refusals,
     slices_for,
+    trial,
 )
 from llmservice_operator.observe.projections.children import DeploymentFacts
 
@@ -132,10 +133,12 @@ def _by(reports: Reports, port: int, slices: tuple[DesiredChild, ...], *, is_mad
     are_reached = all(report.is_reachable for report in found)
     if can_hold and is_made and are_reached and reports.made_for >= SPREAD_SECONDS:
         return Gap(slices, text=HELD)
-    without = slices if can_hold else ()
     if reports.asked_for >= PATIENCE:
-        return _lost(problem_of(reports, port) or "The activators' slices were not applied in time.", without)
-    return _waiting(without)
+        why = problem_of(reports, port) or "The activators' slices were not applied in time."
+        return _lost(why, slices if can_hold else ())
+    # Old replicas serve beside the slices.
+    is_tried = are_reached or trial(reports.tried_for)[0]
+    return _waiting(slices if can_hold and is_tried else ())
 
 
 def _waiting(slices: tuple[DesiredChild, ...] | None, asks: tuple[str, ...] = ()) -> Gap:

@@ -91,7 +91,12 @@ class Questions:
             slices_since=self.slices_since if is_as_made else now,
             tried_since=self.tried_since if is_same and not about.is_at_rest else now,
         )
-        return found if is_same and is_as_made else replace(found, due_at=now + SPREAD_SECONDS, unable_since=None)
+        if is_same and is_as_made:
+            return found
+        # Others may come and go while one of them cannot hold.
+        unable = {address for address, report in self.reports.items() if not can_hold(report)}
+        is_unable = about.generation == before.generation and about.port == before.port and unable & {*about.addresses}
+        return replace(found, due_at=now + SPREAD_SECONDS, unable_since=self.unable_since if is_unable else None)
 
     def is_due(self, now: float) -> bool:
         """Whether they are to be asked now."""
@@ -101,7 +106,7 @@ class Questions:
 
     def answered(self, reports: Mapping[str, HoldingReport], now: float) -> Self:
         """They were asked now, and reported this."""
-        is_able = all(map(can_hold, reports.values()))
+        is_able = all(report.unread or can_hold(report) for report in reports.values())
         unable_since = None if is_able else now if self.unable_since is None else self.unable_since
         due_at = turn(self.about.uid, now) if is_able else now + AGAIN_SECONDS
         return replace(self, reports=reports, read_at=now, unable_since=unable_since, due_at=due_at)

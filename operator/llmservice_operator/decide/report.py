@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.holding import is_idle, stored_port
+from llmservice_operator.api.holding import stored_idle, stored_port
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import selector_text
@@ -71,14 +71,14 @@ def report(
 def _with_scaling(verdict: Verdict, inputs: Inputs, subject: Subject) -> Verdict:
     """With what the status says of autoscaling and of requests that are held."""
     if inputs.stored is None:
-        return replace(verdict, holding_port=stored_port(subject.previous), is_idle=is_idle(subject.previous))
+        return replace(verdict, holding_port=stored_port(subject.previous), idle=stored_idle(subject.previous))
     scaling, found = inputs.stored.spec.scaling, inputs.zero
     return replace(
         verdict,
         autoscaling=scaling.autoscaling,
         autoscaled=autoscaled(inputs),
         holding_port=found.port,
-        is_idle=found.is_idle,
+        idle=found.idle,
         held_seconds=scaling.holding.timeout_seconds if found.is_held else None,
     )
 

@@ -84,8 +84,8 @@ class Zero:
     port: int | None = None
     is_held: bool = False
     """No replica is to run, and requests are held."""
-    is_idle: bool = False
-    """The 0 that is asked for is autoscaling's."""
+    idle: bool | None = None
+    """The 0 that is asked for is autoscaling's. False: it was, and a replica is to serve before no request is held."""
     slices: tuple[DesiredChild, ...] | None = ()
     """Those that are to be there; None: those that are."""
     problem: str = ""
@@ -100,12 +100,15 @@ class Zero:
 
 def zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
     """By the table above. `service` is as it is stored."""
-    scaling, was_idle = service.spec.scaling, is_idle(service.status)
-    # The status tells KEDA's zero from a user's once minReplicas is no longer 0. Nobody waits for KEDA to raise it.
-    may_be_kedas = scaling.may_be_at_zero or (scaling.autoscaling is not None and was_idle)
-    is_raised = may_be_kedas and not (scaling.may_be_at_zero or scaling.replicas or service.spec.paused)
+    scaling = service.spec.scaling
+    idle = is_idle(scaling, service.status)
+    # Nobody waits for KEDA to carry out a minReplicas that was raised at zero.
+    is_raised = idle and not (scaling.may_be_at_zero or service.spec.paused or service.replicas_stated_by)
     found = _zero(with_replicas(service, 1) if is_raised else service, observed, settings, known)
-    return replace(found, is_idle=may_be_kedas and (not scaling.replicas or (was_idle and not is_listed(observed))))
+    if scaling.holds or idle:
+        return replace(found, idle=idle or None)
+    is_over = found.port is None or not scaling.replicas or is_listed(observed)
+    return replace(found, port=None) if is_over else replace(found, idle=False)
 
 
 def _zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
@@ -123,8 +126,9 @@ def _zero(service: LLMService, observed: Observed, settings: Settings, known: Kn
     if KIND in observed.hidden:
         return _without(service, observed, stored, "The operator may not list endpointslices.discovery.k8s.io.")
     claim = known.claim if known.claim is not None or stored is None else PortClaim(stored)
-    if claim is None:
-        return replace(_as_it_is(service, observed, None), needs_port=True)
+    if claim is None or (known.claim is None and replicas and not is_listed(observed)):
+        # The stored port may be another service's by now, where Leases were deleted.
+        return replace(_as_it_is(service, observed, stored), needs_port=True)
     if claim.port is None:
         found = _without(service, observed, None, f"No port could be allotted: {claim.problem.rstrip('.')}.")
         return replace(found, recheck_after=SELDOM_AFTER)
@@ -226,6 +230,8 @@ def problem_of(reports: Reports, port: int | None) -> str:
     if reports.asked_for < PATIENCE:
         return ""
     for address, report in reports.by_address.items():
+        if report.unread:
+            return f"Activator {address} does not report whether it can hold requests: {report.unread}."
         if not (report.is_listening and report.is_reachable):
             what = "is not reached through the service's ClusterIP" if report.is_listening else "does not listen"
             return f"Activator {address} {what} on port {port}."

@@ -75,7 +75,7 @@ def status_of(
     if verdict.endpoint:
         status["endpoint"] = _endpoint(verdict, adapters)
     port = {} if verdict.holding_port is None else {"port": verdict.holding_port}
-    if holding := port | ({"idle": True} if verdict.is_idle else {}):
+    if holding := port | ({} if verdict.idle is None else {"idle": verdict.idle}):
         status["holding"] = holding
     if verdict.revision:
         status["rollout"] = rollout_of(

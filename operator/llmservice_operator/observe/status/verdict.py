@@ -82,7 +82,7 @@ class Verdict:
     """Of the spec; None: it does not ask for autoscaling, or cannot be parsed."""
     autoscaled: Finding | None = None
     """None: there is no condition Autoscaled."""
-    is_idle: bool = False
+    idle: bool | None = None
     """The 0 in spec.scaling.replicas is autoscaling's."""
     holding_port: int | None = None
     """Of the activators, where requests for this service are held; None: it is never without a replica."""

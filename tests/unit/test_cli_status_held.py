@@ -11,7 +11,7 @@ from llmservice_activator.holding.target import Held
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
 from llmservice_cli.installation import ACTIVATORS
-from llmservice_cli.status.held import METRICS_PORT, read_held
+from llmservice_cli.status.held import METRICS_PORT, MOST_ACTIVATORS, read_held
 from llmservice_operator.api.service import Key
 
 from .cli_world import SERVICES, ApiServer, Command, Json
@@ -99,13 +99,31 @@ async def test_only_pods_where_an_operator_is_installed_count(zero: ApiServer, l
     assert (await found_of(llmservice))["held"]["requests"] == 3
 
 
+async def test_of_many_pods_with_the_label_the_usual_ones_are_asked_and_the_others_are_named(
+    zero: ApiServer, llmservice: Command
+) -> None:
+    """Anybody may have such pods, and who installed the operator may be unknown."""
+    add(zero, page(3))
+    for number in range(MOST_ACTIVATORS):
+        add(zero, page(), f"pod-{number}", namespace="a-tenant")
+    held = (await found_of(llmservice))["held"]
+    assert (held["requests"], held["activators"], len(held["unread"])) == (3, MOST_ACTIVATORS, 1)
+    assert "held        at least 3, " in "\n".join(await screen_of(llmservice))
+
+
+async def test_where_was_looked_is_named(zero: ApiServer, llmservice: Command) -> None:
+    zero.answers["/api/v1/pods"] = 403
+    (line,) = [line for line in await screen_of(llmservice) if line.startswith("held")]
+    assert f"runs in namespace {SYSTEM}; listing pods elsewhere is not allowed" in line
+
+
 RIGHTS: dict[str, tuple[dict[str, Any], str]] = {
     "no pods": ({f"/api/v1/namespaces/{SYSTEM}/pods": 403, "/api/v1/pods": 403}, f"needs list on pods in {SYSTEM}, or"),
     "no proxy": (
         {f"/api/v1/namespaces/{SYSTEM}/pods/act-1:{METRICS_PORT}/proxy/metrics": 403},
         f"needs get on pods/proxy in {SYSTEM}",
     ),
-    "no activator": ({"/api/v1/pods": {"items": []}}, "no pod of an activator runs"),
+    "no activator": ({"/api/v1/pods": {"items": []}}, "no pod of an activator runs in any namespace"),
 }
 
 

@@ -60,21 +60,23 @@ async def held_of(kube: Api, service: Json) -> Held | str | None:
         return None
     key = Key(service["metadata"]["namespace"], service["metadata"]["name"])
     try:
-        pods = await _activators(kube)
+        where, pods = await _activators(kube)
     except KubeError as error:
         return _why(error, f"list on pods in {NAMESPACE}, or in all namespaces where the operator is in another")
     if not pods:
-        return f"no pod of an activator runs ({ACTIVATORS})"
-    answers = dict(zip(pods, await asyncio.gather(*(_read(kube, pod, key) for pod in pods)), strict=True))
+        return f"no pod of an activator runs in {where} ({ACTIVATORS})"
+    asked = pods[:MOST_ACTIVATORS]
+    answers = dict(zip(asked, await asyncio.gather(*(_read(kube, pod, key) for pod in asked)), strict=True))
     found = [answer for answer in answers.values() if not isinstance(answer, str)]
     unread = {name: answer for (_, name), answer in answers.items() if isinstance(answer, str)}
+    unread |= dict.fromkeys((name for _, name in pods[MOST_ACTIVATORS:]), "not asked: there are too many")
     if not found:
         return "; ".join(dict.fromkeys(unread.values()))
     return Held(sum(held for held, _ in found), max(age for _, age in found), len(found), unread)
 
 
-async def _activators(kube: Api) -> tuple[tuple[str, str], ...]:
-    """Namespace and name of each pod that may hold requests; one that is ending does until its end.
+async def _activators(kube: Api) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Where was looked; namespace and name of each pod that may hold requests: one that is ending does until its end.
 
     Anybody may give a pod of theirs the chart's label, so one counts only where an operator is known to be installed,
     if that is known of any namespace.
@@ -82,12 +84,14 @@ async def _activators(kube: Api) -> tuple[tuple[str, str], ...]:
     try:
         pods = await kube.list_all(POD, None, label_selector=ACTIVATORS)
     except Forbidden:
-        pods, installed = await kube.list_all(POD, NAMESPACE, label_selector=ACTIVATORS), frozenset({NAMESPACE})
+        where, installed = f"namespace {NAMESPACE}; listing pods elsewhere is not allowed", frozenset({NAMESPACE})
+        pods = await kube.list_all(POD, NAMESPACE, label_selector=ACTIVATORS)
     else:
-        installed = await installed_in(kube)
+        where, installed = "any namespace", await installed_in(kube)
     running = [pod["metadata"] for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     names = {(each["namespace"], each["name"]) for each in running if not installed or each["namespace"] in installed}
-    return tuple(sorted(names)[:MOST_ACTIVATORS])
+    # Where the chart is usually installed first: anybody may have many pods with its label.
+    return where, tuple(sorted(names, key=lambda name: (name[0] != NAMESPACE, name)))
 
 
 async def _read(kube: Api, pod: tuple[str, str], key: Key) -> tuple[int, float] | str:

@@ -241,7 +241,7 @@ def test_a_quota_that_ends_before_max_replicas_is_reported(cluster: Cluster, the
     message = reported("QuotaBelowMaximum")["message"]
     assert name in message
     assert "pods" in message
-    cluster.must_have(there, "many", Ready="True")
+    cluster.wait_condition(there, "many", "Ready", "True", timeout=60)
     cluster.apply(autoscaled("many", maxReplicas=3), there)
     reported("Autoscaling")
     cluster.apply(autoscaled("many", maxReplicas=pods + 1), there)

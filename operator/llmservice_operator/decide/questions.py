@@ -94,7 +94,7 @@ class Questions:
         if is_same and is_as_made:
             return found
         # Others may come and go while one of them cannot hold.
-        unable = {address for address, report in self.reports.items() if not can_hold(report)}
+        unable = {address for address, report in self.reports.items() if cannot_hold(report)}
         is_unable = about.generation == before.generation and about.port == before.port and unable & {*about.addresses}
         return replace(found, due_at=now + SPREAD_SECONDS, unable_since=self.unable_since if is_unable else None)
 
@@ -106,7 +106,7 @@ class Questions:
 
     def answered(self, reports: Mapping[str, HoldingReport], now: float) -> Self:
         """They were asked now, and reported this."""
-        is_able = all(report.unread or can_hold(report) for report in reports.values())
+        is_able = not any(map(cannot_hold, reports.values()))
         unable_since = None if is_able else now if self.unable_since is None else self.unable_since
         due_at = turn(self.about.uid, now) if is_able else now + AGAIN_SECONDS
         return replace(self, reports=reports, read_at=now, unable_since=unable_since, due_at=due_at)
@@ -123,9 +123,10 @@ class Questions:
         )
 
 
-def can_hold(report: HoldingReport) -> bool:
-    """Whether this activator holds requests that come through the Service."""
-    return report.is_listening and report.is_reachable and not report.problem
+def cannot_hold(report: HoldingReport) -> bool:
+    """Whether this activator reports that it holds no request. That it is not reached is none: the cluster's DNS may be
+    down, and all services at zero would start."""
+    return not report.unread and (not report.is_listening or bool(report.problem))
 
 
 def turn(uid: str, now: float) -> float:

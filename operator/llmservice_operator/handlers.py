@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import kopf
 
 from llmservice_operator.api.constants import GROUP
 from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import KubeError, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.lean_kopf import kopf
 
 logger = logging.getLogger(__name__)
 

@@ -198,6 +198,20 @@ async def test_an_error_passes(api: Api) -> None:
         assert seen.versions() == [None, "50", "50", "50", "50"], "it did not list again"
 
 
+async def test_a_quiet_watch_is_asked_again_and_is_no_problem(
+    api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server sends no bookmark of a kind that has not changed since the watch began."""
+    monkeypatch.setattr(informer, "SILENCE", 0.05)
+    async with watching(api) as seen:
+        while len(seen.versions()) < 4:
+            api.watching[POD].clear()
+            await api.watching[POD].wait()
+        assert set(seen.versions()[1:]) == {"50"}, "it does not list again"
+        assert seen.sync.problems() == []
+    assert [record.message for record in caplog.records if record.levelno >= logging.INFO] == []
+
+
 async def first_pauses(api: Api, count: int) -> list[float]:
     """Seconds of the first pauses that an informer makes against this server."""
     paused: list[float] = []

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,27 @@ def service_account(folder: Path, host: str = "10.96.0.1") -> dict[str, Any]:
 async def test_in_a_pod(tmp_path: Path, host: str, server: str) -> None:
     credentials = await found(**service_account(tmp_path, host))
     assert (credentials.server, credentials.namespace, await credentials.token()) == (server, "system", "pod-token")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda folder, environ: (folder / "ca.crt").unlink(), "ca.crt"),
+        (lambda folder, environ: (folder / "token").write_text("\n"), "token is empty"),
+        (lambda folder, environ: (folder / "namespace").write_bytes(b"\xff"), "utf-8"),
+        (lambda folder, environ: environ.pop("KUBERNETES_SERVICE_PORT"), "KUBERNETES_SERVICE_PORT"),
+        (lambda folder, environ: environ.update(KUBERNETES_SERVICE_HOST=""), "KUBERNETES_SERVICE_HOST"),
+    ],
+    ids=["no CA", "an empty token", "a namespace that is no text", "no port", "an empty host"],
+)
+async def test_what_a_pod_lacks_is_named(
+    tmp_path: Path, spoil: Callable[[Path, dict[str, str]], object], named: str
+) -> None:
+    where = service_account(tmp_path)
+    spoil(tmp_path, where["environ"])
+    with pytest.raises(ConfigError, match=named) as caught:
+        await found(**where)
+    assert "--kubeconfig" in str(caught.value)
 
 
 async def test_a_named_kubeconfig_wins_over_the_service_account(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Where the API server is and who we are, as `kubernetes.config` reads it: a pod's service account, or a kubeconfig.
+"""Where the API server is and who we are: from a pod's service account, or from a kubeconfig (`kubeconfig`).
 
-The package reads files and waits for them, so it runs in threads. Requests are the transport's.
+Files are read in threads. Requests are the transport's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from .errors import ConfigError, KubeError
 
@@ -179,41 +179,36 @@ async def load(
 
 
 async def in_cluster(*, clock: Callable[[], float], environ: Mapping[str, str], service_account: Path) -> Credentials:
-    """What the kubelet mounts into every pod."""
-    from kubernetes.client import Configuration
-    from kubernetes.config import ConfigException
-    from kubernetes.config.incluster_config import InClusterConfigLoader
+    """What the kubelet mounts into every pod.
 
-    def read() -> Any:
-        loader = InClusterConfigLoader(
-            str(service_account / "token"), str(service_account / "ca.crt"), try_refresh_token=False, environ=environ
-        )
-        configuration = Configuration()
+    Three files and two variables; `kubernetes.config` reads the same, and importing it takes 0.2 s of CPU and 10 MiB.
+    """
+
+    def read(name: str) -> str:
         try:
-            loader.load_and_set(configuration)
-        except (ConfigException, OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"cannot use the pod's service account in {service_account}: {error}",
-                remedy="run in a pod with a service account, or name a kubeconfig with --kubeconfig",
-            ) from error
-        return configuration
+            content = (service_account / name).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise _unusable(service_account, str(error)) from error
+        if not content:
+            raise _unusable(service_account, f"{name} is empty")
+        return content
 
-    def issued(configuration: Any) -> Issued:
-        return Issued(bearer(configuration), renew_at=clock() + TOKEN_MAX_AGE)
+    async def issued() -> Issued:
+        return Issued(await asyncio.to_thread(read, "token"), renew_at=clock() + TOKEN_MAX_AGE)
 
-    async def again() -> Issued:
-        return issued(await asyncio.to_thread(read))
-
-    found = await asyncio.to_thread(read)
+    host, port = (environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
+    if not host or not port:
+        raise _unusable(service_account, "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
     return Credentials(
-        server=found.host,
-        namespace=await asyncio.to_thread(lambda: (service_account / "namespace").read_text().strip()),
-        token=Token(issued(found), again, clock),
-        ca=await asyncio.to_thread(Path(found.ssl_ca_cert).read_bytes),
+        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        namespace=await asyncio.to_thread(read, "namespace"),
+        token=Token(await issued(), issued, clock),
+        ca=(await asyncio.to_thread(read, "ca.crt")).encode(),
     )
 
 
-def bearer(configuration: Any) -> str | None:
-    """The token in a `kubernetes` Configuration, which keeps the whole header, with the file's last newline."""
-    _, _, token = configuration.api_key.get("BearerToken", "").partition(" ")
-    return token.strip() or None
+def _unusable(service_account: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"cannot use the pod's service account in {service_account}: {why}",
+        remedy="run in a pod with a service account, or name a kubeconfig with --kubeconfig",
+    )

@@ -4,6 +4,7 @@ KubeError
 ├── ConfigError          no usable credentials
 ├── NotLeader            this process may not write (any more)
 ├── Unreachable          no answer: connection refused, reset, timed out
+│   └── Silent           a watch that was open, and on which nothing came
 └── ApiError             the API server answered with a failure
     ├── Invalid          400, 422: the object was refused by its schema or by its API
     ├── Unauthorized     401: the credentials are not accepted
@@ -58,6 +59,10 @@ class Unreachable(KubeError):
     """The API server gave no answer."""
 
     remedy = "check that the API server is up and that this pod may reach it; the operator tries again by itself"
+
+
+class Silent(Unreachable):
+    """Nothing came on an open watch: nothing happened, or the connection is dead. Only the next request shows which."""
 
 
 class ApiError(KubeError):

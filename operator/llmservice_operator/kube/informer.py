@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from .errors import Forbidden, Gone, KubeError, NotFound, from_status
+from .errors import Forbidden, Gone, KubeError, NotFound, Silent, from_status
 from .resources import Resource
 from .transport import Transport
 from .wire import parsed
@@ -29,7 +29,8 @@ PAGE = 250
 WATCH_SECONDS = 600
 """Longest duration of one watch: the next one sends a token that was read again."""
 SILENCE = 90.0
-"""Seconds without an event after which a watch is restarted: a bookmark comes every minute."""
+"""Seconds without an event after which a watch is restarted where it was. A bookmark comes every minute, but none of a
+kind that has not changed since the watch began (cacheWatcher.process in k8s.io/apiserver): it is no error."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 LONGEST_PAUSE_WITHOUT_RIGHT = 30.0
 """For a missing right or CRD: found soon after it is added, without filling an audit log."""
@@ -115,6 +116,8 @@ class Informer:
                     self._report(error)  # of a list: that of a watch is followed by one
                 self._version = None
                 await self._pause(LONGEST_PAUSE)
+            except Silent as quiet:
+                logger.debug("%s, and is asked for again", quiet.message)
             except KubeError as error:
                 self._report(error)
                 if isinstance(error, NotFound):

@@ -19,7 +19,7 @@ from kubernetes.config import ConfigException
 from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
-from .credentials import TOKEN_MAX_AGE, Credentials, Issued, Token, bearer
+from .credentials import TOKEN_MAX_AGE, Credentials, Issued, Token
 from .errors import ConfigError
 from .exec_login import Login, Program
 
@@ -106,6 +106,12 @@ class _Scope:
         if self.user is not None and self.user.safe_get("tokenFile"):
             return Issued(token, renew_at=clock() + TOKEN_MAX_AGE)
         return Issued(token)
+
+
+def bearer(configuration: Configuration) -> str | None:
+    """The token in a Configuration, which keeps the whole header, with the file's last newline."""
+    _, _, token = configuration.api_key.get("BearerToken", "").partition(" ")
+    return token.strip() or None
 
 
 def _read(paths: str, context: str | None) -> _Scope:

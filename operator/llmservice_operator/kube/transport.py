@@ -17,7 +17,7 @@ import orjson
 from llmservice_operator.api.constants import OPERATOR
 
 from .credentials import Credentials
-from .errors import ApiError, ServerError, TooMany, Unauthorized, Unreachable, from_status
+from .errors import ApiError, ServerError, Silent, TooMany, Unauthorized, Unreachable, from_status
 from .resources import Resource
 from .wire import parsed
 
@@ -117,10 +117,10 @@ class Transport:
     ) -> AsyncGenerator[bytes, None]:
         """An answer that goes on, line by line, until the server ends it; `opened` is called when it begins.
 
-        Unreachable where it breaks off, or says nothing for `silence` seconds.
+        Unreachable where it breaks off, Silent where nothing comes for `silence` seconds once it has begun.
         """
         patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
-        signed = await self._signed({}, REQUEST_TIMEOUT)
+        signed, is_open = await self._signed({}, REQUEST_TIMEOUT), False
         try:
             async with self._open().request(
                 "GET", self.credentials.server + path, params=params, headers=signed, timeout=patience
@@ -131,6 +131,7 @@ class Transport:
                     raise failure(
                         response.status, await response.read(), right=f"watch {resource.full_name}", retry_after=None
                     )
+                is_open = True
                 opened()
                 rest: list[bytes] = []
                 async for chunk in response.content.iter_any():
@@ -143,7 +144,8 @@ class Transport:
                             yield line
                         rest = [last]
         except TimeoutError as error:
-            raise Unreachable(f"nothing came for {silence:.0f} s: watch {path}") from error
+            kind = Silent if is_open else Unreachable
+            raise kind(f"nothing came for {silence:.0f} s: watch {path}") from error
         except aiohttp.ClientError as error:
             raise Unreachable(f"watch {path}: {error}") from error
 

@@ -57,6 +57,11 @@ class Kept:
         return sum(self.figures.control_plane_cpu_seconds.values()) or nan
 
     @property
+    def api_server_ms(self) -> float:
+        """CPU of the API server alone, for each service."""
+        return self.figures.control_plane_cpu_seconds.get("kube-apiserver", nan) * 1000 / self.figures.services
+
+    @property
     def operator_seconds(self) -> float:
         """CPU of the operator until all are Ready, its start included."""
         return self.figures.cpu_ms_per_service * self.figures.services / 1000 + self.figures.start_cpu_seconds

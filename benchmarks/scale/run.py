@@ -104,6 +104,7 @@ async def to_ready(plan: Plan, scene: Scene, found: Figures) -> None:
     use, observer, spent = scene.operator.use(), scene.observer, Machine.now().since(whole)
     found.floor_seconds, found.stolen_percent = round(spent.floor_seconds, 1), round(spent.stolen_percent, 1)
     start_cpu = used or found.start_cpu_seconds
+    found.first_child_seconds = round(min(min(observer.first[kind].values()) for kind in CHILDREN) - began, 2)
     found.children_seconds = round(max(max(observer.first[kind].values()) for kind in CHILDREN) - began, 2)
     found.pods_seconds = round(max(observer.first["pod"].values()) - began, 2)
     ready = observer.first["ready"]

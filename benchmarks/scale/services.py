@@ -135,7 +135,7 @@ class Writer:
         return await sent(self._session, method, self._server + path, body, content_type)
 
 
-async def sent(session: aiohttp.ClientSession, method: str, url: str, body: JSON | None, content_type: str) -> JSON:
+async def sent(session: aiohttp.ClientSession, method: str, url: str, body: Any, content_type: str) -> JSON:
     data, headers = None if body is None else json.dumps(body).encode(), {"Content-Type": content_type}
     async with session.request(method, url, data=data, headers=headers) as answer:
         if answer.status >= 400:

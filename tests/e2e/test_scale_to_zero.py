@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +45,7 @@ QUIET_SECONDS = 10.0
 
 SERVICES = (
     on_demand("first"),
-    on_demand("crowd", {"tokens_per_second": 50}, batching={"maxNumSeqs": AT_ONCE}),
+    on_demand("crowd", {"tokens_per_second": 50, "start_seconds": 5}, batching={"maxNumSeqs": AT_ONCE}),
     on_demand("narrow", {"start_seconds": 3}, {"maxRequests": 1}),
     on_demand("rounds"),
     on_demand("quiet", holding={"maxBytes": "64Ki"}),
@@ -100,6 +101,13 @@ def test_the_first_request_after_a_while_is_answered_by_one_start(
     record(**seconds, secondsToAnswer=round(row.ended - row.sent, 2), secondsToZero=at_zero.at_zero())
 
 
+def status_of(service: OnDemand) -> Any:
+    """What `llmservice status` shows of the requests that wait."""
+    words = ("status", service.name, "-n", NAMESPACE, "-o", "json")
+    (found,) = json.loads(service.cluster.run(sys.executable, "-m", "llmservice_cli", *words))["services"]
+    return found["held"]
+
+
 @of("crowd")
 def test_a_hundred_at_once_are_answered_by_one_replica_a_few_at_a_time(
     cluster: Cluster, at_zero: OnDemand, record: Record
@@ -108,12 +116,15 @@ def test_a_hundred_at_once_are_answered_by_one_replica_a_few_at_a_time(
     with watching(cluster, "pods", NAMESPACE) as pods, clients(at_zero) as asking:
         asking.send(100)
         held(at_zero, 100)
+        seen_by_command = status_of(at_zero)
         eventually("no room for one more", lambda: at_zero.ask().status_code == 429, 5)
         while asking.waiting():
             most = max([most, *map(requests_in_flight, cluster.pods(NAMESPACE, at_zero.name))])
         assert asking.lost() == []
         started = {seen.obj["metadata"]["uid"] for seen in pods.seen if of_service(seen.obj, at_zero)}
     record(seconds=round(time.monotonic() - began, 1), mostAtOnce=most)
+    assert (seen_by_command["requests"], seen_by_command["activators"]) == (100, len(activators(cluster)))
+    assert 0 < seen_by_command["oldestSeconds"] < ANSWERED_WITHIN
     assert len(started) == 1
     assert 1 < most <= AT_ONCE
 

@@ -15,7 +15,7 @@ import copy
 import json
 import statistics
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -118,9 +118,9 @@ def _open(schema: JSON) -> JSON:
 
 
 @contextlib.contextmanager
-def crd_without(cluster: Cluster, parts: Collection[str]) -> Iterator[None]:
+def crd_without(cluster: Cluster, part: str | None) -> Iterator[None]:
     """Its rules, or rules and schema, are taken out meanwhile: what they cost."""
-    if not parts:
+    if part is None:
         yield
         return
     installed = json.loads(cluster.kubectl("get", "crd", CRD, "-o", "json"))
@@ -129,7 +129,7 @@ def crd_without(cluster: Cluster, parts: Collection[str]) -> Iterator[None]:
     changed = copy.deepcopy(installed)
     for version in changed["spec"]["versions"]:
         schema = _without_rules(version["schema"]["openAPIV3Schema"])
-        version["schema"]["openAPIV3Schema"] = _open(schema) if SCHEMA in parts else schema
+        version["schema"]["openAPIV3Schema"] = _open(schema) if part == SCHEMA else schema
     try:
         cluster.kubectl("replace", "-f", "-", stdin=json.dumps(changed))
         cluster.kubectl("wait", f"crd/{CRD}", "--for=condition=Established")
@@ -186,13 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--writes", type=int, default=200, metavar="N", help=f"of each kind, in turns of {IN_A_TURN} (200)"
     )
-    parser.add_argument(
-        "--without",
-        choices=(RULES, SCHEMA),
-        action="append",
-        default=[],
-        help="of the CRD: its CEL rules, or rules and schema",
-    )
+    parser.add_argument("--without", choices=(RULES, SCHEMA), help="of the CRD: its CEL rules, or rules and schema")
     arguments = parser.parse_args(argv)
     cluster = Cluster.connect(ClusterPaths.of_this_clone())
     with cluster.api, scale_operator(cluster, 0), crd_without(cluster, arguments.without):

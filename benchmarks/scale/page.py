@@ -50,7 +50,6 @@ MORE: Mapping[str, Callable[[Kept], float]] = {
     "a service Ready, 99 of 100, s": lambda run: run.figures.service_seconds.get("p99", nan),
     "floor: all CPU seconds until Ready ÷ cores": lambda run: run.figures.floor_seconds,
     "CPU that the machine's host took, %": lambda run: run.figures.stolen_percent,
-    "operator CPU until all are Ready, its start included, s": lambda run: run.operator_seconds,
     "API server CPU a service, ms": lambda run: run.api_server_ms,
     "operator CPU of a start without services, s": lambda run: run.figures.start_cpu_seconds,
     "operator CPU in an idle minute, s": lambda run: run.figures.idle_cpu_seconds,

@@ -44,6 +44,7 @@ DRAIN_FILE = f"{RUN_DIR}/drain"
 HOME_DIR = "/home/llmservice"
 TMP_DIR = "/tmp"
 CACHE_DIR = "/llmservice/cache"
+START_CACHE_DIR = "/llmservice/start-cache"
 MODELS_DIR = "/llmservice/models"
 SOURCE_DIR = "/llmservice/source"
 # Written by the fetch container, read-only in the server: its socket, and a link for each artifact. The links have
@@ -159,6 +160,11 @@ class Failure:
     phase: Phase | None = None
     exit_code: int | None = None
     signal: int | None = None
+
+    @property
+    def ends_with(self) -> int:
+        """The exit code of a supervisor that fails with it; never 0."""
+        return self.exit_code or (128 + self.signal if self.signal else 1)
 
     def to_json(self, limit: int = TERMINATION_LIMIT) -> str:
         """JSON of at most `limit` bytes: evidence is dropped first, then the ends of the texts."""

@@ -41,6 +41,10 @@ class ServeOptions:
     )
     hang_restart_seconds: float = _option(contract.HANG_RESTART_SECONDS, "restarted after this much longer; 0: never")
     state_port: int = _option(contract.STATE_PORT, "port of the probes, /state and /metrics", type=int)
+    start_cache: str = _option(
+        f"{contract.CACHE_DIR}/start", "folder for what makes the next start faster; empty: none is kept"
+    )
+    revision_key: str = _option("", "the revision that a start belongs to; other revisions share no files with it")
     drain_file: str = _option(contract.DRAIN_FILE, "counters shared with the middleware")
     termination_log: str = _option(contract.TERMINATION_LOG, "file of the termination message")
     fetch: tuple[str, ...] = _option(

@@ -150,7 +150,7 @@ class World:
         return Observed(
             deployment=only["Deployment"],
             service=only["Service"],
-            claim=only["PersistentVolumeClaim"],
+            claims=tuple(by_kind["PersistentVolumeClaim"]),
             slices=tuple(by_kind["EndpointSlice"]),
             others=tuple(facts for kind in CHILD_KINDS if kind.kind not in self.hidden for facts in by_kind[kind.kind]),
             revisions=tuple(by_kind["ControllerRevision"]),

@@ -28,6 +28,7 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.dependencies import Dependencies, Timing
 from llmservice_runtime.supervisor.loopback import Response, http_request
 from llmservice_runtime.supervisor.supervisor import run
+from llmservice_runtime.supervisor.vllm_process import command
 
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
@@ -36,9 +37,10 @@ MARK = "LLMSERVICE_TESTS_SERVER"
 """An environment variable that all processes of one supervisor have."""
 # Streams take long enough to be met under way.
 WELL = Behaviour(tokens_per_second=20)
-ENGINE = (sys.executable, "-u", "-m", "tests.support.stand_in")
+ENGINE = command("tests.support.stand_in")
 QUICK = Timing(
     poll_seconds=0.02,
+    health_seconds=0.02,
     watch_seconds=0.1,
     in_flight_seconds=0.01,
     linger_seconds=0.3,
@@ -220,7 +222,7 @@ async def supervised(
     stall_limits: StallLimits | None = None,
     cgroup: Path = Path("/no/such/cgroup"),
     preflight: Sequence[str] = ("true",),
-    command: Sequence[str] = ENGINE,
+    engine: Sequence[str] = ENGINE,
     flags: Sequence[str] = (),
     middleware: bool = True,
     fetch: Sequence[str] = ("false",),
@@ -241,6 +243,7 @@ async def supervised(
             "start_seconds": 20,
             "fetch": tuple(wanted),
             "fetch_socket": str(folder / "socket"),
+            "start_cache": "",
             **changed,
         }
     )
@@ -250,7 +253,7 @@ async def supervised(
     if options.fetch or options.adapters_file:
         container.start()
     dependencies = Dependencies(
-        command=command,
+        command=engine,
         preflight=preflight,
         environment=environment,
         timing=timing,

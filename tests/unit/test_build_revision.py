@@ -29,10 +29,15 @@ WITHOUT_RESTART = (
 )
 # The examples of these are what the spec has without them.
 USUAL = {"spec.model.uri", "spec.accelerator.type"}
+# These need another field, which restarts the pods; SAME_PODS has them.
+BESIDE = {"spec.startCache.storageClassName", "spec.startCache.accessModes"}
 EXAMPLES = {
     path.removeprefix("spec."): part["example"]
     for path, part in OURS.items()
-    if path.startswith("spec.") and "example" in part and not re.search(r"[\[{]|Ref\.", path) and path not in USUAL
+    if path.startswith("spec.")
+    and "example" in part
+    and not re.search(r"[\[{]|Ref\.", path)
+    and path not in USUAL | BESIDE
 }
 
 
@@ -85,6 +90,11 @@ def test_no_restart_for_another_care_of_the_cache() -> None:
 
 A, B = {"name": "a", "uri": "hf://a/b"}, {"name": "b", "uri": "pvc://b/b"}
 SAME_PODS: list[tuple[str, Json, Json]] = [
+    (
+        "another claim for what a start computes",
+        {"startCache": {"size": "1Gi"}},
+        {"startCache": {"size": "2Gi", "storageClassName": "fast", "accessModes": ["ReadWriteMany"]}},
+    ),
     ("the first adapter, prepared for", {"lora": {}}, {"adapters": [A]}),
     ("another one that is fetched", {"adapters": [A]}, {"adapters": [A, {"name": "c", "uri": "s3://bucket/c"}]}),
     ("one in the image", {"adapters": [A]}, {"adapters": [{"name": "c", "uri": "file:///c"}]}),

@@ -209,3 +209,34 @@ def test_what_is_no_fault_of_a_revision_fails_it_at_the_deadline_only(cause: str
     world.deployment["status"].setdefault("conditions", []).append(late)
     world.settle()
     assert world.revision() == stable
+
+
+CLAIM = "x-start-cache"
+
+
+def test_a_rollback_keeps_the_claim_that_its_pods_mount() -> None:
+    """The edit that failed had removed spec.startCache; what serves again needs its claim."""
+    world = serving(2, startCache={"size": "2Gi"})
+    edited(world, rollout=AUTO, startCache=None)
+    world.settle()
+    fail(world)
+    world.serve()
+    decision = world.decide()
+    assert CLAIM in {child["metadata"]["name"] for child in decision.desired}
+    assert [prune.name for prune in decision.prune] == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "restored"),
+    [
+        ({"startCache": {"size": "2Gi"}}, {}, {"size": "2Gi"}),
+        ({"startCache": {"size": "2Gi"}}, {"startCache": {"size": "4Gi"}}, {"size": "4Gi"}),
+        ({}, {"startCache": {"size": "4Gi"}}, None),
+    ],
+    ids=["removed since", "grown since", "added since"],
+)
+def test_whether_there_is_a_claim_is_the_revisions(recorded: Json, now: Json, restored: Json | None) -> None:
+    before, after = parse_spec(spec(**recorded)), parse_spec(spec(**now))
+    returned = returned_to(after, recorded_spec(before))
+    assert revision_key(returned) == revision_key(before)
+    assert (returned.start_cache and returned.start_cache.model_dump(exclude_none=True)) == restored

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import llmservice_runtime
 import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.environment import environment
@@ -21,6 +22,7 @@ from tests.unit.decide_world import an_llmservice, spec
 
 PYTHON = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
 """Not that of a virtual environment, which has no user site: images of vLLM have a plain one."""
+RUNTIME = Path(llmservice_runtime.__file__).parent.parent
 PLANTED = "import os; os.write(1, b'planted\\n')\n"
 SITE = f".local/lib/python3.{sys.version_info.minor}/site-packages"
 PLACES = [
@@ -43,11 +45,11 @@ def of_vllm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[tuple[str, .
     package.mkdir(parents=True)
     for parent in (package, package.parent, package.parent.parent):
         (parent / "__init__.py").touch()
-    (package / "api_server.py").write_text("import json; print('serves')\n")
+    (package / "api_server.py").write_text("import json\nif __name__ == '__main__': print('serves')\n")
     for name in ("home", "work"):
         (folder / name).mkdir(exist_ok=True)
     monkeypatch.setattr(sys, "executable", PYTHON)
-    rendered = variables() | {"HOME": str(folder / "home"), "PYTHONPATH": str(folder / "installed")}
+    rendered = variables() | {"HOME": str(folder / "home"), "PYTHONPATH": f"{folder / 'installed'}:{RUNTIME}"}
     options = ServeOptions(accelerator="cpu")
     return vllm_process.command(), vllm_process.environment(options, vllm_process.Flags(), rendered, lambda text: None)
 
@@ -58,7 +60,9 @@ def plant(file: Path) -> None:
 
 
 def output(command: tuple[str, ...], given: dict[str, str], folder: Path) -> list[str]:
-    done = subprocess.run(command, env=given, cwd=folder / "work", capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=given, cwd=folder / "work", capture_output=True, text=True, check=False, input="[]"
+    )
     return done.stdout.split()
 
 

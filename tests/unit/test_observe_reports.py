@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -122,6 +123,18 @@ def test_measurements_stay_through_restarts_and_silence_until_another_revision()
     assert world.obj["status"]["measured"] == MEASURED.to_document()
     edited(world)
     assert "measured" not in world.obj["status"]
+
+
+def test_with_a_start_cache_each_new_pod_is_asked_once() -> None:
+    """Its start took another time than the first one, which the status has."""
+    world = starting()
+    receive(world, replace(SERVING, measured=replace(MEASURED, start_cache="New")))
+    become_ready(world)
+    assert asked(world) == []
+    world.reports.clear()
+    assert asked(world) == [("x-0", False)]
+    receive(world, replace(SERVING, measured=replace(MEASURED, start_cache="Reused", start_seconds=9)))
+    assert (world.obj["status"]["measured"]["startCache"], asked(world)) == ("Reused", [])
 
 
 def test_a_pod_that_does_not_answer_is_reported_beforehand_and_changes_nothing() -> None:

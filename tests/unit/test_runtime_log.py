@@ -50,6 +50,11 @@ def test_what_a_start_measures() -> None:
         ("Model loading took 14.24 GiB memory and 3.512345 seconds", Measured(model_memory_gib=14.24,
                                                                              model_load_seconds=3.512345)),
         ("Available KV cache memory: 55.31 GiB", Measured(kv_cache_memory_gib=55.31)),
+        (
+            "Initial free memory 78.20 GiB, reserved 55.31 GiB memory for KV Cache as specified by "
+            "kv_cache_memory_bytes config and skipped memory profiling.",
+            Measured(kv_cache_memory_gib=55.31),
+        ),
         ("GPU KV cache size: 1,035,472 tokens, Maximum concurrency for 32,768 tokens per request: 31.60x",
          Measured(kv_cache_tokens=1_035_472, max_concurrency=31.6, max_model_len=32_768)),
         ("init engine (profile, create kv cache, warmup model) took 32.01 s (compilation: 12.3 s)",

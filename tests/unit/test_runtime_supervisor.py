@@ -84,7 +84,7 @@ async def test_a_broken_preflight_keeps_no_server_from_starting(tmp_path: Path, 
 
 
 async def test_a_missing_engine_is_a_failure(tmp_path: Path) -> None:
-    async with supervised(tmp_path, command=("/no/such/python",)) as server:
+    async with supervised(tmp_path, engine=("/no/such/python",)) as server:
         assert (await server.failed()).reason is R.ENGINE_MISSING
 
 

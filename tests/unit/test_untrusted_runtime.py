@@ -27,6 +27,7 @@ from llmservice_runtime.contract import (
 )
 from llmservice_runtime.fetching.fetch_protocol import Request, ended_line, read_document, read_ended
 from llmservice_runtime.inspection.inspected import Inspection
+from llmservice_runtime.launch.environments import Change
 from llmservice_runtime.supervisor.processes import Ended
 
 from tests.unit.hostile import anything, objects, texts
@@ -34,7 +35,7 @@ from tests.unit.hostile import anything, objects, texts
 FAILURE = Failure(
     FailureReason.GPU_OUT_OF_MEMORY, "It is full.", "Take less.", ("line one", "line two"), Phase.LOADING, 1, 9
 )
-MEASURED = Measured("0.32.0", 1000, 2.5, 4096, 10.5, 14.2, 30.1, 20.0, 60.0)
+MEASURED = Measured("0.32.0", 1000, 2.5, 4096, 10.5, 14.2, 30.1, 20.0, 60.0, "Unused", "it is full")
 TRANSFER = Transfer("model", TransferStep.DOWNLOADING, 10, 100, 5.0)
 STATE = State(
     Phase.FETCHING,
@@ -137,6 +138,7 @@ LINES = (
     | texts({"artifact": "model", "path": "/x"})
     | texts(json.loads(ended_line(Ended(None, 9))))
 )
+ENVIRONMENT = Change({"LD_PRELOAD": "/lib/libgomp.so.1", "OMP_NUM_THREADS": "1"}, ("HF_TOKEN",))
 NEAR: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any]]] = {
     "state": (texts(document(STATE)), State.from_json),
     "failure": (texts(document(FAILURE)), Failure.from_json),
@@ -145,6 +147,7 @@ NEAR: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any]]] = {
     "parsed inspection": (objects(INSPECTION.to_document()), Inspection.from_document),
     "transfer": (texts(document(TRANSFER)), Transfer.from_json),
     "line of the fetch container": (LINES, fetch_line),
+    "environment of a process": (texts(ENVIRONMENT.to_document()), lambda text: Change.from_document(parse(text))),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.child_kinds import CHILD_KINDS
-from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL, cache_claim_name
+from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL, claim_names
 from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.errors import Forbidden, NotFound
@@ -46,7 +46,8 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
     """The children of its names, whoever owns them, and all that carries its label."""
     objects: dict[ChildId, dict[str, Any]] = {}
     not_served = await _not_served(kube, namespace)
-    for resource, child in (*((each, name) for each in _NAMED), (resources.PVC, cache_claim_name(name))):
+    claims = ((resources.PVC, claim) for claim in claim_names(name))
+    for resource, child in (*((each, name) for each in _NAMED), *claims):
         if resource.kind not in not_served and (found := await kube.get(resource, namespace, child)) is not None:
             objects[resource.kind, child] = found
     for resource, label in _LABELLED:

@@ -58,6 +58,16 @@ TYPICAL_REQUEST: Final = 2048
 """Tokens that a request has on average, prompt and answer: few are near the longest that is allowed."""
 
 
+def claim_names(service: str) -> tuple[str, ...]:
+    """All claims that the operator may make for a service."""
+    return cache_claim_name(service), start_cache_claim_name(service)
+
+
+def start_cache_claim_name(service: str) -> str:
+    """The PersistentVolumeClaim that the operator makes for spec.startCache."""
+    return f"{service}-start-cache"
+
+
 def cache_claim_name(service: str) -> str:
     """The PersistentVolumeClaim that the operator makes for spec.model.cache."""
     return f"{service}-cache"

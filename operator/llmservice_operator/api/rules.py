@@ -94,6 +94,18 @@ CACHE = (
     ),
 )
 
+START_CACHE = (
+    Rule(
+        "quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0 && "
+        "(has(self.storageClassName) ? self.storageClassName : '') == "
+        "(has(oldSelf.storageClassName) ? oldSelf.storageClassName : '') && "
+        "has(self.accessModes) == has(oldSelf.accessModes) && "
+        "(!has(self.accessModes) || self.accessModes == oldSelf.accessModes)",
+        "a claim can only grow: put the old values back, or remove spec.startCache, wait until the claim is gone, and "
+        "set it again",
+    ),
+)
+
 ARCHITECTURE = (
     Rule(
         "!has(self.numKeyValueHeads) || !has(self.numAttentionHeads) || "
@@ -111,6 +123,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
         "spec.scaling.holding": HOLDING,
         "spec.model": MODEL,
         "spec.model.cache": CACHE,
+        "spec.startCache": START_CACHE,
         "spec.model.architecture": ARCHITECTURE,
         "spec.speculativeDecoding.model": uri_rules(),
         "spec.adapters[]": uri_rules(),

@@ -13,6 +13,7 @@ from llmservice_operator.api.lifecycle import Drain, Endpoint, Rollout, Scaling
 from llmservice_operator.api.model import Model
 from llmservice_operator.api.multimodal import Multimodal
 from llmservice_operator.api.runtime import PodTemplate, Runtime
+from llmservice_operator.api.start_cache import StartCache
 from llmservice_operator.api.techniques import Attention, Compilation, ContextExtension, DraftModel, SpeculativeDecoding
 from llmservice_operator.api.uri import Source
 
@@ -82,6 +83,11 @@ class LLMServiceSpec(ApiModel):
     multimodal: Multimodal = section(Multimodal, "Pictures, sound and video that clients send beside the text.")
     accelerator: Accelerator = section(
         Accelerator, "What the model runs on: the kind of device, which GPU products will do, and their memory."
+    )
+    start_cache: StartCache | None = knob(
+        description="Keep compiled code and what else a start computes in a volume of this service alone, so that the "
+        "next start of the same revision, image and device is faster. See docs/serving/start-time.md.",
+        examples=[{"size": "2Gi"}],
     )
     scaling: Scaling = section(Scaling, "How many replicas serve; /scale sets it too.")
     rollout: Rollout = section(Rollout, "How a change that needs a restart replaces what serves.")

@@ -109,6 +109,12 @@ class EffectiveRollout(StatusModel):
     progress_deadline_seconds: int | None = in_force()
 
 
+class EffectiveStartCache(StatusModel):
+    size: Word | None = in_force()
+    storage_class_name: Word | None = in_force()
+    access_modes: Many[Word] | None = in_force(max_length=3)
+
+
 class EffectiveScaling(StatusModel):
     min_replicas: int | None = optional("The fewest replicas, outside of spec.scaling.autoscaling.schedule.")
     max_replicas: int | None = optional("The most replicas, outside of spec.scaling.autoscaling.schedule.")
@@ -124,6 +130,7 @@ _OWN_SHAPE: dict[str, type[StatusModel]] = {
     "model": EffectiveModel,
     "accelerator": EffectiveAccelerator,
     "rollout": EffectiveRollout,
+    "start_cache": EffectiveStartCache,
     "scaling": EffectiveScaling,
 }
 _IN_FORCE: Mapping[str, tuple[str, ...]] = dict.fromkeys(
@@ -204,6 +211,10 @@ class MeasuredStatus(StatusModel):
     kv_cache_memory_gi_b: float | None = optional("GiB that the KV cache takes on one GPU.")
     engine_init_seconds: float | None = optional("Seconds that profiling, KV cache and warm-up took.")
     start_seconds: float | None = optional("Seconds from the container's start to the first answer.")
+    start_cache: Word | None = optional(
+        "Reused: compiled code of an earlier start was used. New: it is kept for the next start. Unused: it cannot be."
+    )
+    start_cache_message: Text | None = optional("Why the start cache is unused, and what to do.")
     reason: Word | None = optional("Why values are missing, when they are.")
 
 

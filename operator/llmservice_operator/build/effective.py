@@ -82,6 +82,7 @@ def _optional_sections(spec: LLMServiceSpec) -> dict[str, Any]:
     sections = {
         "contextExtension": spec.context_extension,
         "speculativeDecoding": spec.speculative_decoding,
+        "startCache": spec.start_cache,
         "lora": (spec.lora or LoRA()) if spec.is_lora_on else None,
     }
     return {name: in_force(section) for name, section in sections.items() if section is not None}

@@ -14,6 +14,7 @@ from llmservice_runtime.contract import (
     CHAT_TEMPLATE_DIR,
     DRAIN_MIDDLEWARE,
     HTTP_PORT,
+    START_CACHE_DIR,
     START_SECONDS,
 )
 from llmservice_runtime.fetching.credentials import is_credential
@@ -24,6 +25,7 @@ from llmservice_operator.api.multimodal import ANY_DOMAIN
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.chosen import NOTHING, Chosen
+from llmservice_operator.build.revision import revision_key
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.build.sources import draft_path, fetched, model_path
 from llmservice_operator.planner.quantity import gibibytes
@@ -143,6 +145,8 @@ def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING)
         drain_seconds=llm.spec.drain.timeout_seconds,
         start_seconds=start.get("budgetSeconds", START_SECONDS),
         usual_seconds=start.get("usualSeconds", 0),
+        start_cache=ServeOptions.start_cache if llm.spec.start_cache is None else START_CACHE_DIR,
+        revision_key="" if llm.spec.start_cache is None else revision_key(llm.spec),
         fetch=tuple(f"{name}={uri}" for name, uri in fetched(llm.spec).items()),
         context_extension=None if extension is None else extension.argument,
         adapters_file=adapters_file(llm.spec),

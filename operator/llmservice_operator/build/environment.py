@@ -172,6 +172,11 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
         variables["VLLM_SERVER_DEV_MODE"] = "1"
     if llm.spec.accelerator.type != "cpu":
         return variables
+    # On CPUs vLLM 0.32 cannot read back what it saves there, so that each start would compile again; without it the
+    # compiler's own cache is used (vllm/compilation/decorators.py, DYNAMO_TRACE_ONCE).
+    variables["VLLM_USE_AOT_COMPILE"] = "0"
+    # Precompiled headers are kept in the pod's own /tmp, and made at each start, whether or not anything is compiled.
+    variables["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
     variables["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib(llm, settings))
     parallelism = llm.spec.parallelism
     if parallelism.accelerators > 1:

@@ -1,37 +1,66 @@
-"""The claim that keeps downloaded models."""
+"""The claims that the operator makes: for downloaded models, and for what makes a start faster."""
 
-from llmservice_operator.api.constants import cache_claim_name
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmservice_operator.api.constants import cache_claim_name, start_cache_claim_name
+from llmservice_operator.api.model import AccessMode
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest, metadata
 
 
-def is_wanted(llm: LLMService) -> bool:
-    """Whether the operator makes the claim: a size is set, and no claim of the user's."""
-    cache = llm.spec.model.cache
-    return cache.size is not None and cache.claim_name is None
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One of them."""
+
+    name: str
+    size: str
+    storage_class_name: str | None
+    access_modes: tuple[AccessMode, ...]
+    retained: bool = False
+    """It has no owner reference, and outlives the LLMService."""
+
+    @property
+    def mounted_by(self) -> str | None:
+        """Who may mount it at a time: "one node" or "one pod"; None: no limit."""
+        if set(self.access_modes) - {"ReadWriteOnce", "ReadWriteOncePod"}:
+            return None
+        return "one node" if "ReadWriteOnce" in self.access_modes else "one pod"
+
+
+def fields(service: str) -> dict[str, str]:
+    """The fields that ask for claims, by the claim's name."""
+    return {cache_claim_name(service): "spec.model.cache", start_cache_claim_name(service): "spec.startCache"}
+
+
+def claims(llm: LLMService) -> Iterator[Claim]:
+    """Those that the service wants."""
+    cache, start = llm.spec.model.cache, llm.spec.start_cache
+    if cache.size is not None and cache.claim_name is None:
+        name, modes = cache_claim_name(llm.name), tuple(cache.access_modes or ("ReadWriteOnce",))
+        yield Claim(name, cache.size, cache.storage_class_name, modes, cache.retained)
+    if start is not None:
+        name, modes = start_cache_claim_name(llm.name), tuple(start.access_modes or ("ReadWriteOnce",))
+        yield Claim(name, start.size, start.storage_class_name, modes)
 
 
 def holders(llm: LLMService) -> str | None:
-    """Who may mount the operator's claim at a time: "one node" or "one pod"; None: no claim of ours, or no limit."""
-    modes = set(llm.spec.model.cache.access_modes or ("ReadWriteOnce",))
-    if not is_wanted(llm) or modes - {"ReadWriteOnce", "ReadWriteOncePod"}:
-        return None
-    return "one node" if "ReadWriteOnce" in modes else "one pod"
+    """Who may mount all of the operator's claims at a time: "one node" or "one pod"; None: no limit."""
+    limits = {claim.mounted_by for claim in claims(llm)}
+    return next((limit for limit in ("one pod", "one node") if limit in limits), None)
 
 
-def cache_claim(llm: LLMService) -> Manifest:
-    """The claim NAME-cache; with retentionPolicy Retain it has no owner reference."""
-    cache = llm.spec.model.cache
-    spec: Manifest = {
-        "accessModes": list(cache.access_modes or ("ReadWriteOnce",)),
-        "resources": {"requests": {"storage": cache.size}},
-    }
-    if cache.storage_class_name is not None:
-        spec["storageClassName"] = cache.storage_class_name
+def manifest(llm: LLMService, claim: Claim) -> Manifest:
+    """The PersistentVolumeClaim."""
+    spec: Manifest = {"accessModes": list(claim.access_modes), "resources": {"requests": {"storage": claim.size}}}
+    if claim.storage_class_name is not None:
+        spec["storageClassName"] = claim.storage_class_name
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": metadata(llm, cache_claim_name(llm.name), owned=not cache.retained),
+        "metadata": metadata(llm, claim.name, owned=not claim.retained),
         "spec": spec,
     }
 

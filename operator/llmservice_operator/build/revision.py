@@ -52,6 +52,7 @@ def revision_key(spec: LLMServiceSpec) -> str:
         fields.get("accelerator", {}).pop("memory", None)
     cache = spec.model.cache
     fields["cache"] = cache.claim_name or (cache.size is not None)
+    fields["start_cache"] = spec.start_cache is not None
     # An empty `lora` and an adapter both start vLLM with LoRA.
     fields["lora"] = [fields.get("lora") or {}, adapter_stores(spec)] if spec.is_lora_on else None
     return digest({key: value for key, value in fields.items() if value})
@@ -59,7 +60,7 @@ def revision_key(spec: LLMServiceSpec) -> str:
 
 def recorded_spec(spec: LLMServiceSpec) -> dict[str, Any]:
     """The fields that need a restart, as users write them; recorded with the template for a rollback."""
-    include = dict.fromkeys(_RESTARTING, True) | {"endpoint": {"api_key_secret_ref"}}
+    include = dict.fromkeys((*_RESTARTING, "start_cache"), True) | {"endpoint": {"api_key_secret_ref"}}
     fields = spec.model_dump(mode="json", by_alias=True, include=include, exclude_defaults=True)
     return fields | {"lora": fields.get("lora") or {}} if spec.is_lora_on else fields
 
@@ -74,6 +75,11 @@ def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
     kept = {name: value for name, value in fields.items() if name not in sections}
     kept["endpoint"] = {name: value for name, value in fields.get("endpoint", {}).items() if name != "apiKeySecretRef"}
     kept["endpoint"] |= recorded.get("endpoint") or {}
+    # Whether there is a claim is the revision's; a claim that is wanted now has the size of now, since none shrinks.
+    if "startCache" not in recorded:
+        kept.pop("startCache", None)
+    elif "startCache" not in kept:
+        kept["startCache"] = recorded["startCache"]
     if "lora" not in recorded:
         kept.pop("adapters", None)
     return parse_spec(kept | {name: recorded[name] for name in sections if name in recorded})

@@ -48,6 +48,8 @@ def _is_comparable(llm: LLMService, plan: Json) -> bool:
 def _measured(llm: LLMService) -> float | None:
     """Seconds of the earlier start without its fetch, which the budget does not cover."""
     measured: Json = llm.status.get("measured") or {}
+    if measured.get("startCache") == "Reused":
+        return None  # a start that compiles takes longer
     if not fetched(llm.spec):
         return measured.get("startSeconds")
     parts = [measured.get("modelLoadSeconds"), measured.get("engineInitSeconds")]

@@ -20,7 +20,7 @@ from llmservice_operator.build.security import CONTAINER_SECURITY, operator_cont
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.volumes import RUNTIME_VOLUME, Mounted, fetch_volumes, volumes
 
-_STARTUP_PERIOD = 5
+_STARTUP_PERIOD = 1
 
 
 @of_service

@@ -7,7 +7,7 @@ from typing import Any
 
 from llmservice_runtime import contract
 
-from llmservice_operator.api.constants import cache_claim_name
+from llmservice_operator.api.constants import cache_claim_name, start_cache_claim_name
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.engine import CHAT_TEMPLATE_FILE
 from llmservice_operator.build.environment import CA_DIR
@@ -45,6 +45,7 @@ def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
         Mounted("home", {"emptyDir": {}}, contract.HOME_DIR),
         Mounted("tmp", {"emptyDir": {}}, contract.TMP_DIR),
         Mounted("cache", {"emptyDir": {}}, contract.CACHE_DIR),
+        *_start_cache(llm),
         *_models(llm),
         *_sources(llm),
         *_chat_template(llm),
@@ -65,6 +66,14 @@ def fetch_volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
         *_adapters(llm),
         *ca_bundle(settings),
     ]
+
+
+def _start_cache(llm: LLMService) -> list[Mounted]:
+    """The claim for compiled code; without it the supervisor uses a folder of the pod's own."""
+    if llm.spec.start_cache is None:
+        return []
+    source = {"persistentVolumeClaim": {"claimName": start_cache_claim_name(llm.name)}}
+    return [Mounted("start-cache", source, contract.START_CACHE_DIR)]
 
 
 def _models(llm: LLMService) -> list[Mounted]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llmservice_operator.api.child_kinds import CHILD_KINDS, REPORTED_APART, VERBS
@@ -11,7 +11,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, pvc
 from llmservice_operator.build.children import BUILDERS
 from llmservice_operator.build.controller_revision import KEPT
-from llmservice_operator.build.meta import Owner, adapters_config_name
+from llmservice_operator.build.meta import Manifest, Owner, adapters_config_name
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Apply, Prune
 from llmservice_operator.decide.desired import DesiredChild
@@ -145,16 +145,27 @@ def needless(service: LLMService, observed: Observed, settings: Settings) -> Ite
 def prunes(service: LLMService, observed: Observed, desired: DesiredRevision, settings: Settings) -> Iterator[Prune]:
     """What is ours and no longer desired."""
     yield from needless(service, observed, settings)
-    claim = observed.claim
-    # Pods of an earlier revision may still use the claim.
+    wanted = {claim.name for claim in pvc.claims(service)}
+    # Pods of an earlier revision may still use a claim, and so may the record of an earlier operator.
     is_unused = all(pod.revision == desired.label for pod in observed.pods)
-    if claim is not None and is_unused and not pvc.is_wanted(service) and _is_own(claim, service):
-        yield Prune(claim.kind, claim.name, claim.uid, "spec.model.cache no longer asks for it")
+    wanted |= mounted_claims(desired.template)
+    for claim in observed.claims:
+        if claim.name not in wanted and is_unused and _is_own(claim, service):
+            field = pvc.fields(service.name)[claim.name]
+            yield Prune(claim.kind, claim.name, claim.uid, f"{field} no longer asks for it")
     endpoint = observed.service
     was_listed = endpoint is not None and endpoint.adapters is not None and _may_go(endpoint, service)
     if was_listed and not adapters.is_wanted(service):
         yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
     yield from _old_revisions(service, observed, desired)
+
+
+def mounted_claims(template: Manifest) -> set[str]:
+    """Names of the claims that a recorded template mounts."""
+    spec = template.get("spec")
+    volumes = spec.get("volumes") if isinstance(spec, Mapping) else None
+    claims = (volume.get("persistentVolumeClaim") for volume in volumes or () if isinstance(volume, Mapping))
+    return {str(claim.get("claimName")) for claim in claims if isinstance(claim, Mapping)}
 
 
 def _old_revisions(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:

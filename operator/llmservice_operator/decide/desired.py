@@ -101,8 +101,7 @@ def _manifests(service: LLMService, revision: DesiredRevision, strategy: Strateg
         # Before the Service, which says then that it was.
         yield adapters.adapters_config(service)
     yield service_manifest(service)
-    if pvc.is_wanted(service):
-        yield pvc.cache_claim(service)
+    yield from (pvc.manifest(service, claim) for claim in pvc.claims(service))
     yield controller_revision(
         service,
         label=revision.label,

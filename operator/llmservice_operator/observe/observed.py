@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from llmservice_operator.api.child_kinds import CHILD_KINDS
-from llmservice_operator.api.constants import cache_claim_name
+from llmservice_operator.api.constants import claim_names
 from llmservice_operator.api.errors import refusing
 from llmservice_operator.observe.projections.children import (
     ChildFacts,
@@ -76,7 +76,7 @@ class Observed:
 
     deployment: DeploymentFacts | None = None
     service: ServiceFacts | None = None
-    claim: ClaimFacts | None = None
+    claims: tuple[ClaimFacts, ...] = ()
     others: tuple[ChildFacts, ...] = ()
     """Those of the kinds in `api/child_kinds.py`."""
     revisions: tuple[RevisionFacts, ...] = ()
@@ -122,7 +122,7 @@ class Observed:
         return cls(
             deployment=named(DeploymentFacts.kind, name),
             service=named(ServiceFacts.kind, name),
-            claim=named(ClaimFacts.kind, cache_claim_name(name)),
+            claims=tuple(facts for claim in claim_names(name) if (facts := named(ClaimFacts.kind, claim)) is not None),
             others=tuple(
                 facts
                 for child in CHILD_KINDS
@@ -145,7 +145,7 @@ class Observed:
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""
-        yield from (c for c in (self.service, self.claim, self.deployment) if c is not None)
+        yield from (c for c in (self.service, *self.claims, self.deployment) if c is not None)
         yield from self.others
         yield from self.slices
         yield from self.revisions

@@ -54,7 +54,8 @@ def asks(
     pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json, adapters_digest: str | None
 ) -> tuple[Ask, ...]:
     """The pods whose supervisors are to be asked now. None for the digest: adapters are switched off."""
-    is_measured = "reason" not in (_previous_measured(previous, revision) or {"reason": ""})
+    # With a start cache each start measures something else.
+    is_measured = not {"reason", "startCache"} & (_previous_measured(previous, revision) or {"reason": ""}).keys()
     return tuple(
         Ask(pod.name, pod.uid, pod.restarts, pod.address, not pod.started or pod.was_ready)
         for pod in _current(pods, revision)

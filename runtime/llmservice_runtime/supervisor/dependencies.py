@@ -21,6 +21,9 @@ class Timing:
     """Poll intervals and time limits, in seconds."""
 
     poll_seconds: float = 0.5
+    health_seconds: float = 0.1
+    volume_seconds: float = 20.0
+    """For the start cache's volume, which may hang."""
     watch_seconds: float = 5.0
     in_flight_seconds: float = 0.05
     linger_seconds: float = contract.POOL_SECONDS

@@ -70,7 +70,8 @@ _MEASURES: tuple[tuple[re.Pattern[str], _Update], ...] = (
         lambda m, found: replace(m, model_load_seconds=_number(found[1])),
     ),
     (
-        re.compile(r"Available KV cache memory: ([\d.]+) GiB"),
+        # The second where vLLM did not measure it again (vllm/v1/worker/gpu_worker.py).
+        re.compile(r"(?:Available KV cache memory:|GiB, reserved) ([\d.]+) GiB"),
         lambda m, found: replace(m, kv_cache_memory_gib=_number(found[1])),
     ),
     (

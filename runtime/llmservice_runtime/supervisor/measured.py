@@ -1,4 +1,4 @@
-"""Measurements from vLLM's log; part of /state."""
+"""What a start reports of itself: measurements from vLLM's log, and the start cache; part of /state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmservice_runtime.bounded_json import Reader
 
 @dataclass(frozen=True)
 class Measured:
-    """Values that vLLM reported at its start; None while unknown."""
+    """Values of this start; None while unknown."""
 
     vllm_version: str | None = None
     kv_cache_tokens: int | None = None
@@ -22,6 +22,10 @@ class Measured:
     kv_cache_memory_gib: float | None = None
     engine_init_seconds: float | None = None
     start_seconds: float | None = None
+    start_cache: str | None = None
+    """New, Reused or Unused."""
+    start_cache_message: str | None = None
+    """Why it is unused, and what to do."""
 
     def to_document(self) -> dict[str, Any]:
         """The known values under their JSON names."""
@@ -49,10 +53,14 @@ _NAMES: Mapping[str, str] = {
     "kv_cache_memory_gib": "kvCacheMemoryGiB",
     "engine_init_seconds": "engineInitSeconds",
     "start_seconds": "startSeconds",
+    "start_cache": "startCache",
+    "start_cache_message": "startCacheMessage",
 }
 # All others are floats.
 _KINDS: Mapping[str, Callable[[Reader, str], Any]] = {
     "vllm_version": Reader.word,
+    "start_cache": Reader.word,
+    "start_cache_message": Reader.text,
     "kv_cache_tokens": Reader.integer,
     "max_model_len": Reader.integer,
 }

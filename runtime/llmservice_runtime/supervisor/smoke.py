@@ -1,7 +1,9 @@
-"""Sends one request before the server is ready: some engines start and then fail in their first forward pass."""
+"""Waits until the server answers, and sends one request: some engines start and fail in their first forward pass."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Mapping
 
@@ -19,6 +21,15 @@ _REQUESTS = (
 
 class SmokeFailed(Exception):
     """The first request failed."""
+
+
+async def healthy(port: int, poll_seconds: float) -> None:
+    """Poll /health until it returns 200; connections are refused while vLLM loads."""
+    while True:
+        with contextlib.suppress(OSError):
+            if (await http_request(port, "/health", timeout=5)).status == 200:
+                return
+        await asyncio.sleep(poll_seconds)
 
 
 async def first_request(flags: Flags, headers: Mapping[str, str], *, timeout: float) -> str:

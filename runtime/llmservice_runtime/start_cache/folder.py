@@ -1,0 +1,225 @@
+"""Files that make the next start of a server faster: compiled code, and how vLLM started its processes.
+
+They lie in a claim of the service alone, or in the pod, where they serve restarts of the container. They are code and
+are executed: nobody else may write to the claim. Each pod fills a folder of its own, `KEY-POD`, where KEY is the
+revision, image and device (`identity`). Later starts use the folder, by whatever pod, once a server with it has
+answered a request (mark `served`), and no longer after a start with it failed (mark `failed`). So no start meets files
+that another one left half written, and nothing is deleted under a server that has it open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from llmservice_runtime.contract import CACHE_DIR
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.start_cache import identity
+from llmservice_runtime.supervisor.measured import Measured
+
+KEPT = 4
+"""Served folders that are kept in a claim: of this revision, of what it replaces, and of what may be returned to."""
+IN_USE_SECONDS = 24 * 3600
+"""Others are deleted when no start used them for this long."""
+LEAST_BYTES = 256 << 20
+"""Free space that a new folder needs. Compiled code of most models takes 1 to 200 MB."""
+_MARK_SECONDS = 2.0
+_NAME = re.compile(r"[0-9a-f]{16}-[a-z0-9.-]{1,253}")
+_SERVED, _FAILED, _DRAINED, _STARTING = "served", "failed", "drained", "starting-"
+_PROCESSES = "processes"
+# Variables that name folders for compiled code; the container's values are the pod's own folders.
+_FOLDERS = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "NUMBA_CACHE_DIR": "numba",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "CUDA_CACHE_PATH": "cuda",
+}
+_BYTECODE = "PYTHONPYCACHEPREFIX"
+# vLLM keeps the size of the KV cache that it measured, and leaves the measurement out where device, configuration and
+# free memory are the same (vllm/v1/worker/startup_plan.py).
+_MEASURED = {"VLLM_ENABLE_STARTUP_PLAN": "1"}
+Log = Callable[[str], None]
+
+
+class StartCache:
+    """The folder of one server; without one (`folder` None) each start is like the first."""
+
+    def __init__(self, folder: Path | None, log: Log, *, is_claim: bool = False, why_unused: str = "") -> None:
+        self._folder, self._log, self._is_claim, self.why_unused = folder, log, is_claim, why_unused
+        self._is_reused = folder is not None and (folder / _SERVED).exists()
+        self.ended_well = self._is_reused and self._take_drained()
+        """Whether the last server with these files, on this node, answered requests until it was told to end."""
+
+    @classmethod
+    def open(cls, options: ServeOptions, log: Log) -> StartCache:
+        """The folder of this server, made where there is none. May take as long as the volume does."""
+        if not options.start_cache:
+            return cls(None, log)
+        root, is_claim = Path(options.start_cache), options.start_cache != ServeOptions.start_cache
+        try:
+            folder = _chosen(root, identity.key(options.revision_key), socket.gethostname())
+            is_new = not (folder / _SERVED).exists()
+            folder.mkdir(parents=True, exist_ok=True)
+            os.utime(folder)
+            _prune(folder)
+            if is_new and _free_bytes(folder) < LEAST_BYTES:
+                remedy = "make spec.startCache.size larger" if is_claim else "the node's disk is nearly full"
+                return cls.unused(f"{root} has less than {LEAST_BYTES >> 20} MiB left: {remedy}", log)
+            (folder / f"{_STARTING}{socket.gethostname()}").touch()
+            cache = cls(folder, log, is_claim=is_claim)
+        except (OSError, ValueError) as error:
+            remedy = "the volume must be writable for the pod's group (spec.podTemplate.spec.securityContext.fsGroup)"
+            why = error.strerror if isinstance(error, OSError) else error
+            return cls.unused(f"{root} cannot be used ({why}): {remedy}", log)
+        log(f"start cache {folder}: {cache.state}")
+        return cache
+
+    @classmethod
+    def unused(cls, why: str, log: Log) -> StartCache:
+        """None, and why."""
+        log(f"start cache: {why}")
+        return cls(None, log, why_unused=why)
+
+    @property
+    def state(self) -> str:
+        """Reused, New, or Unused."""
+        if self._folder is None:
+            return "Unused"
+        return "Reused" if self._is_reused else "New"
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """The folder of launch.environments, as an argument of the launch; none without a folder."""
+        return () if self._folder is None else (str(self._folder / _PROCESSES),)
+
+    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The variables, with compiled code in the folder where they name none, or a folder of the pod.
+
+        Python's bytecode is kept in a claim where the image has none: its file system is read-only.
+        """
+        if self._folder is None:
+            return dict(given)
+        own = {name for name in _FOLDERS if given.get(name, CACHE_DIR).startswith(CACHE_DIR)}
+        variables = {name: str(self._folder / folder) for name, folder in _FOLDERS.items() if name in own}
+        if self._is_claim and _BYTECODE not in given and not _has_bytecode():
+            variables[_BYTECODE] = str(self._folder / "bytecode")
+        return {**_MEASURED, **given, **variables}
+
+    def reported(self, measured: Measured) -> Measured:
+        """With what became of the claim; nothing where there is none."""
+        if not (self._is_claim or self.why_unused):
+            return measured
+        return replace(measured, start_cache=self.state, start_cache_message=self.why_unused or None)
+
+    def mark_served(self) -> None:
+        """Note that a server with these files serves."""
+        self._change(lambda folder: (folder / _SERVED).touch())
+        self._change(lambda folder: (folder / f"{_STARTING}{socket.gethostname()}").unlink(missing_ok=True))
+
+    def mark_drained(self) -> None:
+        """Note that this server was told to end, and answered requests until then."""
+        self._change(lambda folder: (folder / _DRAINED).write_text(_node()))
+
+    def mark_failed(self) -> None:
+        """Use these files for no other start, because this one failed with them."""
+        if self._is_reused:
+            self._log("the start failed with files of an earlier start: the next one is without them")
+        self._change(lambda folder: (folder / _FAILED).touch())
+
+    def _change(self, work: Callable[[Path], object]) -> None:
+        """Change the folder in a thread, since a network volume may hang; waits for a moment."""
+        folder = self._folder
+        if folder is None:
+            return
+
+        def change() -> None:
+            try:
+                work(folder)
+            except OSError as error:
+                self._log(f"the start cache {folder} cannot be written: {error}")
+
+        thread = threading.Thread(target=change, daemon=True)
+        thread.start()
+        thread.join(_MARK_SECONDS)
+
+    def _take_drained(self) -> bool:
+        """Whether the mark of this node is there; it counts for one start: a server that is killed leaves none."""
+        assert self._folder is not None
+        try:
+            node = (self._folder / _DRAINED).read_text()
+            (self._folder / _DRAINED).unlink()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return False
+        return node == _node()
+
+
+def _chosen(root: Path, key: str, pod: str) -> Path:
+    """The folder that served last, else the pod's own, empty."""
+    own = root / f"{key}-{pod}"
+    folders = [each for each in _folders(root) if each.name.startswith(f"{key}-")]
+    for folder in sorted(folders, key=_used_at, reverse=True):
+        if (folder / f"{_STARTING}{pod}").exists():
+            # This pod's container ended while it started with it, and could not say so.
+            with contextlib.suppress(OSError):
+                (folder / _FAILED).touch()
+        if (folder / _SERVED).exists() and not (folder / _FAILED).exists():
+            return folder
+    if own.exists():
+        _delete(own)
+    return own
+
+
+def _folders(root: Path) -> list[Path]:
+    if not root.exists():
+        return []
+    return [each for each in root.iterdir() if _NAME.fullmatch(each.name) and not each.is_symlink()]
+
+
+def _prune(folder: Path) -> None:
+    """Delete old folders beside this one: those that never served or failed, and all but the last that served."""
+    others = sorted((each for each in _folders(folder.parent) if each != folder), key=_used_at, reverse=True)
+    before, kept = time.time() - IN_USE_SECONDS, 1
+    for each in others:
+        is_usable = (each / _SERVED).exists() and not (each / _FAILED).exists()
+        kept += is_usable
+        if _used_at(each) < before and not (is_usable and kept <= KEPT):
+            _delete(each)
+
+
+def _used_at(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:  # another pod deletes it
+        return 0.0
+
+
+def _delete(folder: Path) -> None:
+    """As far as that goes: what another user owns or has open stays, and the next start tries again."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _node() -> str:
+    """This run of the node."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _has_bytecode() -> bool:
+    """Whether the image has vLLM's modules compiled."""
+    found = importlib.util.find_spec("vllm")
+    return bool(found and found.origin and Path(importlib.util.cache_from_source(found.origin)).exists())

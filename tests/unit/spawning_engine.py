@@ -1,0 +1,81 @@
+"""A module that starts processes as vLLM does: an engine by "spawn", that a worker; run by the launch in its tests.
+
+Its argument is JSON: `set` are variables that it sets before it starts its engine, `fails` ends the worker with 3.
+Printed is one line of JSON: what the worker and the engine say of themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+MODULE = __name__
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def about() -> dict[str, Any]:
+    """Of this process. Ticks since the boot say when its interpreter was started."""
+    with open("/proc/self/stat") as file:  # noqa: PTH123 - one line
+        started = int(file.read().rpartition(")")[2].split()[19])
+    return {
+        "parent": os.getppid(),
+        "knows": (parent := multiprocessing.parent_process()) is None or parent.is_alive(),
+        "started": started,
+        "variable": os.environ.get("OF_ENGINE", ""),
+        "preload": os.environ.get("OF_WORKER", ""),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "main": sys.modules["__main__"].__spec__.name if sys.modules["__main__"].__spec__ else "",
+    }
+
+
+def worker(answers: Connection, event: Any, fails: bool) -> None:
+    event.wait(10)
+    answers.send(about())
+    answers.close()
+    sys.exit(3 if fails else 0)
+
+
+def engine(answers: Connection, fails: bool) -> None:
+    mine = about()
+    os.environ["OF_WORKER"] = "1"
+    ours, theirs = SPAWN.Pipe()
+    event = SPAWN.Event()
+    process = SPAWN.Process(target=worker, args=(theirs, event, fails), name="worker")
+    process.start()
+    theirs.close()
+    event.set()
+    answers.send([mine, ours.recv()])
+    process.join(20)
+    answers.send(process.exitcode)
+
+
+def main(argument: str) -> None:
+    given = json.loads(argument)
+    os.environ.update(given.get("set", {}))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (given.get("files", soft), hard))
+    # As vLLM's server, this process has threads by then.
+    threading.Thread(target=time.sleep, args=(0.1,)).start()
+    asked = int(float(open("/proc/uptime").read().split()[0]) * os.sysconf("SC_CLK_TCK"))  # noqa: PTH123, SIM115
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=engine, args=(theirs, given.get("fails", False)), name="engine")
+    process.start()
+    theirs.close()
+    of_engine, of_worker = ours.recv()
+    code = ours.recv()
+    process.join(20)
+    said = {"pid": os.getpid(), "asked": asked, "engine": of_engine, "worker": of_worker, "codes": [process.exitcode]}
+    said["codes"].append(code)
+    said["engine"]["pid"] = process.pid
+    print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -9,7 +9,7 @@ import pytest
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.foreign import THEIRS, theirs
 from tests.support.measured import Record
-from tests.support.reported import REPORTED_WITHIN, before, reported_everywhere
+from tests.support.reported import before, reported_everywhere
 from tests.support.services import idle, stand_in
 
 pytestmark = pytest.mark.parallel
@@ -26,7 +26,6 @@ def test_a_foreign_child_is_left_alone_and_reported(
     cluster.apply(stand_in("taken"), namespace)
     reported = reported_everywhere(cluster, namespace, "taken", "NameConflict", since)
     record(reason="NameConflict", seconds=round(reported.at - since.at, 1), engine="stand-in")
-    assert reported.at - since.at <= REPORTED_WITHIN
     assert f"{kind} taken exists already" in reported.failure["message"]
     assert [line.partition(":")[0] for line in reported.failure["evidence"]] == [f"{kind} taken"]
     assert "kubectl" in reported.failure["evidence"][0], "who has it"
@@ -47,7 +46,6 @@ def test_a_child_that_a_quota_refuses_is_reported(cluster: Cluster, namespace: s
     cluster.apply(idle("refused"), namespace)
     reported = reported_everywhere(cluster, namespace, "refused", "QuotaExceeded", since)
     record(reason="QuotaExceeded", seconds=round(reported.at - since.at, 1), engine="stand-in")
-    assert reported.at - since.at <= REPORTED_WITHIN
     assert "Service refused cannot be applied: quota none is used up" in reported.failure["message"]
     cluster.kubectl("delete", "resourcequota", "none", "-n", namespace)
     cluster.wait_condition(namespace, "refused", "Ready", "True", timeout=90)

@@ -194,6 +194,8 @@ class World:
         await self._stack.aclose()
         async with asyncio.timeout(20):
             await self.server.stop()
+        # A transport that is closed lets go of its socket in the loop's next turn.
+        await asyncio.sleep(0)
 
     async def _elsewhere(self, key: Key) -> int:
         return self.elsewhere[key]

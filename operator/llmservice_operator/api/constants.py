@@ -58,9 +58,9 @@ TYPICAL_REQUEST: Final = 2048
 """Tokens that a request has on average, prompt and answer: few are near the longest that is allowed."""
 
 
-def claim_names(service: str) -> tuple[str, ...]:
-    """All claims that the operator may make for a service."""
-    return cache_claim_name(service), start_cache_claim_name(service)
+def claim_names(service: str) -> dict[str, str]:
+    """All claims that the operator may make for a service, with the field that asks for each."""
+    return {cache_claim_name(service): "spec.model.cache", start_cache_claim_name(service): "spec.startCache"}
 
 
 def start_cache_claim_name(service: str) -> str:

@@ -30,11 +30,6 @@ class Claim:
         return "one node" if "ReadWriteOnce" in self.access_modes else "one pod"
 
 
-def fields(service: str) -> dict[str, str]:
-    """The fields that ask for claims, by the claim's name."""
-    return {cache_claim_name(service): "spec.model.cache", start_cache_claim_name(service): "spec.startCache"}
-
-
 def claims(llm: LLMService) -> Iterator[Claim]:
     """Those that the service wants."""
     cache, start = llm.spec.model.cache, llm.spec.start_cache

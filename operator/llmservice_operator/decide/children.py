@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llmservice_operator.api.child_kinds import CHILD_KINDS, REPORTED_APART, VERBS
+from llmservice_operator.api.constants import claim_names
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, pvc
@@ -151,7 +152,7 @@ def prunes(service: LLMService, observed: Observed, desired: DesiredRevision, se
     wanted |= mounted_claims(desired.template)
     for claim in observed.claims:
         if claim.name not in wanted and is_unused and _is_own(claim, service):
-            field = pvc.fields(service.name)[claim.name]
+            field = claim_names(service.name)[claim.name]
             yield Prune(claim.kind, claim.name, claim.uid, f"{field} no longer asks for it")
     endpoint = observed.service
     was_listed = endpoint is not None and endpoint.adapters is not None and _may_go(endpoint, service)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import sys
 from pathlib import Path
 
+from llmservice_runtime import atomic_file
 from llmservice_runtime.drain.shared_counters import peers_file
 
 _ESTABLISHED = "01"
@@ -42,7 +42,4 @@ def _peer(text: str) -> Peer:
 
 def record(counters_file: str, peers: frozenset[Peer]) -> None:
     """Write the peers for the middleware, atomically; it reads them on its first refusal."""
-    path = peers_file(counters_file)
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(sorted(peers)), encoding="utf-8")
-    draft.replace(path)
+    atomic_file.write_json(peers_file(counters_file), sorted(peers))

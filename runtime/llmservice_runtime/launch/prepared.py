@@ -2,8 +2,8 @@
 
 vLLM starts an engine process and that its workers, by multiprocessing's method "spawn": each is a new interpreter that
 imports vLLM for seconds, one after the other. Here a new interpreter is started as "spawn" starts it, imports, and
-waits; when vLLM starts a process, an interpreter that would have inherited the same is told to become it. Where there
-is none, one is started then. In both cases it goes on in multiprocessing's own `spawn_main`, as a child of its parent.
+waits. When vLLM starts a process, a waiting interpreter that inherited the same is used for it; where there is none, a
+new one is started. In both cases it goes on in multiprocessing's own `spawn_main`, as a child of its parent.
 
 Only what a process inherits matters, so `Inherited` is compared: native libraries read the environment when they are
 loaded. The rest (arguments, pipes, the pickled process) is sent over a socket.
@@ -175,7 +175,7 @@ class _Popen(popen_spawn_posix.Popen):
             os.close(child_r)
             os.close(child_w)
         self.sentinel = parent_r
-        # The write end stays open: its end tells the child that this process has ended.
+        # The write end stays open until this process ends: the child reads from it whether its parent lives.
         self.finalizer = util.Finalize(self, util.close_fds, (parent_r, parent_w))  # type: ignore[attr-defined]
         with os.fdopen(parent_w, "wb", closefd=False) as pipe:
             pipe.write(message)

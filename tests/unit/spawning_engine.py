@@ -21,13 +21,11 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def about() -> dict[str, Any]:
-    """Of this process. Ticks since the boot say when its interpreter was started."""
-    with open("/proc/self/stat") as file:  # noqa: PTH123 - one line
-        started = int(file.read().rpartition(")")[2].split()[19])
+    """Of this process."""
     return {
+        "pid": os.getpid(),
         "parent": os.getppid(),
         "knows": (parent := multiprocessing.parent_process()) is None or parent.is_alive(),
-        "started": started,
         "variable": os.environ.get("OF_ENGINE", ""),
         "preload": os.environ.get("OF_WORKER", ""),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -63,7 +61,6 @@ def main(argument: str) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (given.get("files", soft), hard))
     # As vLLM's server, this process has threads by then.
     threading.Thread(target=time.sleep, args=(0.1,)).start()
-    asked = int(float(open("/proc/uptime").read().split()[0]) * os.sysconf("SC_CLK_TCK"))  # noqa: PTH123, SIM115
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=engine, args=(theirs, given.get("fails", False)), name="engine")
     process.start()
@@ -71,9 +68,8 @@ def main(argument: str) -> None:
     of_engine, of_worker = ours.recv()
     code = ours.recv()
     process.join(20)
-    said = {"pid": os.getpid(), "asked": asked, "engine": of_engine, "worker": of_worker, "codes": [process.exitcode]}
+    said = {"pid": os.getpid(), "engine": of_engine, "worker": of_worker, "codes": [process.exitcode]}
     said["codes"].append(code)
-    said["engine"]["pid"] = process.pid
     print(json.dumps(said), flush=True)
 
 

@@ -65,7 +65,8 @@ async def test_a_client_that_asks_no_more_is_lingered_for_once(tmp_path: Path) -
 def test_without_room_for_the_list_of_connections_nobody_is_refused_as_a_newcomer(tmp_path: Path) -> None:
     """Every answer tells its connection to end all the same."""
     slots = _slots()
-    drain = _drain(tmp_path / "gone", slots, _clock())
+    (tmp_path / "file").touch()
+    drain = _drain(tmp_path / "file", slots, _clock())
     drain.close_connections()
     drain.refuse_newcomers()
     assert slots[shared_counters.LEVEL] == shared_counters.CLOSING

@@ -210,8 +210,7 @@ class World:
                     {**self.sibling_model, "inspection": needed.sibling_model} if self.sibling_model else {}
                 )
             assert all(getattr(inputs, name) is None for name in read), "each part is read once"
-            parts_read: dict[str, Any] = {name: Part(value, "the test") for name, value in read.items()}
-            inputs = replace(inputs, **parts_read)
+            inputs = inputs.with_parts({name: Part(value, "the test") for name, value in read.items()})
         return inputs
 
     def quotas_now(self) -> Quotas | None:

@@ -11,10 +11,10 @@ import pytest
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PROJECTIONS, placed
 from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
-from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, group_of, placed_of
+from llmservice_operator.kube.errors import Forbidden, KubeError, Refused, Unreachable
+from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, node_room, placed_of
 from llmservice_operator.kube.resources import Resource
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, group_of
 from llmservice_operator.planner.room import Holder, Room
 
 Json = dict[str, Any]
@@ -62,7 +62,8 @@ GROUPS: dict[str, tuple[Json, str, NodeGroup | None]] = {
 @pytest.mark.parametrize("case", GROUPS)
 def test_the_group_of_one_node(case: str) -> None:
     raw, resource, group = GROUPS[case]
-    assert group_of(raw, resource) == group
+    found = node_room(raw)
+    assert (None if found is None else group_of(found, resource)) == group
 
 
 class Cluster(KubeClient):
@@ -102,29 +103,28 @@ async def test_nodes_that_are_alike_are_one_group() -> None:
     assert groups == {(H100.product, 8): 2, (H100.product, 4): 1, (None, 8): 1}
 
 
-@pytest.mark.parametrize("what", ["gpus", "room"])
-async def test_lists_are_kept_for_some_seconds_by_resource(what: str) -> None:
+async def test_one_list_of_nodes_answers_everybody_for_some_seconds() -> None:
     kube, clock = Cluster(node()), Clock()
     nodes = Nodes(kube, clock=clock)
-    read = (lambda resource: nodes.gpus(resource, {})) if what == "gpus" else nodes.room
-    lists = [("nodes", "")] if what == "gpus" else [("nodes", ""), ("pods", "")]
-    first = await read(GPU)
+    first = await nodes.gpus(GPU, {})
     clock.now = KEPT_SECONDS - 0.1
-    assert await read(GPU) == first
-    assert kube.asked == lists
-    await read(MIG)
+    assert await nodes.gpus(GPU, {}) is first
+    assert (await nodes.gpus(MIG, {})).groups == ()
+    assert await nodes.room(GPU) is await nodes.room(GPU)
+    assert kube.asked == [("nodes", ""), ("pods", "")]
     clock.now = KEPT_SECONDS
-    await read(GPU)
-    assert kube.asked == lists * 3
+    kube.items["nodes"] = ()
+    assert (await nodes.room(GPU)).nodes == ()
+    assert (await nodes.gpus(GPU, {})).groups == ()
+    assert kube.asked == [("nodes", ""), ("pods", "")] * 2
 
 
-async def test_a_node_selector_is_applied_by_the_server_and_cached_by_itself() -> None:
-    kube = Cluster(node())
-    nodes = Nodes(kube)
-    await nodes.gpus(GPU, {"pool": "a", "arch": "amd64"})
-    await nodes.gpus(GPU, {})
-    await nodes.gpus(MIG, {})
-    assert [labels for _, labels in kube.asked] == ["arch=amd64,pool=a", "", ""]
+@pytest.mark.parametrize(
+    ("selector", "count"), [({}, 2), ({"pool": "a"}, 1), ({"pool": "a", "arch": "arm64"}, 0), ({"not a key!": "x"}, 0)]
+)
+async def test_a_node_selector_selects_by_all_of_its_labels(selector: dict[str, str], count: int) -> None:
+    kube = Cluster(node(LABELS | {"pool": "a", "arch": "amd64"}), node(LABELS | {"pool": "b"}))
+    assert sum(group.nodes for group in (await Nodes(kube).gpus(GPU, selector)).groups) == count
 
 
 RIGHT_GONE = Forbidden("nodes is forbidden", right="list nodes", code=403)
@@ -140,11 +140,6 @@ async def test_a_missing_right_is_named(error: KubeError) -> None:
 async def test_a_missing_right_on_nodes_or_pods_leaves_the_room_unknown(plural: str, right: str) -> None:
     kube = Cluster(node(), error=BY_ANOTHER_AUTHORIZER, of=plural)
     assert await Nodes(kube).room(GPU) == Room(unknown=f"the operator has no right to {right}")
-
-
-async def test_an_invalid_selector_selects_no_node() -> None:
-    error = Invalid("unable to parse requirement: invalid label key", code=400)
-    assert await Nodes(Cluster(node(), error=error)).gpus(GPU, {"not a key!": "x"}) == ClusterGPUs()
 
 
 class Slow(Cluster):

@@ -14,7 +14,8 @@ from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.build.resources import server_resources
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit import planning
-from llmservice_operator.kube.nodes import group_of, node_room, placed_of
+from llmservice_operator.kube.nodes import node_room, placed_of
+from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.quantity import LARGEST, LEAST, add_memory, amount, count, gibibytes, same_amount
 from llmservice_operator.planner.requests import request_of
 
@@ -84,8 +85,9 @@ def test_an_environment_variable(text: str) -> None:
 def test_nodes_and_pods_of_others(text: str) -> None:
     metadata = {"name": "n", "namespace": "ns", "labels": {"amd.com/gpu.vram": text}}
     node = {"metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": text, "memory": text}}}
-    group_of(node, "nvidia.com/gpu")
-    node_room(node)
+    found = node_room(node)
+    assert found is not None
+    ClusterGPUs.of([found], "nvidia.com/gpu", {})
     containers = [{"resources": {"requests": {"memory": text}}}]
     assert placed_of({"metadata": metadata, "spec": {"nodeName": "n", "containers": containers}}) is not None
 

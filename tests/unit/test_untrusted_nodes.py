@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_operator.api.errors import UnreadableObject
-from llmservice_operator.kube.nodes import group_of, node_room, placed_of
+from llmservice_operator.kube.nodes import node_room, placed_of
+from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.quantity import amount
 from llmservice_operator.planner.room import Room, fitting, free_gpus, nodes_for, requests_of
 
@@ -27,8 +28,15 @@ POD = {
     },
     "status": {"phase": "Running"},
 }
+
+
+def gpus(obj: Any) -> object:
+    found = [room for room in (node_room(obj),) if room is not None]
+    return [ClusterGPUs.of(found, GPU, selector) for selector in ({}, {"pool": "a"})]
+
+
 READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
-    "what a node has": (node(LABELS | AMD, taints=[TAINT]), lambda obj: group_of(obj, GPU)),
+    "what a node has": (node(LABELS | AMD, taints=[TAINT]), gpus),
     "an empty node": (node(LABELS, taints=[TAINT]), node_room),
     "a pod": (POD, placed_of),
 }
@@ -48,7 +56,7 @@ STORED = ["1", "0", "-1", "1e18", "9223372036854775807", "1n", "1m", "7E", "0.00
 @pytest.mark.parametrize("quantity", STORED)
 def test_any_amount_that_kubernetes_stores_is_computed_with(quantity: str) -> None:
     pod = {"containers": [{"resources": {"requests": {"cpu": quantity, GPU: "1"}}}]}
-    room = Room((node_room(node(LABELS, {GPU: "8", "cpu": "9223372036854775807"})),))
+    room = Room(tuple(filter(None, [node_room(node(LABELS, {GPU: "8", "cpu": "9223372036854775807"}))])))
     assert [fitting(node, requests_of(pod)) for node in nodes_for(room, pod)]
     free_gpus(room, GPU)
     amount(quantity)

@@ -23,9 +23,27 @@ from llmservice_operator.build.volumes import RUNTIME_VOLUME, Mounted, fetch_vol
 _STARTUP_PERIOD = 1
 
 
-@of_service
 def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> Manifest:
     """The template without the revision label, its hash. `chosen` is what the plan decided for open fields."""
+    start = chosen.start or {}
+    # By value: what was chosen a moment ago and what the record says of it are two objects.
+    return _rendered(
+        llm, settings, chosen.gpu, chosen.max_model_len, start.get("budgetSeconds"), start.get("usualSeconds")
+    )
+
+
+@of_service
+def _rendered(
+    llm: LLMService,
+    settings: Settings,
+    gpu: str | None,
+    max_model_len: int | None,
+    budget_seconds: int | None,
+    usual_seconds: int | None,
+) -> Manifest:
+    times = {"budgetSeconds": budget_seconds, "usualSeconds": usual_seconds}
+    start = {name: seconds for name, seconds in times.items() if seconds is not None}
+    chosen = Chosen(gpu=gpu, max_model_len=max_model_len, start=start)
     mounted = volumes(llm, settings)
     every = {m.name: m for m in (*mounted, *fetch_volumes(llm, settings))}
     given = llm.spec.pod_template

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -99,7 +98,7 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
         read["holding"] = Part(await holding.reports(needed.holding, key, inputs, ctx), "activators")
     if needed.quotas:
         read["quotas"] = await quotas(inputs, key, ctx)
-    return replace(inputs, **read)
+    return inputs.with_parts(read)
 
 
 async def in_flight(pods: tuple[tuple[str, str], ...], key: Key, ctx: Context) -> Mapping[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
@@ -116,6 +116,14 @@ class Inputs:
         assert isinstance(self.selection, Selection)
         return self.facts.digest(self.selection.service)
 
+    def with_parts(self, read: Mapping[str, Part[Any]]) -> Self:
+        """With parts that were read, by their names; what was worked out already and does not depend on them holds."""
+        made = replace(self, **read)  # type: ignore[arg-type]  # parts only
+        for name, made_of in _MADE_OF.items():
+            if name in self.__dict__ and made_of.isdisjoint(read):
+                made.__dict__[name] = self.__dict__[name]
+        return made
+
     @classmethod
     def of(cls, parent: Json, observed: Observed, settings: Settings, now: datetime, **more: Any) -> Self:
         """With the parsed LLMService; `more` are further fields by name."""
@@ -124,6 +132,19 @@ class Inputs:
         except InvalidSpec as invalid:
             return cls(parent, None, tuple(invalid.problems), observed, settings, now, **more)
         return cls(parent, service, problems, observed, settings, now, **more)
+
+
+_OF_ZERO = frozenset({"port_claim", "holding", "in_flight"})
+_OF_SELECTION = _OF_ZERO | {"turn"}
+_OF_FACTS = _OF_SELECTION | {"sibling_model"}
+_MADE_OF: Mapping[str, frozenset[str]] = {
+    "zero": _OF_ZERO,
+    "service": _OF_ZERO,
+    "selection": _OF_SELECTION,
+    "facts": _OF_FACTS,
+    "facts_digest": _OF_FACTS,
+}
+"""The cached properties of `Inputs`, and the parts that each of them reads."""
 
 
 def value_of(part: Part[T] | None, otherwise: D) -> T | D:

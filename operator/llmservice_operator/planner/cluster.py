@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from decimal import Decimal
+from typing import Any, Self
 
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.plan import Device
-from llmservice_operator.planner.room import tolerates
+from llmservice_operator.planner.quantity import amount, count
+from llmservice_operator.planner.room import NodeRoom, tolerates
 
 Json = Mapping[str, Any]
 
+_MIB = 2**20
+_MOST = 1_000_000
+"""Of a resource on one node; MiB of a GPU are no more than its square."""
 TRANSIENT_TAINTS = "node.kubernetes.io/"
 """Kubernetes puts these on nodes with a transient condition; they change no verdict."""
 
@@ -43,6 +49,14 @@ class ClusterGPUs:
     not_listed: str | None = None
     """Why no nodes were listed, as a clause, where it is not for the operator's rights."""
 
+    @classmethod
+    def of(cls, nodes: Iterable[NodeRoom], resource: str, node_selector: Mapping[str, str]) -> Self:
+        """What those of these nodes that have the labels have of an extended resource."""
+        chosen = (node for node in nodes if node_selector.items() <= node.labels.items())
+        counts = Counter(filter(None, (group_of(node, resource) for node in chosen)))
+        groups = (replace(group, nodes=number) for group, number in counts.items())
+        return cls(tuple(sorted(groups, key=repr)))
+
     @property
     def unread(self) -> str | None:
         """Why nothing is known of the nodes, as a clause; None: they were listed."""
@@ -58,6 +72,21 @@ class Offer:
     """None: neither its labels nor the catalogue say how much memory it has."""
     per_node: int
     """The most that one node has."""
+
+
+def group_of(node: NodeRoom, resource: str) -> NodeGroup | None:
+    """What one node has of a resource; None where it has none."""
+    per_node = int(min(node.allocatable.get(resource, Decimal(0)), Decimal(_MOST)))
+    if per_node <= 0:
+        return None
+    return NodeGroup(
+        product=node.product,
+        per_node=per_node,
+        memory_mib=_memory_mib(node.labels, resource),
+        capability=_capability(node.labels),
+        is_amd="amd.com/gpu.product-name" in node.labels,
+        taints=node.taints,
+    )
 
 
 def offers(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> tuple[Offer, ...]:
@@ -97,3 +126,22 @@ def _reachable(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> Iterator[No
         lasting = (taint for taint in group.taints if not taint[0].startswith(TRANSIENT_TAINTS))
         if group.per_node > 0 and all(tolerates(taint, tolerations) for taint in lasting):
             yield group
+
+
+def _memory_mib(labels: Mapping[str, str], resource: str) -> float | None:
+    """A MIG slice has labels under its resource's own name; AMD's label is a quantity such as 192G."""
+    for label in (f"{resource}.memory", "nvidia.com/gpu.memory"):
+        if (mib := count(labels.get(label, ""), _MOST**2)) is not None:
+            return float(mib)
+    vram = labels.get("amd.com/gpu.vram")
+    if vram is None:
+        return None
+    try:
+        return float(amount(f"{vram}i" if vram[-1:] in ("M", "G", "T") else vram) / _MIB)
+    except ValueError:
+        return None
+
+
+def _capability(labels: Mapping[str, str]) -> tuple[int, int] | None:
+    major, minor = (count(labels.get(f"nvidia.com/gpu.compute.{part}", ""), _MOST) for part in ("major", "minor"))
+    return None if major is None or minor is None else (major, minor)

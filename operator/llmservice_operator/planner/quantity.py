@@ -7,6 +7,7 @@ minutes, and the event loop with it.
 
 from __future__ import annotations
 
+import functools
 import re
 from decimal import Decimal
 
@@ -33,9 +34,17 @@ LEAST = Decimal("1e-9")
 def amount(quantity: str | int | float) -> Decimal:
     """The number that a quantity stands for, between -LARGEST and LARGEST; ValueError where it is none."""
     text = str(quantity)
-    form = _FORM.fullmatch(text) if len(text) <= LONGEST else None
-    if form is None:
+    if len(text) > LONGEST:
         raise ValueError(f"{text[:LONGEST]!r} is no quantity")
+    return _amount(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _amount(text: str) -> Decimal:
+    """Cached: all pods and nodes of a cluster say the same few."""
+    form = _FORM.fullmatch(text)
+    if form is None:
+        raise ValueError(f"{text!r} is no quantity")
     number = Decimal(form[1])
     if not number:
         return Decimal(0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ Amounts = Mapping[str, Decimal]
 PODS = "pods"
 """Nodes take so many pods and no more, as if that were a resource."""
 _NOTHING: Amounts = MappingProxyType({})
+_NONE = Decimal(0)
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 
@@ -76,7 +77,7 @@ class NodeRoom:
 
     def free(self, resource: str) -> Decimal:
         """What nobody asked for; never below 0, though pods may have been placed before a device broke."""
-        return max(Decimal(0), _amount(self.allocatable, resource) - _amount(self.used, resource))
+        return max(_NONE, _amount(self.allocatable, resource) - _amount(self.used, resource))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,21 @@ class Room:
     """Why nothing could be read, as a clause."""
     may_be_known_soon: bool = False
     """It could not be read just now: nothing is to be decided by that."""
+
+
+def filled(nodes: Iterable[NodeRoom], placed: Iterable[Placed], resource: str | None) -> tuple[NodeRoom, ...]:
+    """Empty nodes with the pods that are on them; holders of `resource` are noted. Pods elsewhere are left out."""
+    used: dict[str, dict[str, Decimal]] = {}
+    holders: dict[str, list[Holder]] = {}
+    for pod in placed:
+        sums = used.setdefault(pod.node, {})
+        for name, asked in pod.asked.items():
+            sums[name] = sums.get(name, _NONE) + asked
+        if count := int(pod.asked.get(resource or "", 0)):
+            holders.setdefault(pod.node, []).append(Holder(pod.namespace, pod.owner, count))
+    return tuple(
+        replace(node, used=used.get(node.name, _NOTHING), holders=tuple(holders.get(node.name, ()))) for node in nodes
+    )
 
 
 def nodes_for(room: Room, pod_spec: Json) -> Iterator[NodeRoom]:
@@ -152,7 +168,7 @@ def plus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
 
 def minus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
     """What is left of one without the other."""
-    return {name: max(Decimal(0), value - _amount(other, name)) for name, value in one.items()}
+    return {name: max(_NONE, value - _amount(other, name)) for name, value in one.items()}
 
 
 def amounts(quantities: Json) -> dict[str, Decimal]:
@@ -178,7 +194,7 @@ def tolerates(taint: tuple[str, str, str], tolerations: Sequence[Json]) -> bool:
 
 
 def _amount(found: Amounts, resource: str) -> Decimal:
-    return found.get(resource, Decimal(0))
+    return found.get(resource, _NONE)
 
 
 def _requested(owner: Json) -> dict[str, Decimal]:

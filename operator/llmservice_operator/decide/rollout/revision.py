@@ -10,7 +10,7 @@ import orjson
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.remembered import of_text
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.revision import labelled, recorded_spec, revision_key, revision_label
 from llmservice_operator.build.settings import Settings
@@ -84,12 +84,14 @@ def match_revision(
 
 
 def _with_record(key: str, newest: int, record: RevisionFacts) -> RevisionMatch:
-    return RevisionMatch(key, newest, record, record.data()["template"], _chosen(record.body))
+    return RevisionMatch(key, newest, record, *_recorded(record.body))
 
 
 @of_text
-def _chosen(text: bytes) -> Chosen:
-    return Chosen.from_document(orjson.loads(text)["data"].get("chosen") or {})
+def _recorded(text: bytes) -> tuple[Manifest, Chosen]:
+    """Template and choices of a record, by the facts' body: records never change, and each look reads them."""
+    data = orjson.loads(text)["data"]
+    return data["template"], Chosen.from_document(data.get("chosen") or {})
 
 
 def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: Settings) -> DesiredRevision:
@@ -111,7 +113,8 @@ def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: 
     label = match.key if match.latest is None else revision_label(match.key, rendered, requested)
     known = next((record for record in match.of_key if record.label == label), None)
     if known is not None:  # what is recorded can never be changed
-        return choose(service, match.on(known), Chosen.from_document(known.data().get("chosen") or {}), settings)
+        there = match.on(known)
+        return choose(service, there, there.chosen or NOTHING, settings)
     return DesiredRevision(label, match.newest + 1, match.key, labelled(rendered, label), chosen, update_pending=False)
 
 

@@ -25,7 +25,6 @@ from llmservice_operator.api.constants import (
     SERVICE_LABEL,
     STRATEGY_ANNOTATION,
 )
-from llmservice_operator.api.remembered import of_text
 from llmservice_operator.api.untrusted import stored_record
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.projections.foreign_fields import foreign_paths, is_applied
@@ -211,15 +210,9 @@ class RevisionFacts(ChildFacts):
         )
 
     def data(self) -> dict[str, Any]:
-        """What is recorded: `template`, and what was `chosen` at the time."""
-        return recorded(self.body)
-
-
-@of_text
-def recorded(text: bytes) -> dict[str, Any]:
-    """`RevisionFacts.data`, by the facts' body: records never change, and each pass reads those of its service."""
-    data: dict[str, Any] = orjson.loads(text)["data"]
-    return data
+        """What is recorded: `template`, and what was `chosen` at the time. Parsed each time."""
+        data: dict[str, Any] = self.live()["data"]
+        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,14 @@ The states are those of `status_states`, and the moments of a rollout at which s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import pytest
 from llmservice_operator.decide.decide import decide
+from llmservice_operator.decide.inputs import MADE_OF, Inputs, Part
 from llmservice_operator.decide.requirements import NodeGPUs, NodeRoom, Requirements, requirements
 from llmservice_operator.observe.failures.pod_events import PodEvents
 
@@ -175,3 +177,18 @@ def test_a_pod_that_does_not_start_requires_its_events(make: Callable[[], World]
     assert requirements(replace(world.inputs(), pod_events=None)).pod_events == ("x-0",)
     world.step()
     assert world.status["failure"]["reason"] == "VolumeUnavailable"
+
+
+def test_what_each_property_of_the_inputs_reads_is_known() -> None:
+    properties = {name for name, value in vars(Inputs).items() if isinstance(value, cached_property)}
+    assert properties == set(MADE_OF)
+
+
+@pytest.mark.parametrize("name", MADE_OF)
+def test_a_part_that_is_read_leaves_what_does_not_depend_on_it(name: str) -> None:
+    before = serving(H100).inputs()
+    known = getattr(before, name)
+    parts = {field.name for field in fields(Inputs) if "Part[" in str(field.type)}
+    assert MADE_OF[name] <= parts
+    kept = {part for part in parts if before.with_parts({part: Part(None, "the test")}).__dict__.get(name) is known}
+    assert kept == parts - MADE_OF[name]

@@ -119,7 +119,7 @@ class Inputs:
     def with_parts(self, read: Mapping[str, Part[Any]]) -> Self:
         """With parts that were read, by their names; what was worked out already and does not depend on them holds."""
         made = replace(self, **read)  # type: ignore[arg-type]  # parts only
-        for name, made_of in _MADE_OF.items():
+        for name, made_of in MADE_OF.items():
             if name in self.__dict__ and made_of.isdisjoint(read):
                 made.__dict__[name] = self.__dict__[name]
         return made
@@ -137,7 +137,7 @@ class Inputs:
 _OF_ZERO = frozenset({"port_claim", "holding", "in_flight"})
 _OF_SELECTION = _OF_ZERO | {"turn"}
 _OF_FACTS = _OF_SELECTION | {"sibling_model"}
-_MADE_OF: Mapping[str, frozenset[str]] = {
+MADE_OF: Mapping[str, frozenset[str]] = {
     "zero": _OF_ZERO,
     "service": _OF_ZERO,
     "selection": _OF_SELECTION,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import gc
 import logging
 import signal
 import sys
@@ -59,7 +58,7 @@ from llmservice_operator.kube.shards import Shards
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options, version
-from llmservice_operator.process import log
+from llmservice_operator.process import garbage, log
 from llmservice_operator.process.health import HealthServer, PortTaken
 from llmservice_operator.process.tls import Certificate
 
@@ -69,9 +68,6 @@ BURST = 0.2
 """Seconds in which what the children of a service do is taken together."""
 FINISH_IN_FLIGHT = 3.0
 STOP_WATCHING = 1.5
-YOUNG = 25_000
-"""Objects after which garbage is looked for among those that are new. After Python's 700 a seventh of the CPU until all
-are Ready went into looking at what lives as long as its service; this many are some 5 MiB at most."""
 
 
 class Operator:
@@ -168,6 +164,7 @@ class Operator:
             tasks += [acting, asyncio.create_task(self._state_poller.run(), name="state poller")]
             tasks += [asyncio.create_task(resync.run(), name="resync") for resync in self._resyncs.values()]
             tasks += [asyncio.create_task(self._beat(), name="heartbeat")]
+            tasks += [asyncio.create_task(garbage.collect_while_idle(self._is_idle), name="garbage")]
             watch = self._activators
             tasks += [asyncio.create_task(watch.run(), name="watch of activators")] if watch else []
             tasks += [asyncio.create_task(self._children.run(), name="watches of children")]
@@ -239,12 +236,13 @@ class Operator:
             self._shards.is_ready = True
         await self._leading.wait()
         self._life.reach(Stage.ACTING)
-        # What was imported and read until now is looked at by no later collection of garbage.
-        gc.collect()
-        gc.freeze()
+        garbage.collect()  # what was imported and read until now lives long
         self._in_work.begin(self._ctx.cache.all_keys(), is_complete=self._sync.is_warm)
         self._ctx.take_up(key for key in self._ctx.cache.all_keys() if self._may_act(key))
         await self._workers.run()
+
+    def _is_idle(self) -> bool:
+        return not self._ctx.queue.depth and not self._ctx.queue.in_work
 
     async def _beat(self) -> None:
         while True:
@@ -370,7 +368,7 @@ async def serve(opts: Options) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     opts = options.load(sys.argv[1:] if argv is None else argv)
-    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+    garbage.begin()
     log.setup(opts.log_format, opts.log_level)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
     try:

@@ -11,7 +11,7 @@ import pytest
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PROJECTIONS, placed
 from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Forbidden, KubeError, Refused, Unreachable
+from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, node_room, placed_of
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, group_of
@@ -119,12 +119,13 @@ async def test_one_list_of_nodes_answers_everybody_for_some_seconds() -> None:
     assert kube.asked == [("nodes", ""), ("pods", "")] * 2
 
 
-@pytest.mark.parametrize(
-    ("selector", "count"), [({}, 2), ({"pool": "a"}, 1), ({"pool": "a", "arch": "arm64"}, 0), ({"not a key!": "x"}, 0)]
-)
-async def test_a_node_selector_selects_by_all_of_its_labels(selector: dict[str, str], count: int) -> None:
-    kube = Cluster(node(LABELS | {"pool": "a", "arch": "amd64"}), node(LABELS | {"pool": "b"}))
-    assert sum(group.nodes for group in (await Nodes(kube).gpus(GPU, selector)).groups) == count
+async def test_a_node_selector_is_applied_by_the_server_and_has_a_list_of_its_own() -> None:
+    kube = Cluster(node())
+    nodes = Nodes(kube)
+    await nodes.gpus(GPU, {"pool": "a", "arch": "amd64"})
+    await nodes.gpus(GPU, {})
+    await nodes.gpus(MIG, {"pool": "a", "arch": "amd64"})
+    assert [labels for _, labels in kube.asked] == ["arch=amd64,pool=a", ""]
 
 
 RIGHT_GONE = Forbidden("nodes is forbidden", right="list nodes", code=403)
@@ -140,6 +141,11 @@ async def test_a_missing_right_is_named(error: KubeError) -> None:
 async def test_a_missing_right_on_nodes_or_pods_leaves_the_room_unknown(plural: str, right: str) -> None:
     kube = Cluster(node(), error=BY_ANOTHER_AUTHORIZER, of=plural)
     assert await Nodes(kube).room(GPU) == Room(unknown=f"the operator has no right to {right}")
+
+
+async def test_an_invalid_selector_selects_no_node() -> None:
+    error = Invalid("unable to parse requirement: invalid label key", code=400)
+    assert await Nodes(Cluster(node(), error=error)).gpus(GPU, {"not a key!": "x"}) == ClusterGPUs()
 
 
 class Slow(Cluster):

@@ -87,7 +87,7 @@ def test_nodes_and_pods_of_others(text: str) -> None:
     node = {"metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": text, "memory": text}}}
     found = node_room(node)
     assert found is not None
-    ClusterGPUs.of([found], "nvidia.com/gpu", {})
+    ClusterGPUs.of([found], "nvidia.com/gpu")
     containers = [{"resources": {"requests": {"memory": text}}}]
     assert placed_of({"metadata": metadata, "spec": {"nodeName": "n", "containers": containers}}) is not None
 

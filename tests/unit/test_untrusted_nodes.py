@@ -32,7 +32,7 @@ POD = {
 
 def gpus(obj: Any) -> object:
     found = [room for room in (node_room(obj),) if room is not None]
-    return [ClusterGPUs.of(found, GPU, selector) for selector in ({}, {"pool": "a"})]
+    return ClusterGPUs.of(found, GPU)
 
 
 READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.errors import refusing
-from llmservice_operator.kube.errors import Forbidden
+from llmservice_operator.kube.errors import Forbidden, Invalid
 from llmservice_operator.kube.resources import POD, Resource
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.room import NodeRoom, Placed, Room, amounts, filled, requests_of
@@ -43,8 +43,8 @@ class _Listed:
 
     read_at: float
     nodes: tuple[NodeRoom, ...]
-    gpus: dict[tuple[str, str], ClusterGPUs] = field(default_factory=dict)
-    """By resource and node selector."""
+    gpus: dict[str, ClusterGPUs] = field(default_factory=dict)
+    """By resource."""
     rooms: dict[str | None, Room] = field(default_factory=dict)
     """By resource."""
 
@@ -68,7 +68,8 @@ class Nodes:
         self._own = own
         self._contained = contained
         self._clock = clock
-        self._listed: _Listed | None = None
+        self._listed: dict[str, _Listed] = {}
+        """By node selector: a service for new nodes does not wait until a list of others is old."""
         self._reading = asyncio.Lock()
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
@@ -76,15 +77,18 @@ class Nodes:
 
         Other errors are raised.
         """
-        which = resource, ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
+        labels = ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
         async with self._reading:  # concurrent callers share one list
             try:
-                listed = await self._nodes()
+                listed = await self._nodes(labels)
             except Forbidden:
                 return ClusterGPUs(missing_right=RIGHT)
-            if which not in listed.gpus:
-                listed.gpus[which] = ClusterGPUs.of(listed.nodes, resource, node_selector)
-            return listed.gpus[which]
+            except Invalid:
+                # No label is like this, so no node has it; the API server refuses such a Deployment with the reason.
+                return ClusterGPUs()
+            if resource not in listed.gpus:
+                listed.gpus[resource] = ClusterGPUs.of(listed.nodes, resource)
+            return listed.gpus[resource]
 
     async def room(self, resource: str | None) -> Room:
         """What is free on schedulable nodes, and who holds accelerators of this kind, or the right that is missing.
@@ -93,19 +97,19 @@ class Nodes:
         """
         async with self._reading:
             try:
-                listed = await self._nodes()
+                listed = await self._nodes("")
             except Forbidden:
                 return Room(unknown=f"the operator has no right to {RIGHT}")
             if resource not in listed.rooms:
                 listed.rooms[resource] = await self._read_room(listed.nodes, resource)
             return listed.rooms[resource]
 
-    async def _nodes(self) -> _Listed:
+    async def _nodes(self, labels: str) -> _Listed:
         now = self._clock()
-        if self._listed is None or now - self._listed.read_at >= KEPT_SECONDS:
-            self._listed = None
-            self._listed = _Listed(now, tuple(await self._each(NODE, "", node_room)))
-        return self._listed
+        self._listed = {each: old for each, old in self._listed.items() if now - old.read_at < KEPT_SECONDS}
+        if labels not in self._listed:
+            self._listed[labels] = _Listed(now, tuple(await self._each(NODE, labels, node_room)))
+        return self._listed[labels]
 
     async def _read_room(self, nodes: Iterable[NodeRoom], resource: str | None) -> Room:
         try:

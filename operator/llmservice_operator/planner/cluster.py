@@ -50,10 +50,9 @@ class ClusterGPUs:
     """Why no nodes were listed, as a clause, where it is not for the operator's rights."""
 
     @classmethod
-    def of(cls, nodes: Iterable[NodeRoom], resource: str, node_selector: Mapping[str, str]) -> Self:
-        """What those of these nodes that have the labels have of an extended resource."""
-        chosen = (node for node in nodes if node_selector.items() <= node.labels.items())
-        counts = Counter(filter(None, (group_of(node, resource) for node in chosen)))
+    def of(cls, nodes: Iterable[NodeRoom], resource: str) -> Self:
+        """What these nodes have of an extended resource."""
+        counts = Counter(filter(None, (group_of(node, resource) for node in nodes)))
         groups = (replace(group, nodes=number) for group, number in counts.items())
         return cls(tuple(sorted(groups, key=repr)))
 

@@ -134,7 +134,11 @@ BY_ANOTHER_AUTHORIZER = Refused("not for you", code=403)
 
 @pytest.mark.parametrize("error", [RIGHT_GONE, BY_ANOTHER_AUTHORIZER])
 async def test_a_missing_right_is_named(error: KubeError) -> None:
-    assert await Nodes(Cluster(error=error)).gpus(GPU, {}) == ClusterGPUs(missing_right="list nodes")
+    kube = Cluster(error=error)
+    nodes = Nodes(kube)
+    for _ in range(2):
+        assert await nodes.gpus(GPU, {}) == ClusterGPUs(missing_right="list nodes")
+    assert len(kube.asked) == 1, "a thousand services do not ask a thousand times"
 
 
 @pytest.mark.parametrize(("plural", "right"), [("nodes", RIGHT), ("pods", RIGHT_TO_PODS)])

@@ -42,7 +42,8 @@ class _Listed:
     """The nodes of one list, and what was made of them since: all of it is as old as the list."""
 
     read_at: float
-    nodes: tuple[NodeRoom, ...]
+    nodes: tuple[NodeRoom, ...] = ()
+    is_forbidden: bool = False
     gpus: dict[str, ClusterGPUs] = field(default_factory=dict)
     """By resource."""
     rooms: dict[str | None, Room] = field(default_factory=dict)
@@ -79,13 +80,9 @@ class Nodes:
         """
         labels = ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
         async with self._reading:  # concurrent callers share one list
-            try:
-                listed = await self._nodes(labels)
-            except Forbidden:
+            listed = await self._nodes(labels)
+            if listed.is_forbidden:
                 return ClusterGPUs(missing_right=RIGHT)
-            except Invalid:
-                # No label is like this, so no node has it; the API server refuses such a Deployment with the reason.
-                return ClusterGPUs()
             if resource not in listed.gpus:
                 listed.gpus[resource] = ClusterGPUs.of(listed.nodes, resource)
             return listed.gpus[resource]
@@ -96,9 +93,8 @@ class Nodes:
         Other errors are raised.
         """
         async with self._reading:
-            try:
-                listed = await self._nodes("")
-            except Forbidden:
+            listed = await self._nodes("")
+            if listed.is_forbidden:
                 return Room(unknown=f"the operator has no right to {RIGHT}")
             if resource not in listed.rooms:
                 listed.rooms[resource] = await self._read_room(listed.nodes, resource)
@@ -108,7 +104,14 @@ class Nodes:
         now = self._clock()
         self._listed = {each: old for each, old in self._listed.items() if now - old.read_at < KEPT_SECONDS}
         if labels not in self._listed:
-            self._listed[labels] = _Listed(now, tuple(await self._each(NODE, labels, node_room)))
+            try:
+                listed = _Listed(now, tuple(await self._each(NODE, labels, node_room)))
+            except Forbidden:
+                listed = _Listed(now, is_forbidden=True)
+            except Invalid:
+                # No label is like this, so no node has it; the API server refuses such a Deployment with the reason.
+                listed = _Listed(now)
+            self._listed[labels] = listed
         return self._listed[labels]
 
     async def _read_room(self, nodes: Iterable[NodeRoom], resource: str | None) -> Room:

@@ -38,6 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs the vllm dependency group"))
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_remembered() -> None:
+    """A test that replaces a builder must not get what another one rendered of an equal spec."""
+    from llmservice_operator.api import remembered
+
+    remembered._made.clear()
+
+
 @pytest.fixture
 def llmservice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     from .cli_world import Command

@@ -36,11 +36,11 @@ def begin(record: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 def finish(launch: subprocess.Popen[str], **given: object) -> tuple[dict[str, Any], str]:
-    """What it prints, and its log."""
+    """What it prints with the processes that were there before it was given its arguments, and its log."""
+    waiting = started_by(launch)
     output, log = launch.communicate(json.dumps([json.dumps(given)]), timeout=60)
     assert launch.returncode == 0, log
-    said: dict[str, Any] = json.loads(output)
-    return said, log
+    return json.loads(output) | {"waiting": waiting}, log
 
 
 def run(record: Path, **given: object) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def run(record: Path, **given: object) -> dict[str, Any]:
 def run_again(record: Path, **given: object) -> dict[str, Any]:
     """A start with a record, once the processes of the record are there."""
     launch = begin(record)
-    waiting = waits(launch, 2)
-    return finish(launch, **given)[0] | {"waiting": waiting}
+    waits(launch, 2)
+    return finish(launch, **given)[0]
 
 
 def prepared(said: dict[str, Any]) -> tuple[bool, bool]:
@@ -60,19 +60,21 @@ def prepared(said: dict[str, Any]) -> tuple[bool, bool]:
     return said["engine"]["pid"] in waiting, said["worker"]["pid"] in waiting
 
 
+def started_by(launch: subprocess.Popen[str]) -> list[int]:
+    """Its processes, and theirs."""
+    engines = children(launch.pid)
+    return [*engines, *(worker for engine in engines for worker in children(engine))]
+
+
 def waits(launch: subprocess.Popen[str], count: int) -> list[int]:
     """Its prepared processes, once all of them are there."""
-
-    def found() -> list[int]:
-        engines = children(launch.pid)
-        return [*engines, *(worker for engine in engines for worker in children(engine))]
-
-    eventually("prepared processes", lambda: len(found()) == count, 30)
-    return found()
+    eventually("prepared processes", lambda: len(started_by(launch)) == count, 30)
+    return started_by(launch)
 
 
 def test_the_second_start_uses_processes_that_were_there_before(tmp_path: Path) -> None:
     first = run(tmp_path, set=ENGINE)
+    assert prepared(first) == (False, False)
     second = run_again(tmp_path, set=ENGINE)
     assert prepared(second) == (True, True)
     for said in (first, second):
@@ -125,10 +127,9 @@ def test_a_record_that_cannot_be_written_keeps_nothing_from_starting(tmp_path: P
 def test_a_prepared_process_that_ended_is_replaced(tmp_path: Path) -> None:
     run(tmp_path)
     launch = begin(tmp_path)
-    waiting = waits(launch, 2)
-    for process in waiting:
+    for process in waits(launch, 2):
         os.kill(process, signal.SIGKILL)
-    said = finish(launch)[0] | {"waiting": waiting}
+    said, _ = finish(launch)
     assert prepared(said) == (False, False)
     assert said["codes"] == [0, 0]
 

@@ -16,8 +16,8 @@ from llmservice_operator.planner.room import NodeRoom, tolerates
 Json = Mapping[str, Any]
 
 _MIB = 2**20
-_MOST = 1_000_000
-"""Of a resource on one node; MiB of a GPU are no more than its square."""
+_MOST, _MOST_MIB = 1_000_000, 10**12
+"""Of a resource on one node, and of the memory of one GPU."""
 TRANSIENT_TAINTS = "node.kubernetes.io/"
 """Kubernetes puts these on nodes with a transient condition; they change no verdict."""
 
@@ -130,7 +130,7 @@ def _reachable(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> Iterator[No
 def _memory_mib(labels: Mapping[str, str], resource: str) -> float | None:
     """A MIG slice has labels under its resource's own name; AMD's label is a quantity such as 192G."""
     for label in (f"{resource}.memory", "nvidia.com/gpu.memory"):
-        if (mib := count(labels.get(label, ""), _MOST**2)) is not None:
+        if (mib := count(labels.get(label, ""), _MOST_MIB)) is not None:
             return float(mib)
     vram = labels.get("amd.com/gpu.vram")
     if vram is None:

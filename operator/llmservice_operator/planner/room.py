@@ -21,7 +21,6 @@ Amounts = Mapping[str, Decimal]
 PODS = "pods"
 """Nodes take so many pods and no more, as if that were a resource."""
 _NOTHING: Amounts = MappingProxyType({})
-_NONE = Decimal(0)
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 
@@ -77,7 +76,7 @@ class NodeRoom:
 
     def free(self, resource: str) -> Decimal:
         """What nobody asked for; never below 0, though pods may have been placed before a device broke."""
-        return max(_NONE, _amount(self.allocatable, resource) - _amount(self.used, resource))
+        return max(Decimal(0), _amount(self.allocatable, resource) - _amount(self.used, resource))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,7 @@ def filled(nodes: Iterable[NodeRoom], placed: Iterable[Placed], resource: str | 
     used: dict[str, dict[str, Decimal]] = {}
     holders: dict[str, list[Holder]] = {}
     for pod in placed:
-        sums = used.setdefault(pod.node, {})
-        for name, asked in pod.asked.items():
-            sums[name] = sums.get(name, _NONE) + asked
+        used[pod.node] = plus(used.get(pod.node, _NOTHING), pod.asked)
         if count := int(pod.asked.get(resource or "", 0)):
             holders.setdefault(pod.node, []).append(Holder(pod.namespace, pod.owner, count))
     return tuple(
@@ -168,7 +165,7 @@ def plus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
 
 def minus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
     """What is left of one without the other."""
-    return {name: max(_NONE, value - _amount(other, name)) for name, value in one.items()}
+    return {name: max(Decimal(0), value - _amount(other, name)) for name, value in one.items()}
 
 
 def amounts(quantities: Json) -> dict[str, Decimal]:
@@ -194,7 +191,7 @@ def tolerates(taint: tuple[str, str, str], tolerations: Sequence[Json]) -> bool:
 
 
 def _amount(found: Amounts, resource: str) -> Decimal:
-    return found.get(resource, _NONE)
+    return found.get(resource, Decimal(0))
 
 
 def _requested(owner: Json) -> dict[str, Decimal]:

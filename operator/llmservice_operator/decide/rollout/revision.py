@@ -10,7 +10,7 @@ import orjson
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.remembered import of_text
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import NOTHING, Chosen
+from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.revision import labelled, recorded_spec, revision_key, revision_label
 from llmservice_operator.build.settings import Settings
@@ -113,8 +113,7 @@ def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: 
     label = match.key if match.latest is None else revision_label(match.key, rendered, requested)
     known = next((record for record in match.of_key if record.label == label), None)
     if known is not None:  # what is recorded can never be changed
-        there = match.on(known)
-        return choose(service, there, there.chosen or NOTHING, settings)
+        return choose(service, match.on(known), _recorded(known.body)[1], settings)
     return DesiredRevision(label, match.newest + 1, match.key, labelled(rendered, label), chosen, update_pending=False)
 
 

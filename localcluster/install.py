@@ -76,6 +76,8 @@ def install(
     typed = {
         "services.surgeDeadlineSeconds": str(SURGE_DEADLINE_SECONDS),
         "autoscaling.enabled": str(autoscaling).lower(),
+        # Models share the machine with it: with the chart's request one model may starve it.
+        "resources.requests.cpu": "300m",
     }
     if target.context is None:
         values["podAnnotations.image-digest"] = image_digest(target.paths, operator_image)

@@ -15,7 +15,7 @@ from tests.e2e._chart import OTHER, TEAM
 from tests.support.client import ClientPod
 from tests.support.cluster import Cluster
 from tests.support.measured import Record, keep
-from tests.support.operator import scale_operator
+from tests.support.operator import restarts, scale_operator
 
 QUOTA = {
     "apiVersion": "v1",
@@ -126,3 +126,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("measured")
     for test, figures in measured.items():
         terminalreporter.line(f"{test.rpartition('/')[2]}: {json.dumps(figures)}")
+
+    if {"failed", "error"} & terminalreporter.stats.keys():
+        _tell_restarts(terminalreporter)
+
+
+def _tell_restarts(terminalreporter: pytest.TerminalReporter) -> None:
+    """What failed while the operator's container started again failed for that reason, perhaps."""
+    paths = ClusterPaths.of_this_clone()
+    if not paths.kubeconfig.exists():
+        return
+    connected = Cluster.connect(paths)
+    with connected.api:
+        for pod, how in restarts(connected).items():
+            terminalreporter.section(f"the operator's container was started again: {pod}")
+            terminalreporter.line(how)

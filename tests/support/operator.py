@@ -63,15 +63,38 @@ def operator_metric(cluster: Cluster, name: str) -> Mapping[str, float]:
 
 
 def operator_metrics(cluster: Cluster) -> str:
-    """What the acting operator counts, as Prometheus reads it."""
+    """What the acting operator counts, as Prometheus reads it.
 
-    def acting() -> JSON | None:
+    A process that lost its Lease ends, and its container starts again under the same pod's name: what refuses
+    connections meanwhile does not act.
+    """
+
+    def answered() -> str | None:
         holder = leader(cluster)
-        return next((pod for pod in operator_pods(cluster) if pod["metadata"]["name"] in holder), None)
+        pod = next((pod for pod in operator_pods(cluster) if pod["metadata"]["name"] in holder), None)
+        if pod is None:
+            return None
+        port = next(p["containerPort"] for p in pod["spec"]["containers"][0]["ports"] if p["name"] == "metrics")
+        with suppress(httpx.ConnectError):
+            url = f"http://{pod['status']['podIP']}:{port}/metrics"
+            return httpx.get(url, trust_env=False).raise_for_status().text
+        return None
 
-    pod = eventually("an operator that acts", acting, 60)
-    port = next(p["containerPort"] for p in pod["spec"]["containers"][0]["ports"] if p["name"] == "metrics")
-    return httpx.get(f"http://{pod['status']['podIP']}:{port}/metrics", trust_env=False).raise_for_status().text
+    return eventually("an operator that acts and shows its metrics", answered, 60)
+
+
+def restarts(cluster: Cluster) -> Mapping[str, str]:
+    """How the process before this one ended, by the pod of the installed operator whose container started again."""
+    found = {}
+    for pod in operator_pods(cluster):
+        for container in pod["status"].get("containerStatuses", ()):
+            if container["restartCount"]:
+                last = container["lastState"].get("terminated", {})
+                ended = f"{container['restartCount']} times; last {last.get('reason')}, code {last.get('exitCode')}"
+                name = pod["metadata"]["name"]
+                log = cluster.kubectl("logs", "-n", OPERATOR_NAMESPACE, name, "--previous", "--tail=15")
+                found[name] = f"{ended}\n{log}"
+    return found
 
 
 def host_process(cluster: Cluster, pod: JSON) -> int:

@@ -114,11 +114,8 @@ class Shards:
     # The campaign
 
     async def run(self, duties: Duties) -> None:
-        """Campaign for all shards, for ever; with a single one the end of its reign ends everything: RuntimeError."""
+        """Campaign for all shards until `stop`."""
         self._duties = duties
-        if self.count == 1:
-            await self._serve(0, duties)
-            return
         async with asyncio.TaskGroup() as group:
             for shard in range(self.count):
                 group.create_task(self._serve(shard, duties), name=f"lease {shard}")
@@ -140,8 +137,6 @@ class Shards:
             self._acting.discard(shard)
             if self._stopping:
                 return
-            if self.count == 1:
-                raise RuntimeError(f"leadership {outcome.value}: another process acts now")
             if outcome is Outcome.LOST:
                 duties.lost(shard)
                 await lease.release()  # where only the split barred us from it

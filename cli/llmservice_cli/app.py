@@ -1,20 +1,27 @@
-"""Arguments, the command that they name, and one message for an error.
+"""The line that was typed, the command that it names, and one message for an error.
 
-A command is a folder: `SUMMARY` in its __init__.py is its line in `llmservice --help`, and its command.py has
-DESCRIPTION, EPILOG, `add_arguments(parser)` and `run(options)`, which gives an exit code or a coroutine of one.
+A command is a folder. `SUMMARY` and `GROUP` in its __init__.py are its line in `llmservice --help`. Its arguments.py
+has DESCRIPTION, EPILOG and `Options`, a frozen dataclass whose fields are its options; it imports nothing that is slow.
+Its command.py has `run(options)`, which gives an exit code or a coroutine of one.
 """
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
+import inspect
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import typer
 
 from .errors import CliError, ExitCode
+from .help import Command, Group
 
+DESCRIPTION = "Check LLMServices before they run, see how they are, measure them, and change what they run."
 EPILOG = """\
 exit codes:
   0    done, or the answer is yes
@@ -26,19 +33,157 @@ exit codes:
 llmservice COMMAND --help says more.
 """
 COMMANDS = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/command.py")))
+GROUPS = ("before it runs", "while it runs", "change what runs", "measure", "the cluster and this program")
+COMPLETE = "_LLMSERVICE_COMPLETE"
+"""The variable by which a shell asks for completion."""
+
+
+class Parsed(NamedTuple):
+    """What a line asks for."""
+
+    command: str
+    options: Any
+    """The Options of the command."""
+
+
+class Commands(Group):
+    """All commands; what one needs is imported once it is named."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        found = {name: _line(name) for name in COMMANDS}
+        self.lines = dict(sorted(found.items(), key=lambda one: GROUPS.index(one[1].rich_help_panel or "")))
+        self.commands = dict(self.lines)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return command(cmd_name) if cmd_name in COMMANDS else None
+
+
+def _line(name: str) -> Command:
+    package = import_module(f"{__package__}.{name}")
+    return Command(name, short_help=package.SUMMARY, rich_help_panel=package.GROUP)
+
+
+def command(name: str) -> Command:
+    """One command as typer makes it of its Options."""
+    arguments = import_module(f"{__package__}.{name}.arguments")
+    hints = get_type_hints(arguments.Options, include_extras=True)
+
+    def parsed(**given: Any) -> Parsed:
+        return Parsed(name, arguments.Options(**given))
+
+    parameters = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
+        )
+        for field in _fields(arguments.Options)
+    ]
+    parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    parsed.__annotations__ = hints
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    described = alone.command(
+        name,
+        cls=Command,
+        help=arguments.DESCRIPTION,
+        epilog=arguments.EPILOG,
+        context_settings={"token_normalize_func": _normalized, "help_option_names": ["-h", "--help"]},
+    )
+    described(parsed)
+    made = typer.main.get_command(alone)
+    assert isinstance(made, Command)
+    made.usage = getattr(arguments, "USAGE", "")
+    return made
+
+
+def _fields(options: type) -> list[dataclasses.Field[Any]]:
+    """A command's own come first, then those that it has in common with others."""
+    return sorted(dataclasses.fields(options), key=lambda field: field.name not in options.__annotations__)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+
+
+def _normalized(token: str) -> str:
+    """--max_model_len is --max-model-len, as vLLM takes it."""
+    return token.replace("_", "-")
+
+
+def whole() -> typer.Typer:
+    """All of it, as typer has it."""
+    app = typer.Typer(
+        cls=Commands,
+        help=DESCRIPTION,
+        epilog=EPILOG,
+        rich_markup_mode=None,
+        subcommand_metavar="COMMAND ...",
+        add_help_option=False,
+        add_completion=COMPLETE in os.environ,  # its options take longer than the rest of --help
+    )
+    app.callback()(_whole)
+    return app
+
+
+def parse(words: Sequence[str]) -> Parsed | int:
+    """What a line asks for; the exit code of one that is answered already, such as --help. TyperException for one that
+    is wrong."""
+    as_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
+    found: Parsed | int = typer.main.get_command(whole()).main(
+        list(words),
+        prog_name="kubectl llmservice" if as_plugin else "llmservice",
+        complete_var=COMPLETE,
+        standalone_mode=False,
+    )
+    return found
+
+
+def options_of(words: Sequence[str]) -> Any:
+    """The Options of a line that names a command and does not ask for help."""
+    asked = parse(words)
+    assert not isinstance(asked, int), words
+    return asked.options
+
+
+def start(asked: Parsed) -> Any:
+    """The exit code of a command, or a coroutine of one."""
+    return import_module(f"{__package__}.{asked.command}.command").run(asked.options)
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        from llmservice_operator.options import version
+
+        print(version())
+        raise typer.Exit
+
+
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and end", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Options of `llmservice` itself."""
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """One command; an error is one message on standard error."""
-    words = sys.argv[1:] if argv is None else argv
-    options = make_parser(words).parse_args(words)
     try:
-        answer = options.run(options)
+        asked = parse(sys.argv[1:] if argv is None else argv)
+        if isinstance(asked, int):
+            return asked
+        answer = start(asked)
         if isinstance(answer, ExitCode):
             return answer
         import asyncio  # a command that waits for nobody starts sooner without it
 
         code: ExitCode = asyncio.run(answer)
+    except typer.TyperException as refused:
+        path = getattr(getattr(refused, "ctx", None), "command_path", "llmservice")
+        print(f"error: {_sentence(refused.format_message())}\n  what to do: see {path} --help", file=sys.stderr)
+        return ExitCode.USAGE
     except CliError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -51,22 +196,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Of all commands, or with the arguments of the one alone that `words` begin with: each imports what it needs."""
-    as_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
-    parser = argparse.ArgumentParser(
-        prog="kubectl llmservice" if as_plugin else "llmservice",
-        description="Check LLMServices before they run, see how they are, measure them, and change what they run.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        summary = import_module(f"{__package__}.{name}").SUMMARY
-        command = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
-        if words is None or name in words[:1]:
-            module = import_module(f"{__package__}.{name}.command")
-            command.description, command.epilog = module.DESCRIPTION, module.EPILOG
-            module.add_arguments(command)
-            command.set_defaults(run=module.run)
-    return parser
+def _sentence(message: str) -> str:
+    """As the other errors are written."""
+    message = message.replace("Value error, ", "")
+    return f"{message[:1].lower()}{message[1:]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from llmservice_operator.kube.transport import Transport
 
 from .api import USER_AGENT, Api
 from .errors import CliError
+from .options import Scope
 
 LOGIN_TIMEOUT = 65.0
 """Seconds for a token that is renewed while a command runs: somebody may have to confirm it in a browser. Longer than
@@ -57,17 +57,9 @@ class _ClusterAuth(httpx.Auth):
         yield request
 
 
-def add_scope(parser: argparse.ArgumentParser) -> None:
-    """The flags of every command that reads a cluster."""
-    scope = parser.add_argument_group("cluster")
-    scope.add_argument("-n", "--namespace", help="namespace (default: the context's)")
-    scope.add_argument("--context", help="context of the kubeconfig (default: the current one)")
-    scope.add_argument("--kubeconfig", help="file (default: $KUBECONFIG, in a pod its service account, ~/.kube/config)")
-
-
 @asynccontextmanager
-async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
-    """A connection by the flags of `add_scope`; everything that fails inside comes out as CliError."""
+async def connect(options: Scope) -> AsyncIterator[Connection]:
+    """A connection by its options; everything that fails inside comes out as CliError."""
     try:
         found = await credentials.load(
             kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None, context=options.context

@@ -1,9 +1,10 @@
-"""Numbers on the command line: converters for argparse, with the message for a wrong value."""
+"""Numbers on the command line: parsers for typer, with the message for a wrong value."""
 
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError
+
+from typer import BadParameter
 
 _LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -16,7 +17,7 @@ def above_zero(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise ArgumentTypeError(f"must be a number above 0, not {text!r}")
+        raise BadParameter(f"must be a number above 0, not {text!r}")
     return value
 
 
@@ -24,7 +25,7 @@ def seconds(text: str) -> float:
     """Seconds above 0, written as `90`, `90s`, `5m` or `2h`."""
     value = seconds_or_none(text)
     if not value:
-        raise ArgumentTypeError("is not a length of time such as 90, 90s, 5m or 2h")
+        raise BadParameter("is not a length of time such as 90, 90s, 5m or 2h")
     return value
 
 
@@ -32,7 +33,7 @@ def seconds_or_none(text: str) -> float:
     """Seconds from 0 on, written likewise."""
     found = _LENGTH.fullmatch(text)
     if found is None:
-        raise ArgumentTypeError("is not a length of time such as 90, 90s, 5m or 2h")
+        raise BadParameter("is not a length of time such as 90, 90s, 5m or 2h")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -57,5 +58,5 @@ def _whole(text: str, least: int) -> int:
     except ValueError:
         value = least - 1
     if value < least:
-        raise ArgumentTypeError(f"must be an integer of at least {least}, not {text!r}")
+        raise BadParameter(f"must be an integer of at least {least}, not {text!r}")
     return value

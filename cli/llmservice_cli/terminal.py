@@ -24,15 +24,21 @@ def is_styled() -> bool:
 
 
 def show(rows: Iterable[Row]) -> None:
+    print(rendered(rows))
+
+
+def rendered(rows: Iterable[Row]) -> str:
+    """Lines of text, with colours where they are shown."""
     if not is_styled():
-        print("\n".join(plain(row) for row in rows))
-        return
+        return "\n".join(plain(row) for row in rows)
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, markup=False, emoji=False)
-    for row in rows:
-        console.print(Text.assemble(*row), soft_wrap=True)
+    with console.capture() as captured:
+        for row in rows:
+            console.print(Text.assemble(*row), soft_wrap=True)
+    return captured.get().removesuffix("\n")
 
 
 def plain(row: Row) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -15,6 +14,7 @@ import pytest
 import yaml
 from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.errors import CliError
+from llmservice_cli.options import Scope
 from llmservice_operator.api import constants
 from llmservice_operator.kube.credentials import load
 from llmservice_operator.kube.errors import Invalid
@@ -35,8 +35,8 @@ def there(api: Api) -> Iterator[dict[str, Any]]:
         yield created
 
 
-def options(kubeconfig: Path) -> argparse.Namespace:
-    return argparse.Namespace(kubeconfig=str(kubeconfig), context=None, namespace=NAMESPACE)
+def options(kubeconfig: Path) -> Scope:
+    return Scope(kubeconfig=str(kubeconfig), context=None, namespace=NAMESPACE)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from llmservice_cli.app import make_parser
+from llmservice_cli.app import options_of
 from llmservice_cli.init.command import roles
 
 from tests.e2e.conftest import own_namespace
@@ -35,7 +35,7 @@ def namespace_with(cluster: Cluster, namespace: str, manifests: Iterable[JSON]) 
 def granted(namespace: str, name: str, secret: str = "keys") -> Sequence[JSON]:
     """The Role and its binding, as the command line writes them."""
     words = ["init", name, "-n", namespace, "--model", "hf://a/b", "--min-replicas", "0"]
-    return list(roles(make_parser(["init"]).parse_args([*words, "--api-key-secret", f"{secret}/api-key"])))
+    return list(roles(options_of([*words, "--api-key-secret", f"{secret}/api-key"])))
 
 
 def keys(name: str) -> JSON:

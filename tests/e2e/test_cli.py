@@ -85,7 +85,7 @@ def test_a_service_is_measured_by_its_name(server: Server, tmp_path: Path) -> No
 
 def test_a_service_is_probed_from_inside_the_cluster(server: Server) -> None:
     """vLLM's own answers are whole by the probe's account, and of its pod nothing is left."""
-    words = ("--duration", "4", "--rate", "3", "--api", "chat", "--retries", "0", "--json")
+    words = ("--duration", "4", "--rate", "3", "--api", "chat", "--retries", "0", "-o", "json")
     reported = json.loads(llmservice(server, "probe", NAME, *words))
     assert reported["target"]["name"] == f"http://{NAME}.{server.namespace}.svc"
     assert (reported["summary"]["sent"], reported["summary"]["complete"], reported["losses"]) == (12, 12, [])

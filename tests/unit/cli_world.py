@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from aiohttp import web
-from llmservice_cli.app import make_parser, run
+from llmservice_cli.app import parse, run, start
 from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.kube.nodes import NODE
 from llmservice_operator.kube.resources import ALL
@@ -87,8 +87,9 @@ class Command:
 
     async def within(self, *words: str) -> Ran:
         """Beside servers in the same event loop. Raises CliError."""
-        options = make_parser(words).parse_args(words)
-        code = await options.run(options)
+        asked = parse(words)
+        assert not isinstance(asked, int)
+        code = await start(asked)
         return Ran(code, *self.capsys.readouterr())
 
     def config(self, **changed: Any) -> str:

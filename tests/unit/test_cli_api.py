@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +12,7 @@ import pytest
 from aiohttp import web
 from llmservice_cli.api import USER_AGENT, Api
 from llmservice_cli.cluster import connect
+from llmservice_cli.options import Scope
 from llmservice_operator.kube import credentials, errors
 from llmservice_operator.kube.credentials import Credentials, Issued, Token
 from llmservice_operator.kube.resources import CONTROLLER_REVISION, LLMSERVICE, POD
@@ -79,7 +79,7 @@ async def test_a_renewal_during_a_command_may_take_longer_than_a_request(
             return found.pop(0)
 
         monkeypatch.setattr(credentials, "load", load)
-        options, path = argparse.Namespace(kubeconfig=None, context=None, namespace=None), POD.path("team", "p")
+        options, path = Scope(kubeconfig=None, context=None, namespace=None), POD.path("team", "p")
         async with connect(options) as connection:
             connection.credentials.token.forget()
             assert await connection.kube._transport.request("get", POD, path, timeout=0.05) == {"kind": "Pod"}

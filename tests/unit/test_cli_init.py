@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_cli.init.command import ACTIVATOR
+from llmservice_cli.init.arguments import ACTIVATOR
 from llmservice_operator.api.service import LLMService
 
 from .cli_world import Command
@@ -59,12 +59,12 @@ def test_keys_of_a_service_that_keeps_a_replica_are_granted_to_nobody(llmservice
 
 
 REFUSED = {
-    "no model": ((), "--model"),
+    "no model": (("chat",), "--model"),
     "a name with capitals": (("Chat", *MODEL), "name"),
     "an unknown place": (("chat", "--model", "ftp://x"), "uri"),
     "bounds that cross": (("chat", *MODEL, "--min-replicas", "3", "--max-replicas", "2"), "maxReplicas"),
     "fewer than none": (("chat", *MODEL, "--min-replicas", "-1"), "minReplicas"),
-    "a Secret without a key": (("chat", *MODEL, "--api-key-secret", "keys"), "pair of names"),
+    "a Secret without a key": (("chat", *MODEL, "--api-key-secret", "keys"), "two names with a slash between"),
     "a Role without a namespace": (("chat", *MODEL, *ZERO, *KEYS), "give it with -n"),
 }
 

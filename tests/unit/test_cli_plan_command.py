@@ -72,7 +72,7 @@ BAD_VALUES = {
     "--gpu A100": ["--gpu: 'A100' may be one of several: NVIDIA-A100-SXM4-40GB (39.39 GiB), NVIDIA-A100-SXM4-80GB (7"],
     # What vLLM refuses whatever the memory:
     "--gpu T4 --kv-cache-dtype fp8 --max-model-len 4k": [NO_KERNEL],
-    "--gpu T4 -q mxfp4": ["--quantization: --quantization mxfp4: the quantization method needs"],
+    "--gpu T4 --quantization mxfp4": ["--quantization: --quantization mxfp4: the quantization method needs"],
     "--gpu L4 --max-num-seqs 64 --max-num-batched-tokens 32": [f"--max-num-batched-tokens: {FEWER}"],
     "--compare --gpu T4 --max-num-seqs 64 --max-num-batched-tokens 32": ["--max-num-batched-tokens: 32 tokens"],
 }  # fmt: skip

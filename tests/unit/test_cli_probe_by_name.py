@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from llmservice_cli.app import make_parser
+from llmservice_cli.app import options_of
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.load.answer import Loss
 from llmservice_cli.probe.row import Mode, Row
@@ -43,7 +43,7 @@ class Probe:
     """What the answer to a created pod waits for."""
 
     async def __call__(self, *words: str) -> Ran:
-        return await self.llmservice.within("probe", "chat", "--duration", "1", "--json", "-q", *words)
+        return await self.llmservice.within("probe", "chat", "--duration", "1", "-o", "json", "-q", *words)
 
     @property
     def pod(self) -> Json:
@@ -107,7 +107,7 @@ async def test_the_pod_runs_the_same_load_from_the_operators_image(probe: Probe)
     assert spec["activeDeadlineSeconds"] > 1
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
     assert probe.container["image"] == "registry.test/operator:1"
-    inside = make_parser(["probe"]).parse_args(probe.container["command"][3:])
+    inside = options_of(probe.container["command"][3:])
     assert (inside.url, inside.model, inside.rate) == ("http://chat.team.svc", "chat", 7.0)
     assert (inside.mode, inside.prompt, inside.rows, inside.duration) == (["whole-fresh"], "-x y", True, 1.0)
     assert (probe.is_gone, probe.api.sent("DELETE")[0][1]["gracePeriodSeconds"]) == (True, 0)
@@ -119,7 +119,7 @@ async def test_the_key_comes_from_the_secret_and_is_seen_by_nobody_else(probe: P
     await probe()
     (variable,) = [each for each in probe.container["env"] if each["name"] == "LLMSERVICE_API_KEY"]
     assert variable["valueFrom"] == {"secretKeyRef": reference}
-    inside = make_parser(["probe"]).parse_args(probe.container["command"][3:])
+    inside = options_of(probe.container["command"][3:])
     assert (inside.api_key_env, inside.url) == ("LLMSERVICE_API_KEY", "http://chat.team.svc:8080")
 
 

@@ -17,7 +17,7 @@ from tests.unit.cli_world import Command
 from tests.unit.fake_vllm import END, FakeVllm, Handler, never_answers, piece, serving, stream, usage, whole
 from tests.unit.fake_vllm import refuses as saying
 
-QUICK = ("--rate", "100", "--duration", "0.2", "-q", "--json")  # twenty requests
+QUICK = ("--rate", "100", "--duration", "0.2", "-q", "-o", "json")  # twenty requests
 refuses = saying(503, "This replica is being replaced; please try again.", {"Retry-After": "0.01"})
 
 
@@ -151,7 +151,7 @@ async def test_lines_are_marks_and_ctrl_c_awaits_requests_in_flight() -> None:
         await release.wait()
         return await whole(request, body)
 
-    words = ["probe", "--rate", "50", "--duration", "10m", "--marks", "--json"]
+    words = ["probe", "--rate", "50", "--duration", "10m", "--marks", "-o", "json"]
     async with serving(FakeVllm(misbehaves={10: slow})) as server:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-W", "error", "-m", "llmservice_cli", *words, "--url", server.url,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_cli.app import COMMANDS, make_parser
+import typer
+from llmservice_cli.app import COMMANDS, command, parse
 from llmservice_operator.api.crd import schema
 
 from tests.support.documents import PAGES, ROOT, code_of, commands_of, name_of
@@ -31,16 +31,9 @@ def pages(marker: str) -> list[Path]:
     return [page for page in PAGES if re.search(marker, page.read_text(encoding="utf-8"))]
 
 
-def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    return {option for action in parser._actions for option in action.option_strings}
-
-
-def command_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of one command."""
-    whole = make_parser((command,))
-    (subcommands,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
-    found: argparse.ArgumentParser = subcommands.choices[command]
-    return found
+def options_of(name: str) -> set[str]:
+    """Of one command."""
+    return {option for param in command(name).params for option in (*param.opts, *param.secondary_opts)}
 
 
 def chart_keys(part: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -75,15 +68,15 @@ def commands(page: Path) -> Iterator[object]:
         arguments = words[words.index("llmservice") + 1 :]
         try:
             if "..." not in arguments:
-                make_parser(arguments).parse_args(arguments)
-        except SystemExit:
+                parse(arguments)
+        except typer.TyperException:
             yield words
 
 
 def options(page: Path) -> Iterator[object]:
-    for command, rest in re.findall(r"`(?:kubectl )?llmservice (\w+)([^`\n]*)`", page.read_text(encoding="utf-8")):
-        known = options_of(command_parser(command)) if command in COMMANDS else set()
-        yield from [command] if command not in COMMANDS else []
+    for name, rest in re.findall(r"`(?:kubectl )?llmservice (\w+)([^`\n]*)`", page.read_text(encoding="utf-8")):
+        known = options_of(name) if name in COMMANDS else set()
+        yield from [name] if name not in COMMANDS else []
         yield from set(re.findall(r"(?<!\S)--?[a-z][\w-]*", rest)) - known
 
 

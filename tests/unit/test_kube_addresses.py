@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import ssl
@@ -18,6 +17,7 @@ from aiohttp import web
 from kopf._cogs.clients.auth import APIContext
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError
+from llmservice_cli.options import Scope
 from llmservice_operator import handlers
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.credentials import load
@@ -51,8 +51,8 @@ async def by_kopf(kubeconfig: str) -> Any:
         return await response.json()
 
 
-def options(kubeconfig: str) -> argparse.Namespace:
-    return argparse.Namespace(kubeconfig=kubeconfig, context=None, namespace=None)
+def options(kubeconfig: str) -> Scope:
+    return Scope(kubeconfig=kubeconfig, context=None, namespace=None)
 
 
 async def by_a_command(kubeconfig: str) -> Any:

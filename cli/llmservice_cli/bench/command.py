@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import secrets
@@ -13,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from llmservice_cli.cluster import add_scope
+from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.load.server import EXIT_CODES, Served, Target, add_server, check_server, inspect, open_target
-from llmservice_cli.numbers import above_zero, count, counts
+from llmservice_cli.load.server import Served, Target, check_server, inspect, open_target
 
 from . import picture
+from .arguments import Options
 from .arrivals import LoadOptions, Planned, make_load
 from .progress import shown
 from .result import Result, to_document, to_lines
@@ -26,54 +25,8 @@ from .run import Batching, Gathered, Player
 from .schedule import Discipline
 from .traffic import Completions
 
-DESCRIPTION = "Measure a server with one seeded load, sent by one or several client disciplines."
-EPILOG = f"""\
-disciplines, the same load for each, one after the other:
-  static      gather a batch, send it, wait for its longest answer, then the next
-  dynamic     the same, but a batch also starts when its oldest request has waited for --window
-  continuous  send each request when it arrives; the server decides at every step what runs
 
-examples:
-  llmservice bench chat --discipline all --out result.json --picture result.svg
-  llmservice bench chat -n team-a --discipline continuous --requests 500 --rate 20
-  llmservice bench --url http://127.0.0.1:8000 --model qwen --api-key-env KEY --output-tokens 16,16,16,256
-
-By NAME requests pass through the API server (rights: get on llmservices, get and create on services/proxy);
---url measures without it. The load is the server's: do not run it against one that others need.
-
-{EXIT_CODES}"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_scope(parser)
-    add_server(parser)
-    load = parser.add_argument_group("load")
-    load.add_argument("--requests", type=count, default=96, help="default: 96")
-    load.add_argument(
-        "--rate", type=above_zero, default=20.0, help="arrivals a second, a Poisson process (default: 20)"
-    )
-    load.add_argument("--seed", type=int, default=1, help="another seed is another load (default: 1)")
-    load.add_argument(
-        "--prompt-words", type=counts, default=(8, 32), metavar="N,N", help="lengths of prompts (default: 8,32)"
-    )
-    load.add_argument(
-        "--output-tokens", type=counts, default=(8, 8, 8, 128), metavar="N,N",
-        help="lengths of answers, drawn evenly: one named twice is twice as likely (default: 8,8,8,128)",
-    )  # fmt: skip
-    how = parser.add_argument_group("how")
-    disciplines = [*(str(each) for each in Discipline), "all"]
-    how.add_argument("--discipline", choices=disciplines, default="all", help="default: all")
-    how.add_argument("--batch", type=count, default=8, help="size of static and dynamic batches (default: 8)")
-    how.add_argument("--window", type=above_zero, default=0.25, help="seconds, of dynamic batches (default: 0.25)")
-    how.add_argument("--warmup", type=count, default=8, help="requests beforehand, not measured (default: 8)")
-    how.add_argument("--timeout", type=above_zero, default=600.0, help="seconds of one request (default: 600)")
-    out = parser.add_argument_group("output")
-    out.add_argument("--out", type=Path, metavar="FILE.json", help="parameters, summaries and every request")
-    out.add_argument("--picture", type=Path, metavar="FILE.svg", help="bars and timelines (also .png, .pdf)")
-    out.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
-
-
-async def run(options: argparse.Namespace) -> ExitCode:
+async def run(options: Options) -> ExitCode:
     """Inspect the server, warm it up, play the load by each discipline, write the results."""
     check_server(options, "bench")
     _check_outputs(options)
@@ -104,7 +57,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
     return ExitCode.REQUESTS_FAILED if result.has_failures else ExitCode.DONE
 
 
-def _check_outputs(options: argparse.Namespace) -> None:
+def _check_outputs(options: Options) -> None:
     """Before the load: a result that cannot be written would be lost."""
     for path in (options.out, options.picture):
         if path is not None and not path.parent.is_dir():
@@ -114,7 +67,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 
 async def _measure(
-    options: argparse.Namespace, target: Target, served: Served, load: Sequence[Planned]
+    options: Options, target: Target, served: Served, load: Sequence[Planned]
 ) -> tuple[list[Gathered], bool]:
     """Everything that was gathered, and whether Ctrl-C ended it early."""
     run_id = secrets.token_hex(4)  # a later run of the same load must not find its prompts in the prefix cache
@@ -155,8 +108,8 @@ async def _warm_up(player: Player, load: Sequence[Planned], target: Target, prog
         )
 
 
-def _write(result: Result, options: argparse.Namespace) -> None:
-    print("\n".join(to_lines(result)))
+def _write(result: Result, options: Options) -> None:
+    show(options.output, lambda: to_lines(result), lambda: to_document(result))
     writers: list[tuple[Path | None, Callable[[Path], object]]] = [
         (options.out, lambda path: path.write_text(json.dumps(to_document(result), indent=1) + "\n")),
         (options.picture, lambda path: picture.draw(result, path)),

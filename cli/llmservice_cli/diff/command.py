@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,52 +12,24 @@ from llmservice_operator.kube.resources import BY_KIND, CONTROLLER_REVISION, LLM
 from llmservice_operator.observe.observed import AppliedRecord, Observed
 
 from llmservice_cli.api import Api
-from llmservice_cli.cluster import Connection, add_scope, connect
+from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.errors import CliError, ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit
 from llmservice_cli.render import settings
 from llmservice_cli.render.decided import decided
 from llmservice_cli.render.desired import changed, namespace_of, new
 from llmservice_cli.render.difference import fields, is_rewritten, restricted, unified
-from llmservice_cli.render.inputs import add_inputs, previews, with_config
+from llmservice_cli.render.inputs import previews, with_config
 from llmservice_cli.render.output import show
 from llmservice_cli.render.preview import Preview, changes
 from llmservice_cli.render.restart import restart_of
 
+from .arguments import Options
 from .live import ChildId, Cluster, live
 from .operators import settings_of
 
-DESCRIPTION = """\
-What the operator would change in a cluster once the LLMServices of a file were applied: by the operator's own code,
-from what the cluster has now. The first line says whether pods would restart, and why. Nothing is written.
-"""
-EPILOG = """\
-examples:
-  llmservice diff -f llmservice.yaml                       what an edit comes to, before `kubectl apply`
-  llmservice diff -f llmservice.yaml -o summary            a line for each object, without the diffs
-  llmservice diff -f llmservice.yaml --context production
-  helm template serving/ | llmservice diff -f - -o json | jq '.services[].restart.pods'
 
-A diff shows the fields that the operator applies, and what it takes away. Values of environment variables that are
-named like secrets are shown as ***. Rights: get and list on llmservices and their children (`view` has them). With the
-right to list nodes and all pods the fit is the operator's; with the right to list ConfigMaps in all namespaces its
-settings are read, too, and with that to list ClusterRoleBindings they are known to be an operator's.
-
-exit codes, as of `kubectl diff`:
-  0    no difference
-  1    the operator would change something; or it would hold the edit, such as where it does not fit (fitPolicy Enforce)
-  2    bad input, or the operator refuses the spec, or the cluster could not be asked; the message says why
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_inputs(parser)
-    add_scope(parser)
-    settings.add_option(parser, "the operator's own, where you may read its ConfigMap, else the chart's defaults")
-    parser.add_argument("-o", "--output", choices=("diff", "json", "summary"), default="diff", help="default: diff")
-
-
-async def run(options: argparse.Namespace) -> ExitCode:
+async def run(options: Options) -> ExitCode:
     """Print what would change; the exit code says whether anything would."""
     try:
         async with connect(options) as connection:
@@ -73,7 +44,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
     return ExitCode.DIFFERS if any(each.differs or each.is_held for each in made) else ExitCode.DONE
 
 
-async def _preview(manifest: Json, connection: Connection, options: argparse.Namespace) -> Preview:
+async def _preview(manifest: Json, connection: Connection, options: Options) -> Preview:
     admit(manifest)
     kube, name = connection.kube, manifest["metadata"]["name"]
     namespace = namespace_of(manifest, options.namespace, connection.namespace)

@@ -1,3 +1,4 @@
-"""`llmservice history`: its line in `llmservice --help`; the command itself is command.py."""
+"""`llmservice history`: its line in `llmservice --help`; its options are in arguments.py."""
 
 SUMMARY = "list the recorded revisions of a service, and what changed with each"
+GROUP = "while it runs"

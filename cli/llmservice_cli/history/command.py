@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from datetime import UTC, datetime
 
 from llmservice_cli.api import Json
-from llmservice_cli.cluster import add_scope, connect
+from llmservice_cli.cluster import connect
+from llmservice_cli.documents import show
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.revisions import Revision, recorded, roles_of
 from llmservice_cli.services import service
 from llmservice_cli.text import age, table
 
-DESCRIPTION = "The revisions of a service to which `llmservice rollback` can return, the latest first."
-EPILOG = """\
-examples:
-  llmservice history chat                  which revisions are recorded, and what changed with each
-  llmservice history chat -o json | jq '.revisions[].revision'
-
-rights: get on llmservices, list on controllerrevisions (`view` has both)
-"""
+from .arguments import Options
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_scope(parser)
-    parser.add_argument("name", help="the LLMService")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
-
-
-async def run(options: argparse.Namespace) -> ExitCode:
+async def run(options: Options) -> ExitCode:
     async with connect(options) as connection:
         found = await service(connection.kube, connection.namespace, options.name)
         revisions = await recorded(connection.kube, connection.namespace, options.name)
-    if options.output == "json":
-        print(json.dumps(document(revisions, found), indent=2))
-    else:
-        print("\n".join(lines(revisions, found, datetime.now(UTC))))
+    show(options.output, lambda: lines(revisions, found, datetime.now(UTC)), lambda: document(revisions, found))
     return ExitCode.DONE
 
 

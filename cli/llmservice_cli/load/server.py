@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import ssl
@@ -19,15 +18,8 @@ from llmservice_cli.errors import CliError, WrongUsage
 from llmservice_cli.services import endpoint_of, service
 
 from .completion import error_text
+from .options import Server
 
-EXIT_CODES = """\
-exit codes:
-  0    every request was answered
-  1    no result; the message says what to do
-  2    wrong arguments
-  3    some requests were not answered
-  130  interrupted; the result is of what was measured until then
-"""
 CONNECT_SECONDS = 10.0
 ALL_AT_ONCE = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 """No queue in the client: what waits, waits at the server."""
@@ -56,31 +48,21 @@ class Served:
     version: str | None
 
 
-def add_server(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """NAME or --url, and what goes with them; a command's own arguments for the server may follow."""
-    group = parser.add_argument_group("server")
-    group.add_argument("name", nargs="?", help="the LLMService")
-    group.add_argument("--url", help="a server of the OpenAI API, reached from here, instead of NAME")
-    group.add_argument("--model", help="model to ask for (default: the service's, the first that the server lists)")
-    group.add_argument("--api-key-env", metavar="VARIABLE", help="environment variable with the API key (with --url)")
-    return group
-
-
-def check_server(options: argparse.Namespace, command: str) -> None:
+def check_server(options: Server, command: str) -> None:
     """One of NAME and --url."""
     if bool(options.name) == bool(options.url):
         raise WrongUsage("the server is named by NAME or by --url", f"give one of them; llmservice {command} --help")
 
 
 @asynccontextmanager
-async def open_target(options: argparse.Namespace) -> AsyncIterator[Target]:
-    """By the flags of `add_server`; nothing is sent to the server yet."""
+async def open_target(options: Server) -> AsyncIterator[Target]:
+    """Nothing is sent to the server yet."""
     if options.url:
         async with http_client(options, ALL_AT_ONCE, CONNECT_SECONDS) as http:
             yield direct(options.url, http)
         return
     async with connect(options) as connection:
-        found = await service(connection.kube, connection.namespace, options.name)
+        found = await service(connection.kube, connection.namespace, options.name or "")
         _refuse_api_key(found, options)
         name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
         path = proxy_path(SERVICE, namespace, name, endpoint_of(found).port)
@@ -99,12 +81,12 @@ def base_of(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def http_client(options: argparse.Namespace, limits: httpx.Limits, connect_seconds: float) -> httpx.AsyncClient:
+def http_client(options: Server, limits: httpx.Limits, connect_seconds: float) -> httpx.AsyncClient:
     """For --url with the key of --api-key-env. No proxy of the environment: it would be measured too."""
     key = _api_key(options.api_key_env)
     try:
         return httpx.AsyncClient(
-            base_url=base_of(options.url),
+            base_url=base_of(options.url or ""),
             headers={"Authorization": f"Bearer {key}"} if key else {},
             limits=limits,
             timeout=httpx.Timeout(None, connect=connect_seconds),
@@ -124,7 +106,7 @@ def _api_key(variable: str | None) -> str | None:
     raise CliError(f"the environment variable {variable} is empty or not set", f"export {variable}=KEY")
 
 
-def _refuse_api_key(found: Json, options: argparse.Namespace) -> None:
+def _refuse_api_key(found: Json, options: Server) -> None:
     """The API server takes the Authorization header for itself and removes it: a key cannot pass."""
     endpoint = endpoint_of(found)
     if options.api_key_env or endpoint.key:

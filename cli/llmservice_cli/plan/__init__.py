@@ -1,3 +1,4 @@
-"""`llmservice plan`: its line in `llmservice --help`; the command itself is command.py."""
+"""`llmservice plan`: its line in `llmservice --help`; its options are in arguments.py."""
 
 SUMMARY = "say before anything runs whether it fits: memory, longest request, concurrency, remedies"
+GROUP = "before it runs"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmservice_operator.planner.plan import Fit
 
 from llmservice_cli.errors import ExitCode
+
+from .arguments import Options
 
 _WORST_FIRST = (ExitCode.BAD_INPUT, ExitCode.DOES_NOT_FIT, ExitCode.UNKNOWN, ExitCode.DONE)
 
@@ -23,7 +24,7 @@ class Ending:
     """Unknown counts as a yes."""
 
     @classmethod
-    def by(cls, options: argparse.Namespace) -> Ending:
+    def by(cls, options: Options) -> Ending:
         return cls(options.strict, options.allow_unknown)
 
     def code(self, verdict: Fit) -> ExitCode:

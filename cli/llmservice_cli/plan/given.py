@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from llmservice_operator.planner.plan import Device
 
 from llmservice_cli.errors import BadInput
 
+from .arguments import Options
 from .models import REMOTE
 from .options import Reading, Values, read_options, share_out
 from .questions import counted, device, taken_as
@@ -31,7 +31,7 @@ class Given:
     """hf://..., s3://..., gs://..., az://... or a folder."""
 
 
-def given(options: argparse.Namespace) -> Given:
+def given(options: Options) -> Given:
     """The command line; BadInput names every option that is wrong."""
     reading = read_options(options)
     if options.config is not None and options.model is not None:

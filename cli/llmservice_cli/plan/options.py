@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from llmservice_operator.api.errors import Problem
 from llmservice_runtime.flags.table import known_versions
 
@@ -57,7 +57,6 @@ _MODEL = (
         "how the weights are quantized: fp8, awq, gptq, 'int8 w8a16', ... (default: as config.json says)",
         "METHOD",
         "precision.quantization",
-        ("-q",),
     ),
     Option(
         "kv_cache_dtype", values.kv_cache_dtype, "type of the KV cache: auto, fp8, ...", "TYPE", "precision.kvCache"
@@ -164,25 +163,23 @@ _FLAGS_BY_FIELD = {
 _SPEC_FIELD = re.compile(r"\bspec\.(?P<path>[A-Za-z]+(?:\.[A-Za-z]+)*)(?: to (?P<value>[^\s,;]*[^\s,;.]))?")
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Every option, as text: its own reader says what is wrong with it, and all problems are reported together."""
-    for title, options in GROUPS.items():
-        group = parser.add_argument_group(title)
-        for one in options:
-            if one.is_switch:
-                group.add_argument(
-                    *one.short,
-                    one.flag,
-                    dest=one.name,
-                    action=argparse.BooleanOptionalAction,
-                    default=None,
-                    help=one.help,
-                )
-            else:
-                group.add_argument(*one.short, one.flag, dest=one.name, metavar=one.metavar, help=one.help)
-            if "_" in one.name:  # as vLLM takes it, too; --help does not say everything twice
-                words: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if one.is_switch else {}
-                group.add_argument(f"--{one.name}", dest=one.name, default=None, help=argparse.SUPPRESS, **words)
+def _typed(title: str, one: Option) -> tuple[str, Any, Any]:
+    """The option as text: its own reader says what is wrong with it, and all problems are reported together."""
+    names = (*one.short, one.flag)
+    if one.is_switch:
+        names = (f"{one.flag}/--no-{one.flag[2:]}", *one.short)
+    metavar = None if one.is_switch else one.metavar
+    shown = typer.Option(*names, metavar=metavar, help=one.help, rich_help_panel=title)
+    return one.name, Annotated[bool | None if one.is_switch else str | None, shown], None
+
+
+TypedValues = make_dataclass(
+    "TypedValues",
+    [_typed(title, one) for title, options in GROUPS.items() for one in options],
+    frozen=True,
+    kw_only=True,
+)
+"""Every option as it was typed; None: not given."""
 
 
 @dataclass(slots=True)
@@ -218,7 +215,7 @@ def share_out(gpus: int, label: str, reading: Reading) -> None:
         reading.found["tensor_parallel_size"] = gpus // others
 
 
-def read_options(options: argparse.Namespace) -> Reading:
+def read_options(options: Any) -> Reading:
     """The values of the command line, but for files and GPUs."""
     reading = Reading()
     for one in OPTIONS.values():

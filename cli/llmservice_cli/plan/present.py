@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,12 +12,13 @@ from llmservice_operator.planner.plan import Fit
 from llmservice_cli.errors import ExitCode
 
 from .answers import Answer, answer
+from .arguments import Options
 from .document import document
 from .ending import Ending, worst
 from .questions import Question
 
 
-def present(questions: Sequence[Question], options: argparse.Namespace, *, is_list: bool) -> ExitCode:
+def present(questions: Sequence[Question], options: Options, *, is_list: bool) -> ExitCode:
     """Every plan, then warnings on standard error. `is_list`: of several LLMServices, even where one is left."""
     answers = [answer(question) for question in questions]
     if options.output in ("json", "yaml"):
@@ -40,7 +40,7 @@ def present(questions: Sequence[Question], options: argparse.Namespace, *, is_li
     return worst(ending.code(one.plan.verdict) for one in answers)
 
 
-def compared(questions: Sequence[Question], options: argparse.Namespace, *, is_list: bool) -> ExitCode:
+def compared(questions: Sequence[Question], options: Options, *, is_list: bool) -> ExitCode:
     from llmservice_cli import terminal
 
     from . import compare

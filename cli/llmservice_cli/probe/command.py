@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -12,20 +10,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from llmservice_cli.cluster import connect
+from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode
 
+from .arguments import Options
 from .gathered import Gathered, mark_by_lines, shown
 from .local import Local, opened
-from .options import DESCRIPTION, EPILOG, add_arguments, check, load_options, words_for_pod
+from .options import check, load_options, words_for_pod
 from .remote import Remote, Wanted, in_cluster
 from .report import Report, to_document, to_lines
-
-__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
 POD_SPARE_SECONDS = 300.0  # beyond its load, to start and to end
 
 
-async def run(options: argparse.Namespace) -> ExitCode:
+async def run(options: Options) -> ExitCode:
     """Send, gather, report. Lost requests change the exit code; they are no error of the command."""
     check(options)
     rows = sys.stdout if options.rows else None
@@ -54,21 +52,21 @@ async def run(options: argparse.Namespace) -> ExitCode:
         marks=gathered.marks,
         is_partial=is_partial,
     )
-    print(json.dumps(to_document(report), indent=1) if options.json else "\n".join(to_lines(report)))
+    show(options.output, lambda: to_lines(report), lambda: to_document(report))
     if report.lost:
         return ExitCode.REQUESTS_FAILED
     return ExitCode.INTERRUPTED if is_partial else ExitCode.DONE
 
 
 @asynccontextmanager
-async def _probe(options: argparse.Namespace) -> AsyncIterator[Local | Remote]:
+async def _probe(options: Options) -> AsyncIterator[Local | Remote]:
     if options.url:
-        async with opened(options) as local:
+        async with opened(options, options.url) as local:
             yield local
         return
     seconds = options.duration + options.timeout * (options.retries + 1) + POD_SPARE_SECONDS
     wanted = Wanted(tuple(words_for_pod(options)), options.image, options.model, seconds)
-    async with connect(options) as connection, in_cluster(connection, options.name, wanted) as remote:
+    async with connect(options) as connection, in_cluster(connection, options.name or "", wanted) as remote:
         yield remote
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +12,7 @@ from random import Random
 from llmservice_cli.load.pace import Pace
 from llmservice_cli.load.server import base_of, direct, http_client, inspect
 
+from .arguments import Options
 from .gathered import Gathered
 from .load import Load
 from .options import load_options
@@ -41,17 +41,17 @@ class Local:
 
 
 @asynccontextmanager
-async def opened(options: argparse.Namespace) -> AsyncIterator[Local]:
+async def opened(options: Options, url: str) -> AsyncIterator[Local]:
     """By the flags of the command; CliError where the server does not answer at all."""
     async with (
         http_client(options, POOL, CONNECT_SECONDS) as pooled,
         http_client(options, NONE_KEPT, CONNECT_SECONDS) as fresh,
     ):
-        model = options.model or (await inspect(direct(options.url, fresh), None)).model
+        model = options.model or (await inspect(direct(url, fresh), None)).model
         clock = steady_clock()
         question = Question(model, options.prompt, options.api == "chat")
         sender = Sender(pooled, fresh, question, options.timeout, options.retries, clock, asyncio.sleep, Random())
-        yield Local(base_of(options.url), model, Load(load_options(options), sender, Pace(clock)))
+        yield Local(base_of(url), model, Load(load_options(options), sender, Pace(clock)))
 
 
 def steady_clock() -> Callable[[], float]:

@@ -1,8 +1,7 @@
-"""What `render` and `diff` are given: a file of LLMServices, and the facts of their model."""
+"""What `render` and `diff` make of a file of LLMServices, with the facts of their model."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Awaitable, Callable
 
 from llmservice_operator.api.errors import Problem
@@ -14,17 +13,6 @@ from llmservice_cli.errors import BadInput
 from llmservice_cli.manifests import Json, services
 
 from .preview import Preview
-
-
-def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """The options of both commands but those of a cluster."""
-    what = parser.add_argument_group("what to decide about")
-    what.add_argument("-f", "--file", metavar="FILE", required=True, help="manifest with LLMServices; - for stdin")
-    what.add_argument(
-        "--config",
-        metavar="PATH",
-        help="the model's config.json, or a folder with it: what the operator's inspection would find",
-    )
 
 
 async def previews(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import yaml
 from llmservice_operator.build.settings import InvalidSettings, Settings
 from llmservice_operator.options import version
@@ -12,11 +10,6 @@ from llmservice_cli.errors import BadInput, read_text
 
 OPTION = "--settings"
 _REMEDY = "Give the operator's settings file, or the chart's values: a mapping with `services`."
-
-
-def add_option(parser: argparse.ArgumentParser, default: str) -> None:
-    text = f"the operator's settings file, or the values of its chart (default: {default})"
-    parser.add_argument(OPTION, metavar="FILE", help=text)
 
 
 def defaults() -> Settings:

@@ -1,3 +1,4 @@
-"""`llmservice rollback`: its line in `llmservice --help`; the command itself is command.py."""
+"""`llmservice rollback`: its line in `llmservice --help`; its options are in arguments.py."""
 
 SUMMARY = "return a service to a recorded revision, or undo that"
+GROUP = "change what runs"

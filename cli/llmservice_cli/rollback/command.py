@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from llmservice_cli.api import FIELD_MANAGER, Json
-from llmservice_cli.cluster import add_scope, connect
-from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.cluster import connect
+from llmservice_cli.errors import CliError, ExitCode, WrongUsage
 from llmservice_cli.revisions import Revision, pinned_of, recorded
 from llmservice_cli.services import rollout_of, service
 
-DESCRIPTION = "Have a service run a recorded revision, whatever the rest of its spec says."
-EPILOG = """\
-examples:
-  llmservice rollback chat                       to the revision before: the last one that was fully rolled out
-  llmservice rollback chat --to 9c0572bd91       to a recorded revision (llmservice history chat)
-  llmservice rollback chat --undo                what the spec says runs again
+from .arguments import Options
 
-It sets spec.rollout.pinnedRevision, and nothing else: the rest of the spec waits until the pin is gone. Where the
-manifest comes from Git, pin there as well: a tool that applies a manifest with another pin, or replaces whole objects,
-takes this one back.
-Rights: get and patch on llmservices, list on controllerrevisions.
-"""
 # What tools that apply from Git write onto an object.
 GIT_SIGNS = (
     "argocd.argoproj.io/tracking-id",
@@ -34,15 +23,7 @@ GIT_SIGNS = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_scope(parser)
-    parser.add_argument("name", help="the LLMService")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--to", metavar="REVISION", help="revision or its number (default: the one before)")
-    what.add_argument("--undo", action="store_true", help="remove the pin")
-
-
-async def run(options: argparse.Namespace) -> ExitCode:
+async def run(options: Options) -> ExitCode:
     """One patch, after it is known that it can be carried out."""
     async with connect(options) as connection:
         found = await service(connection.kube, connection.namespace, options.name)
@@ -51,8 +32,15 @@ async def run(options: argparse.Namespace) -> ExitCode:
         if wanted == pinned_of(found):
             print(f"{options.name}: {f'revision {wanted} is pinned already' if wanted else 'nothing is pinned'}")
             return ExitCode.DONE
-        change = {"spec": {"rollout": {"pinnedRevision": wanted}}}
-        await connection.kube.merge(LLMSERVICE, connection.namespace, options.name, change)
+        if options.undo and options.to is not None:
+            raise WrongUsage("--undo removes the pin, and --to sets one", "give one of them")
+        if options.dry_run:
+            print(
+                f"{options.name}: would {f'pin revision {wanted}' if wanted else 'remove the pin'}; nothing is changed"
+            )
+            return ExitCode.DONE
+        patch = {"spec": {"rollout": {"pinnedRevision": wanted}}}
+        await connection.kube.merge(LLMSERVICE, connection.namespace, options.name, patch)
     print("\n".join([*report(found, wanted), *remarks(found)]))
     return ExitCode.DONE
 

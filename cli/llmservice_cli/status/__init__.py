@@ -1,3 +1,4 @@
-"""`llmservice status`: its line in `llmservice --help`; the command itself is command.py."""
+"""`llmservice status`: its line in `llmservice --help`; its options are in arguments.py."""
 
 SUMMARY = "show conditions, remedies, start, pods and live figures of a service"
+GROUP = "while it runs"

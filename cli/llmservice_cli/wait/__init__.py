@@ -1,3 +1,4 @@
-"""`llmservice wait`: its line in `llmservice --help`; the command itself is command.py."""
+"""`llmservice wait`: its line in `llmservice --help`; its options are in arguments.py."""
 
 SUMMARY = "wait until a service is Ready, or cannot become it"
+GROUP = "while it runs"

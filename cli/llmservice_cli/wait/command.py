@@ -2,56 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import sys
 
 from llmservice_operator.api.conditions import ConditionType
 
-from llmservice_cli.cluster import Connection, add_scope, connect
+from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.numbers import seconds_or_none
 from llmservice_cli.text import duration
 
-from .assessment import AWAITED, Assessment, Outcome, assess
+from .arguments import Options
+from .assessment import Assessment, Outcome, assess
 from .changes import changes
 
-DESCRIPTION = "Wait for a condition of a service, and end at once where it cannot become True."
-EPILOG = """\
-examples:
-  llmservice wait chat                              until it is Ready, for 30 minutes at most
-  llmservice wait chat --for Available -n team-a    until one replica answers
-  llmservice wait chat --timeout 0                  what is known now
 
-exit codes:
-  0    the condition is True for the current generation
-  1    it cannot become True: Stalled (the message says why, and what to do), paused, scaled to zero, or deleted
-  2    wrong arguments, or the cluster could not be asked: kubeconfig, address, rights
-  3    neither within --timeout
-  130  interrupted
-
-A service that does not exist yet is waited for. Progress goes to standard error.
-rights: list and watch on llmservices
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_scope(parser)
-    parser.add_argument("name", help="the LLMService")
-    parser.add_argument(
-        "--for",
-        dest="condition",
-        choices=[str(each) for each in AWAITED],
-        default=str(ConditionType.READY),
-        help="default: Ready",
-    )
-    parser.add_argument(
-        "--timeout", type=seconds_or_none, default=1800.0, help="such as 90s, 5m, 2h; 0: look once (default: 30m)"
-    )
-
-
-async def run(options: argparse.Namespace) -> ExitCode:
+async def run(options: Options) -> ExitCode:
     """Print the last word on standard output, or what stands in the way on standard error."""
     try:
         async with connect(options) as connection:
@@ -76,7 +42,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
     return ExitCode.FAILED
 
 
-async def _until_known(connection: Connection, options: argparse.Namespace) -> Assessment | None:
+async def _until_known(connection: Connection, options: Options) -> Assessment | None:
     """What was seen last: an answer, or what it was like when the time was over."""
     last: Assessment | None = None
     was_there = False

@@ -1,0 +1,35 @@
+"""Answers on standard output: text for people, or one document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+def show(output: str, lines: Callable[[], Iterable[str]], document: Callable[[], Any]) -> None:
+    """`table`: the lines, as a terminal may show them; else the document as `json` or `yaml`."""
+    if output in ("json", "yaml"):
+        print(written(output, document()), end="")
+    else:
+        print("\n".join(lines()))
+
+
+def written(output: str, document: Any) -> str:
+    """The text of one document, with a newline at its end."""
+    if output == "json":
+        import json
+
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    import yaml
+
+    text: str = yaml.safe_dump(_plain(document), sort_keys=False, allow_unicode=True, width=2**16)
+    return text
+
+
+def _plain(value: Any) -> Any:
+    """Without enums and tuples, which YAML's safe writer does not know."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, str) else value

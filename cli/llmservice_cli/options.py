@@ -1,0 +1,98 @@
+"""Options that several commands have, as frozen dataclasses: the Options of a command inherit those that it needs.
+
+A field is an option or an argument of typer; its annotation has names and help. Nothing here imports an API client:
+`--help` and completion read only this and a command's arguments.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Argument, Option
+
+from .names import service_names
+
+CLUSTER = "cluster"
+ANSWER, INPUTS = "the answer", "what to decide about"
+OUTPUT = Option("--output", "-o", help="form of the answer", rich_help_panel=ANSWER)
+Name = Annotated[str, Argument(metavar="NAME", help="the LLMService", autocompletion=service_names)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """Which cluster, by the rules of kubectl, and which namespace."""
+
+    namespace: Annotated[
+        str | None, Option("--namespace", "-n", metavar="NAME", help="default: the context's", rich_help_panel=CLUSTER)
+    ] = None
+    context: Annotated[
+        str | None,
+        Option(
+            "--context",
+            metavar="NAME",
+            help="of the kubeconfig; default: the current one",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None
+    kubeconfig: Annotated[
+        str | None,
+        Option(
+            "--kubeconfig",
+            metavar="FILE",
+            help="default: $KUBECONFIG, in a pod its service account, else ~/.kube/config",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideScope(Scope):
+    """One namespace, or all."""
+
+    all_namespaces: Annotated[
+        bool, Option("--all-namespaces", "-A", help="of all namespaces", rich_help_panel=CLUSTER)
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiet:
+    """For commands that report their progress."""
+
+    quiet: Annotated[bool, Option("--quiet", "-q", help="no progress on standard error", rich_help_panel=ANSWER)] = (
+        False
+    )
+
+
+DRY_RUN = Option("--dry-run", help="say what would be changed, and change nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """For commands that decide about the LLMServices of a file."""
+
+    file: Annotated[
+        str,
+        Option(
+            "--file", "-f", metavar="FILE", help="manifests, a folder of them, or - for stdin", rich_help_panel=INPUTS
+        ),
+    ]
+    config: Annotated[
+        str | None,
+        Option(
+            "--config",
+            metavar="PATH",
+            help="the model's config.json, or a folder with it: what the operator's inspection would find",
+            rich_help_panel=INPUTS,
+        ),
+    ] = None
+    settings: Annotated[
+        str | None,
+        Option(
+            "--settings",
+            metavar="FILE",
+            help="the operator's settings file, or the values of its chart; default: the operator's own where a"
+            " cluster is asked and you may read its ConfigMap, else the chart's defaults",
+            rich_help_panel=INPUTS,
+        ),
+    ] = None

@@ -83,6 +83,7 @@ lint: $(SYNCED) ## ruff, mypy, layers, stale generated files
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports
 	@$(PYTHON) -m llmservice_operator.api.crd --check
+	@$(PYTHON) -m llmservice_cli.reference --check
 
 format: $(SYNCED) ## format the code
 	@.venv/bin/ruff check --fix .
@@ -92,6 +93,7 @@ crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models
 	@$(PYTHON) -m llmservice_operator.api.crd
 	@$(PYTHON) -m llmservice_operator.control.metrics > docs/reference/metrics.md
 	@$(PYTHON) -m llmservice_activator.metrics > docs/reference/scaler-metrics.md
+	@$(PYTHON) -m llmservice_cli.reference
 
 release: $(SYNCED) ## wheel, images, OCI chart, SBOMs, provenance: REGISTRY=host/path [KEY=cosign.key|keyless] [VERSION=] [ONLY="operator chart"] [MIRROR=host/path] [INSECURE=1] [DRY_RUN=1]
 	@$(PYTHON) -m release make --registry "$(REGISTRY)" $(if $(VERSION),--version "$(VERSION)") $(if $(KEY),--key "$(KEY)") \

@@ -51,7 +51,7 @@ class Commands(Group):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        found = {name: _line(name) for name in COMMANDS}
+        found = {name: line(name) for name in COMMANDS}
         self.lines = dict(sorted(found.items(), key=lambda one: GROUPS.index(one[1].rich_help_panel or "")))
         self.commands = dict(self.lines)
 
@@ -62,7 +62,8 @@ class Commands(Group):
         return command(cmd_name) if cmd_name in COMMANDS else None
 
 
-def _line(name: str) -> Command:
+def line(name: str) -> Command:
+    """A command of which only the line in `llmservice --help` is known."""
     package = import_module(f"{__package__}.{name}")
     return Command(name, short_help=package.SUMMARY, rich_help_panel=package.GROUP)
 

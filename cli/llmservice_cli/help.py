@@ -65,7 +65,7 @@ class Group(TyperGroup):
         return typed(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] in HELP:
+        if (not args or args[0] in HELP) and not ctx.resilient_parsing:
             print(self.get_help(ctx))
             ctx.exit()
         return super().parse_args(ctx, args)

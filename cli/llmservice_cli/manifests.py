@@ -1,10 +1,12 @@
-"""The LLMServices of a file, as every command reads them: each with where it stands, and admitted by this CRD."""
+"""The LLMServices of a file or a folder, as every command reads them: each with where it stands, and admitted by this CRD."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -20,6 +22,9 @@ Json = Mapping[str, Any]
 _CORRECT = "Correct the file."
 MOST_VALUES = 200_000
 """Of a whole file: a few lines of aliases of aliases can stand for billions, and an API server takes 3 MiB."""
+SUFFIXES = (".yaml", ".yml", ".json")
+MOST_FILES, MOST_FOLDERS = 1000, 10_000
+"""Below one folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,11 @@ class File:
 
 
 def services(place: str) -> File:
-    """Every LLMService of a file (`-`: stdin), not yet admitted. BadInput for a file that is none, or has none."""
+    """Every LLMService of a file (`-`: stdin) or of all files below a folder, not yet admitted. BadInput for a file
+    that is none, and where there is no LLMService."""
     found: list[Manifest] = []
     notes: list[str] = []
-    for where, manifest in _objects(place):
+    for where, manifest in (each for file in _files(place) for each in _objects(file)):
         if manifest.get("kind") == KIND and str(manifest.get("apiVersion", "")).startswith(GROUP):
             found.append(Manifest(where, manifest))
         else:
@@ -74,6 +80,23 @@ def admit(manifest: Json, live: Json | None = None) -> None:
     as a change of the stored one."""
     if found := problems(manifest, live):
         raise InvalidSpec(found)
+
+
+def _files(place: str) -> list[str]:
+    """The file, or the manifests below a folder by their paths; hidden ones and links to folders are left out."""
+    if place == STDIN or not Path(place).is_dir():
+        return [place]
+    found: list[str] = []
+    for number, (folder, folders, names) in enumerate(os.walk(place)):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        visible = (name for name in names if name.endswith(SUFFIXES) and not name.startswith("."))
+        found += (os.path.join(folder, name) for name in visible)
+        if len(found) > MOST_FILES or number >= MOST_FOLDERS:
+            message = f"{place} has more than {MOST_FILES:,} manifests or {MOST_FOLDERS:,} folders below it."
+            raise BadInput.of("-f", message, "Name a folder further down.")
+    if not found:
+        raise BadInput.of("-f", f"{place} holds no file that ends with {', '.join(SUFFIXES)}.", "Name another folder.")
+    return sorted(found)
 
 
 def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

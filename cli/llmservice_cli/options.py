@@ -7,11 +7,12 @@ A field is an option or an argument of typer; its annotation has names and help.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from .names import service_names
+from .numbers import seconds
 
 CLUSTER = "cluster"
 ANSWER, INPUTS = "the answer", "what to decide about"
@@ -62,6 +63,16 @@ class Quiet:
     quiet: Annotated[bool, Option("--quiet", "-q", help="no progress on standard error", rich_help_panel=ANSWER)] = (
         False
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """For commands after which something is rolled out."""
+
+    wait: Annotated[bool, Option("--wait", help="until it is rolled out, or cannot be: exit codes of wait")] = False
+    timeout: Annotated[
+        Any, Option("--timeout", parser=seconds, metavar="TIME", help="of --wait, such as 90s, 5m, 2h")
+    ] = "30m"
 
 
 DRY_RUN = Option("--dry-run", help="say what would be changed, and change nothing")

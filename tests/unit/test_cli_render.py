@@ -124,7 +124,7 @@ def test_manifests_are_yaml_with_the_rest_as_comments(render: Render) -> None:
 
 
 def test_a_summary_has_no_manifests(render: Render) -> None:
-    lines = render("-n", "team", of=manifest(**FITS), output="summary").out.splitlines()
+    lines = render("-n", "team", of=manifest(**FITS), output="table").out.splitlines()
     assert lines[0].startswith("chat in namespace team: ")
     assert [line.split()[:2] for line in lines[3:]] == [["create", kind] for kind in ALL]
 
@@ -166,11 +166,11 @@ def test_what_is_wrong_with_an_option_names_it(
     assert (ran.code, message.format(folder) in ran.err) == (ExitCode.BAD_INPUT, True)
 
 
-@pytest.mark.parametrize("output", ["yaml", "json", "summary"])
+@pytest.mark.parametrize("output", ["yaml", "json", "table"])
 def test_secrets_are_not_printed(output: str, render: Render) -> None:
     env = ({"name": "TEAM_TOKEN", "value": TOKEN}, {"name": "PROXY", "value": f"http://me:{TOKEN}@proxy"})
     ran = render(of=with_env(*env), output=output)
-    assert (ran.code, TOKEN in ran.out + ran.err, "***" in ran.out) == (0, False, output != "summary")
+    assert (ran.code, TOKEN in ran.out + ran.err, "***" in ran.out) == (0, False, output != "table")
 
 
 def test_the_defaults_are_those_of_the_chart() -> None:
@@ -246,7 +246,7 @@ def test_secrets_among_aliases_are_found_soon() -> None:
     assert redactor_of(value).clean("not 12345678") == "not ***"
 
 
-@pytest.mark.parametrize("output", ["yaml", "json", "summary"])
+@pytest.mark.parametrize("output", ["yaml", "json", "table"])
 def test_secrets_are_not_printed_in_conditions(output: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a refused spec no object is made that has the value."""
     obj = new(manifest(runtime={"env": [{"name": "TEAM_TOKEN", "value": TOKEN}]}), "default")

@@ -152,3 +152,55 @@ async def test_update_of_what(api: ApiServer, words: tuple[str, ...], llmservice
     with pytest.raises(CliError, match="NAMEs or --all"):
         await llmservice.within("update", *words)
     assert api.requests == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "document"),
+    [
+        pytest.param(
+            ("rollback", "chat"),
+            "chat: would pin revision bbbbbbbbbb; nothing is changed",
+            {"version": 1, "name": "chat", "namespace": "team", "pinnedRevision": "bbbbbbbbbb", "changed": False},
+            id="rollback",
+        ),
+        pytest.param(
+            ("update", "chat"),
+            "team/chat: an update would be requested; nothing is changed; nothing was known to wait in it",
+            {
+                "version": 1,
+                "services": [{"name": "chat", "namespace": "team", "requested": False, "wasPending": False}],
+            },
+            id="update",
+        ),
+    ],
+)
+async def test_a_dry_run_changes_nothing(
+    api: ApiServer, words: tuple[str, ...], said: str, document: Json, llmservice: Command
+) -> None:
+    assert (await llmservice.within(*words, "--dry-run")).out == f"{said}\n"
+    assert (await llmservice.within(*words, "--dry-run", "--wait", "-o", "json")).json == document
+    assert api.sent("PATCH") == []
+
+
+async def test_what_was_done_for_programs(api: ApiServer, llmservice: Command) -> None:
+    ran = await llmservice.within("rollback", "chat", "-o", "json")
+    assert (ran.json["changed"], ran.json["pinnedRevision"]) == (True, "bbbbbbbbbb")
+    assert api.sent("PATCH") == [pin("bbbbbbbbbb")]
+
+
+@pytest.mark.parametrize("words", [("rollback", "chat"), ("update", "chat")])
+async def test_wait_ends_as_the_command_wait_does(api: ApiServer, words: tuple[str, ...], llmservice: Command) -> None:
+    """A list of one is what `wait` begins with; the service cannot become Ready."""
+    found = service()
+    stalled = {"type": "Stalled", "status": "True", "reason": "DoesNotFit", "message": "It is too large."}
+    found["status"] |= {"observedGeneration": 1, "conditions": [stalled]}
+    found["metadata"]["generation"] = 1
+    api.objects[f"{SERVICES}/chat"] = found
+    api.answers[f"GET {SERVICES}"] = {"metadata": {"resourceVersion": "7"}, "items": [found]}
+    ran = await llmservice.within(*words, "--wait", "--timeout", "5s")
+    assert (ran.code, "cannot become Ready: DoesNotFit" in ran.err) == (1, True)
+
+
+def test_two_ways_of_a_rollback_are_refused(llmservice: Command) -> None:
+    ran = llmservice("rollback", "chat", "--undo", "--to", "3")
+    assert (ran.code, "give one of them" in ran.err) == (2, True)

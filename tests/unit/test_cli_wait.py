@@ -13,6 +13,7 @@ from aiohttp import web
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.wait import changes
 from llmservice_cli.wait.assessment import Outcome, assess
+from llmservice_cli.wait.until import Wish
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import Reason
 
@@ -198,3 +199,34 @@ def test_a_condition_that_was_not_evaluated_for_an_edit_is_not_met(wanted: Condi
     edited = service("Stalled True InternalError", f"{wanted} True R", generation=5, observed=5)
     edited["status"]["conditions"][1]["observedGeneration"] = 4
     assert assess(edited, wanted, was_there=True).outcome is Outcome.IMPOSSIBLE
+
+
+@pytest.mark.parametrize(
+    ("versions", "outcome", "code"),
+    [([READY], "met", DONE), ([TOO_LARGE], "impossible", FAILED), ([STARTING], "open", UNKNOWN)],
+)
+async def test_the_answer_for_programs(versions: Sequence[Any], outcome: str, code: ExitCode, wait: Wait) -> None:
+    ran = await wait(versions, "--timeout", "0", "-q", "-o", "json")
+    found = ran.json
+    assert (ran.code, found["version"], found["outcome"], found["condition"]) == (code, 1, outcome, "Ready")
+    assert (found["name"], found["namespace"]) == ("chat", "team")
+    if code == FAILED:
+        assert (found["reason"], found["remedy"]) == ("DoesNotFit", Reason.DOES_NOT_FIT.remedy)
+
+
+async def test_quiet_leaves_progress_out(wait: Wait) -> None:
+    ran = await wait([STARTING, COMPILING, READY], "-q")
+    assert (ran.out, ran.err) == ("chat is Ready: RolledOut: RolledOut it is.\n", "")
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome"),
+    [
+        (service("Ready True RolledOut", status={"rollout": {"updatePending": True}}), Outcome.OPEN),
+        (READY, Outcome.MET),
+        (TOO_LARGE, Outcome.IMPOSSIBLE),
+    ],
+)
+def test_an_update_is_waited_for_although_the_service_is_ready_before_it(seen: Json, outcome: Outcome) -> None:
+    wish = Wish("team", "chat", applied_update=True)
+    assert wish.assess(seen, was_there=True).outcome is outcome

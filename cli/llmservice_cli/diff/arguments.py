@@ -14,7 +14,7 @@ from what the cluster has now. The first line says whether pods would restart, a
 EPILOG = """\
 examples:
   llmservice diff -f llmservice.yaml                       what an edit comes to, before `kubectl apply`
-  llmservice diff -f llmservice.yaml -o summary            a line for each object, without the diffs
+  llmservice diff -f llmservice.yaml -o table              a line for each object, without the diffs
   llmservice diff -f llmservice.yaml --context production
   helm template serving/ | llmservice diff -f - -o json | jq '.services[].restart.pods'
 
@@ -34,4 +34,4 @@ exit codes, as of `kubectl diff`:
 class Options(Inputs, Scope):
     """What was typed."""
 
-    output: Annotated[Literal["diff", "json", "yaml", "summary"], OUTPUT] = "diff"
+    output: Annotated[Literal["diff", "json", "yaml", "table"], OUTPUT] = "diff"

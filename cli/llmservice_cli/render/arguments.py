@@ -17,7 +17,7 @@ EPILOG = """\
 examples:
   llmservice render -f llmservice.yaml                          manifests, with conditions and notes as comments
   llmservice render -f llmservice.yaml --config config.json     as it is once the model was inspected
-  llmservice render -f llmservice.yaml -o summary               a line for each object
+  llmservice render -f llmservice.yaml -o table                 a line for each object
   helm template serving/ | llmservice render -f - -o json | jq '.services[].conditions'
 
 Without spec.model.architecture or --config the operator inspects the model with a Job first; that Job is what is shown
@@ -40,4 +40,4 @@ class Options(Inputs):
         str | None,
         Option("--namespace", "-n", metavar="NAME", help="of services whose manifest names none; default: default"),
     ] = None
-    output: Annotated[Literal["yaml", "json", "summary"], OUTPUT] = "yaml"
+    output: Annotated[Literal["yaml", "json", "table"], OUTPUT] = "yaml"

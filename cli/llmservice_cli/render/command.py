@@ -33,7 +33,7 @@ async def run(options: Options) -> ExitCode:
         return Preview.of(obj, made, status, restart)
 
     made, problems, notes = await previews(options.file, preview)
-    show(made, options.output)
+    show(made, "manifests" if options.output == "yaml" else options.output)
     print_problems(problems, notes)
     if problems or not all(each.is_accepted for each in made):
         return ExitCode.BAD_INPUT

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 
 import yaml
 
+from llmservice_cli.documents import written
 from llmservice_cli.masking import masked, redactor_of
 from llmservice_cli.terminal import is_styled
 
@@ -17,15 +17,15 @@ _PLAIN = "\033[0m"
 
 
 def show(previews: Sequence[Preview], output: str) -> None:
-    """As `-o` asks: json, yaml (manifests, with the rest as comments), summary, or diff."""
+    """json, yaml, table, diff, or `manifests` with the rest as comments."""
     documents = [preview.document() for preview in previews]
     redactor = redactor_of(documents, [preview.spec for preview in previews])
-    if output == "json":
-        print(json.dumps({"version": 1, "services": masked(documents, redactor)}, indent=2, ensure_ascii=False))
+    if output in ("json", "yaml"):
+        print(written(output, {"version": 1, "services": masked(documents, redactor)}), end="")
         return
     for index, preview in enumerate(previews):
         lines = [redactor.clean(line) for line in preview.lines()]
-        if output == "yaml":
+        if output == "manifests":
             print("\n".join(f"# {line}" for line in lines))
             for change in preview.changes:
                 if change.manifest is not None:

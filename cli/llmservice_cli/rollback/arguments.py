@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Option
 
-from llmservice_cli.options import DRY_RUN, Name, Scope
+from llmservice_cli.options import DRY_RUN, OUTPUT, Name, Scope, Wait
 
 DESCRIPTION = "Have a service run a recorded revision, whatever the rest of its spec says."
 EPILOG = """\
@@ -15,6 +15,7 @@ examples:
   llmservice rollback chat                       to the revision before: the last one that was fully rolled out
   llmservice rollback chat --to 9c0572bd91       to a recorded revision (llmservice history chat)
   llmservice rollback chat --undo                what the spec says runs again
+  llmservice rollback chat --wait                until every replica runs it, or cannot
 
 It sets spec.rollout.pinnedRevision, and nothing else: the rest of the spec waits until the pin is gone. Where the
 manifest comes from Git, pin there as well: a tool that applies a manifest with another pin, or replaces whole objects,
@@ -24,7 +25,7 @@ Rights: get and patch on llmservices, list on controllerrevisions.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Scope):
+class Options(Scope, Wait):
     """What was typed."""
 
     name: Name
@@ -33,3 +34,4 @@ class Options(Scope):
     ] = None
     undo: Annotated[bool, Option("--undo", help="remove the pin")] = False
     dry_run: Annotated[bool, DRY_RUN] = False
+    output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

@@ -8,9 +8,11 @@ from llmservice_operator.kube.resources import LLMSERVICE
 
 from llmservice_cli.api import FIELD_MANAGER, Json
 from llmservice_cli.cluster import connect
+from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage
 from llmservice_cli.revisions import Revision, pinned_of, recorded
 from llmservice_cli.services import rollout_of, service
+from llmservice_cli.wait.until import Wish, tell, until_known
 
 from .arguments import Options
 
@@ -25,24 +27,26 @@ GIT_SIGNS = (
 
 async def run(options: Options) -> ExitCode:
     """One patch, after it is known that it can be carried out."""
+    if options.undo and options.to is not None:
+        raise WrongUsage("--undo removes the pin, and --to sets one", "give one of them")
     async with connect(options) as connection:
         found = await service(connection.kube, connection.namespace, options.name)
         revisions = () if options.undo else await recorded(connection.kube, connection.namespace, options.name)
         wanted = None if options.undo else choose(revisions, found, options.to)
-        if wanted == pinned_of(found):
-            print(f"{options.name}: {f'revision {wanted} is pinned already' if wanted else 'nothing is pinned'}")
+        is_change = wanted != pinned_of(found)
+        if is_change and not options.dry_run:
+            patch = {"spec": {"rollout": {"pinnedRevision": wanted}}}
+            await connection.kube.merge(LLMSERVICE, connection.namespace, options.name, patch)
+        show(
+            options.output,
+            lambda: report(found, wanted, is_change=is_change, is_dry_run=options.dry_run),
+            lambda: document(found, wanted, is_change=is_change, is_dry_run=options.dry_run),
+        )
+        if not options.wait or options.dry_run:
             return ExitCode.DONE
-        if options.undo and options.to is not None:
-            raise WrongUsage("--undo removes the pin, and --to sets one", "give one of them")
-        if options.dry_run:
-            print(
-                f"{options.name}: would {f'pin revision {wanted}' if wanted else 'remove the pin'}; nothing is changed"
-            )
-            return ExitCode.DONE
-        patch = {"spec": {"rollout": {"pinnedRevision": wanted}}}
-        await connection.kube.merge(LLMSERVICE, connection.namespace, options.name, patch)
-    print("\n".join([*report(found, wanted), *remarks(found)]))
-    return ExitCode.DONE
+        wish = Wish(connection.namespace, options.name, timeout=options.timeout)
+        answer = await until_known(connection, wish)
+    return tell(wish, answer)
 
 
 def choose(revisions: Sequence[Revision], found: Json, wanted: str | None) -> str:
@@ -73,16 +77,29 @@ def choose(revisions: Sequence[Revision], found: Json, wanted: str | None) -> st
     )
 
 
-def report(found: Json, wanted: str | None) -> Iterator[str]:
+def report(found: Json, wanted: str | None, *, is_change: bool, is_dry_run: bool) -> Iterator[str]:
     """What was done, and how to see what comes of it."""
     name = found["metadata"]["name"]
     words = f"{name} -n {found['metadata']['namespace']}"
+    if not is_change:
+        yield f"{name}: {f'revision {wanted} is pinned already' if wanted else 'nothing is pinned'}"
+        return
+    if is_dry_run:
+        yield f"{name}: would {f'pin revision {wanted}' if wanted else 'remove the pin'}; nothing is changed"
+        return
     if wanted is None:
         yield f"{name}: the pin is removed; what the spec says is rolled out"
     else:
         yield f"{name}: revision {wanted} is pinned (spec.rollout.pinnedRevision)"
         yield f"  other changes of what needs a restart wait until: llmservice rollback {words} --undo"
     yield f"  see: llmservice status {words}"
+    yield from remarks(found)
+
+
+def document(found: Json, wanted: str | None, *, is_change: bool, is_dry_run: bool) -> Json:
+    """Names are only ever added."""
+    about = {name: found["metadata"][name] for name in ("name", "namespace")}
+    return {"version": 1, **about, "pinnedRevision": wanted, "changed": is_change and not is_dry_run}
 
 
 def remarks(found: Json) -> Iterator[str]:

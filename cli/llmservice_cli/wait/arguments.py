@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from typer import Option
 
 from llmservice_cli.numbers import seconds_or_none
-from llmservice_cli.options import Name, Quiet, Scope
+from llmservice_cli.options import OUTPUT, Name, Quiet, Scope
 
 DESCRIPTION = "Wait for a condition of a service, and end at once where it cannot become True."
 EPILOG = """\
@@ -16,6 +16,7 @@ examples:
   llmservice wait chat                              until it is Ready, for 30 minutes at most
   llmservice wait chat --for Available -n team-a    until one replica answers
   llmservice wait chat --timeout 0                  what is known now
+  llmservice wait chat -o json | jq -r .outcome     met, impossible or open
 
 exit codes:
   0    the condition is True for the current generation
@@ -38,3 +39,4 @@ class Options(Scope, Quiet):
     timeout: Annotated[
         Any, Option("--timeout", parser=seconds_or_none, metavar="TIME", help="such as 90s, 5m, 2h; 0: look once")
     ] = "30m"
+    output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

@@ -1,0 +1,91 @@
+"""Waiting until it is known whether a condition becomes True, for every command that has --wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from dataclasses import dataclass
+
+from llmservice_operator.api.conditions import ConditionType
+
+from llmservice_cli.api import Json
+from llmservice_cli.cluster import Connection
+from llmservice_cli.documents import show
+from llmservice_cli.errors import ExitCode
+from llmservice_cli.services import rollout_of
+from llmservice_cli.text import duration
+
+from .assessment import Assessment, Outcome, assess
+from .changes import changes
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is waited for, and how long: seconds, 0 to look once."""
+
+    namespace: str
+    name: str
+    condition: ConditionType = ConditionType.READY
+    timeout: float = 1800.0
+    quiet: bool = False
+    applied_update: bool = False
+    """Whether what waited for a rollout has to be rolled out, too: asking for it makes no new generation."""
+
+    def assess(self, service: Json | None, *, was_there: bool) -> Assessment:
+        """One version of the object."""
+        found = assess(service, self.condition, was_there=was_there)
+        if found.outcome is Outcome.MET and self.applied_update and rollout_of(service or {}).get("updatePending"):
+            return Assessment(Outcome.OPEN, "UpdatePending", "The operator has not begun with the update yet.")
+        return found
+
+
+async def until_known(connection: Connection, wish: Wish) -> Assessment | None:
+    """What was seen last: an answer, or what it was like when the time was over."""
+    last: Assessment | None = None
+    was_there = False
+    versions = changes(connection.kube, wish.namespace, wish.name, warn=_warn)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(wish.timeout or None), contextlib.aclosing(versions):
+            async for service in versions:
+                seen = wish.assess(service, was_there=was_there)
+                was_there = was_there or service is not None
+                is_news = last is None or (seen.reason, seen.phase) != (last.reason, last.phase)
+                if seen.outcome is Outcome.OPEN and is_news and not wish.quiet:
+                    print(f"{wish.name}: {seen}", file=sys.stderr)
+                last = seen
+                if seen.outcome is not Outcome.OPEN or not wish.timeout:
+                    break
+    return last
+
+
+def tell(wish: Wish, found: Assessment | None, output: str = "table") -> ExitCode:
+    """The answer on standard output, what stands in its way on standard error."""
+    outcome = Outcome.OPEN if found is None else found.outcome
+    if outcome is Outcome.MET or output != "table":
+        show(output, lambda: [f"{wish.name} is {wish.condition}: {found}"], lambda: document(wish, found))
+    if outcome is Outcome.MET:
+        return ExitCode.DONE
+    if outcome is Outcome.OPEN:
+        within = f"within {duration(wish.timeout)}" if wish.timeout else "now"
+        print(f"error: {wish.name} is not {wish.condition} {within}. Last seen: {found or 'nothing'}", file=sys.stderr)
+        if found is not None and found.reason == "NotObserved":
+            print("  what to do: see whether the operator runs, and watches this namespace", file=sys.stderr)
+        return ExitCode.UNKNOWN
+    print(f"error: {wish.name} cannot become {wish.condition}: {found}", file=sys.stderr)
+    if found is not None and found.remedy:
+        print(f"  what to do: {found.remedy}", file=sys.stderr)
+    return ExitCode.FAILED
+
+
+def document(wish: Wish, found: Assessment | None) -> Json:
+    """Names are only ever added."""
+    about = {"version": 1, "name": wish.name, "namespace": wish.namespace, "condition": str(wish.condition)}
+    if found is None:
+        return {**about, "outcome": Outcome.OPEN.value, "reason": None, "message": "", "remedy": "", "phase": ""}
+    said = {"reason": found.reason, "message": found.message, "remedy": found.remedy, "phase": found.phase}
+    return {**about, "outcome": found.outcome.value, **said}
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}; still waiting", file=sys.stderr)

@@ -82,7 +82,7 @@ def described(planned: Plan, folder: Path, commit: str) -> str:
     """The plan, one artifact a line."""
     lines = [f"version {planned.version} of commit {commit}"]
     if Part.PYTHON in planned.parts:
-        lines.append(f"wheel and sdist  {folder}")
+        lines.append(f"wheel, sdist and plugin of krew  {folder}")
     lines += [f"image            {planned.reference(image)}" for image in planned.images]
     if Part.CHART in planned.parts:
         lines.append(f"chart            oci://{planned.chart}")

@@ -17,7 +17,7 @@ from localcluster.buildkit import Recipe
 from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
-from release import chart, provenance, python_package, sbom
+from release import chart, krew, provenance, python_package, sbom
 from release.images import release_builder
 from release.plan import CHART_FOLDER, DEFAULT_IMAGES, ImagePlan, Part, Plan, Source, base_of, images_to_resolve
 from release.record import BUNDLE, CHECKSUMS, RECORD, Artifact, Record, checksums, files, sha256
@@ -106,10 +106,12 @@ class Maker:
             document = sbom.of_wheel(
                 wheel, requirements, self.plan.version, sha256(wheel), self.tools, self.source.epoch
             )
+            plugin = krew.archive(wheel, self.root / "LICENSE", self.plan.version, self.source.epoch)
+            (self.output / krew.MANIFEST).write_text(krew.manifest(plugin, self.plan.version, self.source.uri))
         described = self._write("sbom", "python", document)
         return [
             Artifact(kind, "", path.name, described, self._provenance(path.name, path.name, sha256(path), inputs))
-            for kind, path in (("wheel", wheel), ("sdist", sdist))
+            for kind, path in (("wheel", wheel), ("sdist", sdist), ("plugin", plugin))
         ]
 
     def _images(self, inputs: provenance.Inputs) -> dict[Part, tuple[Artifact, Reference]]:

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
-from llmservice_operator.kube.resources import Resource, proxy_path
+from llmservice_operator.kube.errors import NotFound
+from llmservice_operator.kube.resources import POD, Resource, proxy_path
 from llmservice_operator.kube.transport import Transport, object_of
 
 FIELD_MANAGER = USER_AGENT = "llmservice-cli"
@@ -42,9 +43,31 @@ class Api(KubeClient):
 
         Unreachable where it breaks off, or sends nothing for `silence` seconds.
         """
+        selector = {"fieldSelector": f"metadata.name={name}"}
+        async for event in self.selected_events(
+            resource, namespace, selector, since=since, seconds=seconds, silence=silence
+        ):
+            yield event
+
+    async def list_selected(self, resource: Resource, namespace: str | None, selector: Mapping[str, str]) -> Json:
+        """A list with the resourceVersion from which `selected_events` goes on. `selector` is what the API server
+        takes: labelSelector, fieldSelector, limit; empty: all."""
+        return await self._transport.request("list", resource, resource.path(namespace), params=dict(selector))
+
+    async def selected_events(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        selector: Mapping[str, str],
+        *,
+        since: str,
+        seconds: int,
+        silence: float,
+    ) -> AsyncGenerator[Json, None]:
+        """The events of a watch, as `events` gives them for one object."""
         path = resource.path(namespace)
         params = {
-            "fieldSelector": f"metadata.name={name}",
+            **selector,
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": since,
@@ -58,6 +81,39 @@ class Api(KubeClient):
         Unreachable where it has more than MOST_PROXIED bytes."""
         whole = proxy_path(resource, namespace, name, port) + path
         body = await self._transport.read("get", resource, whole, accept="*/*", max_bytes=MOST_PROXIED)
+        return body.decode(errors="replace")
+
+    async def version(self) -> Json:
+        """What the API server says of its own version: `gitVersion` and others."""
+        return await self._transport.request("get", Resource("", "v1", "version", "Version"), "/version")
+
+    async def cluster_object(self, resource: Resource, name: str) -> Json | None:
+        """The live object of a kind without namespaces, or None where there is none."""
+        try:
+            return await self._transport.request("get", resource, resource.path(None, name))
+        except NotFound:
+            return None
+
+    async def review(self, resource: Resource, spec: Mapping[str, Any]) -> Json:
+        """The status of a review, such as a SelfSubjectAccessReview, which is stored nowhere; its creationTimestamp
+        is the API server's clock."""
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+        return await self._transport.request("create", resource, resource.path(None), body=body)
+
+    async def log_tail(
+        self, namespace: str, pod: str, container: str, *, previous: bool, lines: int, max_bytes: int
+    ) -> str:
+        """The last lines of a container's log, at most `max_bytes` of them; `previous`: of the one that ended before.
+        Unreachable where the API server sends more."""
+        params = {
+            "container": container,
+            "previous": "true" if previous else "false",
+            "tailLines": str(lines),
+            "limitBytes": str(max_bytes),
+            "timestamps": "true",
+        }
+        path = POD.path(namespace, pod, "log")
+        body = await self._transport.read("get", POD, path, params=params, accept="*/*", max_bytes=max_bytes)
         return body.decode(errors="replace")
 
     # Writes

@@ -95,8 +95,8 @@ def entries(command: Any, ctx: Any) -> Sequence[Entry]:
             continue
         is_argument = param.param_type_name == "argument"
         group = getattr(param, "rich_help_panel", None) or (ARGUMENTS if is_argument else OPTIONS)
-        text = record[1][:1].lower() + record[1][1:].rstrip(".")
-        found.append(Entry(group, param.metavar if is_argument else record[0], text))
+        names = param.metavar if is_argument else record[0]
+        found.append(OWN_HELP if param.name == "help" else Entry(group, names, record[1]))
     return sorted(found, key=lambda entry: entry.group != ARGUMENTS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmservice_operator.api.constants import OPERATOR
 from llmservice_operator.kube.errors import Forbidden
-from llmservice_operator.kube.resources import Resource
+from llmservice_operator.kube.resources import POD, Resource
 
 from .api import Api
 
@@ -24,3 +24,22 @@ async def installed_in(kube: Api) -> frozenset[str]:
         return frozenset()
     subjects = (subject for binding in bindings for subject in binding.get("subjects") or ())
     return frozenset(subject["namespace"] for subject in subjects if subject.get("namespace"))
+
+
+async def activators(kube: Api) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Where was looked; namespace and name of each pod that may hold requests: one that is ending does until its end.
+
+    Anybody may give a pod of theirs the chart's label, so one counts only where an operator is known to be installed,
+    if that is known of any namespace.
+    """
+    try:
+        pods = await kube.list_all(POD, None, label_selector=ACTIVATORS)
+    except Forbidden:
+        where, installed = f"namespace {NAMESPACE}; listing pods elsewhere is not allowed", frozenset({NAMESPACE})
+        pods = await kube.list_all(POD, NAMESPACE, label_selector=ACTIVATORS)
+    else:
+        where, installed = "any namespace", await installed_in(kube)
+    running = [pod["metadata"] for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
+    names = {(each["namespace"], each["name"]) for each in running if not installed or each["namespace"] in installed}
+    # Where the chart is usually installed first: anybody may have many pods with its label.
+    return where, tuple(sorted(names, key=lambda name: (name[0] != NAMESPACE, name)))

@@ -1,4 +1,4 @@
-"""The LLMServices of a file or a folder, as every command reads them: each with where it stands, and admitted by this CRD."""
+"""The LLMServices of a file or a folder, as every command reads them: where each stands, and admitted by this CRD."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _files(place: str) -> list[str]:
     for number, (folder, folders, names) in enumerate(os.walk(place)):
         folders[:] = [name for name in folders if not name.startswith(".")]
         visible = (name for name in names if name.endswith(SUFFIXES) and not name.startswith("."))
-        found += (os.path.join(folder, name) for name in visible)
+        found += (str(Path(folder, name)) for name in visible)
         if len(found) > MOST_FILES or number >= MOST_FOLDERS:
             message = f"{place} has more than {MOST_FILES:,} manifests or {MOST_FOLDERS:,} folders below it."
             raise BadInput.of("-f", message, "Name a folder further down.")

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 from shutil import get_terminal_size
+from typing import TextIO
 
 Span = tuple[str, str]
 """Text and style."""
@@ -17,10 +18,11 @@ def width() -> int:
     return get_terminal_size((80, 24)).columns
 
 
-def is_styled() -> bool:
-    """Whether colours are shown: on a terminal, without NO_COLOR (https://no-color.org) and not a dumb one."""
+def is_styled(stream: TextIO | None = None) -> bool:
+    """Whether colours are shown, by default on standard output: on a terminal, without NO_COLOR
+    (https://no-color.org) and not a dumb one."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wanted and sys.stdout.isatty()
+    return wanted and (stream or sys.stdout).isatty()
 
 
 def show(rows: Iterable[Row]) -> None:

@@ -42,3 +42,10 @@ def age(stamp: str, now: datetime) -> str:
 def stamp(moment: float, timespec: str = "milliseconds") -> str:
     """RFC 3339 in UTC, of seconds since 1970."""
     return rfc3339(datetime.fromtimestamp(moment, UTC), timespec)
+
+
+def listed(names: Iterable[str], most: int) -> str:
+    """The first `most` of them in their order, each once, and how many more there are."""
+    found = list(dict.fromkeys(names))
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more

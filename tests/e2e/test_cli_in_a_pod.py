@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -23,11 +24,10 @@ MAY_VIEW: JSON = {
 
 
 def shell_pod() -> JSON:
-    spec = {**POD["spec"], "serviceAccountName": "shell", "automountServiceAccountToken": True}
-    (container,) = spec["containers"]
-    resources = {"requests": container["resources"]["requests"], "limits": {"cpu": "1", "memory": "256Mi"}}
-    spec["containers"] = [{**container, "resources": resources}]
-    return {**POD, "spec": spec}
+    pod: JSON = copy.deepcopy(POD)
+    pod["spec"] |= {"serviceAccountName": "shell", "automountServiceAccountToken": True}
+    pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = "256Mi"
+    return pod
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import httpx
 import pytest
 from llmservice_cli.bench.arrivals import Planned
+from llmservice_cli.bench.points import Point
 from llmservice_cli.bench.run import Batching, Gathered, Player
 from llmservice_cli.bench.schedule import Discipline
 from llmservice_cli.bench.traffic import Completions
@@ -18,9 +19,15 @@ AT_ONCE = tuple(Planned(index, 0.0, "of the", tokens) for index, tokens in enume
 
 
 async def play(
-    fake: FakeVllm, discipline: Discipline, load: Sequence[Planned], *, size: int = 3, window: float = 0.01
+    fake: FakeVllm,
+    discipline: Discipline,
+    load: Sequence[Planned],
+    *,
+    size: int = 3,
+    window: float = 0.01,
+    clients: int | None = None,
 ) -> Gathered:
-    gathered = Gathered(discipline, len(load))
+    gathered = Gathered(Point(discipline, concurrency=clients), len(load))
     async with httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http:
         completions = Completions(http, "chat", 10.0, time.monotonic, "salt")
         await Player(completions, Batching(size, window)).play(load, gathered)
@@ -70,3 +77,28 @@ async def test_everything_is_sent_once_also_after_a_refusal(discipline: Discipli
     assert all(row.sent >= row.arrival for row in gathered.rows)
     assert {row.index: row.outcome for row in gathered.rows if not row.is_answered} == {1: "503"}
     assert (gathered.sent, gathered.under_way, gathered.failed) == (10, 0, 1)
+
+
+async def test_as_many_clients_as_were_asked_for_send_one_after_the_other() -> None:
+    load = [Planned(index, 99.0, "a", 3) for index in range(9)]
+    async with serving(FakeVllm()) as fake:
+        gathered = await play(fake, Discipline.CONTINUOUS, load, clients=3)
+    running, most = 0, 0
+    for kind, _ in fake.log:
+        running += 1 if kind == "begin" else -1
+        most = max(most, running)
+    assert most == 3
+    assert sorted(row.index for row in gathered.rows) == list(range(9))
+    for row in gathered.rows:
+        assert 0 <= row.sent - row.arrival < 0.05, "a request arrives when its client is free"
+    rows = sorted(gathered.rows, key=lambda row: row.index)
+    assert all(row.arrival == pytest.approx(0.0, abs=0.05) for row in rows[:3])
+    ends = sorted(row.ended for row in rows if row.ended is not None)
+    assert all(row.arrival >= end for row, end in zip(rows[3:], ends, strict=False))
+
+
+async def test_a_closed_loop_ends_although_everything_is_refused() -> None:
+    load = [Planned(index, 0.0, "a", 2) for index in range(6)]
+    async with serving(FakeVllm(misbehaves=dict.fromkeys(range(6), refuses(503, "full")))) as fake:
+        gathered = await play(fake, Discipline.CONTINUOUS, load, clients=2)
+    assert [row.outcome for row in gathered.rows] == ["503"] * 6

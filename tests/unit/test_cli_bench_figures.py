@@ -6,8 +6,11 @@ from dataclasses import replace
 import pytest
 from llmservice_cli.bench.arrivals import LoadOptions, make_load
 from llmservice_cli.bench.schedule import Batch, next_batch
+from llmservice_cli.bench.slo import Slo, Time, slo_of
 from llmservice_cli.bench.summary import summarize
 from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Row
+from llmservice_cli.bench.vllm_figures import document, vllm_figures
+from llmservice_cli.errors import BadInput
 from llmservice_cli.load.figures import percentile, spread
 
 OPTIONS = LoadOptions(requests=200, rate=10.0, seed=1, prompt_words=(8, 32), output_tokens=(8, 8, 8, 128))
@@ -85,7 +88,8 @@ def test_every_request_is_in_one_batch_and_none_before_it_arrived(window: float 
 
 def row(index: int, outcome: str = ANSWERED, *, arrival: float = 0.0, ended: float = 1.0, tokens: int = 8) -> Row:
     sent, first_token = arrival + 0.25, arrival + 0.5
-    return Row(index, arrival, sent, outcome, None, first_token, ended, output_tokens=tokens, asked_tokens=8)
+    found = Row(index, arrival, sent, outcome, output_tokens=tokens, asked_tokens=8)
+    return replace(found, first_token=first_token, ended=ended)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +131,60 @@ def test_nothing_answered_has_no_times() -> None:
     summary = summarize(1, [row(0, "503")])
     assert (summary.latency, summary.ttft, summary.requests_per_second) == (None, None, 0.0)
     assert spread([]) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "good"),
+    [
+        ({Time.TTFT: 0.5}, 3),
+        ({Time.TTFT: 0.49}, 0),
+        ({Time.E2EL: 1.0}, 2),
+        ({Time.TPOT: 0.1}, 2),
+        ({Time.TTFT: 0.5, Time.TPOT: 0.1, Time.E2EL: 1.0}, 2),
+        ({Time.TPOT: 0.01}, 1),
+    ],
+    ids=str,
+)
+def test_a_good_request_meets_every_limit_from_its_arrival(limits: dict[Time, float], good: int) -> None:
+    """The third is slow, the fourth failed; the second has one token, and thus no time per token."""
+    rows = [
+        replace(row(0), last_token=1.0),
+        replace(row(1), last_token=1.0, output_tokens=1),
+        replace(row(2, arrival=5.0, ended=9.0), last_token=8.9),
+        row(3, "503"),
+    ]
+    summary = summarize(5, rows, Slo(limits, 0.99))
+    assert (summary.good, summary.good_share) == (good, good / 5)
+    assert summary.goodput == pytest.approx(good / 9.0)
+
+
+def test_a_client_that_sends_late_is_forgiven_by_vllms_definition_only() -> None:
+    slo = Slo({Time.TTFT: 0.3}, 0.99)
+    rows = [replace(row(0, arrival=1.0), sent=9.75, first_token=10.0, last_token=11.0, ended=11.0)]
+    assert (vllm_figures(rows, slo).good, summarize(1, rows, slo).good) == (1, 0)
+
+
+def test_what_was_not_measured_is_null_and_not_zero() -> None:
+    found = document(vllm_figures([row(0, "503")]))
+    assert (found["completed"], found["failed"], found["request_throughput"]) == (0, 1, 0.0)
+    assert {found[name] for name in ("request_goodput", "mean_ttft_ms", "p99_itl_ms", "median_tpot_ms")} == {None}
+    assert document(vllm_figures([replace(row(0), prompt_tokens=None)]))["total_token_throughput"] is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "limits"),
+    [
+        (["ttft:500ms"], {Time.TTFT: 0.5}),
+        (["ttft:500", "e2el:5s"], {Time.TTFT: 0.5, Time.E2EL: 5.0}),
+        (["tpot:2.5ms", "tpot:50ms"], {Time.TPOT: 0.05}),
+    ],
+)
+def test_an_objective(texts: list[str], limits: dict[Time, float]) -> None:
+    assert slo_of(texts, 0.95) == Slo(limits, 0.95)
+    assert slo_of([], 0.95) is None
+
+
+@pytest.mark.parametrize("text", ["", "ttft", "ttft:", "itl:5ms", "ttft:-1ms", "ttft:nan", "ttft:5m", "ttft:1e3"])
+def test_no_objective(text: str) -> None:
+    with pytest.raises(BadInput, match="ttft, tpot or e2el"):
+        slo_of([text], 0.95)

@@ -25,21 +25,22 @@ from tests.unit.fake_vllm import (
 PLANNED = Planned(index=3, arrival=1.0, prompt="of the", output_tokens=4)
 
 
-async def send(fake: FakeVllm, *, timeout: float = 10.0, clock: Any = time.monotonic) -> Row:
+async def send(fake: FakeVllm, *, timeout: float = 10.0, clock: Any = time.monotonic, is_chunked: bool = True) -> Row:
     rows: list[Row] = []
     async with httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http:
-        completions = Completions(http, "chat", timeout, clock, "salt")
+        completions = Completions(http, "chat", timeout, clock, "salt", is_chunked)
         await completions.send(PLANNED, began=0.0, batch=2, record=rows.append)
     (row,) = rows
     return row
 
 
 async def test_an_answer_is_timed_from_its_arrival_and_counted_by_the_server() -> None:
-    moments = iter([10.0, 11.0, 20.0])
+    moments = iter([10.0, 11.0, 12.0, 14.0, 18.0, 20.0])
     async with serving(FakeVllm()) as fake:
         row = await send(fake, clock=lambda: next(moments))
     assert (row.index, row.batch, row.outcome, row.finish_reason) == (3, 2, "answered", "length")
-    assert (row.sent, row.first_token, row.ended) == (10.0, 11.0, 20.0)
+    assert (row.sent, row.first_token, row.last_token, row.ended) == (10.0, 11.0, 18.0, 20.0)
+    assert list(row.pieces) == [11.0, 12.0, 14.0, 18.0]
     assert (row.ttft, row.latency) == (10.0, 19.0)
     assert (row.output_tokens, row.prompt_tokens, row.asked_tokens) == (4, 7, 4)
 
@@ -53,9 +54,11 @@ async def test_what_is_sent_to_the_server() -> None:
 
     async with serving(FakeVllm(misbehaves={3: answer})) as fake:
         await send(fake)
+        await send(fake, is_chunked=False)
     # With a length, the API server's proxy cuts answers off that begin before it has seen the request's end.
-    assert lengths == ["chunked None"]
-    (body,) = fake.bodies
+    assert lengths == ["chunked None", "None 159"]
+    body, other = fake.bodies
+    assert body == other
     asked = {"model": "chat", "prompt": "of the", "max_tokens": 4, "ignore_eos": True, "cache_salt": "salt-3"}
     assert body == asked | {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
 
@@ -98,6 +101,20 @@ async def test_tokens_are_counted_by_the_server_else_by_pieces() -> None:
     assert (row.output_tokens, row.prompt_tokens) == (2, None)
     async with serving(FakeVllm(misbehaves={3: streams(piece("a", "length"), usage(4), END)})) as fake:
         assert (await send(fake)).output_tokens == 4
+
+
+async def test_pieces_beyond_what_was_asked_for_are_not_followed() -> None:
+    moments = iter(range(1000))
+    async with serving(FakeVllm(misbehaves={3: streams(*[piece("x")] * 500, piece("x", "length"), END)})) as fake:
+        row = await send(fake, clock=lambda: float(next(moments)))
+    assert (list(row.pieces), row.last_token) == ([1.0, 2.0, 3.0, 4.0], 501.0)
+
+
+async def test_a_servers_words_cannot_control_a_terminal() -> None:
+    async with serving(FakeVllm(misbehaves={3: streams("\x1b[2Jgone")})) as fake:
+        row = await send(fake)
+    assert row.outcome == "not-a-stream"
+    assert "\x1b" not in (row.error or "")
 
 
 async def test_an_interrupted_request_leaves_a_row() -> None:

@@ -40,7 +40,7 @@ NAME_ONE = "name one with --kubeconfig"
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("plant", 2, "no such command 'plant'. Did you mean 'plan'?"),
+        ("plant", 2, "no such command 'plant'. Did you mean 'plan'"),
         ("status chat", 1, f"what to do: {NAME_ONE}"),
         ("wait chat", 2, f"what to do: {NAME_ONE}"),
         ("diff -f examples/smallest.yaml", 2, NAME_ONE),

@@ -1,4 +1,4 @@
-"""What `llmservice plan` ends with, the same in every form of input and output, and as docs/cli.md says."""
+"""What `llmservice plan` ends with, the same in every form of input and output, and as docs/cli/plan.md says."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_of_several_lines_or_services_the_worst_counts(verdicts: list[str], code
 
 
 def test_the_documentation_has_the_same_table() -> None:
-    text = (DOCS / "cli.md").read_text(encoding="utf-8")
+    text = (DOCS / "cli" / "plan.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| .*? \| (.+?) \|$", text, re.MULTILINE))
     assert {verdict: rows.get(verdict) for verdict in VERDICTS} == {
         "Fits": "0",

@@ -180,7 +180,7 @@ T4_BFLOAT16 = manifest(accelerator=product("Tesla-T4"), precision={"dtype": "bfl
     [
         (manifest(accelerator=L4, parallelism={"tensorParallelSize": 3}), "", "3 ranks cannot share 32 attention"),
         (manifest(accelerator=L4), "-tp 3", "spec.parallelism.tensorParallelSize: 3 ranks cannot share"),
-        (manifest(accelerator=L4), "--quantization gguf", "spec.precision.quantization: Input should be 'awq'"),
+        (manifest(accelerator=L4), "--quantization gguf", "--quantization: 'gguf' is not supported. Write one of awq,"),
         (T4_BFLOAT16, "", "spec.precision.dtype: precision.dtype bfloat16"),
         (manifest(precision={"dtype": "bfloat16"}), "--gpu T4", "T4 has 7.5"),
         (manifest(attention={"backend": "FLASHINFER"}), "--gpu MI300X", "accelerator.type amd"),

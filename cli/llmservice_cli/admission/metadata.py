@@ -8,6 +8,8 @@ from typing import Any
 
 from llmservice_operator.api.errors import Problem
 
+from .suggestions import remedy
+
 _FIELDS = frozenset(
     (
         *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
@@ -34,7 +36,7 @@ def problems(metadata: Any) -> Iterator[Problem]:
         return
     for name in metadata:
         if name not in _FIELDS:
-            yield Problem(f"metadata.{name}", "is an unknown field.", "Correct its name, or remove it.")
+            yield Problem(f"metadata.{name}", "is an unknown field.", remedy(str(name), dict.fromkeys(_FIELDS)))
     name = metadata.get("name")
     if name is None:
         yield Problem("metadata.name", "is required.", "Give the LLMService a name.")

@@ -16,6 +16,7 @@ from typing import Any
 from llmservice_operator.api.errors import Problem
 
 from .cel import is_match
+from .suggestions import remedy
 
 Schema = Mapping[str, Any]
 
@@ -132,7 +133,7 @@ def _object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[Fin
         if part is not None:
             yield from findings(one, part, _below(path, name))
         elif known is not None:
-            yield _passing(_below(path, name), "is an unknown field.", "Correct its name, or remove it.")
+            yield _passing(_below(path, name), "is an unknown field.", remedy(name, known))
 
 
 def _below(path: str, name: str) -> str:

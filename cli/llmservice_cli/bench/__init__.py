@@ -1,4 +1,4 @@
 """`llmservice bench`: its line in `llmservice --help`; its options are in arguments.py."""
 
-SUMMARY = "measure one load with static, dynamic and continuous batching, side by side"
+SUMMARY = "measure a server: three disciplines, sweeps of the load, goodput; compare results"
 GROUP = "measure"

@@ -19,7 +19,7 @@ class LoadOptions:
     """What makes a load; lengths are drawn with equal chances, so a length named twice is twice as likely."""
 
     requests: int
-    rate: float  # arrivals a second, on average
+    rate: float | None  # arrivals a second, on average; None: each is sent when a client is free
     seed: int
     prompt_words: tuple[int, ...]
     output_tokens: tuple[int, ...]
@@ -53,5 +53,5 @@ def make_load(options: LoadOptions) -> tuple[Planned, ...]:
                 output_tokens=lengths.choice(options.output_tokens),
             )
         )
-        arrival += gaps.expovariate(options.rate)
+        arrival += 0.0 if options.rate is None else gaps.expovariate(options.rate)
     return tuple(planned)

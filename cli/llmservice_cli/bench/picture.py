@@ -1,8 +1,10 @@
-"""The result as a picture. matplotlib is imported only here, and only when a picture was asked for."""
+"""The result as a picture. matplotlib is imported only when a picture was asked for."""
 
 from __future__ import annotations
 
 import importlib.util
+import io
+from contextlib import AbstractContextManager
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +12,12 @@ from typing import TYPE_CHECKING
 from llmservice_cli.errors import CliError
 from llmservice_cli.load.figures import PERCENTILES, Spread
 
-from .result import Result
-from .summary import Summary
-from .traffic import Row
+from .curves import curves
+from .result import Result, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png", ".pdf")
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
@@ -23,47 +25,85 @@ HELD, WAITING, ANSWERING, FAILED = "#BBBBBB", "#E69F00", "#0072B2", "#D55E00"
 SHADES = ("#56B4E9", "#0072B2", "#003A5D")
 
 
-def check(path: Path) -> None:
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+"""Of an SVG in a page: matplotlib's own is links."""
+
+
+def check(picture: Path | None, page: Path | None) -> None:
     """Before the load starts: whether a picture can be made at all."""
-    if path.suffix not in SUFFIXES:
-        raise CliError(f"{path} is no kind of picture that is known here", f"end its name with {', '.join(SUFFIXES)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise CliError("a picture needs matplotlib", "pip install '.[bench]' in a checkout, or leave out --picture")
+    if picture is not None and picture.suffix not in SUFFIXES:
+        raise CliError(
+            f"{picture} is no kind of picture that is known here", f"end its name with {', '.join(SUFFIXES)}"
+        )
+    if (picture or page) and importlib.util.find_spec("matplotlib") is None:
+        option = "--picture" if picture else "--html"
+        raise CliError("a picture needs matplotlib", f"pip install '.[bench]' in a checkout, or leave out {option}")
 
 
 def draw(result: Result, path: Path) -> None:
-    """Throughput and percentiles side by side; below, every request of every discipline on one time axis."""
+    """A file of the kind that its name says."""
+    with _style():
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        _figure(result).savefig(path, metadata=metadata, dpi=150)
+
+
+def svg(result: Result) -> str:
+    """The element for a page, without prologue and links."""
+    written = io.BytesIO()
+    with _style():
+        _figure(result).savefig(written, format="svg", metadata=NO_METADATA)
+    text = written.getvalue().decode()
+    return text[text.index("<svg") :]
+
+
+def _style() -> AbstractContextManager[None]:
+    """Text as text, and names made from the content: small files that do not change without a reason. A dollar sign
+    in a model's name is no formula."""
     from matplotlib import rc_context
+
+    return rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "llmservice",
+            "font.size": 9,
+            "font.sans-serif": ["DejaVu Sans"],
+            "text.parse_math": False,
+        }
+    )
+
+
+def _figure(result: Result) -> Figure:
+    return curves(result) if result.is_sweep else _disciplines(result)
+
+
+def _disciplines(result: Result) -> Figure:
+    """Throughput and percentiles side by side; below, every request of every discipline on one time axis."""
     from matplotlib.figure import Figure
 
-    # Text as text, and names made from the content: small files that do not change without a reason.
-    with rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "llmservice", "font.size": 9, "font.sans-serif": ["DejaVu Sans"]}
-    ):
-        count = len(result.gathered)
-        figure = Figure(figsize=(11, 3.2 + 2.1 * count), layout="constrained")
-        upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(3.2, 2.1 * count))[:, 0]
-        upper.suptitle(_title(result), fontsize=10)
-        summaries = result.summaries
-        requests, tokens, latency, ttft = upper.subplots(1, 4, width_ratios=(1, 1, 1.6, 1.6))
-        _bars(requests, "answered requests/s", {str(d): s.requests_per_second for d, s in summaries.items()})
-        _bars(tokens, "output tokens/s", {str(d): s.output_tokens_per_second for d, s in summaries.items()})
-        _percentiles(latency, "latency from arrival, s", {str(d): s.latency for d, s in summaries.items()})
-        _percentiles(ttft, "time to first token from arrival, s", {str(d): s.ttft for d, s in summaries.items()})
-        timelines = lower.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
-        for axes, gathered in zip(timelines, result.gathered, strict=True):
-            _timeline(axes, gathered.rows, summaries[gathered.discipline], str(gathered.discipline))
-        timelines[-1].set_xlabel("seconds after the first arrival")
-        _legend(timelines[0])
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, metadata=metadata, dpi=150)
+    runs = {str(run.point.discipline): run for run in result.runs}
+    count = len(runs)
+    figure = Figure(figsize=(11, 3.2 + 2.1 * count), layout="constrained")
+    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(3.2, 2.1 * count))[:, 0]
+    upper.suptitle(_title(result), fontsize=10)
+    requests, tokens, latency, ttft = upper.subplots(1, 4, width_ratios=(1, 1, 1.6, 1.6))
+    summaries = {name: run.summary for name, run in runs.items()}
+    _bars(requests, "answered requests/s", {name: s.requests_per_second for name, s in summaries.items()})
+    _bars(tokens, "output tokens/s", {name: s.output_tokens_per_second for name, s in summaries.items()})
+    _percentiles(latency, "latency from arrival, s", {name: s.latency for name, s in summaries.items()})
+    _percentiles(ttft, "time to first token from arrival, s", {name: s.ttft for name, s in summaries.items()})
+    timelines = lower.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (name, run) in zip(timelines, runs.items(), strict=True):
+        _timeline(axes, run, name)
+    timelines[-1].set_xlabel("seconds after the first arrival")
+    _legend(timelines[0])
+    return figure
 
 
 def _title(result: Result) -> str:
     load = result.load
     unfinished = " (interrupted)" if result.is_partial else ""
     return (
-        f"{result.model}: {load.requests} requests, {load.rate:g}/s, batches of {result.batching.size},"
+        f"{result.model}: {load.requests} requests, {result.points[0].load}, batches of {result.batching.size},"
         f" window {result.batching.window:g} s{unfinished}"
     )
 
@@ -89,10 +129,10 @@ def _percentiles(axes: Axes, title: str, spreads: dict[str, Spread | None]) -> N
     axes.legend(fontsize=7, frameon=False)
 
 
-def _timeline(axes: Axes, rows: list[Row], summary: Summary, name: str) -> None:
+def _timeline(axes: Axes, run: Run, name: str) -> None:
     """One line for each request: held back by the client, waiting for its first token, being answered."""
     spans: dict[str, list[tuple[int, float, float]]] = {HELD: [], WAITING: [], ANSWERING: [], FAILED: []}
-    for row in sorted(rows, key=lambda row: row.index):
+    for row in run.rows:
         spans[HELD].append((row.index, row.arrival, row.sent))
         ended = row.sent if row.ended is None else row.ended
         if not row.is_answered:
@@ -107,7 +147,7 @@ def _timeline(axes: Axes, rows: list[Row], summary: Summary, name: str) -> None:
         places = [place for index, _, _ in parts for place in (index, index, nan)]
         axes.plot(moments, places, color=colour, linewidth=1.8, solid_capstyle="butt")
     axes.set_ylabel(f"{name}\nrequest")
-    axes.set_ylim(summary.planned, -1)
+    axes.set_ylim(run.summary.planned, -1)
     axes.grid(axis="x", linewidth=0.3)
 
 

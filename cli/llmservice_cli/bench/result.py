@@ -1,23 +1,37 @@
-"""The result of a bench, and the two ways to write it down: JSON for programs, a table for people."""
+"""The result of a bench, and its form for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
-from llmservice_cli.load.figures import PERCENTILES, Spread, in_words, spread_document
-from llmservice_cli.text import table
+from llmservice_cli.load.figures import spread_document
 
+from . import vllm_figures
 from .arrivals import LoadOptions
+from .points import Point
 from .run import Batching, Gathered
 from .schedule import Discipline
+from .slo import Slo
 from .summary import Summary, summarize
 from .traffic import Row
+from .vllm_figures import VllmFigures
 
-VERSION = 1
-LATE_SECONDS = 0.1
+KIND, VERSION = "BenchResult", 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One point of a bench."""
+
+    point: Point
+    rows: Sequence[Row]
+    summary: Summary  # from arrival
+    figures: VllmFigures  # from sending
 
 
 @dataclass(frozen=True)
@@ -29,27 +43,64 @@ class Result:
     way: str
     model: str
     server_version: str | None
-    load: LoadOptions
+    load: LoadOptions  # its rate is that of the first point
+    points: Sequence[Point]
     batching: Batching
     warmup: int
     timeout: float
     is_partial: bool
     gathered: Sequence[Gathered]
+    slo: Slo | None = None
+
+    @cached_property
+    def runs(self) -> Sequence[Run]:
+        """In the order in which they ran."""
+        return [
+            Run(
+                each.point,
+                sorted(each.rows, key=lambda row: row.index),
+                summarize(each.planned, each.rows, self.slo),
+                vllm_figures.vllm_figures(each.rows, self.slo),
+            )
+            for each in self.gathered
+        ]
 
     @property
-    def summaries(self) -> dict[Discipline, Summary]:
-        """In the order in which they ran."""
-        return {each.discipline: summarize(each.planned, each.rows) for each in self.gathered}
+    def is_sweep(self) -> bool:
+        """Over loads; otherwise it has one run for each discipline."""
+        return len({point.load for point in self.points}) > 1
 
     @property
     def has_failures(self) -> bool:
-        return any(summary.failed for summary in self.summaries.values())
+        return any(run.summary.failed for run in self.runs)
+
+    def of(self, discipline: Discipline) -> Sequence[Run]:
+        """Its runs by their load, the smallest first."""
+        return sorted(
+            (run for run in self.runs if run.point.discipline is discipline), key=lambda run: run.point.amount
+        )
+
+    def keeping(self, discipline: Discipline) -> Run | None:
+        """The run with the greatest load that keeps the objective, where all with a smaller load keep it too."""
+        return next(iter([*takewhile(self.keeps, self.of(discipline))][-1:]), None)
+
+    def keeps(self, run: Run) -> bool:
+        """Whether enough of its requests are good."""
+        share = run.summary.good_share
+        return self.slo is not None and share is not None and share >= self.slo.share
+
+    @property
+    def disciplines(self) -> Sequence[Discipline]:
+        return list(dict.fromkeys(run.point.discipline for run in self.runs))
 
 
 def to_document(result: Result) -> dict[str, Any]:
-    """JSON, times in seconds. The version rises when a name changes its meaning or goes."""
+    """JSON, times in seconds where the name says nothing else. The version rises when a name changes its meaning or
+    goes."""
+    rates = [rate for rate in dict.fromkeys(point.rate for point in result.points) if rate is not None]
+    clients = [clients for point in result.points if (clients := point.concurrency) is not None]
     return {
-        "kind": "BenchResult",
+        "kind": KIND,
         "version": VERSION,
         "started": result.started.isoformat(timespec="seconds"),
         "partial": result.is_partial,
@@ -61,19 +112,40 @@ def to_document(result: Result) -> dict[str, Any]:
         },
         "parameters": {
             **{_camel(name): value for name, value in asdict(result.load).items()},
+            "rate": rates[0] if len(rates) == 1 else None,
+            "rates": rates,
+            "concurrency": clients,
             "batch": result.batching.size,
             "window": result.batching.window,
             "warmup": result.warmup,
             "timeout": result.timeout,
+            "slo": None if result.slo is None else _slo(result.slo),
         },
-        "disciplines": [_discipline(each, result.summaries[each.discipline]) for each in result.gathered],
+        "keepsSlo": [_keeping(result, discipline) for discipline in result.disciplines] if result.slo else [],
+        "disciplines": [_run(run) for run in result.runs],
     }
 
 
-def _discipline(gathered: Gathered, summary: Summary) -> dict[str, Any]:
-    rows = sorted(gathered.rows, key=lambda row: row.index)
+def _slo(slo: Slo) -> dict[str, float]:
+    return {**{f"{name}_ms": limit * 1000 for name, limit in slo.limits.items()}, "share": slo.share}
+
+
+def _keeping(result: Result, discipline: Discipline) -> dict[str, Any]:
+    run = result.keeping(discipline)
+    point = None if run is None else run.point
     return {
-        "discipline": str(gathered.discipline),
+        "discipline": str(discipline),
+        "upToRate": None if point is None else point.rate,
+        "upToConcurrency": None if point is None else point.concurrency,
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    summary = run.summary
+    return {
+        "discipline": str(run.point.discipline),
+        "rate": run.point.rate,
+        "concurrency": run.point.concurrency,
         "summary": {
             "planned": summary.planned,
             "answered": summary.answered,
@@ -88,90 +160,24 @@ def _discipline(gathered: Gathered, summary: Summary) -> dict[str, Any]:
             "latency": spread_document(summary.latency),
             "timeToFirstToken": spread_document(summary.ttft),
             "heldBack": spread_document(summary.held_back),
+            "good": summary.good,
+            "goodput": _rounded(summary.goodput),
+            "goodShare": _rounded(summary.good_share),
         },
-        "requests": [_row(row) for row in rows],
+        "vllmBenchServe": vllm_figures.document(run.figures),
+        "requests": [_row(row) for row in run.rows],
     }
 
 
 def _row(row: Row) -> dict[str, Any]:
-    found = {
-        _camel(name): round(value, 4) if isinstance(value, float) else value for name, value in asdict(row).items()
-    }
+    found = {_camel(name): _rounded(value) for name, value in asdict(row).items() if name != "pieces"}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def _camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-def to_lines(result: Result) -> list[str]:
-    """The table that the command prints."""
-    load = result.load
-    return [
-        f"{result.target} {result.way}, model {result.model}"
-        + (f", vLLM {result.server_version}" if result.server_version else ""),
-        f"{load.requests} requests, {load.rate:g} a second on average, seed {load.seed}; prompts of"
-        f" {_choice(load.prompt_words)} words, answers of {_choice(load.output_tokens)} tokens; batches of"
-        f" {result.batching.size}, window {result.batching.window:g} s",
-        "",
-        *_table(result.summaries),
-        "",
-        "Seconds; latency and TTFT (time to first token) count from a request's arrival, not from its sending.",
-        *_remarks(result),
-    ]
-
-
-def _choice(values: Sequence[int]) -> str:
-    """8,8,96 as it was asked for."""
-    return ",".join(str(value) for value in values)
-
-
-def _table(summaries: dict[Discipline, Summary]) -> list[str]:
-    header = ["DISCIPLINE", "ANSWERED", "FAILED", "MAKESPAN", "REQ/S", "TOKENS/S"]
-    header += [f"{what} P{percent}" for what in ("LATENCY", "TTFT") for percent in PERCENTILES]
-    rows = []
-    for discipline, summary in summaries.items():
-        figures = [summary.makespan, summary.requests_per_second, summary.output_tokens_per_second]
-        rows.append(
-            [
-                str(discipline),
-                f"{summary.answered}/{summary.planned}",
-                str(summary.failed),
-                *(f"{figure:.2f}" for figure in figures),
-                *_percentiles(summary.latency),
-                *_percentiles(summary.ttft),
-            ]
-        )
-    return table(header, rows, right=frozenset(range(1, len(header))))
-
-
-def _percentiles(spread: Spread | None) -> list[str]:
-    if spread is None:
-        return ["-"] * len(PERCENTILES)
-    return [f"{value:.2f}" for value in spread.percentiles.values()]
-
-
-def _remarks(result: Result) -> Iterator[str]:
-    """What the figures do not say by themselves."""
-    for discipline, summary in result.summaries.items():
-        if summary.failures:
-            yield f"{discipline}: not answered: {in_words(summary.failures)}{_first_error(result, discipline)}"
-        if summary.interrupted or summary.not_sent:
-            yield f"{discipline}: {summary.interrupted} requests interrupted, {summary.not_sent} never sent"
-        late = summary.held_back
-        if discipline is Discipline.CONTINUOUS and late is not None and late.longest > LATE_SECONDS:
-            yield (
-                f"{discipline}: this client sent up to {late.longest:.2f} s late, which counts as latency:"
-                " its machine is too busy for the load"
-            )
-        if summary.shorter_than_asked:
-            yield (
-                f"{discipline}: {summary.shorter_than_asked} answers were shorter than asked for: the server does not"
-                " honour ignore_eos or its context is too short, and the disciplines did not do the same work"
-            )
-
-
-def _first_error(result: Result, discipline: Discipline) -> str:
-    (gathered,) = (each for each in result.gathered if each.discipline is discipline)
-    return next((f" (first: {row.error})" for row in gathered.rows if row.error), "")

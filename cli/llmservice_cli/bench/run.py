@@ -1,14 +1,16 @@
-"""Plays a load by one discipline and gathers a row for every request that was sent."""
+"""Plays a load at one point and gathers a row for every request that was sent."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from llmservice_cli.load.pace import Pace
 
 from .arrivals import Planned
+from .points import Point
 from .schedule import Discipline, next_batch
 from .traffic import Completions, Row
 
@@ -17,7 +19,7 @@ from .traffic import Completions, Row
 class Gathered:
     """What is known so far: it grows while a load runs, and holds what there is when that is interrupted."""
 
-    discipline: Discipline
+    point: Point
     planned: int
     sent: int = 0
     rows: list[Row] = field(default_factory=list)
@@ -45,17 +47,32 @@ class Player:
     batching: Batching
 
     async def play(self, load: Sequence[Planned], gathered: Gathered) -> None:
-        pace = Pace(self.completions.clock)
+        pace, point = Pace(self.completions.clock), gathered.point
         began = pace.clock()
-        if gathered.discipline is not Discipline.CONTINUOUS:
+        if point.concurrency is not None:
+            await self._in_turn(load, gathered, point.concurrency, began)
+        elif point.discipline is Discipline.CONTINUOUS:
+            send = partial(self._send, load, gathered, began, None)
+            await pace.at([began + planned.arrival for planned in load], send)
+        else:
             await self._in_batches(load, gathered, pace, began)
-            return
 
-        await pace.at([began + planned.arrival for planned in load], partial(self._send, load, gathered, began, None))
+    async def _in_turn(self, load: Sequence[Planned], gathered: Gathered, clients: int, began: float) -> None:
+        """A request arrives when a client is free for it, without a pause: the load ends even if all are refused."""
+        waiting = iter(range(len(load)))
+
+        async def one_after_another() -> None:
+            for number in waiting:
+                arrived = replace(load[number], arrival=self.completions.clock() - began)
+                await self._send([arrived], gathered, began, None, 0)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(clients, len(load))):
+                group.create_task(one_after_another())
 
     async def _in_batches(self, load: Sequence[Planned], gathered: Gathered, pace: Pace, began: float) -> None:
         arrivals = [planned.arrival for planned in load]
-        window = self.batching.window if gathered.discipline is Discipline.DYNAMIC else None
+        window = self.batching.window if gathered.point.discipline is Discipline.DYNAMIC else None
         first = number = 0
         while first < len(load):
             batch = next_batch(arrivals, first, pace.clock() - began, self.batching.size, window)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from llmservice_cli.load.figures import Spread, counted, spread
 
+from .slo import Slo
 from .traffic import ANSWERED, INTERRUPTED, Row
+from .vllm_figures import tpot
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Summary:
     latency: Spread | None  # None where nothing was answered
     ttft: Spread | None
     held_back: Spread | None  # from arrival to sending: what the client's batching costs
+    good: int | None = None  # that met the objective, counted from their arrival; None without one
 
     @property
     def failed(self) -> int:
@@ -38,8 +41,18 @@ class Summary:
     def output_tokens_per_second(self) -> float:
         return self.output_tokens / self.makespan if self.makespan else 0.0
 
+    @property
+    def goodput(self) -> float | None:
+        """Good requests a second."""
+        return None if self.good is None else self.good / self.makespan if self.makespan else 0.0
 
-def summarize(planned: int, rows: Sequence[Row]) -> Summary:
+    @property
+    def good_share(self) -> float | None:
+        """Of all that were planned: one that fails is not good."""
+        return None if self.good is None else self.good / self.planned
+
+
+def summarize(planned: int, rows: Sequence[Row], slo: Slo | None = None) -> Summary:
     """Whatever the order of the rows."""
     answered = [row for row in rows if row.is_answered]
     return Summary(
@@ -54,4 +67,5 @@ def summarize(planned: int, rows: Sequence[Row]) -> Summary:
         latency=spread([row.latency for row in answered if row.latency is not None]),
         ttft=spread([row.ttft for row in answered if row.ttft is not None]),
         held_back=spread([row.sent - row.arrival for row in answered]),
+        good=None if slo is None else sum(1 for row in answered if slo.is_met(row.ttft, tpot(row), row.latency)),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import httpx
+from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.load.answer import Loss
 from llmservice_cli.load.exchange import Exchange, Request
@@ -34,12 +35,15 @@ class Row:
     outcome: str  # ANSWERED, INTERRUPTED, an HTTP status as text, one of OUTCOMES, or another loss
     batch: int | None = None
     first_token: float | None = None
+    last_token: float | None = None
     ended: float | None = None
     prompt_tokens: int | None = None
     output_tokens: int = 0
     asked_tokens: int = 0
     finish_reason: str | None = None
     error: str | None = None
+    pieces: Sequence[float] = ()
+    """When each piece of the answer came: a token each, unless the server bundles them."""
 
     @property
     def is_answered(self) -> bool:
@@ -65,13 +69,15 @@ class Completions:
     timeout: float
     clock: Callable[[], float]
     salt: str
+    is_chunked: bool = True
+    """As the API server's proxy needs it."""
 
     async def send(self, planned: Planned, *, began: float, batch: int | None, record: Callable[[Row], None]) -> None:
         """One request from sending to its end, given to `record` in any case, also when it is interrupted."""
         # cache_salt is vLLM's own field: no discipline profits from the prefix cache that another one filled.
         salt = f"{self.salt}-{planned.index}"
         request = Request.of(self.model, planned.prompt, planned.output_tokens, cache_salt=salt)
-        exchange = Exchange(replace(request, must_be_exact=False, is_chunked=True), self.clock)
+        exchange = Exchange(replace(request, must_be_exact=False, is_chunked=self.is_chunked), self.clock)
         try:
             await exchange.run(self.http, self.timeout)
         finally:
@@ -89,11 +95,17 @@ def _row(planned: Planned, exchange: Exchange, began: float, batch: int | None) 
         sent=exchange.sent - began,
         outcome=outcome,
         batch=batch,
-        first_token=None if exchange.first_token is None else exchange.first_token - began,
-        ended=None if exchange.ended is None else exchange.ended - began,
+        first_token=_since(began, exchange.first_token),
+        last_token=_since(began, exchange.last_token),
+        ended=_since(began, exchange.ended),
         prompt_tokens=events.prompt_tokens,
         output_tokens=events.output_tokens,
         asked_tokens=planned.output_tokens,
         finish_reason=events.finish_reason,
-        error=None if failure is None else failure.error,
+        error=None if failure is None else clean(failure.error),
+        pieces=exchange.piece_times,
     )
+
+
+def _since(began: float, moment: float | None) -> float | None:
+    return None if moment is None else moment - began

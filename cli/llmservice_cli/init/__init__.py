@@ -1,4 +1,4 @@
 """`llmservice init`: its line in `llmservice --help`; its options are in arguments.py."""
 
-SUMMARY = "print a manifest to begin with, and the Role that holding requests with an API key needs"
+SUMMARY = "print a manifest to begin with, planned for what the cluster has; asks on a terminal"
 GROUP = "before it runs"

@@ -37,7 +37,11 @@ class Completion:
 
 def completion_of(text: str | bytes) -> Completion:
     """Raises Refused where the text is no such document."""
-    document = Reader(parse(text, _LONGEST), "the answer")
+    return completion_in(Reader(parse(text, _LONGEST), "the answer"))
+
+
+def completion_in(document: Reader) -> Completion:
+    """The same of a document that was parsed."""
     if document.has("error"):
         return Completion(None, is_error=True)
     choices = [Reader(choice, "a choice") for choice in document.items("choices", _MOST_CHOICES)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,10 @@ class Exchange:
     clock: Callable[[], float]
     sent: float = field(init=False)
     first_token: float | None = None
+    last_token: float | None = None
+    piece_times: array[float] = field(default_factory=lambda: array("d"))
+    """When each piece of a streamed answer came, of as many as tokens were asked for: one that comes in more is
+    followed no further."""
     ended: float | None = None
     """None of one that was cancelled too."""
     failure: Failure | None = None
@@ -104,11 +109,15 @@ class Exchange:
             return check_body(bytes(whole), request.body["max_tokens"])
 
     async def _read_events(self, response: httpx.Response) -> Failure | None:
+        pieces, most = 0, int(self.request.body["max_tokens"])
         async for line in response.aiter_lines():
             self.events.take(line)
             self.got = response.num_bytes_downloaded
-            if self.events.pieces and self.first_token is None:
-                self.first_token = self.clock()
+            if self.events.pieces > pieces:
+                pieces, self.last_token = self.events.pieces, self.clock()
+                self.first_token = self.last_token if self.first_token is None else self.first_token
+                if len(self.piece_times) < most:
+                    self.piece_times.append(self.last_token)
         return self.events.check()
 
     async def _trace(self, event: str, _: Any) -> None:

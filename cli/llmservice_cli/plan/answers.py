@@ -6,12 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 from llmservice_operator.planner import gpus, host, memory, node_size
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
 
 from .questions import Question
 from .refusals import both, length_as_remedy, of_the_models_length, within_model
+
+if TYPE_CHECKING:
+    from .placement import Placement
 
 USUAL_GPUS = (
     *("Tesla-T4", "NVIDIA-L4", "NVIDIA-A10G", "NVIDIA-GeForce-RTX-4090", "NVIDIA-L40S", "NVIDIA-A100-SXM4-40GB"),
@@ -29,6 +33,8 @@ class Answer:
     plan: Plan
     passed_over: tuple[Plan, ...] = ()
     """Of acceptable GPUs that the manifest prefers, and that do not fit."""
+    placement: Placement | None = None
+    """Where it would run, where a cluster is asked."""
 
 
 def answer(question: Question) -> Answer:
@@ -42,13 +48,13 @@ def answer(question: Question) -> Answer:
     best = min(range(len(tried)), key=lambda i: _rank(tried[i][1]))
     request, plan = tried[best]
     if plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and not plan.remedies:
-        plan = _with_remedies(question, request, plan)
+        plan = with_remedies(question, request, plan)
     return Answer(
-        question, request, _on_a_node(request, _honest(question, plan)), tuple(plan for _, plan in tried[:best])
+        question, request, _on_a_node(request, honest(question, plan)), tuple(plan for _, plan in tried[:best])
     )
 
 
-def _with_remedies(question: Question, request: Request, plan: Plan) -> Plan:
+def with_remedies(question: Question, request: Request, plan: Plan) -> Plan:
     """What helps. Of a request that is too long for the model, nothing does without a shorter one."""
     from llmservice_operator.planner import remedies  # and with it all of the spec's models
 
@@ -105,7 +111,7 @@ def _on_a_node(request: Request, plan: Plan) -> Plan:
     return replace(plan, reason=f"{plan.reason} {note}")
 
 
-def _honest(question: Question, plan: Plan) -> Plan:
+def honest(question: Question, plan: Plan) -> Plan:
     """An Unknown says what nobody gave, and why it could not be read."""
     if plan.verdict is not Fit.UNKNOWN or not (question.missing or question.why_missing):
         return plan

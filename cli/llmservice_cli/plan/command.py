@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any
 
 from llmservice_operator.api.errors import Problem
 
@@ -11,46 +13,78 @@ from llmservice_cli.errors import BadInput, ExitCode, print_problems
 
 from . import options as inputs
 from .arguments import Options
+from .asked import Asked
 
 NOTHING = "Give a manifest with -f, or the model with --config, --model, --parameters or --weights-gib."
+_ALONE = ("file", "config", "model", "gpu", "compare", "cluster", "context", "kubeconfig", "namespace", "picture")
 
 
-def run(options: Options) -> ExitCode:
+def run(options: Options) -> ExitCode | Coroutine[Any, Any, ExitCode]:
     """Print the plans; the exit code says whether they fit."""
     if options.batch is not None:
         return _batch(options.batch, options)
-    from .ending import worst
+    _check(options)
+    asked = _asked(options)
+    if asks_a_cluster(options) and asked.questions:
+        from .clustered import run as in_cluster
+
+        return in_cluster(asked, options)
+    from .present import compared, present
+
+    if not asked.questions:
+        return asked.ended(ExitCode.DONE)
+    if options.compare:
+        from .compare import compare
+
+        return asked.ended(compared([*map(compare, asked.questions)], options, is_list=asked.is_list))
+    from .answers import answer
+
+    return asked.ended(present([*map(answer, asked.questions)], options, is_list=asked.is_list))
+
+
+def asks_a_cluster(options: Options) -> bool:
+    return options.cluster or options.context is not None or options.kubeconfig is not None
+
+
+def _check(options: Options) -> None:
+    """What goes wrong whatever is planned."""
+    if options.picture is not None:
+        from .picture import check
+
+        check(options.picture)
+    if options.output == "csv" and not options.compare:
+        raise BadInput.of("-o", "csv has the cells of a grid.", "Add --compare, or take json.")
+    if options.namespace is not None and not asks_a_cluster(options):
+        raise BadInput.of("-n", "it has no effect where no cluster is asked.", "Add --cluster, or leave it out.")
+
+
+def _asked(options: Options) -> Asked:
+    """BadInput for what cannot be planned at all."""
     from .given import given
     from .models import Model, named
-    from .present import compared, present
     from .questions import device, from_values
     from .refusals import only_served
 
-    asked = given(options)
-    model = named(asked.config, asked.model)
+    said = given(options)
+    model = named(said.config, said.model)
     if options.file is not None:
         from .manifest import ask
         from .sources import Sources
 
-        found = ask(options.file, asked, model, Sources(is_offline=options.offline))
-        questions, problems, is_list = found.questions, found.problems, found.services > 1
+        found = ask(options.file, said, model, Sources(is_offline=options.offline))
         print_problems((), found.notes)
-    else:
-        if model is None and not {"parameters", "weights_gib"} & asked.values.keys():
-            raise BadInput.of("-f", "there is nothing to plan.", NOTHING)
-        nameless = device(None, asked.values.get("gpu_memory_gib"))
-        devices = asked.devices or (() if nameless is None else (nameless,))
-        question = from_values(asked.values, model or Model(), devices, inputs.label)
-        question = replace(question, notes=(*asked.notes, *question.notes))
-        questions, problems, is_list = (only_served(question, inputs.label, is_grid=options.compare),), (), False
-    show = compared if options.compare else present
-    code = show(questions, options, is_list=is_list) if questions else ExitCode.DONE
-    print_problems(problems)
-    return worst((code, ExitCode.BAD_INPUT)) if problems else code
+        return Asked(said, found.questions, found.problems, is_list=found.services > 1)
+    if model is None and not {"parameters", "weights_gib"} & said.values.keys():
+        raise BadInput.of("-f", "there is nothing to plan.", NOTHING)
+    nameless = device(None, said.values.get("gpu_memory_gib"))
+    devices = said.devices or (() if nameless is None else (nameless,))
+    question = from_values(said.values, model or Model(), devices, inputs.label)
+    question = replace(question, notes=(*said.notes, *question.notes))
+    return Asked(said, (only_served(question, inputs.label, is_grid=options.compare),))
 
 
 def _batch(place: str, options: Options) -> ExitCode:
-    beside = [f"--{name}" for name in ("file", "config", "model", "gpu", "compare") if getattr(options, name)]
+    beside = [f"--{name}" for name in _ALONE if getattr(options, name)]
     beside += [one.flag for one in inputs.OPTIONS.values() if getattr(options, one.name) is not None]
     if beside:
         message, remedy = "it has no effect beside --batch.", "Write it into the lines."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from llmservice_operator.planner import node_size
 from llmservice_operator.planner.changes import INT4, Alternatives, fp8_cache
@@ -20,7 +21,7 @@ from llmservice_cli.errors import ExitCode
 from llmservice_cli.terminal import Row
 
 from .answers import plan_of, usual_devices
-from .document import Json, figures, service_of
+from .document import Json, figures, product, service_of
 from .ending import Ending
 from .markdown import escaped
 from .markdown import table as markdown_table
@@ -31,7 +32,7 @@ from .screen import VERDICT_STYLES
 if TYPE_CHECKING:
     from llmservice_operator.api.dtypes import KVCache
 
-_NEEDED = "GPUs needed"
+NEEDED = "GPUs needed"
 AS_IT_IS = "as it is"
 _WEIGHTS = ("fp8", "int4")
 _NEEDS_CHECKPOINT = "int4 weights need a checkpoint that is quantized so."
@@ -88,7 +89,8 @@ class Grid:
 
 def compare(question: Question) -> Grid:
     """Plan all of them: on the GPUs that were named, else on the usual ones."""
-    devices = question.devices if len(question.devices) > 1 else (question.devices + _usual_but(question.devices))
+    is_whole = len(question.devices) > 1 or question.is_of_a_cluster
+    devices = question.devices if is_whole else (question.devices + _usual_but(question.devices))
     columns = tuple(_precisions(question.request))
     cells = tuple(_cell(question, device, column) for device in devices for column in columns)
     return Grid(question, devices, columns, cells, _needed(question, devices, cells))
@@ -120,6 +122,18 @@ def document(grid: Grid) -> Json:
     return service_of(grid.question) | {"cells": cells} | ({"gpusNeeded": needed} if needed else {})
 
 
+def write_csv(grids: Sequence[Grid], out: TextIO) -> None:
+    """A line for each cell, under the names of the JSON; empty is what is not known."""
+    names = ["service", "namespace", "gpu", "product", "weights", "kvCacheDtype", *_SHOWN, "gpusNeeded"]
+    table = csv.DictWriter(out, names, lineterminator="\n")
+    table.writeheader()
+    for grid in grids:
+        for cell in grid.cells:
+            table.writerow(
+                service_of(grid.question) | _cell_document(cell) | {"gpusNeeded": grid.needed.get(cell.device)}
+            )
+
+
 def screen(grid: Grid, width: int) -> Iterator[Row]:
     """One grid where it is wide enough, else one for each type of the KV cache, else a list."""
     if grid.question.name:
@@ -130,32 +144,32 @@ def screen(grid: Grid, width: int) -> Iterator[Row]:
     narrow = [(precision,) for precision in grid.precisions]
     for blocks in ([list(grid.precisions)], by_kv, narrow):
         drawn = [list(_block(grid, block)) for block in blocks]
-        if blocks is narrow or all(sum(len(text) for text, _ in row) <= width for rows in drawn for row in rows):
+        if blocks is narrow or all(sum(len(word) for word, _ in row) <= width for rows in drawn for row in rows):
             break
     for index, rows in enumerate(drawn):
         yield from ([()] if index else [])
         yield from rows
     yield ()
-    yield from (((line, "dim"),) for text in _legend(grid) for line in wrap(text, width))
+    yield from (((line, "dim"),) for line_of_legend in _legend(grid) for line in wrap(line_of_legend, width))
 
 
 def _block(grid: Grid, precisions: Sequence[Precision]) -> Iterator[Row]:
     """A header and a row for each GPU."""
     cells = {(cell.device, cell.precision): cell for cell in grid.cells}
-    names = {device: _short_name(device.name) for device in grid.devices}
+    names = {device: short_name(device.name) for device in grid.devices}
     first = max(len(name) for name in names.values())
-    columns = [max(len(p.label), *(len(_text(cells[device, p])) for device in names)) for p in precisions]
+    columns = [max(len(p.label), *(len(text(cells[device, p])) for device in names)) for p in precisions]
     labels = (f"  {p.label:<{size}}" for p, size in zip(precisions, columns, strict=True))
-    last = f"  {_NEEDED}" if grid.needed else ""
+    last = f"  {NEEDED}" if grid.needed else ""
     yield ((f"{'':<{first}}{''.join(labels)}{last}".rstrip(), "bold"),)
     for device, name in names.items():
         row = [cells[device, precision] for precision in precisions]
-        spans = ((f"  {_text(cell):<{size}}", _style(cell)) for cell, size in zip(row, columns, strict=True))
-        count = ((f"  {_count(grid.needed[device]):<{len(_NEEDED)}}", ""),) if grid.needed else ()
+        spans = ((f"  {text(cell):<{size}}", _style(cell)) for cell, size in zip(row, columns, strict=True))
+        count = ((f"  {count_text(grid.needed[device]):<{len(NEEDED)}}", ""),) if grid.needed else ()
         yield ((f"{name:<{first}}", "bold"), *spans, *count)
 
 
-def _short_name(product: str) -> str:
+def short_name(product: str) -> str:
     """Without what every label begins with; --gpu takes it."""
     return re.sub(r"^(NVIDIA-(GeForce-)?|Tesla-|AMD_Instinct_)", "", product)
 
@@ -163,10 +177,10 @@ def _short_name(product: str) -> str:
 def markdown(grid: Grid) -> Iterator[str]:
     if grid.question.name:
         yield from (f"### {escaped(grid.question.name)}", "")
-    rows = [[escaped(device.name), *(_text(cell) for cell in grid.row(device))] for device in grid.devices]
+    rows = [[escaped(device.name), *(text(cell) for cell in grid.row(device))] for device in grid.devices]
     for row, device in zip(rows, grid.devices, strict=True):
-        row += [_count(grid.needed[device])] if grid.needed else []
-    yield from markdown_table(("", *(p.label for p in grid.precisions), *([_NEEDED] if grid.needed else [])), rows)
+        row += [count_text(grid.needed[device])] if grid.needed else []
+    yield from markdown_table(("", *(p.label for p in grid.precisions), *([NEEDED] if grid.needed else [])), rows)
     yield from ("", *(f"{escaped(line)}  " for line in _legend(grid)))
 
 
@@ -226,14 +240,15 @@ def refusal(request: Request) -> str | None:
 
 
 def _cell_document(cell: Cell) -> Json:
-    about = {"gpu": cell.device.name, "weights": cell.precision.weights, "kvCacheDtype": cell.precision.kv_cache}
+    about: Json = {"gpu": cell.device.name, "weights": cell.precision.weights, "kvCacheDtype": cell.precision.kv_cache}
+    about |= {"product": product(cell.device.name)}
     if cell.plan is None:
         return about | {"verdict": None, "reason": cell.refused}
     found = figures(cell.plan)
     return about | {name: found[name] for name in _SHOWN}
 
 
-def _text(cell: Cell) -> str:
+def text(cell: Cell) -> str:
     """`Fits 32k/96k`: verdict, longest request, tokens of the KV cache."""
     plan = cell.plan
     if plan is None:
@@ -243,7 +258,7 @@ def _text(cell: Cell) -> str:
     return f"{plan.verdict} {_short(plan.max_model_len)}/{_short(plan.kv_cache_tokens)}"
 
 
-def _count(needed: int | None) -> str:
+def count_text(needed: int | None) -> str:
     return "-" if needed is None else str(needed)
 
 
@@ -269,7 +284,7 @@ def _legend(grid: Grid) -> Iterator[str]:
         yield f"each on {count} GPUs"
         yield from filter(None, dict.fromkeys(node_size.note(count, device.name) for device in grid.devices))
     if grid.needed:
-        yield f"{_NEEDED}: the fewest on one node with which one of the precisions surely fits; -: no node has as many"
+        yield f"{NEEDED}: the fewest on one node with which one of the precisions surely fits; -: no node has as many"
     if any(precision.weights == "int4" for precision in grid.precisions):
         yield _NEEDS_CHECKPOINT
     yield from dict.fromkeys(f"not served: {cell.refused}" for cell in grid.cells if cell.refused is not None)

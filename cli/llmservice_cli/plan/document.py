@@ -11,7 +11,7 @@ from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
 
 from .answers import Answer
 from .options import OPTIONS, in_options, label
-from .questions import Question
+from .questions import CPU, Question
 
 Json = dict[str, Any]
 
@@ -29,6 +29,7 @@ _FIGURES = {
 """Fields of a plan by their keys, in this order: weights_gib is weightsGiB."""
 _WEIGHTS_AS_OPTION = {"int8": "int8 w8a16", "int4": "int4 w4a16"}
 """spec.precision.weights in the words of --quantization, for what is quantized before it is loaded."""
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 _OPTION_OF = {option.spec: option.name for option in OPTIONS.values() if option.spec is not None}
 
 
@@ -38,6 +39,8 @@ def document(answer: Answer, *, explain: bool = False) -> Json:
     found = service_of(question) | figures(answer.plan)
     found["remedies"] = [remedy_document(one, is_manifest=question.is_manifest) for one in answer.plan.remedies]
     found["notes"] = list(question.notes)
+    if answer.placement is not None:
+        found["cluster"] = answer.placement.document()
     if answer.passed_over:
         found["passedOver"] = [
             {"gpu": plan.gpu, "verdict": str(plan.verdict), "reason": plan.reason} for plan in answer.passed_over
@@ -54,7 +57,17 @@ def service_of(question: Question) -> Json:
 
 def figures(plan: Plan) -> Json:
     """Verdict and figures."""
-    return {key: _plain(getattr(plan, name)) for name, key in _FIGURES.items()}
+    found: Json = {}
+    for name, key in _FIGURES.items():
+        found[key] = _plain(getattr(plan, name))
+        if name == "gpu":
+            found["product"] = product(plan.gpu)
+    return found
+
+
+def product(gpu: str | None) -> str | None:
+    """The value of the node label that names the GPU; None for CPUs, and where only the memory is known."""
+    return gpu if gpu is not None and gpu != CPU and _LABEL_VALUE.fullmatch(gpu) else None
 
 
 def words_of(remedy: Remedy, *, is_manifest: bool) -> str:

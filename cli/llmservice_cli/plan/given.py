@@ -11,7 +11,7 @@ from llmservice_operator.planner.plan import Device
 from llmservice_cli.errors import BadInput
 
 from .arguments import Options
-from .models import REMOTE
+from .models import REMOTE, meant
 from .options import Reading, Values, read_options, share_out
 from .questions import counted, device, taken_as
 from .values import NotGiven, Refused, shown
@@ -34,19 +34,25 @@ class Given:
 def given(options: Options) -> Given:
     """The command line; BadInput names every option that is wrong."""
     reading = read_options(options)
+    model = None if options.model is None else meant(options.model, reading.notes)
     if options.config is not None and options.model is not None:
         reading.problems.append(
             Problem("--model", "--config already says which model it is.", "Leave one of them out.")
         )
     if [options.file, options.config, options.batch].count("-") > 1:
         reading.problems.append(Problem("-", "standard input can be read once only.", "Name a file for the other."))
-    if options.offline and options.model is not None and options.model.startswith(REMOTE):
-        message = f"{options.model} is not read with --offline."
+    if options.offline and model is not None and model.startswith(REMOTE):
+        message = f"{model} is not read with --offline."
         reading.problems.append(Problem("--model", message, "Give its config.json with --config, or a folder."))
-    devices = _devices(options.gpu or (), reading, is_manifest=options.file is not None)
+    devices = _devices(_names(options.gpu or ()), reading, is_manifest=options.file is not None)
     if reading.problems:
         raise BadInput(reading.problems)
-    return Given(reading.found, devices, options.config, tuple(reading.notes), options.model)
+    return Given(reading.found, devices, options.config, tuple(reading.notes), model)
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """`L4,L40S` is two of them: no label's value has a comma."""
+    return [name.strip() for one in given for name in one.split(",")]
 
 
 def _devices(names: Sequence[str], reading: Reading, *, is_manifest: bool) -> tuple[Device, ...]:

@@ -27,7 +27,7 @@ from llmservice_cli.manifests import admit, services
 
 from .given import Given
 from .models import Model
-from .options import OPTIONS, overridden, write
+from .options import OPTIONS, Values, overridden, write
 from .questions import Question, notes, split_problems, with_values
 from .refusals import ALLOW_LONG
 from .sources import Sources
@@ -53,13 +53,14 @@ def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Aske
     problems: list[Problem] = []
     for each in found.services:
         with each.collecting(problems):
-            questions.append(_question(each.manifest, given, named, sources))
+            questions.append(question_of(each.manifest, given, named, sources))
     return Asked(tuple(questions), tuple(problems), found.notes, len(found.services))
 
 
-def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, sources: Sources) -> Question:
+def question_of(manifest: Mapping[str, Any], given: Given, named: Model | None, sources: Sources) -> Question:
+    """Of one LLMService; InvalidSpec or BadInput where it would be refused."""
     admit(manifest)
-    service = LLMService.from_object(_complete(overridden(manifest, given.values), given))
+    service = LLMService.from_object(_complete(admitted_with(manifest, given.values), given))
     spec = service.spec
     left_out = () if given.devices else tuple(_nicknames(spec))
     limit = (spec.runtime.resources.get("limits") or {}).get("memory")
@@ -93,8 +94,22 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
         allows_long=(ALLOW_LONG, "1") in ((one.get("name"), one.get("value")) for one in spec.runtime.env or ()),
         memory_limit_gib=gibibytes(str(limit)) if is_cpu and limit is not None else None,
         is_manifest=True,
+        service=service,
         accepts=lambda fields: _is_valid(manifest, given, fields),
     )
+
+
+def admitted_with(manifest: Mapping[str, Any], values: Values) -> dict[str, Any]:
+    """The manifest with options in it; InvalidSpec, about the option, for a value that the spec does not take."""
+    changed = overridden(manifest, values)
+    flags = {f"spec.{OPTIONS[name].spec}": OPTIONS[name].flag for name in values if OPTIONS[name].spec}
+    try:
+        admit(changed)
+    except InvalidSpec as invalid:
+        raise InvalidSpec(
+            replace(problem, field=flags.get(problem.field, problem.field)) for problem in invalid.problems
+        ) from None
+    return changed
 
 
 def _nicknames(spec: LLMServiceSpec) -> Iterator[str]:

@@ -28,6 +28,9 @@ def markdown(answer: Answer, *, explain: bool = False) -> Iterator[str]:
         yield from ("", f"Passed over {escaped(str(passed.gpu))}: {escaped(passed.reason)}")
     for note in answer.question.notes:
         yield from ("", f"Note: {escaped(note)}")
+    if answer.placement is not None:
+        yield from ("", "**In the cluster now**", "")
+        yield from (f"- {escaped(line)}" for line in answer.placement.lines())
     if plan.remedies:
         yield from ("", "**What would make it fit**")
         for index, remedy in enumerate(plan.remedies, 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from .reading import read
 from .values import Refused, shown
 
 REMOTE = ("hf://", "s3://", "gs://", "az://")
+_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?", re.ASCII)
 CONFIG_JSON = "config.json"
 PATIENCE_SECONDS = 6.0
 """Somebody waits at a prompt; a Job has more time."""
@@ -82,6 +84,16 @@ def from_config(place: str, label: str = "--config") -> Model:
     except (ValueError, RecursionError) as error:
         raise Refused(f"{place} is no JSON: {error}.", "Give the model's config.json.") from None
     return from_document(document, label)
+
+
+def meant(uri: str, notes: list[str]) -> str:
+    """ORG/NAME is hf://ORG/NAME, unless there is such a folder here, which `notes` then say."""
+    if not _ON_THE_HUB.fullmatch(uri):
+        return uri
+    if not Path(uri).exists():
+        return f"hf://{uri}"
+    notes.append(f"--model {uri} is the folder here, not hf://{uri}")
+    return uri
 
 
 def from_uri(uri: str) -> Model:

@@ -157,6 +157,7 @@ BY_ALIAS: Mapping[str, str] = MappingProxyType({alias: one.name for one in OPTIO
 _FLAGS_BY_FIELD = {
     **{one.spec: one.flag for one in OPTIONS.values() if one.spec is not None},
     "accelerator.products": "--gpu",
+    "accelerator.memory": "--gpu-memory-gib",
     "precision.weights": "--quantization",
     "model.uri": "--model",
 }

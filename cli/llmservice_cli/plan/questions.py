@@ -22,6 +22,7 @@ from .quantizations import Quantized
 from .values import MOST_GPUS, NotGiven, Refused, is_not_given, shown, text
 
 if TYPE_CHECKING:
+    from llmservice_operator.api.service import LLMService
     from llmservice_operator.planner.changes import Fields
 
 _AS_THEY_ARE = (
@@ -61,6 +62,10 @@ class Question:
     allows_long: bool = False
     """Requests that are longer than the model was made for are only noted, not refused."""
     is_manifest: bool = False
+    is_of_a_cluster: bool = False
+    """`devices` are those of a cluster, and no others are to be had."""
+    service: LLMService | None = None
+    """Of the manifest, with what options stand for."""
     accepts: Accepts = lambda _: True
     """Whether the manifest would still be a valid one with these fields."""
 

@@ -32,6 +32,11 @@ def screen(answer: Answer, width: int, *, explain: bool = False) -> Iterator[Row
         yield from _prose(f"passed over {passed.gpu}: {passed.reason}", width)
     for note in answer.question.notes:
         yield from _prose(f"note: {note}", width)
+    if answer.placement is not None:
+        yield ()
+        yield (("in the cluster now", "bold"),)
+        for line in answer.placement.lines():
+            yield from _prose(line, width)
     if plan.remedies:
         yield ()
         yield (("what would make it fit", "bold"),)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -20,6 +21,15 @@ WORDS = ("The", " answer", " has", " as", " many", " tokens", " as", " were", " 
 
 TOKENS_PER_GIB = 524_288
 """In the KV cache, as the tiny model has it."""
+FIRST_TOKEN_BOUNDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+INTER_TOKEN_BOUNDS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0),
+)
+"""Seconds, as vLLM's histograms have them."""
 
 
 class RequestEnded(Exception):
@@ -60,6 +70,20 @@ class Running:
 
 
 @dataclass
+class Observed:
+    """A histogram: how many seconds something took."""
+
+    bounds: tuple[float, ...]
+    total: float = 0.0
+    below: Counter[int] = field(default_factory=Counter)
+    """By the index of the smallest bound that is not below the value; the last is of all others."""
+
+    def add(self, seconds: float) -> None:
+        self.below[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+
+@dataclass
 class Counts:
     """What the metrics count, from the start on."""
 
@@ -68,6 +92,8 @@ class Counts:
     iterations: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     rejected: int = 0
+    first_token: Observed = field(default_factory=lambda: Observed(FIRST_TOKEN_BOUNDS))
+    inter_token: Observed = field(default_factory=lambda: Observed(INTER_TOKEN_BOUNDS))
 
 
 class Engine:
@@ -153,6 +179,7 @@ class Engine:
 
     async def generate(self, prompt: str, prompt_tokens: int, tokens: int) -> AsyncIterator[str]:
         """The tokens of an answer, at their pace. RequestEnded where it cannot go on."""
+        latest = time.monotonic()
         if self._is_closed and self._end is None:
             raise RequestEnded("cannot schedule new futures after shutdown")
         await self._meet_fate(prompt)
@@ -172,6 +199,9 @@ class Engine:
                 request.generated += 1
                 self.counts.generation_tokens += 1
                 self.counts.iterations += 1
+                now = time.monotonic()
+                (self.counts.inter_token if number else self.counts.first_token).add(now - latest)
+                latest = now
                 reason = "length" if number == tokens - 1 else reason
                 yield WORDS[number % len(WORDS)]
         finally:

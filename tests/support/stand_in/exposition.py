@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
-from tests.support.stand_in.engine import Engine
+from tests.support.stand_in.engine import Engine, Observed
 
 CONTENT_TYPE = b"text/plain; version=1.0.0; charset=utf-8"
 _REASONS = ("stop", "length", "abort", "error", "repetition")
@@ -43,6 +44,8 @@ def _samples(engine: Engine, model: str) -> Iterator[_Sample]:
         "request_generation_tokens_sum": counts.generation_tokens,
     }
     yield from ((name, labels, value) for name, value in plain.items())
+    yield from _histogram("time_to_first_token_seconds", labels, counts.first_token)
+    yield from _histogram("inter_token_latency_seconds", labels, counts.inter_token)
     for reason in _REASONS:
         yield "request_success_total", labels | {"finished_reason": reason}, counts.finished[reason]
     for reason, rejected in (("max_num_queued_reqs", counts.rejected), ("max_num_queued_tokens", 0)):
@@ -50,6 +53,14 @@ def _samples(engine: Engine, model: str) -> Iterator[_Sample]:
     for state in ("awake", "weights_offloaded", "discard_all"):
         yield "engine_sleep_state", labels | {"sleep_state": state}, float(state == "awake")
     yield "cache_config_info", _cache(limits.kv_cache_tokens, limits.max_model_len), 1.0
+
+
+def _histogram(name: str, labels: dict[str, str], observed: Observed) -> Iterator[_Sample]:
+    counts = list(accumulate(observed.below[index] for index in range(len(observed.bounds) + 1)))
+    for bound, count in zip((*map(str, observed.bounds), "+Inf"), counts, strict=True):
+        yield f"{name}_bucket", labels | {"le": bound}, count
+    yield f"{name}_count", labels, counts[-1]
+    yield f"{name}_sum", labels, observed.total
 
 
 def _cache(tokens: int, length: int) -> dict[str, str]:

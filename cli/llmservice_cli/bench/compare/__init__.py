@@ -1,0 +1,1 @@
+"""`llmservice bench compare`: result files side by side."""

@@ -1,0 +1,227 @@
+"""The namespace of services: limits, Pod Security, storage for caches, images, and the services themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from llmservice_operator.api.conditions import ConditionType
+from llmservice_operator.build.resources import INIT_RESOURCES
+from llmservice_operator.planner.quantity import amount
+from llmservice_operator.planner.quotas import Quota
+from llmservice_runtime.bounded_json import clean
+
+from llmservice_cli.api import Json
+from llmservice_cli.doctor.facts import Facts, labels_of, name_of, status_of
+from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, ok, problem, warning
+from llmservice_cli.services import conditions_of
+
+_CLASS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
+_ENFORCE = "pod-security.kubernetes.io/enforce"
+_PULL_FAILURES = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
+_ONE_NODE = (
+    "ebs",
+    "aws-ebs",
+    "pd.csi",
+    "gce-pd",
+    "disk.csi.azure",
+    "azure-disk",
+    "rbd",
+    "cinder",
+    "local",
+    "host-path",
+)
+"""Parts of the names of provisioners whose volumes one node mounts at a time."""
+_UNLIMITED = ("limits.cpu", "limits.memory")
+"""Keys of a quota for which pods of services give nothing by default."""
+
+
+def storage(facts: Facts) -> Iterator[Finding]:
+    default = [each for each in facts.storage_classes if _is_default(each)]
+    found = names(str(each["metadata"]["name"]) for each in facts.storage_classes) or "none"
+    if not default:
+        yield warning(
+            f"no StorageClass is the default (there are: {found})",
+            "name one in spec.model.cache.storageClassName, or mark one with the annotation " + _CLASS_DEFAULT,
+        )
+        return
+    if len(default) > 1:
+        several = names(str(each["metadata"]["name"]) for each in default)
+        yield warning(f"several StorageClasses are the default: {several}", f"leave {_CLASS_DEFAULT} on one of them")
+    for each in default:
+        provisioner, mode = str(each.get("provisioner") or ""), each.get("volumeBindingMode") or "Immediate"
+        shown = f"claims get {each['metadata']['name']} ({clean(provisioner)[:100]}, {mode})"
+        zones = {labels_of(node).get("topology.kubernetes.io/zone") for node in facts.nodes} - {None}
+        if mode == "Immediate" and len(zones) > 1:
+            yield warning(
+                f"{shown}: a volume is made before its pod is placed, in any of {len(zones)} zones",
+                "use a class with volumeBindingMode: WaitForFirstConsumer for spec.model.cache",
+            )
+        elif any(part in provisioner for part in _ONE_NODE):
+            yield ok(
+                f"{shown}; one node at a time mounts its volumes",
+                "a cache that replicas on several nodes share needs a class with ReadWriteMany (a file system)",
+            )
+        else:
+            yield ok(shown)
+
+
+def _is_default(storage_class: Json) -> bool:
+    return bool((storage_class["metadata"].get("annotations") or {}).get(_CLASS_DEFAULT) == "true")
+
+
+def quota(facts: Facts) -> Iterator[Finding]:
+    """Quotas that are used up, or that ask for what pods of services do not say."""
+    found = [read for each in facts.quotas if (read := Quota.from_object(each)) is not None]
+    defaults = {f"limits.{resource}" for each in facts.limits for resource in _defaults(each)}
+    for each in found:
+        full = [key for key, hard in each.hard.items() if each.used.get(key, Decimal(0)) >= hard]
+        if full:
+            yield warning(
+                f"ResourceQuota {each.name} in {facts.namespace} is used up: {names(full)}",
+                "nothing more that counts against it is admitted: raise it, or scale something down",
+            )
+        wanted = [key for key in _UNLIMITED if key in each.hard and key not in defaults]
+        if wanted:
+            yield warning(
+                f"ResourceQuota {each.name} in {facts.namespace} wants {names(wanted)} of every container, and pods of"
+                " services have none by default",
+                "add a LimitRange with a default for it, or set spec.runtime.resources.limits in each service",
+            )
+        if not full and not wanted:
+            yield ok(f"ResourceQuota {each.name} in {facts.namespace} has room")
+    if not found:
+        yield ok(f"no ResourceQuota limits {facts.namespace}")
+
+
+def _defaults(limit_range: Json) -> Iterator[str]:
+    """Resources for which containers get a limit."""
+    for item in (limit_range.get("spec") or {}).get("limits") or ():
+        if item.get("type") == "Container":
+            yield from item.get("default") or ()
+
+
+def limit_range(facts: Facts) -> Iterator[Finding]:
+    """A least request above that of the smallest container refuses every pod of a service."""
+    own = INIT_RESOURCES["requests"]
+    is_quiet = True
+    for each in facts.limits:
+        for item in (each.get("spec") or {}).get("limits") or ():
+            if item.get("type") != "Container":
+                continue
+            for resource, least in (item.get("min") or {}).items():
+                if resource in own and _exceeds(least, own[resource]):
+                    is_quiet = False
+                    yield problem(
+                        f"LimitRange {each['metadata']['name']} in {facts.namespace} wants at least {least} {resource}"
+                        f" of every container; the smallest of a service's pod requests {own[resource]}",
+                        "lower its min, or serve from another namespace",
+                    )
+            if "cpu" in (item.get("default") or {}):
+                is_quiet = False
+                yield warning(
+                    f"LimitRange {each['metadata']['name']} in {facts.namespace} limits containers without a limit to"
+                    f" {item['default']['cpu']} CPU: it slows the server down",
+                    "set spec.runtime.resources.limits.cpu in services, or take the default out",
+                )
+    if is_quiet:
+        yield ok(f"no LimitRange in {facts.namespace} refuses pods of services")
+
+
+def _exceeds(one: Any, other: Any) -> bool:
+    try:
+        return amount(str(one)) > amount(str(other))
+    except ValueError:
+        return False
+
+
+def pod_security(facts: Facts) -> Iterator[Finding]:
+    """Pods of services meet `restricted`, as long as their podTemplate asks for nothing more."""
+    if not facts.namespaces:
+        yield warning(f"there is no namespace {facts.namespace}", f"kubectl create namespace {facts.namespace}")
+        return
+    level = labels_of(facts.namespaces[0]).get(_ENFORCE, "privileged")
+    if facts.namespaces[0]["metadata"].get("deletionTimestamp"):
+        yield problem(f"the namespace {facts.namespace} is being deleted", "use another one, or wait until it is gone")
+    beyond = [name_of(each) for each in facts.services if _is_beyond(each, facts.namespace)]
+    if beyond and level != "privileged":
+        yield warning(
+            f"{facts.namespace} enforces Pod Security {level}, and these services ask for host paths or root:"
+            f" {names(beyond)}",
+            "take that out of spec.podTemplate, or serve them from a namespace with a lower level",
+        )
+    else:
+        yield ok(f"{facts.namespace} enforces Pod Security {level}; pods of services meet restricted")
+
+
+def _is_beyond(service: Json, namespace: str) -> bool:
+    if service["metadata"]["namespace"] != namespace:
+        return False
+    pod = ((service.get("spec") or {}).get("podTemplate") or {}).get("spec") or {}
+    is_root = (pod.get("securityContext") or {}).get("runAsNonRoot") is False
+    return is_root or any("hostPath" in volume for volume in pod.get("volumes") or ())
+
+
+def images(facts: Facts) -> Iterator[Finding]:
+    """Images that nodes try to pull now and cannot. Secrets are not read: whether one would do is not known."""
+    failing: dict[str, tuple[str, str, list[str]]] = {}
+    pods = (*facts.operator_pods, *facts.activator_pods, *facts.pods)
+    for pod in pods:
+        status = status_of(pod)
+        for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+            waiting = (one.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") in _PULL_FAILURES:
+                image = clean(str(one.get("image") or ""))[:LONGEST]
+                message = clean(str(waiting.get("message") or waiting["reason"]))[:LONGEST]
+                failing.setdefault(image, (message, _secrets(pod), []))[2].append(name_of(pod))
+    for image, (message, secrets, on) in failing.items():
+        yield problem(
+            f"{image} cannot be pulled for {names(on)}: {message} (pull secrets: {secrets})",
+            "correct the image's name, make the registry reachable from nodes, or name a pull secret of the pod's"
+            " namespace (imagePullSecrets of the chart, spec.runtime.imagePullSecrets of a service)",
+        )
+    if not failing:
+        yield ok(f"no image of {len(pods)} pods fails to be pulled")
+
+
+def _secrets(pod: Json) -> str:
+    return names(str(each.get("name")) for each in (pod.get("spec") or {}).get("imagePullSecrets") or ()) or "none"
+
+
+def services(facts: Facts) -> Iterator[Finding]:
+    """How many are not Ready, by reason."""
+    reasons: dict[str, list[str]] = {}
+    settled = Counter[str]()
+    for each in facts.services:
+        found = next((one for one in conditions_of(each) if one.type == ConditionType.READY), None)
+        if found is None:
+            reasons.setdefault("no status yet", []).append(name_of(each))
+        elif found.status == "True":
+            settled[found.reason] += 1
+        else:
+            reasons.setdefault(clean(found.reason)[:60], []).append(name_of(each))
+    for reason, which in sorted(reasons.items(), key=lambda one: -len(one[1])):
+        first = which[0].partition("/")
+        yield warning(
+            f"not Ready, {reason} ({len(which)}): {names(which)}",
+            f"llmservice status {first[2]} -n {first[0]}"
+            + ("" if reason == "no status yet" else f"; llmservice explain {reason}"),
+        )
+    if settled or not reasons:
+        yield ok(f"{sum(settled.values())} of {len(facts.services)} LLMServices are Ready")
+
+
+CHECKS = (
+    Check(
+        "storage", "a default StorageClass, when it binds, and who can share its volumes", ("storage_classes",), storage
+    ),
+    Check(
+        "quota", "ResourceQuotas that are used up, or want limits that pods do not have", ("quotas", "limits"), quota
+    ),
+    Check("limit range", "LimitRanges that refuse or slow down pods of services", ("limits",), limit_range),
+    Check("pod security", "the namespace's Pod Security level against what pods need", ("namespaces",), pod_security),
+    Check("images", "images of the operator and of services that cannot be pulled", ("operator_pods", "pods"), images),
+    Check("services", "LLMServices that are not Ready, by reason", ("services",), services, True),
+)

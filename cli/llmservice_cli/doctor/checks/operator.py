@@ -1,0 +1,235 @@
+"""What the chart installs: the operator's Deployment, pods, Lease and settings, the activators, and KEDA beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from llmservice_operator.build.settings import InvalidSettings, Settings
+from llmservice_runtime.bounded_json import clean
+
+from llmservice_cli.api import Json
+from llmservice_cli.doctor.facts import Facts, Objects, images_of, labels_of, name_of, status_of
+from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, not_known, ok, problem, warning
+from llmservice_cli.doctor.settings import services_of
+from llmservice_cli.text import duration
+
+VERSION = "app.kubernetes.io/version"
+CRD_VERSION = "llmservice.dev/crd-version"
+STALE_SECONDS = 30.0
+"""A Lease is renewed every two seconds; a standby takes over after 10."""
+KEDA_CRD = "scaledobjects.keda.sh"
+OLDEST_KEDA = (2, 21)
+_KEDA_VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\D|$)")
+_LOGS = "kubectl logs -n {0} deployment/{1}"
+
+
+def deployment(facts: Facts) -> Iterator[Finding]:
+    if not facts.operators:
+        yield problem(
+            "no Deployment of the operator is found, by the chart's label",
+            "install it (docs/install.md); until then nothing acts on LLMServices",
+        )
+    for each in facts.operators:
+        yield from _ready(each, facts.operator_pods, "LLMServices change only once it is")
+
+
+def _ready(each: Json, pods: Objects, consequence: str) -> Iterator[Finding]:
+    """Of one Deployment, with why its pods are not ready."""
+    namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
+    wanted, ready = int(each["spec"].get("replicas", 1)), int(status_of(each).get("readyReplicas") or 0)
+    if wanted == 0:
+        yield problem(
+            f"{name_of(each)} is scaled to 0; {consequence}",
+            f"kubectl scale -n {namespace} deployment/{name} --replicas=1",
+        )
+        return
+    if ready >= wanted:
+        yield ok(f"{name_of(each)}: {ready}/{wanted} replicas ready")
+        return
+    why = names(_reasons(pod) for pod in pods if pod["metadata"]["namespace"] == namespace and _reasons(pod))
+    make = warning if ready else problem
+    yield make(
+        f"{name_of(each)}: {ready}/{wanted} replicas ready{f': {why}' if why else ''}; {consequence}",
+        f"{_LOGS.format(namespace, name)}; kubectl describe pods -n {namespace}; its /readyz names missing rights",
+    )
+
+
+def _reasons(pod: Json) -> str:
+    """What keeps a pod's containers waiting, or why no node takes it."""
+    status = status_of(pod)
+    waiting = [
+        reason
+        for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+        if (reason := ((one.get("state") or {}).get("waiting") or {}).get("reason"))
+    ]
+    unscheduled = [
+        f"{one.get('reason')}: {clean(str(one.get('message') or ''))[:LONGEST]}"
+        for one in status.get("conditions") or ()
+        if one.get("type") == "PodScheduled" and one.get("status") == "False"
+    ]
+    return names([*waiting, *unscheduled])
+
+
+def versions(facts: Facts) -> Iterator[Finding]:
+    """The operator's, this program's, and the CRD's where it may be read."""
+    for each in facts.operators:
+        installed = clean(labels_of(each).get(VERSION, ""))[:60]
+        shown = f"{name_of(each)} is of version {installed}, image {names(images_of(each))}"
+        if not installed:
+            yield not_known(f"{name_of(each)} has no label {VERSION}", "install it with the chart")
+        elif installed != facts.program:
+            yield warning(
+                f"{shown}; this program is of version {facts.program}: plan, render and diff may differ from it",
+                "use the program of the operator's version, or upgrade the operator (docs/install.md)",
+            )
+        else:
+            yield ok(f"{shown}, as this program")
+        for crd in facts.crd:
+            of_crd = clean(str((crd["metadata"].get("annotations") or {}).get(CRD_VERSION) or ""))[:60]
+            if of_crd and _order(of_crd) < _order(installed):
+                yield problem(
+                    f"the CRD is of version {of_crd}, older than {shown}",
+                    "upgrade the chart's release with crds.install, or apply the CRD of the operator's version",
+                )
+
+
+def _order(text: str) -> tuple[int, ...]:
+    return tuple(int(number[:9]) for number in re.findall(r"\d+", text, re.ASCII)[:3])
+
+
+def lease(facts: Facts) -> Iterator[Finding]:
+    if not facts.leases and facts.operators:
+        yield problem(
+            "no Lease of the operator is found: it has never led", "see its log and /readyz for missing rights"
+        )
+    for each in facts.leases:
+        spec = each.get("spec") or {}
+        holder, age = clean(str(spec.get("holderIdentity") or ""))[:LONGEST], _seconds(spec.get("renewTime"), facts.now)
+        where = f"the Lease {name_of(each)}"
+        if not holder:
+            yield problem(f"{where} is held by nobody: nothing is reconciled", "see why no operator runs")
+        elif age is None:
+            yield not_known(f"{where}, held by {holder}, has no time of renewal", "see the operator's log")
+        elif age > STALE_SECONDS:
+            yield problem(
+                f"{where}, held by {holder}, was renewed {duration(age)} ago: nothing is reconciled",
+                "see whether that pod runs and reaches the API server",
+            )
+        else:
+            yield ok(f"{where} is held by {holder} and was renewed {duration(age)} ago")
+
+
+def _seconds(stamp: Any, now: datetime) -> float | None:
+    try:
+        return (now - datetime.fromisoformat(stamp).astimezone(UTC)).total_seconds()
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def settings(facts: Facts) -> Iterator[Finding]:
+    if not facts.settings:
+        yield warning("no settings of an operator are found, by the chart's label", "install it with the chart")
+    for each in facts.settings:
+        try:
+            services_of(each)
+        except InvalidSettings as invalid:
+            yield problem(
+                f"ConfigMap {name_of(each)}: {clean(str(invalid))[:LONGEST]}",
+                "correct the chart's values and upgrade: the operator does not start with it",
+            )
+        else:
+            yield ok(f"ConfigMap {name_of(each)} is valid")
+
+
+def read_settings(facts: Facts) -> tuple[Settings, ...]:
+    """Those that are valid."""
+    found = []
+    for each in facts.settings:
+        try:
+            found.append(services_of(each))
+        except InvalidSettings:  # the check `settings` reports it
+            continue
+    return tuple(found)
+
+
+def activator(facts: Facts) -> Iterator[Finding]:
+    is_enabled = any(each.scaler_address for each in read_settings(facts)) or bool(facts.activators)
+    if not is_enabled:
+        autoscaled = [name_of(each) for each in facts.services if _is_autoscaled(each)]
+        if autoscaled:
+            yield problem(
+                f"these services ask for autoscaling, which is not enabled: {names(autoscaled)}",
+                "install KEDA and set autoscaling.enabled in the chart's values (docs/serving/scaling.md)",
+            )
+        else:
+            yield ok("autoscaling is not enabled, and no service asks for it")
+        return
+    if not facts.activators:
+        yield problem(
+            "autoscaling is enabled, and no Deployment of the activator is found", "upgrade the chart's release"
+        )
+    operator_images = {image for each in facts.operators for image in images_of(each)}
+    for each in facts.activators:
+        yield from _ready(each, facts.activator_pods, "without it nothing is scaled, and no request is held")
+        others = {*images_of(each)} - operator_images
+        if others and operator_images:
+            yield warning(
+                f"{name_of(each)} runs {names(sorted(others))}, the operator {names(sorted(operator_images))}",
+                "upgrade the chart's release: one release has one image for both",
+            )
+
+
+def keda(facts: Facts) -> Iterator[Finding]:
+    is_enabled = any(each.scaler_address for each in read_settings(facts)) or bool(facts.activators)
+    if not is_enabled:
+        yield ok("not needed: autoscaling is not enabled")
+        return
+    if not facts.keda_crd:
+        yield problem(f"the CRD {KEDA_CRD} is not installed", "install KEDA 2.21 or later, or disable autoscaling")
+        return
+    served = [each["name"] for each in facts.keda_crd[0]["spec"].get("versions") or () if each.get("served")]
+    if "v1alpha1" not in served:
+        yield problem(
+            f"{KEDA_CRD} serves {names(served)} and not v1alpha1, which the operator writes",
+            "install KEDA 2.21 or later",
+        )
+    if not facts.keda:
+        yield warning(
+            "no Deployment of KEDA's operator is found, by its label", "see whether KEDA runs: nothing is scaled"
+        )
+    for each in facts.keda:
+        yield from _ready(each, (), "without it nothing is scaled")
+        found = _KEDA_VERSION.match(labels_of(each).get(VERSION, ""))
+        if found is not None and (int(found[1]), int(found[2])) < OLDEST_KEDA:
+            yield warning(f"KEDA {found[1]}.{found[2]} is older than 2.21", "upgrade KEDA to 2.21 or later")
+
+
+def _is_autoscaled(service: Json) -> bool:
+    return bool(((service.get("spec") or {}).get("scaling") or {}).get("autoscaling"))
+
+
+CHECKS = (
+    Check(
+        "operator", "its Deployment, and whether its pods are ready", ("operators", "operator_pods"), deployment, True
+    ),
+    Check("operator version", "the operator's version, this program's and the CRD's", ("operators",), versions, True),
+    Check("lease", "the operator's Lease is held and was renewed", ("leases", "operators"), lease, True),
+    Check("settings", "the operator's settings are valid", ("settings",), settings, True),
+    Check(
+        "activator",
+        "where autoscaling is enabled: the activators run, from the operator's image",
+        ("settings", "activators", "activator_pods", "operators", "services"),
+        activator,
+        True,
+    ),
+    Check(
+        "KEDA",
+        "where autoscaling is enabled: ScaledObjects are served, KEDA runs and is 2.21 or later",
+        ("settings", "activators", "keda_crd", "keda"),
+        keda,
+        True,
+    ),
+)

@@ -1,0 +1,101 @@
+"""`llmservice doctor`: reads the facts, runs the checks, and prints what they found."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from llmservice_runtime.bounded_json import clean
+
+from llmservice_cli.api import Json
+from llmservice_cli.cluster import connect
+from llmservice_cli.documents import written
+from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.terminal import Row, show, width
+
+from .arguments import Options
+from .checks import CHECKS
+from .facts import Facts
+from .findings import Level, Result, results
+from .gather import gather
+
+PATIENCE = 2.0
+"""Seconds after which it is said what is waited for."""
+STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red", Level.NOT_KNOWN: "cyan"}
+_BY_WEIGHT = (Level.PROBLEM, Level.WARNING, Level.NOT_KNOWN, Level.OK)
+WIDEST = 120
+
+
+async def run(options: Options) -> ExitCode:
+    """Print them. A check that is not known is no failure."""
+    try:
+        async with connect(options) as connection:
+            progress = asyncio.get_running_loop().call_later(PATIENCE, _progress)
+            try:
+                facts = await gather(connection.kube, connection.namespace)
+            finally:
+                progress.cancel()
+    except CliError as error:
+        error.exit_code = ExitCode.NOT_ASKED
+        raise
+    is_installed = facts.is_installed and not options.before_install
+    found = tuple(results(CHECKS, facts, is_installed=is_installed))
+    if options.output == "table":
+        show(rows(found, facts, is_installed=is_installed))
+    else:
+        print(written(options.output, document(found, facts, is_installed=is_installed)), end="")
+    bad = {Level.PROBLEM, Level.WARNING} if options.strict else {Level.PROBLEM}
+    return ExitCode.FAILED if any(each.finding.level in bad for each in found) else ExitCode.DONE
+
+
+def _progress() -> None:
+    print("reading the cluster's objects ...", file=sys.stderr)
+
+
+def document(found: Sequence[Result], facts: Facts, *, is_installed: bool) -> Json:
+    """Names are only ever added."""
+    return {
+        "version": 1,
+        "kubernetes": facts.kubernetes,
+        "program": facts.program,
+        "namespace": facts.namespace,
+        "isInstalled": is_installed,
+        "findings": [
+            {
+                "check": each.check,
+                "level": str(each.finding.level),
+                "evidence": clean(each.finding.evidence),
+                "remedy": clean(each.finding.remedy),
+            }
+            for each in found
+        ],
+    }
+
+
+def rows(found: Sequence[Result], facts: Facts, *, is_installed: bool) -> Iterator[Row]:
+    """A line for each finding and its remedy, and how many there are of each level."""
+    columns = min(width(), WIDEST)
+    levels, checks = (max(map(len, texts)) for texts in (Level, [each.check for each in found]))
+    indent = levels + checks + 4
+    if not is_installed:
+        yield ((f"before installing: what only an installed operator has is skipped; namespace {facts.namespace}", ""),)
+    for each in found:
+        finding = each.finding
+        first, *rest = _lines(finding.evidence, columns - indent)
+        style = STYLES[finding.level]
+        yield (finding.level.ljust(levels + 2), style), (each.check.ljust(checks + 2), "bold"), (first, "")
+        yield from (((" " * indent + line, ""),) for line in rest)
+        if finding.remedy:
+            label = "what to do: " if finding.level is not Level.OK else "note: "
+            remedy = _lines(label + finding.remedy, columns - indent)
+            yield from (((" " * indent + line, "dim"),) for line in remedy)
+    counts = Counter(each.finding.level for each in found)
+    yield ()
+    yield ((", ".join(f"{level}: {counts[level]}" for level in _BY_WEIGHT), ""),)
+
+
+def _lines(text: str, columns: int) -> list[str]:
+    return wrap(" ".join(clean(text).split()), max(columns, 30), break_on_hyphens=False, break_long_words=False) or [""]

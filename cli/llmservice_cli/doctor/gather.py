@@ -1,0 +1,264 @@
+"""Reads the facts: a request or a bounded list for each field of Facts, all of them at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from llmservice_operator.api.constants import CRD_NAME, SERVICE_LABEL
+from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unauthorized
+from llmservice_operator.kube.nodes import NODE
+from llmservice_operator.kube.resources import (
+    BY_KIND,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    ENDPOINT_SLICE,
+    LEASE,
+    LLMSERVICE,
+    POD,
+    RESOURCE_QUOTA,
+    Resource,
+)
+from llmservice_operator.options import version
+from llmservice_runtime.bounded_json import clean
+
+from llmservice_cli.api import Api, Json
+from llmservice_cli.installation import ACTIVATORS, NAMESPACE, SELECTOR, installed_in
+
+from .checks.rights import INSTALLING, TEAM
+from .checks.server import blocking, service_of
+from .facts import Facts, Objects, Right, Unread
+from .settings import lease_names
+
+MOST = 5_000
+"""Objects of one list; a page is held at a time, without what no check reads."""
+MOST_HOOKS = 50
+LONGEST_REASON = 300
+KEDA = "app.kubernetes.io/name=keda-operator"
+SCALED_OBJECT = BY_KIND["ScaledObject"]
+_CRD = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
+_STORAGE_CLASS = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass")
+_HOOKS = "admissionregistration.k8s.io"
+_VALIDATING = Resource(_HOOKS, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration")
+_MUTATING = Resource(_HOOKS, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration")
+_NAMESPACE = Resource("", "v1", "namespaces", "Namespace")
+_LIMIT_RANGE = Resource("", "v1", "limitranges", "LimitRange")
+_ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview")
+_REVIEW = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview")
+
+
+class Read(NamedTuple):
+    """What came of one source."""
+
+    objects: Objects = ()
+    unread: Unread | None = None
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A list; `otherwise` is the namespace that is listed where all of them may not be."""
+
+    resource: Resource
+    namespace: str | None = None
+    selector: str = ""
+    otherwise: str | None = None
+    is_of_operator: bool = False
+    """Anybody may give objects the chart's label: only those where an operator is known to be installed count."""
+
+
+def sources(namespace: str) -> Mapping[str, Source]:
+    """By field of Facts."""
+
+    def of_operator(resource: Resource, selector: str) -> Source:
+        return Source(resource, None, selector, NAMESPACE, is_of_operator=True)
+
+    return {
+        "operators": of_operator(DEPLOYMENT, SELECTOR),
+        "operator_pods": of_operator(POD, SELECTOR),
+        "activators": of_operator(DEPLOYMENT, ACTIVATORS),
+        "activator_pods": of_operator(POD, ACTIVATORS),
+        "settings": of_operator(CONFIG_MAP, SELECTOR),
+        "keda": Source(DEPLOYMENT, None, KEDA, "keda"),
+        "nodes": Source(NODE),
+        "storage_classes": Source(_STORAGE_CLASS),
+        "validating": Source(_VALIDATING),
+        "mutating": Source(_MUTATING),
+        "quotas": Source(RESOURCE_QUOTA, namespace),
+        "limits": Source(_LIMIT_RANGE, namespace),
+        "pods": Source(POD, namespace, SERVICE_LABEL),
+        "services": Source(LLMSERVICE, None, "", namespace),
+    }
+
+
+def singles(namespace: str) -> Mapping[str, tuple[Resource, str]]:
+    """Objects without a namespace, by field of Facts."""
+    return {
+        "crd": (_CRD, CRD_NAME),
+        "keda_crd": (_CRD, f"{SCALED_OBJECT.plural}.{SCALED_OBJECT.group}"),
+        "namespaces": (_NAMESPACE, namespace),
+    }
+
+
+async def gather(kube: Api, namespace: str) -> Facts:
+    """All of it. KubeError where not even the version is answered, or the credentials are not accepted."""
+    version_found = await kube.version()
+    lists = sources(namespace)
+    installed, (user, now), rights, listed, named = await asyncio.gather(
+        installed_in(kube), _who(kube), _rights(kube, namespace), _lists(kube, lists), _named(kube, singles(namespace))
+    )
+    read = {**listed, **named}
+    for field, source in lists.items():
+        if source.is_of_operator and installed:
+            own = tuple(each for each in read[field].objects if each["metadata"].get("namespace") in installed)
+            read[field] = read[field]._replace(objects=own)
+    hooks = await _ready_hooks(kube, (*read["validating"].objects, *read["mutating"].objects))
+    read["leases"] = await _leases(kube, read["settings"], read["operators"])
+    unread = {field: each.unread for field, each in read.items() if each.unread is not None}
+    if isinstance(rights, Unread):
+        unread["rights"], rights = rights, {}
+    objects: dict[str, Any] = {field: each.objects for field, each in read.items()}
+    return Facts(
+        program=version(),
+        now=now,
+        namespace=namespace,
+        kubernetes=str(version_found.get("gitVersion") or ""),
+        user=user,
+        rights=rights,
+        ready_hooks=hooks,
+        unread=unread,
+        cut=frozenset(field for field, each in read.items() if each.is_cut),
+        **objects,
+    )
+
+
+async def _lists(kube: Api, lists: Mapping[str, Source]) -> dict[str, Read]:
+    found = await asyncio.gather(*(_listed(kube, source) for source in lists.values()))
+    return dict(zip(lists, found, strict=True))
+
+
+async def _named(kube: Api, named: Mapping[str, tuple[Resource, str]]) -> dict[str, Read]:
+    found = await asyncio.gather(*(_single(kube, *each) for each in named.values()))
+    return dict(zip(named, found, strict=True))
+
+
+async def _listed(kube: Api, source: Source) -> Read:
+    try:
+        return await _pages(kube, source, source.namespace)
+    except Refused as error:
+        return Read(unread=_unread(error, source))
+    except Forbidden as error:
+        if source.otherwise is None:
+            return Read(unread=_unread(error, source))
+    except KubeError as error:
+        return Read(unread=_unread(error, source))
+    try:
+        return await _pages(kube, source, source.otherwise)
+    except KubeError as error:
+        return Read(unread=_unread(error, source))
+
+
+async def _pages(kube: Api, source: Source, namespace: str | None) -> Read:
+    """A kind that the API server does not have has no objects."""
+    kept: list[Json] = []
+    try:
+        pages: AsyncIterator[Json] = kube.list_pages(source.resource, namespace, label_selector=source.selector)
+        async for page in pages:
+            kept += map(_lean, page.get("items") or ())
+            if len(kept) > MOST:
+                return Read(tuple(kept[:MOST]), is_cut=True)
+    except NotFound:
+        return Read()
+    return Read(tuple(kept))
+
+
+def _lean(found: Json) -> Json:
+    """Without what takes most room in large clusters."""
+    metadata = {name: value for name, value in found["metadata"].items() if name != "managedFields"}
+    lean = {**found, "metadata": metadata}
+    if isinstance(found.get("status"), dict):
+        lean["status"] = {name: value for name, value in found["status"].items() if name != "images"}
+    return lean
+
+
+async def _single(kube: Api, resource: Resource, name: str) -> Read:
+    try:
+        found = await kube.cluster_object(resource, name)
+    except KubeError as error:
+        return Read(unread=_unread(error, Source(resource), verb="get"))
+    return Read(() if found is None else (_lean(found),))
+
+
+async def _leases(kube: Api, settings: Read, operators: Read) -> Read:
+    """Those that the operators' settings name, else those that are named like their Deployments."""
+    wanted = lease_names(settings.objects, operators.objects)
+    try:
+        found = [await kube.get(LEASE, namespace, name) for namespace, name in wanted]
+    except KubeError as error:
+        return Read(unread=_unread(error, Source(LEASE, wanted[0][0]), verb="get"))
+    return Read(tuple(each for each in found if each is not None))
+
+
+async def _ready_hooks(kube: Api, configurations: Objects) -> Mapping[tuple[str, str], int]:
+    """Of those whose EndpointSlices may be listed."""
+    asked = list(dict.fromkeys(service_of(hook) for _, hook in blocking(configurations)))[:MOST_HOOKS]
+    services = [each for each in asked if all(each)]
+    counts = await asyncio.gather(*(_ready_endpoints(kube, *each) for each in services))
+    return {each: count for each, count in zip(services, counts, strict=True) if count is not None}
+
+
+async def _ready_endpoints(kube: Api, namespace: str, name: str) -> int | None:
+    source = Source(ENDPOINT_SLICE, namespace, f"kubernetes.io/service-name={name}")
+    read = await _listed(kube, source)
+    if read.unread is not None:
+        return None
+    endpoints = [one for each in read.objects for one in each.get("endpoints") or ()]
+    return sum((one.get("conditions") or {}).get("ready") is not False for one in endpoints)
+
+
+async def _who(kube: Api) -> tuple[str, datetime]:
+    """The user's name, and the API server's time; an old API server tells neither."""
+    try:
+        found = await kube.review(_REVIEW, {})
+        user = str(((found.get("status") or {}).get("userInfo") or {}).get("username") or "")
+        return clean(user)[:LONGEST_REASON], datetime.fromisoformat(found["metadata"]["creationTimestamp"])
+    except Unauthorized:
+        raise
+    except (KubeError, KeyError, TypeError, ValueError):
+        return "", datetime.now(UTC)
+
+
+async def _rights(kube: Api, namespace: str) -> Mapping[Right, bool] | Unread:
+    asked = [replace(right, namespace=namespace) for right in TEAM] + [*INSTALLING]
+    try:
+        allowed = await asyncio.gather(*(_may(kube, right) for right in asked))
+    except KubeError as error:
+        return _unread(error, Source(_ACCESS_REVIEW), verb="create")
+    return dict(zip(asked, allowed, strict=True))
+
+
+async def _may(kube: Api, right: Right) -> bool:
+    attributes: dict[str, Any] = {"verb": right.verb, "group": right.group, "resource": right.resource}
+    if right.subresource:
+        attributes["subresource"] = right.subresource
+    if right.namespace is not None:
+        attributes["namespace"] = right.namespace
+    found = await kube.review(_ACCESS_REVIEW, {"resourceAttributes": attributes})
+    return (found.get("status") or {}).get("allowed") is True
+
+
+def _unread(error: KubeError, source: Source, verb: str = "list") -> Unread:
+    """With the right that is missing, where it is one."""
+    if isinstance(error, Unauthorized):
+        raise error
+    if isinstance(error, Forbidden) and not isinstance(error, Refused):
+        where = f"in the namespace {source.namespace}" if source.namespace else ""
+        if not where:
+            where = "in all namespaces" if source.otherwise else ""
+        right = f"{verb} {source.resource.full_name} {where}".strip()
+        return Unread(f"you have no right to {right}", f"have somebody grant it, or run this who has it: {right}")
+    message = " ".join(clean(error.message).split())[:LONGEST_REASON]
+    return Unread(f"not read: {message}", "run it again; see the API server's log if it stays")

@@ -1,0 +1,146 @@
+"""What is chosen where nobody says it: the smallest GPU that fits, how many of them, and the longest request.
+
+The rule: the fewest GPUs a replica with which the model fits; of those the product with the least memory that takes the
+model's own length; else the product with the least memory that takes USEFUL_LENGTH, with the longest request that fits
+for sure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llmservice_operator.planner.model import heads
+from llmservice_operator.planner.plan import Fit
+
+from llmservice_cli.api import Json
+from llmservice_cli.plan.answers import Answer, answer
+from llmservice_cli.plan.given import Given
+from llmservice_cli.plan.in_cluster import answered
+from llmservice_cli.plan.manifest import question_of
+from llmservice_cli.plan.options import overridden
+from llmservice_cli.plan.sources import Sources
+
+from .world import World
+
+USEFUL_LENGTH = 8192
+"""Tokens: a shorter limit is no choice for a chat."""
+STEP = 1024
+"""Lengths are multiples of it."""
+GPUS = (1, 2, 4, 8)
+"""Of one replica."""
+_LENGTH, _RANKS = "max_model_len", "tensor_parallel_size"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The manifest with what was chosen, and why, by the fields' paths under spec."""
+
+    manifest: Json
+    answer: Answer | None = None
+    """None: nothing was known to plan with."""
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is known that it does not fit."""
+        return self.answer is not None and self.answer.plan.verdict is Fit.DOES_NOT_FIT
+
+
+def choose(manifest: Json, world: World) -> Choice:
+    """The manifest as it is where the model is not known, or no GPU to plan for."""
+    accelerator = manifest["spec"].get("accelerator") or {}
+    is_cpu = accelerator.get("type") == "cpu"
+    if world.model is None or not (is_cpu or accelerator.get("products") or world.gpus):
+        return Choice(manifest)
+    if is_cpu:
+        return _on_cpus(manifest, world)
+    if "products" not in accelerator and world.kind == "amd":
+        manifest = _with(manifest, accelerator={**accelerator, "type": "amd"})
+    return _on_gpus(manifest, world)
+
+
+def _on_cpus(manifest: Json, world: World) -> Choice:
+    """The KV cache that is configured there is small, so that any length is useful."""
+    found = _planned(manifest, world)
+    shorter = _shorter(manifest, world, found, STEP) if found.plan.verdict is not Fit.FITS else None
+    return shorter or Choice(manifest, found)
+
+
+def _on_gpus(manifest: Json, world: World) -> Choice:
+    first: Answer | None = None
+    tight: Choice | None = None
+    for ranks in _ranks(world):
+        asked = overridden(manifest, {_RANKS: ranks}) if ranks > 1 else manifest
+        found = _planned(asked, world)
+        first = first or found
+        if found.plan.verdict is Fit.FITS:
+            return _chosen(asked, found)
+        if (shorter := _shorter(asked, world, found, USEFUL_LENGTH)) is not None:
+            return shorter
+        if found.plan.verdict is Fit.TIGHT:
+            tight = tight or _chosen(asked, found)
+    return tight or Choice(manifest, first)
+
+
+def _shorter(manifest: Json, world: World, whole: Answer, least: int) -> Choice | None:
+    """With the longest request that fits for sure where one of `least` tokens does; None where a length is given."""
+    own = whole.plan.requested_max_model_len
+    if "maxModelLen" in (manifest["spec"].get("batching") or {}) or own is None or own <= least:
+        return None
+    useful = _planned(overridden(manifest, {_LENGTH: least}), world)
+    most = useful.plan.max_model_len
+    if useful.plan.verdict is not Fit.FITS or most is None or useful.plan.gpu is None:
+        return None
+    bound, length = _bound(manifest, useful), max(least, min(most, own) // STEP * STEP)
+    asked = overridden(bound, {_LENGTH: length})
+    found = _planned(asked, world)
+    if found.plan.verdict is not Fit.FITS:
+        asked, found = overridden(bound, {_LENGTH: least}), useful
+    chosen = _chosen(asked, found)
+    said = f"The model takes requests of {own:,} tokens, which do not fit; {most:,} fit for sure."
+    return replace(chosen, reasons=chosen.reasons | {"batching.maxModelLen": said})
+
+
+def _chosen(manifest: Json, found: Answer) -> Choice:
+    plan, reasons = found.plan, {}
+    room = found.placement and found.placement.replicas
+    reasons["accelerator.products"] = plan.reason
+    if room is not None:
+        reasons["accelerator.products"] += (
+            f" The cluster has room for {room or 'no'} such replica{'' if room == 1 else 's'} now."
+        )
+    if plan.gpus > 1 and plan.weights_total_gib is not None and plan.memory_gib is not None:
+        reasons["parallelism.tensorParallelSize"] = (
+            f"GPUs of one replica, all on one node: the weights take {plan.weights_total_gib:.1f} GiB in all, and one "
+            f"GPU has {plan.memory_gib:.1f} GiB."
+        )
+    return Choice(_bound(manifest, found), found, reasons)
+
+
+def _bound(manifest: Json, found: Answer) -> Json:
+    """With the product that was planned for, where none is named."""
+    accelerator = manifest["spec"].get("accelerator") or {}
+    if accelerator.get("products") or accelerator.get("type") == "cpu" or found.plan.gpu is None:
+        return manifest
+    return _with(manifest, accelerator={**accelerator, "products": [found.plan.gpu]})
+
+
+def _with(manifest: Json, **spec: Any) -> Json:
+    return {**manifest, "spec": {**manifest["spec"], **spec}}
+
+
+def _planned(manifest: Json, world: World) -> Answer:
+    question = question_of(manifest, Given({}), world.model, Sources(is_offline=True))
+    service = question.service
+    assert service is not None
+    seen = world.seen.get(service.spec.accelerator.type)
+    return answer(question) if seen is None else answered(question, service, seen, Given({}))
+
+
+def _ranks(world: World) -> Iterator[int]:
+    """Numbers of GPUs that can share the model; whether a node has as many, `pick` knows."""
+    model = world.model.architecture if world.model is not None else None
+    able = heads.sizes(model.num_attention_heads, model.num_key_value_heads) if model is not None else ()
+    yield from (ranks for ranks in GPUS if ranks == 1 or ranks in able)

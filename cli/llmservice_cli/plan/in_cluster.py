@@ -1,0 +1,172 @@
+"""Plans against a cluster: which of its GPUs the operator would take for a service, and where there is room now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmservice_operator.api.constants import API_VERSION, KIND
+from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.chosen import NOTHING, Chosen
+from llmservice_operator.build.resources import accelerator_resource
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.build.template import pod_template
+from llmservice_operator.decide.fit.planning import demand
+from llmservice_operator.kube.nodes import RIGHT, RIGHT_TO_PODS, Nodes
+from llmservice_operator.kube.quotas import QuotaReader
+from llmservice_operator.planner.cluster import ClusterGPUs, offers
+from llmservice_operator.planner.compatibility import Combination, verdicts
+from llmservice_operator.planner.pick import pick
+from llmservice_operator.planner.plan import Device, Fit, Plan
+from llmservice_operator.planner.quotas import Quota
+from llmservice_operator.planner.room import Room
+
+from llmservice_cli.api import Api
+from llmservice_cli.diff.operators import settings_of
+from llmservice_cli.errors import BadInput, CliError, ExitCode
+
+from .answers import Answer, answer, honest, plan_of, with_remedies
+from .given import Given
+from .manifest import admitted_with
+from .options import in_options
+from .placement import place
+from .questions import Question
+
+NAMELESS = "planned"
+"""An LLMService that nobody wrote: options say what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a cluster has for one service, and what it lets the service's namespace have."""
+
+    namespace: str
+    settings: Settings
+    gpus: ClusterGPUs
+    room: Room
+    quotas: tuple[Quota, ...] = ()
+
+
+class Reader:
+    """Reads what each service needs; services of the same nodes share one list."""
+
+    def __init__(self, kube: Api) -> None:
+        self._kube, self._nodes, self._quotas = kube, Nodes(kube), QuotaReader(kube)
+        self._settings: dict[str, Settings] = {}
+        """By namespace: of the operator that watches it."""
+
+    async def seen(self, service: LLMService, namespace: str) -> Seen:
+        """CliError without the right to list nodes."""
+        resource = accelerator_resource(service)
+        found = ClusterGPUs()
+        if resource is not None:
+            found = await self._nodes.gpus(resource, service.spec.pod_template.spec.node_selector)
+        room = await self._nodes.room(resource)
+        if found.missing_right or (room.unknown and RIGHT in room.unknown):
+            raise refused(RIGHT)
+        if room.unknown:
+            room = Room(unknown=f"you have no right to {RIGHT_TO_PODS}")
+        if namespace not in self._settings:
+            settings, _ = await settings_of(self._kube, namespace)
+            self._settings[namespace] = _with_images(settings)
+        return Seen(namespace, self._settings[namespace], found, room, await self._quotas.of(namespace))
+
+
+def _with_images(settings: Settings) -> Settings:
+    """A plan is not about images, which an installation may have none of for some accelerators."""
+    image = settings.operator_image
+    return replace(
+        settings,
+        default_amd_image=settings.default_amd_image or image,
+        default_cpu_image=settings.default_cpu_image or image,
+    )
+
+
+def refused(right: str) -> CliError:
+    """A missing right; 1 would say that the model does not fit."""
+    error = CliError(
+        f"you have no right to {right}",
+        "ask for a ClusterRole with list on nodes and pods, bound for the cluster; without --cluster, --context and"
+        " --kubeconfig a plan needs no rights",
+    )
+    error.exit_code = ExitCode.NOT_ASKED
+    return error
+
+
+def of_options(question: Question, given: Given) -> LLMService:
+    """The LLMService that options describe; BadInput where the operator would refuse it."""
+    spec: dict[str, Any] = {"model": {"uri": "hf://planned/model"}}
+    if question.devices:
+        spec["accelerator"] = {"type": question.devices[0].accelerator}
+    made = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": NAMELESS, "namespace": NAMELESS},
+        "spec": spec,
+    }
+    try:
+        return LLMService.from_object(admitted_with(made, given.values))
+    except InvalidSpec as invalid:
+        raise BadInput(invalid.problems) from None
+
+
+def on_offer(question: Question, service: LLMService, seen: Seen) -> Question:
+    """The same about the products that are named and those of the cluster's nodes, for a grid."""
+    if accelerator_resource(service) is None:
+        return question
+    named = {device.name for device in question.devices}
+    found = (offer.device for offer in offers(seen.gpus, demand(service).tolerations))
+    devices = (*question.devices, *(one for one in found if one is not None and one.name not in named))
+    if not devices:
+        raise BadInput.of("--compare", "no node that the pods may go to has a GPU that is known.", "Name some: --gpu.")
+    return replace(question, devices=devices, is_of_a_cluster=True)
+
+
+def answered(question: Question, service: LLMService, seen: Seen, given: Given) -> Answer:
+    """The plan for the product that the operator would take, and the room for it."""
+    resource = accelerator_resource(service)
+    if resource is None:
+        found, product = answer(question), None
+    else:
+        found, product = _picked(question, service, seen, given)
+    chosen = NOTHING if product is None else Chosen(gpu=product)
+    return replace(
+        found,
+        placement=place(
+            pod_template(service, seen.settings, chosen)["spec"],
+            seen.room,
+            seen.quotas,
+            product=product,
+            resource=resource,
+            namespace=seen.namespace,
+            asked=service.spec.scaling.replicas,
+            is_planned=found.plan.verdict in (Fit.FITS, Fit.TIGHT),
+        ),
+    )
+
+
+def _picked(question: Question, service: LLMService, seen: Seen, given: Given) -> tuple[Answer, str | None]:
+    """By the operator's rule, and the product that pods would be bound to."""
+    wanted = demand(service)
+    wanted = replace(wanted, memory_gib=given.values.get("gpu_memory_gib", wanted.memory_gib))
+    if given.devices:
+        wanted = replace(wanted, products=tuple(device.name for device in given.devices))
+    choice = pick(wanted, seen.gpus, lambda device: _judged(question, service, device))
+    plan, request = choice.plan, replace(question.request, device=choice.device)
+    if plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and not plan.remedies and choice.device is not None:
+        plan = with_remedies(replace(question, devices=choice.others), request, plan)
+    if not question.is_manifest:
+        plan = replace(plan, reason=in_options(plan.reason))
+    product = choice.product or (plan.gpu if plan.gpu in wanted.products else None)
+    return Answer(question, request, honest(question, plan)), product
+
+
+def _judged(question: Question, service: LLMService, device: Device | None) -> Plan:
+    """The plan of one product; what vLLM cannot compute does not fit on it, whatever its memory."""
+    plan = plan_of(question, replace(question.request, device=device))
+    problems = () if device is None else tuple(verdicts(Combination.from_spec(service.spec, device.name)))
+    if not problems or plan.verdict is Fit.UNKNOWN:
+        return plan
+    reason = f"{device and device.name}: {problems[0].message}"
+    return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=reason, margin_gib=None)

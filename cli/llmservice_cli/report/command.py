@@ -1,0 +1,103 @@
+"""`llmservice report`: collects, takes secrets out, and writes one file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from llmservice_runtime.bounded_json import clean
+
+from llmservice_cli.cluster import connect
+from llmservice_cli.doctor.gather import gather
+from llmservice_cli.errors import BadInput, CliError, ExitCode
+from llmservice_cli.text import table
+
+from .arguments import Options
+from .bundle import README, File, archive, files, readme
+from .material import Entry, Gap, Material
+from .reading import read_all
+from .subjects import of_operator, of_service
+
+PATIENCE = 2.0
+"""Seconds after which it is said what is waited for."""
+
+
+async def run(options: Options) -> ExitCode:
+    """Print what is in the bundle, and what is missing."""
+    moment = datetime.now(UTC)
+    subject = options.name or "operator"
+    title = f"{subject}-report-{moment:%Y%m%dT%H%M%SZ}"
+    out = options.out or Path(f"{title}.tar.gz")
+    if not options.dry_run and out.exists():
+        raise BadInput.of("--out", f"{out} exists already.", "Name another file, or remove it.")
+    material = Material()
+    async with connect(options) as connection:
+        progress = asyncio.get_running_loop().call_later(PATIENCE, _progress)
+        try:
+            facts = await gather(connection.kube, connection.namespace)
+            if options.name is None:
+                await of_operator(connection.kube, material, options.lines, facts)
+            else:
+                await of_service(connection.kube, material, connection.namespace, options.name, options.lines, facts)
+            if options.dry_run:
+                print("\n".join(planned(material, out)))
+                return ExitCode.DONE
+            entries = [*material.entries, *await read_all(material)]
+        finally:
+            progress.cancel()
+    found = bundled(title, entries, material.gaps)
+    content = archive(title, found, time.time())
+    _write(out, content)
+    print("\n".join(summary(found, material.gaps, out, len(content))))
+    return ExitCode.DONE
+
+
+def bundled(title: str, entries: list[Entry], gaps: list[Gap]) -> list[File]:
+    """The files of a bundle, the README.md first."""
+    found = files(entries, gaps)
+    text = readme(title, found, gaps)
+    return [File(README, "what each file is, and what is missing", text.encode()), *found]
+
+
+def planned(material: Material, out: Path) -> Iterator[str]:
+    yield f"{out} would hold, without what looks like a secret:"
+    rows = [[one.path, one.what] for one in material.entries] + [[one.path, one.what] for one in material.planned]
+    yield from _clean(table(["FILE", "WHAT"], rows))
+    yield from _gaps(material.gaps)
+
+
+def summary(found: Iterable[File], gaps: Iterable[Gap], out: Path, size: int) -> Iterator[str]:
+    rows = [[one.path, f"{len(one.content):,}", one.what] for one in found]
+    yield from _clean(table(["FILE", "BYTES", "WHAT"], rows, right=frozenset({1})))
+    yield from _gaps(gaps)
+    yield f"wrote {out} ({size:,} bytes): look through it before you hand it out"
+
+
+def _gaps(gaps: Iterable[Gap]) -> Iterator[str]:
+    found = list(gaps)
+    if found:
+        yield "not in it:"
+        yield from _clean(f"  {gap.what}: {gap.why}" for gap in found)
+
+
+def _clean(lines: Iterable[str]) -> Iterator[str]:
+    return map(clean, lines)
+
+
+def _progress() -> None:
+    print("reading objects, logs and metrics ...", file=sys.stderr)
+
+
+def _write(out: Path, content: bytes) -> None:
+    """Readable by the user alone."""
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise CliError(f"{out} cannot be written: {error.strerror}", "name another file with --out") from None

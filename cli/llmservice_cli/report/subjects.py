@@ -1,0 +1,168 @@
+"""What belongs into a bundle: of one LLMService, and of the operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from llmservice_operator.api.constants import CRD_NAME, INSPECTS_LABEL
+from llmservice_operator.build.meta import selector_text
+from llmservice_operator.kube import resources
+from llmservice_operator.options import version
+from llmservice_runtime.bounded_json import Refused, parse
+from llmservice_runtime.contract import HTTP_PORT, METRICS_PATH, STATE_PATH, STATE_PORT
+
+from llmservice_cli.api import Api, Json
+from llmservice_cli.doctor.checks import CHECKS
+from llmservice_cli.doctor.command import document
+from llmservice_cli.doctor.facts import Facts, images_of, name_of
+from llmservice_cli.doctor.findings import results
+from llmservice_cli.installation import ACTIVATORS, NAMESPACE, SELECTOR
+from llmservice_cli.services import service
+
+from .material import Entry, Gap, Material, Planned
+from .reading import Page, add_object, events, listed, log_of, pod_texts
+
+_REPLICA_SET = resources.Resource("apps", "v1", "replicasets", "ReplicaSet")
+_AUTOSCALER = resources.Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
+_CHILDREN = (
+    resources.DEPLOYMENT,
+    _REPLICA_SET,
+    resources.POD,
+    resources.CONTROLLER_REVISION,
+    resources.SERVICE,
+    resources.ENDPOINT_SLICE,
+    resources.PVC,
+    resources.JOB,
+    resources.BY_KIND["PodDisruptionBudget"],
+    resources.BY_KIND["ScaledObject"],
+    _AUTOSCALER,
+)
+_SERVICE_PAGES = (
+    Page(HTTP_PORT, METRICS_PATH, ".metrics.txt", "vLLM's metrics"),
+    Page(STATE_PORT, METRICS_PATH, ".supervisor-metrics.txt", "the supervisor's metrics"),
+    Page(STATE_PORT, STATE_PATH, ".state.json", "the supervisor's state"),
+)
+_OPERATOR_PAGES = (Page(9090, METRICS_PATH, ".metrics.txt", "metrics of the operator or the activator"),)
+_OPERATOR_LINES = 50_000
+"""Lines of the operator's log in which those about a service are looked for."""
+_NODE_LABELS = (
+    "nvidia.com/",
+    "amd.com/",
+    "kubernetes.io/arch",
+    "topology.kubernetes.io/",
+    "node.kubernetes.io/instance-type",
+)
+
+
+async def of_service(kube: Api, material: Material, namespace: str, name: str, lines: int, facts: Facts) -> None:
+    """CliError where there is no such LLMService."""
+    found = {**await service(kube, namespace, name), "apiVersion": "llmservice.dev/v1alpha1", "kind": "LLMService"}
+    add_object(material, found)
+    children: list[Json] = [found]
+    for resource in _CHILDREN:
+        children += await listed(kube, material, resource, namespace, selector_text(name))
+    inspecting = f"{INSPECTS_LABEL}={name}"
+    children += await listed(kube, material, resources.POD, namespace, inspecting, "objects/inspection")
+    await events(kube, material, namespace, children)
+    pods = [child for child in children if child["kind"] == "Pod"]
+    pod_texts(kube, material, pods, lines, _SERVICE_PAGES)
+    for pod in facts.operator_pods:
+        if _has_run(pod):
+            material.planned.append(_lines_about(kube, pod, namespace, name))
+    if "operator_pods" in facts.unread:
+        material.gaps.append(Gap("the operator's log", facts.unread["operator_pods"].why))
+    # A report about one service does not name those of others.
+    own = replace(facts, services=tuple(one for one in facts.services if one["metadata"]["namespace"] == namespace))
+    _common(material, own, {(pod.get("spec") or {}).get("nodeName") for pod in pods})
+
+
+async def of_operator(kube: Api, material: Material, lines: int, facts: Facts) -> None:
+    """Of every namespace with an operator in it."""
+    places = {each["metadata"]["namespace"] for each in (*facts.operators, *facts.activators)} or {NAMESPACE}
+    for place in sorted(places):
+        folder = f"objects/{place}"
+        about: list[Json] = []
+        for selector in (SELECTOR, ACTIVATORS):
+            for resource in (resources.DEPLOYMENT, _REPLICA_SET, resources.POD, resources.CONFIG_MAP):
+                about += await listed(kube, material, resource, place, selector, folder)
+        await events(kube, material, place, about)
+        pod_texts(kube, material, [one for one in about if one["kind"] == "Pod"], lines, _OPERATOR_PAGES)
+    for kind, objects in (("Lease", facts.leases), ("CustomResourceDefinition", map(_without_schema, facts.crd))):
+        for one in objects:
+            add_object(material, {**one, "kind": kind})
+    for field, what in (("leases", "the Lease"), ("crd", f"the CRD {CRD_NAME}")):
+        if field in facts.unread:
+            material.gaps.append(Gap(what, facts.unread[field].why))
+    _common(material, facts, set())
+
+
+def _without_schema(crd: Json) -> Json:
+    """How it differs from this program's is a finding of doctor."""
+    versions = [{name: version[name] for name in version if name != "schema"} for version in crd["spec"]["versions"]]
+    return {**crd, "spec": {**crd["spec"], "versions": versions}}
+
+
+def _has_run(pod: Json) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any("running" in (one.get("state") or {}) for one in statuses)
+
+
+def _lines_about(kube: Api, pod: Json, namespace: str, name: str) -> Planned:
+    where, operator = pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+    async def read() -> str:
+        found = await log_of(kube, where, operator, "operator", _OPERATOR_LINES, previous=False)
+        return "".join(f"{line}\n" for line in found.splitlines() if is_about(line, namespace, name))
+
+    return Planned(f"logs/{operator}/about-{name}.log", "the operator's log lines about the service", read)
+
+
+def is_about(line: str, namespace: str, name: str) -> bool:
+    """Whether a line of the operator's log, in either of its formats, is about one service."""
+    start = line.find("{")
+    if start >= 0:
+        try:
+            record = parse(line[start:])
+        except Refused:
+            record = None
+        if isinstance(record, dict) and "namespace" in record:
+            return (record.get("namespace"), record.get("name")) == (namespace, name)
+    return f"{namespace}/{name}" in line
+
+
+def _common(material: Material, facts: Facts, nodes: set[Any]) -> None:
+    """Findings, versions, and the nodes that matter: those of the pods, and those with accelerators."""
+    found = tuple(results(CHECKS, facts, is_installed=facts.is_installed))
+    findings = document(found, facts, is_installed=facts.is_installed)
+    material.entries.append(Entry("doctor.yaml", "findings of llmservice doctor", findings))
+    versions = {
+        "program": version(),
+        "kubernetes": facts.kubernetes,
+        "operators": {name_of(each): list(images_of(each)) for each in facts.operators},
+        "activators": {name_of(each): list(images_of(each)) for each in facts.activators},
+    }
+    material.entries.append(Entry("versions.yaml", "versions of this program, the operator and Kubernetes", versions))
+    if "nodes" in facts.unread:
+        material.gaps.append(Gap("nodes", facts.unread["nodes"].why))
+        return
+    kept = [_node(each) for each in facts.nodes if each["metadata"]["name"] in nodes or _has_accelerator(each)]
+    material.entries.append(Entry("nodes.yaml", "nodes of the pods, and nodes with GPUs", kept[:200]))
+
+
+def _has_accelerator(node: Json) -> bool:
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return any(resource.startswith(("nvidia.com/", "amd.com/")) for resource in allocatable)
+
+
+def _node(node: Json) -> Json:
+    status, labels = node.get("status") or {}, node["metadata"].get("labels") or {}
+    return {
+        "name": node["metadata"]["name"],
+        "labels": {label: value for label, value in labels.items() if label.startswith(_NODE_LABELS)},
+        "taints": (node.get("spec") or {}).get("taints") or [],
+        "capacity": status.get("capacity") or {},
+        "allocatable": status.get("allocatable") or {},
+        "conditions": status.get("conditions") or [],
+        "nodeInfo": status.get("nodeInfo") or {},
+    }

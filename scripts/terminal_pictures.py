@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import pyte
@@ -40,7 +41,7 @@ from tests.support.cluster import Cluster  # noqa: E402
 from tests.support.services import llmservice, one_of_several  # noqa: E402
 
 NAMESPACE, NAME, BROKEN = "pictures", "tiny-chat", "too-large"
-COLUMNS, ROWS = 110, 64
+COLUMNS, ROWS = 120, 64
 AT_MOST = 120.0
 HEX = re.compile(r"[0-9a-f]{6}")
 COLOURS = {"brown": "yellow", "brightblack": "bright_black", "brightbrown": "bright_yellow"}
@@ -75,7 +76,7 @@ PICTURES: Mapping[str, Picture] = {
     "status": Picture(("status", NAME, "-n", NAMESPACE)),
     "status-broken": Picture(("status", BROKEN, "-n", NAMESPACE)),
     "top": Picture(("top", "-n", NAMESPACE), seconds=9.0),
-    "chat": Picture(("chat", NAME, "-n", NAMESPACE), typed=("What is the capital of France?\n", "\x04")),
+    "chat": Picture(("chat", NAME, "-n", NAMESPACE, "--temperature", "0"), typed=("What is PagedAttention?\n", "\x04")),
     "plan-compare": Picture(("plan", "--config", "CONFIG", "--compare", "--gpu", "T4,L4,L40S,A100-80,H100")),
 }
 
@@ -93,7 +94,7 @@ def on_a_terminal(command: Sequence[str], picture: Picture, environment: Mapping
         while time.monotonic() < ends:
             if select.select([terminal], [], [], 0.5)[0]:
                 stream.feed(os.read(terminal, 65536))
-            elif left:  # it waits for its user
+            elif left and any(line.startswith(">") for line in screen.display):  # it waits for its user
                 os.write(terminal, left.pop(0).encode())
     except OSError:  # EIO: the command has ended and closed the terminal
         pass
@@ -108,17 +109,19 @@ def styled(screen: pyte.Screen) -> Text:
     lines = []
     for row in range(ROWS):
         line = Text()
-        for column in range(COLUMNS):
-            char = screen.buffer[row][column]
-            colour = COLOURS.get(char.fg, f"#{char.fg}" if HEX.fullmatch(char.fg) else char.fg)
-            line.append(
-                char.data, Style(color=None if colour == "default" else colour, bold=char.bold, reverse=char.reverse)
-            )
+        cells = [screen.buffer[row][column] for column in range(COLUMNS)]
+        for style, run in groupby(cells, style_of):
+            line.append("".join(cell.data for cell in run), style)
         line.rstrip()
         lines.append(line)
     while lines and not lines[-1].plain:
         lines.pop()
     return Text("\n").join(lines)
+
+
+def style_of(cell: pyte.screens.Char) -> Style:
+    colour = COLOURS.get(cell.fg, f"#{cell.fg}" if HEX.fullmatch(cell.fg) else cell.fg)
+    return Style(color=None if colour == "default" else colour, bold=cell.bold, reverse=cell.reverse)
 
 
 def draw(name: str, title: str, shown: Text) -> None:

@@ -31,24 +31,6 @@ class Api(KubeClient):
         pages = self.list_pages(resource, namespace, label_selector=label_selector)
         return [item async for page in pages for item in page.get("items") or ()]
 
-    async def list_named(self, resource: Resource, namespace: str, name: str) -> Json:
-        """A list of one object, or of none, with the resourceVersion from which `events` goes on."""
-        params = {"fieldSelector": f"metadata.name={name}"}
-        return await self._transport.request("list", resource, resource.path(namespace), params=params)
-
-    async def events(
-        self, resource: Resource, namespace: str, name: str, *, since: str, seconds: int, silence: float
-    ) -> AsyncGenerator[Json, None]:
-        """The events of a watch until the server ends it, which it is asked to do after `seconds`.
-
-        Unreachable where it breaks off, or sends nothing for `silence` seconds.
-        """
-        selector = {"fieldSelector": f"metadata.name={name}"}
-        async for event in self.selected_events(
-            resource, namespace, selector, since=since, seconds=seconds, silence=silence
-        ):
-            yield event
-
     async def list_selected(self, resource: Resource, namespace: str | None, selector: Mapping[str, str]) -> Json:
         """A list with the resourceVersion from which `selected_events` goes on. `selector` is what the API server
         takes: labelSelector, fieldSelector, limit; empty: all."""
@@ -64,7 +46,10 @@ class Api(KubeClient):
         seconds: int,
         silence: float,
     ) -> AsyncGenerator[Json, None]:
-        """The events of a watch, as `events` gives them for one object."""
+        """The events of a watch until the server ends it, which it is asked to do after `seconds`.
+
+        Unreachable where it breaks off, or sends nothing for `silence` seconds.
+        """
         path = resource.path(namespace)
         params = {
             **selector,

@@ -35,6 +35,9 @@ def there(api: Api) -> Iterator[dict[str, Any]]:
         yield created
 
 
+BY_NAME = {"fieldSelector": f"metadata.name={NAME}"}
+
+
 def options(kubeconfig: Path) -> Scope:
     return Scope(kubeconfig=str(kubeconfig), context=None, namespace=NAMESPACE)
 
@@ -56,11 +59,11 @@ async def test_reads(connection: Connection, there: dict[str, Any]) -> None:
 async def test_a_merge_patch_changes_what_it_names_and_is_seen_by_a_watch(
     connection: Connection, there: dict[str, Any]
 ) -> None:
-    listed = await connection.kube.list_named(SERVICE, NAMESPACE, NAME)
+    listed = await connection.kube.list_selected(SERVICE, NAMESPACE, BY_NAME)
     assert [item["metadata"]["uid"] for item in listed["items"]] == [there["metadata"]["uid"]]
     since = listed["metadata"]["resourceVersion"]
     await connection.kube.merge(SERVICE, NAMESPACE, NAME, {"metadata": {"annotations": {"a": "b"}}})
-    events = connection.kube.events(SERVICE, NAMESPACE, NAME, since=since, seconds=10, silence=30)
+    events = connection.kube.selected_events(SERVICE, NAMESPACE, BY_NAME, since=since, seconds=10, silence=30)
     async with asyncio.timeout(30):
         event = await anext(events)
     await events.aclose()
@@ -71,7 +74,7 @@ async def test_a_merge_patch_changes_what_it_names_and_is_seen_by_a_watch(
 
 async def test_a_watch_ends_when_it_was_asked_to(connection: Connection, there: dict[str, Any]) -> None:
     since = there["metadata"]["resourceVersion"]
-    watched = connection.kube.events(SERVICE, NAMESPACE, NAME, since=since, seconds=1, silence=30)
+    watched = connection.kube.selected_events(SERVICE, NAMESPACE, BY_NAME, since=since, seconds=1, silence=30)
     async with asyncio.timeout(30):
         assert "ERROR" not in [event["type"] async for event in watched]
 

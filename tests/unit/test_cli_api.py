@@ -58,8 +58,11 @@ async def api(server: Server) -> AsyncIterator[Api]:
             yield Api(transport)
 
 
+SELECTOR = {"fieldSelector": "metadata.name=chat"}
+
+
 async def events(api: Api) -> list[Any]:
-    return [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
+    return [e async for e in api.selected_events(LLMSERVICE, "team", SELECTOR, since="7", seconds=60, silence=5)]
 
 
 async def test_a_renewal_during_a_command_may_take_longer_than_a_request(

@@ -15,7 +15,11 @@ REVISIONS = "/apis/apps/v1/namespaces/team/controllerrevisions"
 def service(name: str = "chat", pinned: str | None = None, **rollout: Any) -> Json:
     rollout = {"revision": "cccccccccc", "stableRevision": "cccccccccc", **rollout}
     spec = {"rollout": {"pinnedRevision": pinned}} if pinned else {}
-    return {"metadata": {"name": name, "namespace": "team"}, "spec": spec, "status": {"rollout": rollout}}
+    return {
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-of-{name}"},
+        "spec": spec,
+        "status": {"rollout": rollout},
+    }
 
 
 def revision(letter: str, number: int, *args: str) -> Json:

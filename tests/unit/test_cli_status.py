@@ -32,7 +32,7 @@ def service(name: str = "chat", *, generation: int = 2, **status: Any) -> Json:
         "rollout": {"revision": "0123456789", "strategy": "Surge"},
         "measured": {"kvCacheTokens": 8192, "kvCacheMemoryGiB": 1.25, "startSeconds": 31.5},
     }
-    metadata = {"name": name, "namespace": "team", "generation": generation}
+    metadata = {"name": name, "namespace": "team", "uid": "uid-of-chat", "generation": generation}
     return {"metadata": metadata, "spec": {"model": {"uri": "hf://org/model"}}, "status": {**ready, **status}}
 
 
@@ -176,8 +176,8 @@ async def test_all_services_a_line_each(api: ApiServer, llmservice: Command) -> 
     starting = service("other", conditions=[condition("Ready", "False", "Starting")], progress={"phase": "Loading"})
     api.objects[f"{SERVICES}/other"] = starting
     header, first, second = (await llmservice.within("status")).out.splitlines()
-    assert header.split() == ["NAME", "READY", "REASON", "PROGRESS", "MODEL", "URL"]
-    assert first.split() == ["chat", "1/1", "RolledOut", "-", "hf://org/model", "http://chat.team.svc/v1"]
+    assert header.split() == ["NAME", "READY", "REASON", "PROGRESS", "GPUS", "MODEL", "URL", "AGE"]
+    assert first.split() == ["chat", "1/1", "RolledOut", "-", "2", "hf://org/model", "http://chat.team.svc/v1", "-"]
     assert second.split()[:4] == ["other", "1/1", "Starting", "Loading"]
     listed = (await llmservice.within("status", "-o", "json")).json
     assert [each["name"] for each in listed["services"]] == ["chat", "other"]

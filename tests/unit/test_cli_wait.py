@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from llmservice_cli import watching
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.wait import changes
 from llmservice_cli.wait.assessment import Outcome, assess
 from llmservice_cli.wait.until import Wish
 from llmservice_operator.api.conditions import ConditionType
@@ -90,7 +90,7 @@ class Wait:
 
     async def __call__(self, versions: Sequence[Any], *words: str) -> Ran:
         self.api.versions = list(versions)
-        self.monkeypatch.setattr(changes, "PAUSE", 0.0)
+        self.monkeypatch.setattr(watching, "PAUSE", 0.0)
         async with asyncio.timeout(20), cluster(self.api.answer, self.folder, self.monkeypatch, shutdown_timeout=0):
             return await self.llmservice.within("wait", "chat", *words)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Argument
+from typer import Argument, Option
 
 from llmservice_cli.names import service_names
 from llmservice_cli.options import OUTPUT, WideScope
@@ -14,11 +14,20 @@ DESCRIPTION = "How a service is, on one screen. What cannot be read is shown wit
 EPILOG = """\
 examples:
   llmservice status                        every service of the namespace, a line each
-  llmservice status chat -n team-a         one service: conditions, failure, start, pods, live figures of vLLM
+  llmservice status chat -n team-a         one service: conditions, failure, pods by phase, plan and measured, Events
+  llmservice status chat -w                the same, again whenever something changes; Ctrl-C ends it
   llmservice status chat -o json | jq '.services[0].pods[].live'
 
-rights: get and list on llmservices and pods, get on pods/proxy for the live figures; for the held requests of a service
-that may have no replica, list on pods and get on pods/proxy in the operator's namespace
+With --watch and without a terminal there is a line for each change, with -o json a line of JSON.
+
+exit codes:
+  0  shown, however the service is; --watch was ended by Ctrl-C
+  1  there is no such service, or it cannot be read
+  2  wrong arguments
+
+rights: get and list on llmservices and pods, list on events, get on pods/proxy for the live figures; with --watch also
+watch on llmservices; for the held requests of a service that may have no replica, list on pods and get on pods/proxy in
+the operator's namespace
 """
 
 
@@ -26,8 +35,9 @@ that may have no replica, list on pods and get on pods/proxy in the operator's n
 class Options(WideScope):
     """What was typed."""
 
-    name: Annotated[
-        str | None,
-        Argument(metavar="NAME", help="the LLMService; none: a line for each", autocompletion=service_names),
+    names: Annotated[
+        list[str] | None,
+        Argument(metavar="NAME", help="LLMServices; none: a line for each", autocompletion=service_names),
     ] = None
+    watch: Annotated[bool, Option("--watch", "-w", help="again whenever something changes")] = False
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

@@ -13,6 +13,7 @@ from llmservice_cli.api import Json
 from llmservice_cli.services import conditions_of, is_outdated
 
 from .figures import Figures
+from .frame import Frame
 from .snapshot import Pod, Snapshot
 
 VERSION = 1
@@ -21,10 +22,10 @@ UNKNOWN_REASON = "This version of llmservice does not know the reason: see docs/
 PASSING = frozenset({ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.DEGRADED})
 
 
-def document(services: Iterable[Json], snapshots: Iterable[Snapshot], now: datetime) -> dict[str, Any]:
-    """`snapshots` have pods with live figures, and what is held; `services` were only listed."""
+def document(services: Iterable[Json], frames: Iterable[Frame], now: datetime) -> dict[str, Any]:
+    """`frames` have pods with live figures, what is held, and Events; `services` were only listed."""
     listed = [_service(service) for service in services]
-    whole = [{**_service(each.service), **_held(each), **_pods(each)} for each in snapshots]
+    whole = [{**_service(each.seen.service), **_held(each.seen), **_pods(each), **_events(each)} for each in frames]
     return {"version": VERSION, "readAt": now.isoformat(timespec="seconds"), "services": [*whole, *listed]}
 
 
@@ -63,10 +64,17 @@ def _held(snapshot: Snapshot) -> dict[str, Any]:
     return {} if snapshot.held is None else {"held": snapshot.held.to_object()}
 
 
-def _pods(snapshot: Snapshot) -> dict[str, Any]:
-    if isinstance(snapshot.pods, str):
-        return {"podsUnread": snapshot.pods}
-    return {"pods": [_pod(pod) for pod in snapshot.pods]}
+def _pods(frame: Frame) -> dict[str, Any]:
+    if isinstance(frame.seen.pods, str):
+        return {"podsUnread": frame.seen.pods}
+    pods = [{**_pod(pod), "phase": str(frame.phase(pod))} for pod in frame.seen.pods]
+    return {"pods": pods, "podsByPhase": {str(phase): count for phase, count in frame.phases.items()}}
+
+
+def _events(frame: Frame) -> dict[str, Any]:
+    if isinstance(frame.events, str):
+        return {"eventsUnread": frame.events}
+    return {"events": [event.to_object() for event in frame.events]}
 
 
 def _pod(pod: Pod) -> dict[str, Any]:

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
+from llmservice_cli.metrics import KV_USAGE, RUNNING, WAITING, Samples, samples_of
 
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-KV_USAGE = "vllm:kv_cache_usage_perc"
 PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
 PREFIX_HITS = "vllm:prefix_cache_hits_total"
 PREEMPTIONS = "vllm:num_preemptions_total"
@@ -18,6 +15,8 @@ REJECTIONS = "vllm:admission_rejections_total"
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
+_DRAFTS = (DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS)
+NAMES = frozenset((RUNNING, WAITING, KV_USAGE, PREFIX_QUERIES, PREFIX_HITS, PREEMPTIONS, REJECTIONS, *_DRAFTS))
 
 NOT_SPECULATING = "vLLM has no counters of drafts: it does not speculate"
 
@@ -61,7 +60,7 @@ class Figures:
 
 def read_figures(text: str) -> Figures:
     """ValueError when it is not the text of a /metrics page."""
-    samples = _samples(text)
+    samples = samples_of(text, NAMES)
     drafts, accepted = _total(samples, DRAFTS), _total(samples, ACCEPTED_TOKENS)
     ratio = _share(accepted, drafts, "nothing was drafted yet")
     usage = samples.get(KV_USAGE)
@@ -79,21 +78,8 @@ def read_figures(text: str) -> Figures:
     )
 
 
-Samples = dict[str, list[tuple[Mapping[str, str], float]]]
-
-
-def _samples(text: str) -> Samples:
-    found: Samples = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    if not any(name.startswith("vllm:") for name in found):
-        raise ValueError("it holds no metric of vLLM")
-    return found
-
-
 def _missing(name: str) -> Absent:
-    if name in (DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS):
+    if name in _DRAFTS:
         return Absent(NOT_SPECULATING)
     return Absent(f"vLLM reports no {name}")
 

@@ -18,9 +18,10 @@ from llmservice_runtime.bounded_json import clean
 from prometheus_client.parser import text_string_to_metric_families
 
 from llmservice_cli.api import Api, Json
-from llmservice_cli.installation import ACTIVATORS, NAMESPACE, installed_in
+from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
+from llmservice_cli.metrics import METRICS
 
-METRICS_PORT, METRICS = 9090, "/metrics"
+METRICS_PORT = 9090
 REQUESTS, AGE = "llmservice_activator_held_requests", "llmservice_activator_held_age_seconds"
 ALWAYS = "llmservice_scaler_services"
 """On the page of every activator, also of one that holds nothing."""
@@ -54,51 +55,57 @@ class Held:
         return {**found, "unread": dict(self.unread)} if self.unread else found
 
 
+Counts = Mapping[Key, tuple[float, float]]
+"""Requests and seconds of the oldest, by service, as an activator's page has them: not checked yet."""
+Pages = Mapping[tuple[str, str], Counts | str]
+"""Counts, or why there are none, by the pod's namespace and name."""
+
+
 async def held_of(kube: Api, service: Json) -> Held | str | None:
     """None where the service's requests are never held; the reason where no activator could be read."""
-    if stored_port(service.get("status") or {}) is None:
-        return None
-    key = Key(service["metadata"]["namespace"], service["metadata"]["name"])
+    return None if stored_port(service.get("status") or {}) is None else held_in(await read_pages(kube), service)
+
+
+async def read_pages(kube: Api) -> Pages | str:
+    """Of every activator; the reason where there is none or they may not be listed."""
     try:
-        where, pods = await _activators(kube)
+        where, pods = await activators(kube)
     except KubeError as error:
         return _why(error, f"list on pods in {NAMESPACE}, or in all namespaces where the operator is in another")
     if not pods:
         return f"no pod of an activator runs in {where} ({ACTIVATORS})"
     asked = pods[:MOST_ACTIVATORS]
-    answers = dict(zip(asked, await asyncio.gather(*(_read(kube, pod, key) for pod in asked)), strict=True))
+    answers = dict(zip(asked, await asyncio.gather(*(_read(kube, pod) for pod in asked)), strict=True))
+    return answers | dict.fromkeys(pods[MOST_ACTIVATORS:], "not asked: there are too many")
+
+
+def held_in(pages: Pages | str, service: Json) -> Held | str | None:
+    """What one service has at the activators; as `held_of`."""
+    if stored_port(service.get("status") or {}) is None:
+        return None
+    if isinstance(pages, str):
+        return pages
+    key = Key(service["metadata"]["namespace"], service["metadata"]["name"])
+    answers = {name: _of_one(page, key) for name, page in pages.items()}
     found = [answer for answer in answers.values() if not isinstance(answer, str)]
     unread = {name: answer for (_, name), answer in answers.items() if isinstance(answer, str)}
-    unread |= dict.fromkeys((name for _, name in pods[MOST_ACTIVATORS:]), "not asked: there are too many")
     if not found:
         return "; ".join(dict.fromkeys(unread.values()))
     return Held(sum(held for held, _ in found), max(age for _, age in found), len(found), unread)
 
 
-async def _activators(kube: Api) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Where was looked; namespace and name of each pod that may hold requests: one that is ending does until its end.
-
-    Anybody may give a pod of theirs the chart's label, so one counts only where an operator is known to be installed,
-    if that is known of any namespace.
-    """
+def _of_one(page: Counts | str, key: Key) -> tuple[int, float] | str:
     try:
-        pods = await kube.list_all(POD, None, label_selector=ACTIVATORS)
-    except Forbidden:
-        where, installed = f"namespace {NAMESPACE}; listing pods elsewhere is not allowed", frozenset({NAMESPACE})
-        pods = await kube.list_all(POD, NAMESPACE, label_selector=ACTIVATORS)
-    else:
-        where, installed = "any namespace", await installed_in(kube)
-    running = [pod["metadata"] for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
-    names = {(each["namespace"], each["name"]) for each in running if not installed or each["namespace"] in installed}
-    # Where the chart is usually installed first: anybody may have many pods with its label.
-    return where, tuple(sorted(names, key=lambda name: (name[0] != NAMESPACE, name)))
+        return page if isinstance(page, str) else _checked(page, key)
+    except ValueError as error:
+        return _line(f"not understood: {error}")
 
 
-async def _read(kube: Api, pod: tuple[str, str], key: Key) -> tuple[int, float] | str:
+async def _read(kube: Api, pod: tuple[str, str]) -> Counts | str:
     try:
         async with asyncio.timeout(PATIENCE):
             text = await kube.proxied(POD, *pod, METRICS_PORT, METRICS)
-        return read_held(text, key)
+        return read_counts(text)
     except TimeoutError:
         return f"no answer within {PATIENCE:g} s"
     except KubeError as error:
@@ -120,13 +127,28 @@ def _line(text: str) -> str:
 def read_held(text: str, key: Key) -> tuple[int, float]:
     """Requests of a service that an activator holds, and for how many seconds the oldest. ValueError where the text is
     not the /metrics page of an activator."""
+    return _checked(read_counts(text), key)
+
+
+def read_counts(text: str) -> Counts:
+    """The same of all services."""
     lines = [line for line in text.split("\n") if line.startswith((REQUESTS, AGE, ALWAYS))]
     samples = [each for family in text_string_to_metric_families("\n".join(lines)) for each in family.samples]
     if not any(sample.name == ALWAYS for sample in samples):
         raise ValueError("it holds no metric of an activator")
-    own = [each for each in samples if (each.labels.get("namespace"), each.labels.get("service")) == key]
-    requests = sum(sample.value for sample in own if sample.name == REQUESTS)
-    age = max((sample.value for sample in own if sample.name == AGE), default=0.0)
+    counts: dict[Key, tuple[float, float]] = {}
+    for sample in samples:
+        key = Key(sample.labels.get("namespace", ""), sample.labels.get("service", ""))
+        requests, oldest = counts.get(key, (0.0, 0.0))
+        if sample.name == REQUESTS:
+            counts[key] = requests + sample.value, oldest
+        elif sample.name == AGE:
+            counts[key] = requests, max(sample.value, oldest)  # NaN stays
+    return counts
+
+
+def _checked(counts: Counts, key: Key) -> tuple[int, float]:
+    requests, age = counts.get(key, (0.0, 0.0))
     if not (0 <= requests <= MOST_REQUESTS and 0 <= age <= LONGEST_AGE):  # NaN is not either
         raise ValueError("its figures are out of range")
     return round(requests), age

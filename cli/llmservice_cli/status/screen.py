@@ -3,59 +3,73 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from shlex import quote
 from typing import Any
 
-from llmservice_operator.api.conditions import ConditionType
+from llmservice_operator.api.conditions import Condition, ConditionType
+from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
 from llmservice_cli.services import conditions_of, is_outdated
+from llmservice_cli.terminal import Row
 from llmservice_cli.text import age, duration, table
 
-from .document import remedies
+from .bars import bars
+from .document import needs_attention, remedies
+from .events import Event
 from .figures import Absent, Figures
+from .frame import Frame
 from .held import Held
-from .snapshot import Pod, Snapshot
+from .overview import share_done
+from .planned import compared, shown
+from .snapshot import Pod
 
 NO_VALUE = "-"
 IDLE = "Idle"
 """Reason of Available while no replica runs because no requests come."""
 
 
-def overview(services: Sequence[Json], *, with_namespace: bool) -> list[str]:
-    header = ["NAME", "READY", "REASON", "PROGRESS", "MODEL", "URL"]
-    rows = []
-    for service in services:
-        status, metadata = service.get("status") or {}, service["metadata"]
-        row = [
-            metadata["name"],
-            status.get("ready", NO_VALUE),
-            next((c.reason for c in conditions_of(service) if c.type == "Ready"), "not reconciled yet"),
-            _share_done(status.get("progress") or {}),
-            service["spec"]["model"]["uri"],
-            (status.get("endpoint") or {}).get("url", NO_VALUE),
-        ]
-        rows.append([metadata["namespace"], *row] if with_namespace else row)
-    return table(["NAMESPACE", *header] if with_namespace else header, rows)
+_SEVERE = (ConditionType.STALLED, ConditionType.DEGRADED)
 
 
-def screen(snapshot: Snapshot, now: datetime) -> list[str]:
-    """Everything about one service, the most urgent first."""
-    service = snapshot.service
+def screen(frame: Frame, now: datetime, *, is_styled: bool) -> Iterator[Row]:
+    """Everything about one service, the most urgent first. What others wrote is cleaned."""
+    service = frame.seen.service
     status = service.get("status") or {}
-    lines = [*_head(service, snapshot.held, now), ""]
-    lines += [*_conditions(service, now)]
-    for title, part in (
-        ("failure", _failure(status.get("failure"), now)),
-        ("progress", _progress(status.get("progress"))),
-        ("adapters", _adapters(status.get("adapters"))),
-        ("measured by vLLM at its start", _measured(status)),
-        ("pods, and what vLLM counts in each since its start", _pods(snapshot.pods)),
-    ):
+    yield from _plain(_head(service, frame.seen.held, now), first="bold")
+    yield ()
+    yield from _conditions(service, now)
+    phases = bars(frame.phases, is_styled=is_styled)
+    pods = "pods, and what vLLM counts in each since its start"
+    parts: tuple[tuple[str, Iterable[Row]], ...] = (
+        ("failure", _plain(_failure(status.get("failure"), now), first="red")),
+        ("progress", _plain(_progress(status.get("progress")))),
+        ("rollout", _plain(_rollout(service))),
+        ("replicas by phase", phases),
+        ("adapters", _plain(_adapters(status.get("adapters")))),
+        ("what would fit", _plain(_fitting(service))),
+        ("planned and measured", _plain(_compared(status))),
+        ("measured by vLLM at its start", _plain(_measured(status))),
+        (pods, _plain(_pods(frame.seen.pods))),
+        ("last Events", _events(frame.events, now)),
+    )
+    for title, part in parts:
         if rows := list(part):
-            lines += ["", title, *(f"  {row}" for row in rows)]
-    return lines
+            yield ()
+            yield ((title, "bold"),)
+            yield from ((("  ", ""), *row) for row in rows)
+
+
+def _plain(lines: Iterable[str], *, first: str = "") -> Iterator[Row]:
+    """Cleaned, in no style but the first one's. A newline in a text begins no line of its own."""
+    for number, line in enumerate(lines):
+        yield ((_one_line(line), "" if number else first),)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(clean(text).splitlines())
 
 
 def _head(service: Json, held: Held | str | None, now: datetime) -> Iterator[str]:
@@ -78,10 +92,8 @@ def _head(service: Json, held: Held | str | None, now: datetime) -> Iterator[str
     yield from _scaling(spec, status)
     yield from _at_zero(service, now)
     yield from _held(held)
-    details = [f"{key} {rollout[key]}" for key in ("strategy", "reason", "gap", "failedRevision") if rollout.get(key)]
-    if rollout.get("updatePending"):
-        details.append("a change of the operator waits for the next rollout")
-    yield f"  revision    {', '.join([rollout.get('revision', NO_VALUE), *details])}"
+    strategy = f", strategy {rollout['strategy']}" if rollout.get("strategy") else ""
+    yield f"  revision    {rollout.get('revision', NO_VALUE)}{strategy}"
 
 
 def _scaling(spec: Json, status: Json) -> Iterator[str]:
@@ -119,17 +131,66 @@ def _held(held: Held | str | None) -> Iterator[str]:
     yield from (f"              pod {name} is not readable: {why}" for name, why in held.unread.items())
 
 
-def _conditions(service: Json, now: datetime) -> Iterator[str]:
+def _conditions(service: Json, now: datetime) -> Iterator[Row]:
     found = conditions_of(service)
-    rows = [[c.type, c.status, age(c.last_transition_time, now), c.reason, c.message] for c in found]
+    first: dict[str, str] = {}
+    for condition in found:
+        first.setdefault(condition.message, condition.type)
+    rows = [
+        [
+            condition.type,
+            condition.status,
+            age(condition.last_transition_time, now),
+            condition.reason,
+            _one_line(condition.message) if first[condition.message] == condition.type else NO_VALUE,
+        ]
+        for condition in found
+    ]
     if not rows:
-        yield "no conditions: is the operator running, and does it watch this namespace?"
+        yield (("no conditions: is the operator running, and does it watch this namespace?", "yellow"),)
         return
-    yield from table(["CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE"], rows)
+    header, *lines = table(["CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE"], rows)
+    yield ((header, "bold"),)
+    for condition, line in zip(found, lines, strict=True):
+        yield ((line, _style(condition)),)
     failed = ((service.get("status") or {}).get("failure") or {}).get("reason")
     for reason, remedy in remedies(service).items():
         if reason != failed:
-            yield f"what to do about {reason}: {remedy}"
+            yield ((f"what to do about {reason}: {remedy}", ""),)
+
+
+def _style(condition: Condition) -> str:
+    if not needs_attention(condition):
+        return "green"
+    return "red" if condition.type in _SEVERE else "yellow"
+
+
+def _rollout(service: Json) -> Iterator[str]:
+    """What is under way, what waits, and what was left; nothing once all is rolled out."""
+    status = service.get("status") or {}
+    rollout = status.get("rollout") or {}
+    revision, stable = rollout.get("revision"), rollout.get("stableRevision")
+    if stable and stable != revision:
+        wanted = str(status.get("ready", NO_VALUE)).rpartition("/")[2]
+        updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
+        yield f"from {stable} to {revision}: {updated} of {wanted} updated, {available} available"
+    if rollout.get("pinned"):
+        yield f"pinned: {revision} is the revision of spec.rollout.pinnedRevision"
+    for key, words in _ROLLOUT:
+        if rollout.get(key):
+            yield f"{words}: {rollout[key]}"
+    if rollout.get("updatePending"):
+        name = service["metadata"]["name"]
+        yield f"a change of the operator waits for the next rollout: llmservice update {name} has it now"
+
+
+_ROLLOUT = (
+    ("reason", "why so"),
+    ("gap", "while no replica answers"),
+    ("failedRevision", "failed revision"),
+    ("updateWaiting", "the update waits"),
+    ("updateBlocked", "the update is blocked"),
+)
 
 
 def _failure(failure: Json | None, now: datetime) -> Iterator[str]:
@@ -148,7 +209,7 @@ def _progress(progress: Json | None) -> Iterator[str]:
     if not progress:
         return
     steps = [str(progress[key]) for key in ("phase", "artifact", "step") if progress.get(key)]
-    done = _share_done(progress)
+    done = share_done(progress)
     parts = [" ".join(steps), *([done] if done != NO_VALUE else [])]
     if (pace := progress.get("bytesPerSecond")) is not None:
         parts.append(f"{pace / 1e6:,.0f} MB/s" if pace >= 10e6 else f"{pace / 1e6:.1f} MB/s")
@@ -159,27 +220,40 @@ def _progress(progress: Json | None) -> Iterator[str]:
         yield str(progress["message"])
 
 
-def _share_done(progress: Json) -> str:
-    percent = progress.get("percent")
-    if percent is not None:
-        return f"{percent} %"
-    return str(progress.get("phase") or NO_VALUE)
-
-
 def _adapters(adapters: Sequence[Json] | None) -> Iterator[str]:
     if adapters:
         rows = [[str(a["name"]), "yes" if a.get("loaded") else "no", str(a.get("message", ""))] for a in adapters]
         yield from table(["ADAPTER", "LOADED", "MESSAGE"], rows)
 
 
+def _fitting(service: Json) -> Iterator[str]:
+    """Changes with which it would fit, each with its command; nothing where it does."""
+    metadata, plan = service["metadata"], (service.get("status") or {}).get("plan") or {}
+    if plan.get("verdict") not in ("DoesNotFit", "Tight"):
+        return
+    for remedy in plan.get("remedies") or ():
+        yield f"{remedy.get('change', NO_VALUE)} ({remedy.get('verdict', NO_VALUE)})"
+        if remedy.get("patch"):
+            patch = quote(str(remedy["patch"]))
+            yield f"  kubectl patch llms {metadata['name']} -n {metadata['namespace']} --type merge -p {patch}"
+
+
+def _compared(status: Json) -> Iterator[str]:
+    rows = [[row.name, shown(row.planned), shown(row.measured), row.difference] for row in compared(status)]
+    if rows:
+        yield from table(["", "PLANNED", "MEASURED", "DIFFERENCE"], rows, right=frozenset({1, 2, 3}))
+
+
 def _measured(status: Json) -> Iterator[str]:
+    """What is not beside a planned figure."""
     measured = status.get("measured")
     if not measured:
         yield "nothing: the operator has not read it (status.measured is absent)"
         return
-    names = [name for name in measured if name != "reason"]
-    for name in names:
-        yield f"{_spaced(name)}: {_plain(measured[name])}"
+    elsewhere = {"reason", *(row.measured_as for row in compared(status))}
+    for name, value in measured.items():
+        if name not in elsewhere:
+            yield f"{_spaced(name)}: {_figure(value)}"
     if measured.get("reason"):
         yield f"what is missing: {measured['reason']}"
 
@@ -190,7 +264,7 @@ def _spaced(name: str) -> str:
     return f"{words} GiB" if name.endswith("GiB") else words
 
 
-def _plain(value: Any) -> str:
+def _figure(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -246,3 +320,24 @@ def _count(value: int | Absent) -> str:
 
 def _percent(value: float | Absent) -> str:
     return NO_VALUE if isinstance(value, Absent) else f"{100 * value:.1f} %"
+
+
+def _events(events: tuple[Event, ...] | str, now: datetime) -> Iterator[Row]:
+    if isinstance(events, str):
+        yield ((clean(events), ""),)
+        return
+    rows = [
+        [
+            duration((now - event.last).total_seconds()),
+            f"x{event.count}",
+            event.kind,
+            event.reason,
+            event.message,
+        ]
+        for event in events
+    ]
+    if rows:
+        header, *lines = table(["LAST", "COUNT", "OF", "REASON", "MESSAGE"], rows)
+        yield ((header, "bold"),)
+        for event, line in zip(events, lines, strict=True):
+            yield ((line, "yellow" if event.is_warning else ""),)

@@ -9,13 +9,13 @@ from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_cli.api import Api, Json
+from llmservice_cli.metrics import page_of
 from llmservice_cli.services import service
 
 from .figures import Figures, read_figures
-from .held import METRICS, Held, held_of
+from .held import Held, held_of
 
 NOT_READY = "the pod is not ready"
 
@@ -71,7 +71,7 @@ async def _pod(kube: Api, obj: Json) -> Pod:
 
 async def _figures(kube: Api, namespace: str, pod: str) -> Figures | str:
     try:
-        text = await kube.proxied(POD, namespace, pod, HTTP_PORT, METRICS)
+        text = await page_of(kube, namespace, pod)
     except KubeError as error:
         return f"not read: {error.message}"
     try:

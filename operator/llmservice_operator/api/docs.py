@@ -69,18 +69,19 @@ def _row(path: str, schema: Schema, required: bool) -> str:
     text = schema.get("description", "").replace("|", "\\|").replace("\n", " ")
     text = re.sub(r"\bdocs/([\w/-]+\.md)", r"[docs/\1](../\1)", text)
     needed = " **Required.**" if required else ""
-    return f"| `{path}` | {_type(schema)} | {text}{needed} |"
+    return f"| `{path}` | {type_of(schema)} | {text}{needed} |"
 
 
-def _type(schema: Schema) -> str:
+def type_of(schema: Schema) -> str:
+    """Type and bounds of a value in words, literals in backquotes."""
     if schema.get("x-kubernetes-int-or-string"):
         return _bounded("integer or string", schema)
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if schema.get("type") == "array":
-        return f"list of {_type(schema['items'])}, at most {schema['maxItems']}"
+        return f"list of {type_of(schema['items'])}, at most {schema['maxItems']}"
     if isinstance(schema.get("additionalProperties"), dict):
-        return f"map of {_type(schema['additionalProperties'])}, at most {schema.get('maxProperties')}"
+        return f"map of {type_of(schema['additionalProperties'])}, at most {schema.get('maxProperties')}"
     return _bounded(schema.get("type", "object"), schema)
 
 

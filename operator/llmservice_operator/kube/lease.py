@@ -238,7 +238,8 @@ class Lease:
             return None
 
     def _is_free(self, live: dict[str, Any]) -> bool:
-        """Nobody holds it, or its record did not change for the holder's own duration while we looked."""
+        """Nobody else holds it, or its record did not change for the holder's own duration while we looked. Our own
+        name is in it after an earlier reign of this process, whose identity no other one has."""
         spec = live.get("spec") or {}
         record = (
             spec.get("holderIdentity"),
@@ -249,7 +250,7 @@ class Lease:
         now = self._clock()
         if record != self._seen:
             self._seen, self._seen_at, self._free_since = record, now, None
-        return not record[0] or now - self._seen_at >= float(record[1])
+        return record[0] in (None, "", self.identity) or now - self._seen_at >= float(record[1])
 
     def _taken_over(self, spec: dict[str, Any]) -> dict[str, Any]:
         taken: dict[str, Any] = self._lease(transitions=int(spec.get("leaseTransitions") or 0) + 1)["spec"]

@@ -1,0 +1,161 @@
+"""Pages of `llmservice explain`: rows for a terminal, and the same as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from textwrap import shorten, wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from llmservice_operator.api.conditions import ConditionType
+from llmservice_operator.api.reason_sections import SECTIONS
+from llmservice_operator.api.reasons import Reason
+
+from llmservice_cli.help import LEFT, WIDEST, two_columns
+from llmservice_cli.terminal import Row, width
+
+from .reported import MEANINGS, fields_of, reasons_of, reported
+
+if TYPE_CHECKING:
+    from .fields import Field
+
+VERSION = 1
+_LABEL = 14
+
+
+class Page(NamedTuple):
+    """One answer in both forms."""
+
+    rows: Callable[[], Iterator[Row]]
+    document: Callable[[], dict[str, Any]]
+
+
+def every_reason() -> Page:
+    """A line for each, by section."""
+
+    def rows() -> Iterator[Row]:
+        for section in SECTIONS:
+            yield ((f"{section.title}:", "bold"),)
+            for reason in Reason:
+                if reason.row.section is section:
+                    yield from _line(reason, reason.summary)
+            yield ()
+        yield (("llmservice explain REASON says more; conditions: " + ", ".join(ConditionType), ""),)
+
+    return Page(rows, lambda: {"version": VERSION, "reasons": [_reason(reason) for reason in Reason]})
+
+
+def of_reason(reason: Reason) -> Page:
+    """What happened, where it is reported, what to look at and to do, how it ends."""
+
+    def rows() -> Iterator[Row]:
+        section = reason.row.section
+        yield (str(reason), "bold"), (f": {section.title.lower()}", "")
+        yield ()
+        yield from _paragraph(reason.summary)
+        yield from _paragraph(section.intro)
+        yield ()
+        yield from _labelled("what to do", reason.remedy)
+        yield from _labelled("look at", reason.row.look)
+        yield from _labelled("reported in", "; ".join(reported(reason).sentences()))
+        yield from _labelled("how it ends", reason.row.ends.value if reported(reason).is_failure else "")
+        yield from _labelled("fields", ", ".join(fields_of(reason)))
+
+    return Page(rows, lambda: {"version": VERSION, **_reason(reason)})
+
+
+def of_condition(condition: ConditionType) -> Page:
+    """What it says, and the reasons that it may have. One has the name of a reason, which follows."""
+    reasons = reasons_of(condition)
+    namesake = of_reason(Reason(condition)) if str(condition) in set(map(str, Reason)) else None
+
+    def rows() -> Iterator[Row]:
+        yield (str(condition), "bold"), (": a condition of the status", "")
+        yield ()
+        yield from _paragraph(MEANINGS[condition])
+        yield ()
+        yield (("reasons:", "bold"),)
+        for reason in reasons:
+            yield from _line(reason, reason.summary)
+        if namesake is not None:
+            yield ()
+            yield from namesake.rows()
+
+    def document() -> dict[str, Any]:
+        found = {"condition": str(condition), "summary": MEANINGS[condition], "reasons": list(map(str, reasons))}
+        more = {} if namesake is None else {"namesake": _reason(Reason(condition))}
+        return {"version": VERSION, **found, **more}
+
+    return Page(rows, document)
+
+
+def of_field(field: Field, known: dict[str, Field]) -> Page:
+    """Type, bounds, default and flag, and the fields below it."""
+    below = [known[path] for path in field.below]
+
+    def rows() -> Iterator[Row]:
+        yield (field.path, "bold"), (f": {field.type}{', required' if field.is_required else ''}", "")
+        yield ()
+        yield from _paragraph(field.description)
+        yield ()
+        yield from _labelled("vLLM's flag", " ".join(field.flags))
+        yield from _labelled("default", _short(field.default))
+        yield from _labelled("example", _short(field.example))
+        if below:
+            yield (("fields:", "bold"),)
+        for each in below:
+            yield from _line(each.path.rpartition(".")[2], f"{each.type}: {_first_sentence(each.description)}")
+
+    def document() -> dict[str, Any]:
+        return {"version": VERSION, **field.to_object(), "fields": [each.to_object() for each in below]}
+
+    return Page(rows, document)
+
+
+def _reason(reason: Reason) -> dict[str, Any]:
+    return {
+        "reason": str(reason),
+        "section": reason.row.section.title,
+        "summary": reason.summary,
+        "remedy": reason.remedy,
+        "look": reason.row.look,
+        "ends": reason.row.ends.name,
+        "reportedIn": reported(reason).to_object(),
+        "fields": list(fields_of(reason)),
+    }
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _columns() -> int:
+    return min(width(), WIDEST)
+
+
+def _line(name: str, text: str) -> Iterator[Row]:
+    """One line, or two where the name is long."""
+    columns = _columns()
+    yield from two_columns(
+        name, shorten(_first_sentence(text), max(columns - LEFT - 2, 20), placeholder=" ..."), columns
+    )
+
+
+def _first_sentence(text: str) -> str:
+    head, dot, _ = text.partition(". ")
+    return head + "." if dot else text
+
+
+def _paragraph(text: str) -> Iterator[Row]:
+    yield from (((line, ""),) for line in wrap(text, _columns(), break_on_hyphens=False))
+
+
+def _labelled(label: str, text: str) -> Iterator[Row]:
+    """Nothing for an empty text."""
+    for number, line in enumerate(wrap(text, max(_columns() - _LABEL, 20), break_on_hyphens=False)):
+        yield (f"{'' if number else label:<{_LABEL}}", "cyan"), (line, "")

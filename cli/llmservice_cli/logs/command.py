@@ -1,0 +1,161 @@
+"""`llmservice logs`: what the pods of a service print, or why there is nothing to print."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from llmservice_operator.api.conditions import ConditionType
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.build.meta import selector_text
+from llmservice_operator.kube.errors import KubeError
+from llmservice_operator.kube.resources import POD
+from llmservice_runtime.bounded_json import clean
+
+from llmservice_cli.api import Json
+from llmservice_cli.cluster import Connection, connect
+from llmservice_cli.errors import CliError, ExitCode, WrongUsage
+from llmservice_cli.masking import redactor_of
+from llmservice_cli.services import service
+from llmservice_cli.wait.assessment import assess
+from llmservice_cli.watching import versions
+
+from .arguments import Options
+from .display import write
+from .following import Follower
+from .lines import Line, Origin
+from .reading import Reader, merged
+from .targets import chosen, origins
+
+DEFAULT_TAIL = 100
+BATCH = 200
+"""Lines that are printed together."""
+MOST_LOGS = 64
+"""Connections that are open at once."""
+
+
+async def run(options: Options) -> ExitCode:
+    """Print them. CliError where there is no line to print."""
+    if options.follow and options.previous:
+        raise WrongUsage("--previous is a log that is over, and cannot be followed", "leave out --follow or --previous")
+    async with connect(options) as connection:
+        found = await service(connection.kube, connection.namespace, options.name)
+        if options.follow:
+            return await _follow(connection, options, found)
+        return await _print(connection, options, found)
+
+
+async def _print(connection: Connection, options: Options, found: Json) -> ExitCode:
+    everyone = await connection.kube.list_all(POD, connection.namespace, label_selector=selector_text(options.name))
+    pods = _named(everyone, options)
+    redactor = redactor_of(found, *pods)
+    wanted = origins(pods, options.container, previous=options.previous)
+    if not wanted:
+        raise _nothing(found, has_pods=bool(pods), previous=options.previous)
+    reader, unread = Reader(connection, connection.namespace), dict[Origin, str]()
+    params = {**_window(options), "previous": str(options.previous).lower()}
+    streams = {origin: reader.lines(origin, params, follow=False) for origin in wanted[:MOST_LOGS]}
+    if wanted[MOST_LOGS:]:
+        _note(f"of {len(wanted)} logs the first {MOST_LOGS} are shown; choose with --pod or --container")
+    printed, batch = 0, list[Line]()
+    async with aclosing(_filtered(merged(streams, unread.__setitem__), options)) as lines:
+        async for line in lines:
+            batch.append(line)
+            printed += 1
+            if len(batch) >= BATCH:
+                write(batch, redactor, options.output)
+                batch.clear()
+    write(batch, redactor, options.output)
+    for origin, why in unread.items():
+        _note(f"{origin.pod}, {origin.container} is not readable: {redactor.clean(why)}")
+    if not printed and unread:
+        raise _nothing(found, has_pods=True, previous=options.previous)
+    if not printed:
+        raise CliError("no line is left by the filters", "leave out --source, --level or --since, or raise --tail")
+    return ExitCode.DONE
+
+
+async def _follow(connection: Connection, options: Options, found: Json) -> ExitCode:
+    """Until Ctrl-C, which is the usual end and no error."""
+
+    def tell() -> None:
+        _note(str(_nothing(found, has_pods=False, previous=False)))
+
+    kube, namespace = connection.kube, connection.namespace
+    follower = Follower(
+        Reader(connection, namespace), options.pod, options.container, _window(options), note=_note, none=tell
+    )
+    pods = versions(kube, POD, namespace, {"labelSelector": selector_text(options.name)}, _note)
+    refused: list[KubeError] = []
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(follower.run(pods))
+            tasks.create_task(_copy(follower, options, found))
+    except* KubeError as group:
+        refused += _leaves(group)
+    except* asyncio.CancelledError:
+        pass  # Ctrl-C
+    if refused:
+        raise refused[0]
+    return ExitCode.DONE
+
+
+def _leaves(group: BaseExceptionGroup[KubeError]) -> list[KubeError]:
+    found = []
+    for one in group.exceptions:
+        found += _leaves(one) if isinstance(one, BaseExceptionGroup) else [one]
+    return found
+
+
+async def _copy(follower: Follower, options: Options, found: Json) -> None:
+    while True:
+        batch = [await follower.queue.get()]
+        while not follower.queue.empty() and len(batch) < BATCH:
+            batch.append(follower.queue.get_nowait())
+        kept = [line for line in batch if _is_wanted(line, options)]
+        write(kept, redactor_of(found, *follower.pods.values()), options.output)
+        sys.stdout.flush()
+
+
+def _named(pods: list[Json], options: Options) -> list[Json]:
+    found = chosen(pods, options.pod)
+    if pods and not found:
+        names = ", ".join(pod["metadata"]["name"] for pod in chosen(pods, None))
+        raise CliError(f"{options.name} has no pod {options.pod!r}", f"choose one of: {names}")
+    return found
+
+
+def _nothing(found: Json, *, has_pods: bool, previous: bool) -> CliError:
+    """Why there is no log, by the service's own conditions."""
+    name = found["metadata"]["name"]
+    if previous and has_pods:
+        return CliError(f"no container of {name} has ended and started again", "leave out --previous")
+    seen = assess(found, ConditionType.READY, was_there=True)
+    what = f"no container of {name} has a log that can be read" if has_pods else f"{name} has no pod"
+    remedy = seen.remedy or (Reason(seen.reason).remedy if seen.reason in set(Reason) else "")
+    return CliError(clean(f"{what}: {seen}"), clean(remedy) or f"see llmservice status {name}")
+
+
+def _window(options: Options) -> dict[str, str]:
+    """What is read of a log that is longer, as the API server takes it."""
+    found = {} if options.since is None else {"sinceSeconds": str(max(1, round(options.since)))}
+    tail = DEFAULT_TAIL if options.tail is None and options.since is None else options.tail
+    return found if tail is None else {**found, "tailLines": str(tail)}
+
+
+async def _filtered(lines: AsyncGenerator[Line], options: Options) -> AsyncGenerator[Line]:
+    async with aclosing(lines):
+        async for line in lines:
+            if _is_wanted(line, options):
+                yield line
+
+
+def _is_wanted(line: Line, options: Options) -> bool:
+    is_of_source = options.source in ("all", line.source)
+    return is_of_source and (options.level is None or line.is_at_least(options.level.upper()))
+
+
+def _note(text: str) -> None:
+    print(f"note: {clean(text)}", file=sys.stderr)

@@ -1,0 +1,49 @@
+"""How lines of a log are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from zlib import crc32
+
+from llmservice_runtime.redact import Redactor
+
+from llmservice_cli.terminal import Row, show
+
+from .lines import SUPERVISOR, Line
+from .targets import short
+
+VERSION = 1
+_PODS = ("cyan", "magenta", "green", "blue", "bright_cyan", "bright_magenta")
+_LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "bold red"}
+_SOURCE = len(SUPERVISOR)
+
+
+def write(lines: Sequence[Line], redactor: Redactor, output: str) -> None:
+    """On standard output, at once."""
+    if output == "json":
+        for line in lines:
+            print(json.dumps(_document(line, redactor), ensure_ascii=False))
+    elif lines:
+        show(_row(line, redactor) for line in lines)
+
+
+def _row(line: Line, redactor: Redactor) -> Row:
+    pod = short(line.origin.pod)
+    return (
+        (f"{pod} ", _PODS[crc32(line.origin.pod.encode()) % len(_PODS)]),
+        (f"{line.source:<{_SOURCE}}  ", "bold" if line.source == SUPERVISOR else "dim"),
+        (redactor.clean(line.text), _LEVELS.get(line.level, "")),
+    )
+
+
+def _document(line: Line, redactor: Redactor) -> dict[str, object]:
+    return {
+        "version": VERSION,
+        "time": line.time,
+        "pod": line.origin.pod,
+        "container": line.origin.container,
+        "source": line.source,
+        "level": line.level,
+        "text": redactor.clean(line.text),
+    }

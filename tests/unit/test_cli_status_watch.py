@@ -1,0 +1,150 @@
+"""`llmservice status --watch`: a line, a document or a screen whenever something changes, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from llmservice_cli.app import Parsed, start
+from llmservice_cli.errors import ExitCode
+from llmservice_cli.status.arguments import Options
+
+from tests.support.http_servers import cluster
+
+from .cli_world import SERVICES, ApiServer, Command, Json
+from .test_cli_status import condition, service
+
+Script = Callable[[], Awaitable[None]]
+Run = Callable[[Script, Options], Awaitable[None]]
+
+
+class Watched(ApiServer):
+    """A watch of LLMServices brings what `tell` is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: asyncio.Queue[Json] = asyncio.Queue()
+
+    def tell(self, kind: str, found: Json) -> None:
+        self.told.put_nowait({"type": kind, "object": found})
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path == SERVICES and "watch" not in request.query:
+            found = [one for path, one in self.objects.items() if path.startswith(SERVICES)]
+            return web.json_response({"metadata": {"resourceVersion": "7"}, "items": found})
+        if "watch" not in request.query:
+            return await super().answer(request)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(json.dumps(await self.told.get()).encode() + b"\n")
+
+
+def of(name: str, reason: str = "RolledOut", **status: Any) -> Json:
+    found = service(name, conditions=[condition("Ready", "False", reason)], **status)
+    found["metadata"]["uid"] = name
+    return found
+
+
+class Watch:
+    """The command, running beside the API server."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.api, self.out, self._capsys = Watched(), "", capsys
+        self.api.objects = {f"{SERVICES}/{name}": of(name) for name in ("chat", "other")}
+
+    async def until(self, text: str, count: int = 1) -> None:
+        while self.out.count(text) < count:
+            await asyncio.sleep(0.01)
+            self.out += self._capsys.readouterr().out
+
+
+@pytest.fixture
+def watch(capsys: pytest.CaptureFixture[str]) -> Watch:
+    return Watch(capsys)
+
+
+@pytest.fixture
+def run(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    async def running(script: Script, options: Options) -> None:
+        async with asyncio.timeout(20), cluster(watch.api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
+            task = asyncio.ensure_future(start(Parsed("status", options)))
+            await script()
+            task.cancel()
+            assert await task == ExitCode.DONE
+
+    return running
+
+
+async def test_without_a_terminal_each_change_is_a_line(watch: Watch, run: Run) -> None:
+    async def script() -> None:
+        await watch.until("team/chat: RolledOut, 1/1 ready\n")
+        loading = of("chat", "Starting", progress={"phase": "Loading", "percent": 40})
+        watch.api.tell("MODIFIED", loading)
+        await watch.until("team/chat: Starting, 1/1 ready, Loading, 40 %\n")
+        watch.api.tell("MODIFIED", loading | {"unknown": "the same to a reader"})
+        failure = {"message": "There is none.", "remedy": "Correct it.\x1b[2J"}
+        watch.api.tell("MODIFIED", of("chat", "ModelNotFound", failure=failure))
+        await watch.until("team/chat: ModelNotFound, 1/1 ready: There is none. What to do: Correct it. [2J\n")
+        watch.api.tell("DELETED", of("chat"))
+        await watch.until("team/chat: it is gone\n")
+
+    await run(script, Options(names=["chat"], watch=True))
+    assert len(watch.out.splitlines()) == 4
+    assert "team/other" not in watch.out
+
+
+async def test_all_services_are_watched_without_a_name(watch: Watch, run: Run) -> None:
+    async def script() -> None:
+        await watch.until("team/other: RolledOut")
+        watch.api.tell("ADDED", of("third", "Starting"))
+        await watch.until("team/third: Starting")
+
+    await run(script, Options(watch=True))
+    assert len(watch.out.splitlines()) == 3
+
+
+async def test_documents_are_lines_of_json(watch: Watch, run: Run) -> None:
+    async def script() -> None:
+        await watch.until("\n")
+        watch.api.objects[f"{SERVICES}/chat"] = of("chat", "Starting")
+        watch.api.tell("MODIFIED", of("chat", "Starting"))
+        await watch.until("\n", 2)
+
+    await run(script, Options(names=["chat"], watch=True, output="json"))
+    first, second = map(json.loads, watch.out.splitlines())
+    assert (first["version"], second["version"]) == (1, 1)
+    assert second["services"][0]["status"]["conditions"][0]["reason"] == "Starting"
+
+
+async def test_on_a_terminal_the_screen_is_redrawn_and_the_last_one_stays(
+    watch: Watch, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("llmservice_cli.status.watch.PAUSE", 0.01)
+
+    async def script() -> None:
+        await watch.until("Ready is False: RolledOut")
+        watch.api.objects[f"{SERVICES}/chat"] = of("chat", "Starting")
+        watch.api.tell("MODIFIED", of("chat", "Starting"))
+        await watch.until("Ready is False: Starting")
+
+    await run(script, Options(names=["chat"], watch=True))
+    await watch.until("replicas    1/1 ready", 3)
+    assert "\x1b[?1049h" in watch.out, "the alternate screen"
+    assert "\x1b[?1049l" in watch.out
+
+
+async def test_a_service_that_does_not_exist_yet_is_awaited(watch: Watch, run: Run, llmservice: Command) -> None:
+    async def script() -> None:
+        await asyncio.sleep(0)
+        watch.api.tell("ADDED", of("late", "Starting"))
+        await watch.until("team/late: Starting")
+
+    await run(script, Options(names=["late"], watch=True))

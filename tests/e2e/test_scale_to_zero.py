@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -52,6 +53,7 @@ SERVICES = (
     on_demand("guarded", endpoint={"apiKeySecretRef": {"name": "keys", "key": "api-key"}}),
     on_demand("direct"),
     on_demand("slow", {"start_seconds": 12}),
+    on_demand("talked"),
 )
 
 
@@ -257,3 +259,12 @@ def test_a_stream_that_waits_gets_comments_until_it_begins(at_zero: OnDemand) ->
     assert lines.index(comments[-1]) < next(index for index, line in enumerate(lines) if line.startswith("data:"))
     assert lines[-1] == "data: [DONE]"
     at_zero.serves()
+
+
+@of("talked")
+def test_a_chat_at_zero_says_that_it_waits_and_is_answered(cluster: Cluster, at_zero: OnDemand) -> None:
+    """By a port-forward to an activator, which holds the request until a replica answers it."""
+    command = (sys.executable, "-m", "llmservice_cli", "chat", "talked", "-n", NAMESPACE, "-m", "hello")
+    done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, bool(done.stdout.strip())) == (0, True), done.stderr
+    assert "holds the request and starts one" in done.stderr

@@ -61,11 +61,13 @@ class Api(KubeClient):
         async for line in self._transport.lines(resource, path, params=params, silence=silence):
             yield await object_of(line, f"watch {path}")
 
-    async def proxied(self, resource: Resource, namespace: str, name: str, port: int, path: str) -> str:
+    async def proxied(
+        self, resource: Resource, namespace: str, name: str, port: int, path: str, *, max_bytes: int = MOST_PROXIED
+    ) -> str:
         """The answer of a pod or Service to GET on `port`, through the API server; `path` starts with a slash.
-        Unreachable where it has more than MOST_PROXIED bytes."""
+        Unreachable where it has more than `max_bytes` bytes."""
         whole = proxy_path(resource, namespace, name, port) + path
-        body = await self._transport.read("get", resource, whole, accept="*/*", max_bytes=MOST_PROXIED)
+        body = await self._transport.read("get", resource, whole, accept="*/*", max_bytes=max_bytes)
         return body.decode(errors="replace")
 
     async def version(self) -> Json:

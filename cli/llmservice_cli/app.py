@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from .errors import CliError, ExitCode
+from .errors import CliError, ExitCode, complain
 from .help import Command, Group
 
 DESCRIPTION = "Check LLMServices before they run, see how they are, measure them, and change what they run."
@@ -183,10 +183,10 @@ def run(argv: Sequence[str] | None = None) -> int:
         code: ExitCode = asyncio.run(answer)
     except typer.TyperException as refused:
         path = getattr(getattr(refused, "ctx", None), "command_path", "llmservice")
-        print(f"error: {_sentence(refused.format_message())}\n  what to do: see {path} --help", file=sys.stderr)
+        complain(f"{_sentence(refused.format_message())}\n  what to do: see {path} --help")
         return ExitCode.USAGE
     except CliError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

@@ -21,9 +21,9 @@ class ExitCode(IntEnum):
     DOES_NOT_FIT = 1  # plan: the answer is no
     STALLED = 1  # render: the operator would start nothing until the spec is changed
     DIFFERS = 1  # diff: the operator would change something, or hold the edit
-    USAGE = 2  # argparse's own
-    BAD_INPUT = 2  # plan, render, diff: a value, a file or a manifest cannot be used; a line for each says why
-    NOT_ASKED = 2  # wait, diff: no usable kubeconfig, no answer from the cluster, or a right is missing
+    USAGE = 2  # a line that cannot be read
+    BAD_INPUT = 2  # plan, init, render, diff: a value, a file or a manifest cannot be used; a line for each says why
+    NOT_ASKED = 2  # wait, diff, plan, doctor: no usable kubeconfig, no answer from the cluster, or a right is missing
     UNKNOWN = 3  # plan: something is missing, and named; wait: the time is over and neither yes nor no
     REQUESTS_FAILED = 3  # bench, probe: there is a result, and requests in it that were not answered (whole)
     INTERRUPTED = 130  # bench, probe: there is a result of what was measured until Ctrl-C
@@ -44,7 +44,7 @@ class CliError(Exception):
 
 
 class WrongUsage(CliError):
-    """Arguments that argparse takes one by one, and that do not go together."""
+    """Arguments that are right one by one, and that do not go together."""
 
     exit_code = ExitCode.USAGE
 
@@ -78,9 +78,16 @@ def read_text(place: str, field: str, remedy: str, errors: str = "strict") -> st
         raise BadInput.of(field, f"{place} cannot be read: {why}.", remedy) from None
 
 
+def complain(text: str) -> None:
+    """An error on standard error, without what a terminal would obey: it may quote what others wrote."""
+    from llmservice_runtime.bounded_json import clean
+
+    print(clean(f"error: {text}"), file=sys.stderr)
+
+
 def print_problems(problems: Iterable[Problem], notes: Iterable[str] = ()) -> None:
     """On standard error, a line each."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
+        complain(str(problem))

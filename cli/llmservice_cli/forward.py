@@ -8,9 +8,10 @@ get a Unix socket in a folder that only this user can enter: a TCP port would be
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from llmservice_runtime.bounded_json import clean
 
 from .api import USER_AGENT
 from .cluster import Connection
+from .errors import CliError
 
 PROTOCOL = "v4.channel.k8s.io"
 RIGHT = "get and create on pods/portforward"
@@ -35,6 +37,8 @@ MOST_FRAME = 2**20
 """Bytes of a frame; Kubernetes sends up to 32 KiB."""
 LONGEST_ERROR = 500
 OPEN_SECONDS = 15.0
+LONGEST_FOLDER = 70
+"""Bytes of the folder for temporary ones: a Unix socket's path has at most 103 on some systems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +181,17 @@ async def forwarded(
         proxy=credentials.proxy,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=OPEN_SECONDS),
     )
-    with tempfile.TemporaryDirectory(prefix="llmservice-") as folder:
-        path = Path(folder) / "pod"
+    forward = Forward(credentials, to, session)
+    with ExitStack() as stack:
         async with session:
-            forward = Forward(credentials, to, session)
-            server = await asyncio.start_unix_server(forward.serve, path, limit=CHUNK)
+            try:
+                path = Path(stack.enter_context(_folder())) / "pod"
+                server = await asyncio.start_unix_server(forward.serve, path, limit=CHUNK)
+            except OSError as error:
+                raise CliError(
+                    f"no Unix socket for the port-forward can be made: {error}",
+                    "set TMPDIR to a folder with a short path in which you may write",
+                ) from error
             transport = httpx.AsyncHTTPTransport(uds=str(path))
             base = f"http://{to.pod}.{to.namespace}:{to.port}"
             try:
@@ -192,3 +202,9 @@ async def forwarded(
             finally:
                 server.close()
                 await forward.close()
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """A new one for this user; in /tmp where the path of TMPDIR is too long for a socket."""
+    is_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER
+    return tempfile.TemporaryDirectory(prefix="llmservice-", dir="/tmp" if is_long else None)

@@ -44,7 +44,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """--help before anything else: reading its value would import pydantic, half of the time that it takes."""
-        if HELP & {*args} and not ctx.resilient_parsing:
+        if asks_for_help(args, self.get_params(ctx)) and not ctx.resilient_parsing:
             print(self.get_help(ctx))
             ctx.exit()
         return super().parse_args(ctx, args)
@@ -77,6 +77,19 @@ class Group(TyperGroup):
         formatter.write(
             rendered(page(usage, self.help or "", [*listed, *entries(self, ctx), OWN_HELP], self.epilog or ""))
         )
+
+
+def asks_for_help(args: Sequence[str], params: Iterable[Any]) -> bool:
+    """Whether --help is one of the words, and neither the value of an option nor behind `--`."""
+    valued = {name for param in params if not getattr(param, "is_flag", True) for name in param.opts}
+    before = ""
+    for word in args:
+        if word == "--":
+            return False
+        if word in HELP and before not in valued:
+            return True
+        before = word
+    return False
 
 
 def typed(params: list[Any]) -> list[Any]:

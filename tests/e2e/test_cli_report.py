@@ -97,7 +97,7 @@ def test_a_bundle_of_the_operator(cluster: Cluster, tmp_path: Path) -> None:
     found = bundle_of(out)
     system = "objects/llmservice-system"
     assert {f"{system}/deployment-llmservice-operator.yaml", f"{system}/configmap-llmservice-operator.yaml"} <= {*found}
-    assert "holderIdentity" in found["objects/lease-llmservice-operator.yaml"]
+    assert "holderIdentity" in found[f"{system}/lease-llmservice-operator.yaml"]
     assert any(name.startswith("logs/") and text for name, text in found.items())
 
 

@@ -69,7 +69,7 @@ def test_what_somebody_changed_in_a_child_is_a_difference(cluster: Cluster, name
     cluster.apply(paused, namespace)
     cluster.wait_condition(namespace, NAME, "Accepted", "True", reason="Paused")
     cluster.patch("services", namespace, NAME, {"spec": {"ports": [{"name": "http", "port": 81}]}})
-    assert "no restart" in run(cluster, namespace, paused, SAME, "summary")
+    assert "no restart" in run(cluster, namespace, paused, SAME, "table")
     out = run(cluster, namespace, BEFORE, DIFFERENT, "diff")
     assert "--- live/Service/chat" in out
     assert "--- live/Deployment/chat" not in out

@@ -26,11 +26,15 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def application(answer: Answer, shutdown_timeout: float = 60) -> AsyncIterator[str]:
+async def application(
+    answer: Answer, shutdown_timeout: float = 60, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
     """The URL of a server that answers every request with this."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
-    async with TestServer(app, shutdown_timeout=shutdown_timeout) as server:
+    server = TestServer(app)
+    await server.start_server(ssl=tls, shutdown_timeout=shutdown_timeout)
+    async with server:
         yield str(server.make_url("")).rstrip("/")
 
 

@@ -37,11 +37,12 @@ class Model:
     url: str = ""
     asked: list[Any] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    models: tuple[str, ...] = ("served", "adapter")
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.keys.append(request.headers.get("Authorization", ""))
         if request.path == "/v1/models":
-            return web.json_response({"data": [{"id": "served"}, {"id": "adapter"}]})
+            return web.json_response({"data": [{"id": name} for name in self.models]})
         if request.method != "POST":
             return web.json_response({"version": "0.32.0"})
         self.asked.append(await request.json())

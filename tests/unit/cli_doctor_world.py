@@ -110,14 +110,15 @@ def storage_class(name: str = "standard", *, default: bool = True, **fields: Any
     return {"metadata": {"name": name, "annotations": annotations}, "provisioner": "nfs.csi.k8s.io", **fields}
 
 
-def namespace(level: str = "restricted") -> Json:
-    return {"metadata": {"name": "team", "labels": {"pod-security.kubernetes.io/enforce": level}}}
+def namespace(level: str = "restricted", name: str = "team", **labels: str) -> Json:
+    found = {"pod-security.kubernetes.io/enforce": level, "kubernetes.io/metadata.name": name, **labels}
+    return {"metadata": {"name": name, "labels": found}}
 
 
-def hook(policy: str, resource: str = "pods") -> Json:
+def hook(policy: str, resource: str = "pods", **fields: Any) -> Json:
     rule = {"apiGroups": [""], "resources": [resource], "operations": ["CREATE"]}
     client = {"service": {"namespace": "mesh", "name": "injector"}}
-    webhook = {"name": "inject", "failurePolicy": policy, "rules": [rule], "clientConfig": client}
+    webhook = {"name": "inject", "failurePolicy": policy, "rules": [rule], "clientConfig": client, **fields}
     return {"metadata": {"name": "mesh"}, "webhooks": [webhook]}
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import builtins
+import errno
 import io
 import json
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +21,8 @@ from llmservice_cli.chat.reply import LONGEST_ANSWER, LONGEST_EVENT, Lines, Piec
 from llmservice_cli.errors import CliError
 from llmservice_cli.forward import Channels
 from llmservice_runtime.bounded_json import Refused
+
+from tests.support.http_servers import application, loopback_tls
 
 from .chat_world import DONE, WHOLE, Model, api, event, model
 from .cli_world import PODS, SERVICES, ApiServer, Command
@@ -64,7 +68,28 @@ async def test_a_server_without_a_cluster(model: Model, llmservice: Command, mon
     assert (done.out, model.asked[0]["model"], {*model.keys}) == ("Good day.\n", "served", {f"Bearer {KEY}"})
 
 
+async def test_a_server_with_a_certificate_of_the_systems_authorities(
+    model: Model, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls, authority = loopback_tls()
+    monkeypatch.setenv("SSL_CERT_FILE", authority)
+    async with application(model.answer, 1, tls) as url:
+        done = await llmservice.within("chat", "--url", url, "-m", "Hello")
+    assert (url[:8], done.out) == ("https://", "Good day.\n")
+
+
 # Keys
+
+
+@pytest.mark.parametrize("key", ["é", "sk-\x7f", "x" * 4097], ids=["not ASCII", "a control character", "long"])
+async def test_a_key_that_no_header_can_hold(
+    model: Model, llmservice: Command, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("MINE", key)
+    with pytest.raises(CliError, match="MINE has no key that can be sent") as refused:
+        await llmservice.within("chat", "--url", model.url, "--api-key-env", "MINE", "-m", "Hello")
+    assert key not in str(refused.value)
+    assert model.keys == []
 
 
 def has_secret(api: ApiServer, text: str = f"{KEY}\nanother\n", entry: str = "api-key") -> None:
@@ -174,6 +199,27 @@ async def test_what_the_port_forward_says_is_the_reason(
     assert "\x1b" not in str(refused.value)
 
 
+async def test_a_folder_for_temporary_files_that_is_too_long_for_a_socket(
+    api: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = llmservice.folder / ("x" * 120)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    assert (await llmservice.within("chat", "chat", "-m", "Hello")).out == "Good day.\n"
+
+
+async def test_no_socket_for_a_port_forward(
+    api: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(asyncio, "start_unix_server", full)
+    with pytest.raises(CliError, match=r"no Unix socket for the port-forward can be made: .*No space left") as refused:
+        await llmservice.within("chat", "chat", "-m", "Hello")
+    assert "set TMPDIR" in refused.value.remedy
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -226,6 +272,33 @@ async def test_a_failed_answer_does_not_end_it(
     typed(monkeypatch, "Hello", "Hello?", "/exit", "never asked")
     done = await asyncio.to_thread(llmservice, "chat", "chat")
     assert (done.code, len(model.asked), done.err.count("error: team/chat: no,")) == (0, 2, 2)
+
+
+async def test_a_refusal_of_the_cluster_does_not_end_it(
+    api: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def once(request: web.Request) -> web.StreamResponse:
+        del api.answers[PODS]
+        status = {"kind": "Status", "code": 403, "message": 'User "me" cannot list resource "pods"\x1b[2J'}
+        return web.json_response(status, status=403)
+
+    api.answers[PODS] = once
+    typed(monkeypatch, "Hello", "Hello?")
+    done = await asyncio.to_thread(llmservice, "chat", "chat")
+    assert (done.code, done.out) == (0, "Good day.\n")
+    assert 'error: User "me" cannot list resource "pods"' in done.err
+    assert "what to do: " in done.err
+    assert "\x1b" not in done.err
+
+
+async def test_a_models_name_cannot_control_the_terminal(
+    model: Model, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.models = ("evil\x1b]0;title\x07\x1b[2J",)
+    typed(monkeypatch, "/exit")
+    done = await asyncio.to_thread(llmservice, "chat", "--url", model.url)
+    assert (done.code, "evil" in done.err) == (0, True)
+    assert not {"\x1b", "\x07"} & {*done.err, *done.out}
 
 
 async def test_ctrl_c_at_the_prompt_ends_it(

@@ -18,6 +18,7 @@ from .cli_doctor_world import (
     VERSION_LABEL,
     config_map,
     deployment,
+    hook,
     installed_crd,
     lease,
     namespace,
@@ -154,6 +155,16 @@ async def test_webhooks_are_looked_up(slices: Any, code: int, api: ApiServer, ll
     api.answers[SLICE] = slices
     ran = await llmservice.within("doctor")
     assert (ran.code, "mesh (inject)" in " ".join(ran.out.split())) == (code, True)
+
+
+async def test_webhooks_of_other_namespaces_are_none_of_this_one(api: ApiServer, llmservice: Command) -> None:
+    selecting = hook("Fail", namespaceSelector={"matchLabels": {"injected": "yes"}})
+    api.answers["/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"] = {"items": [selecting]}
+    api.answers[SLICE] = {"items": []}
+    assert (await llmservice.within("doctor")).code == 0
+    api.objects[f"/api/v1/namespaces/{SYSTEM}"] = namespace(name=SYSTEM, injected="yes")
+    ran = await llmservice.within("doctor")
+    assert (ran.code, f"no pod can be created in {SYSTEM}" in " ".join(ran.out.split())) == (1, True)
 
 
 @pytest.mark.parametrize("code", [401, 500])

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli.doctor.checks import CHECKS
 from llmservice_cli.doctor.checks.crd import fields
+from llmservice_cli.doctor.checks.rights import INSTALLING, TEAM
+from llmservice_cli.doctor.checks.server import is_match
 from llmservice_cli.doctor.facts import Facts, Unread
 from llmservice_cli.doctor.findings import Finding, Level, results
 from llmservice_cli.doctor.settings import lease_names
@@ -43,6 +45,7 @@ from .cli_doctor_world import (
     keda_crd,
     lease,
     limit_range,
+    namespace,
     node,
     quota,
     service,
@@ -50,6 +53,7 @@ from .cli_doctor_world import (
     tainted,
     waiting,
 )
+from .cli_world import Json
 
 OK, WARNING, PROBLEM, NOT_KNOWN = Level.OK, Level.WARNING, Level.PROBLEM, Level.NOT_KNOWN
 
@@ -244,6 +248,102 @@ def test_before_installing_only_what_it_needs_is_checked() -> None:
     found = {each.check for each in results(CHECKS, empty, is_installed=empty.is_installed)}
     assert not found & {"CRD", "operator", "lease", "services"}
     assert {"kubernetes", "rights to install", "nodes", "storage"} <= found
+
+
+INJECTED: Json = {"matchLabels": {"istio-injection": "enabled"}}
+SELECTED: Mapping[str, tuple[Json, Mapping[str, Any], Level, str]] = {
+    "of other namespaces": ({"namespaceSelector": INJECTED}, {}, OK, "no webhook"),
+    "of this one": (
+        {"namespaceSelector": INJECTED},
+        {"namespaces": (namespace(**{"istio-injection": "enabled"}),)},
+        PROBLEM,
+        "no pod can be created in team:",
+    ),
+    "of the operator's": (
+        {"namespaceSelector": INJECTED},
+        {"operator_namespaces": (namespace(name=SYSTEM, **{"istio-injection": "enabled"}),)},
+        PROBLEM,
+        f"no pod can be created in {SYSTEM}:",
+    ),
+    "of all": ({"namespaceSelector": {}}, {}, PROBLEM, f"in team, {SYSTEM}:"),
+    "of a name": (
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "team"}}},
+        {"namespaces": ()},
+        PROBLEM,
+        "in team:",
+    ),
+    "of none that may be read": (
+        {"namespaceSelector": INJECTED},
+        {"namespaces": (), "unread": {"namespaces": Unread("no", "ask")}},
+        WARNING,
+        "namespaceSelector istio-injection=enabled",
+    ),
+    "of the operator's that may not be read": (
+        {"namespaceSelector": INJECTED},
+        {"unread": {"operator_namespaces": Unread("no", "ask")}},
+        WARNING,
+        SYSTEM,
+    ),
+    "of some pods": (
+        {"objectSelector": {"matchExpressions": [{"key": "inject", "operator": "In", "values": ["true", "yes"]}]}},
+        {},
+        WARNING,
+        "objectSelector inject In (true, yes)",
+    ),
+    "of conditions": ({"matchConditions": [{"name": "own", "expression": "true"}]}, {}, WARNING, "matchConditions own"),
+    "of others on conditions": (
+        {"namespaceSelector": INJECTED, "matchConditions": [{"name": "own", "expression": "true"}]},
+        {},
+        OK,
+        "no webhook",
+    ),
+}
+
+
+@pytest.mark.parametrize(("selects", "changed", "level", "evidence"), SELECTED.values(), ids=SELECTED)
+def test_a_webhook_counts_where_it_is_asked(
+    selects: Json, changed: Mapping[str, Any], level: Level, evidence: str
+) -> None:
+    silent = replace(HEALTHY, mutating=(hook("Fail", **selects),), ready_hooks={("mesh", "injector"): 0})
+    (found,) = findings(replace(silent, **changed), "webhooks")
+    assert (found.level, evidence in found.evidence) == (level, True), found
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "is_selected"),
+    [
+        ("In", ["a"], True),
+        ("In", ["b"], False),
+        ("NotIn", ["a"], False),
+        ("NotIn", ["b"], True),
+        ("Exists", [], True),
+        ("DoesNotExist", [], False),
+    ],
+)
+def test_expressions_of_a_selector(operator: str, values: list[str], is_selected: bool) -> None:
+    selector = {"matchExpressions": [{"key": "k", "operator": operator, "values": values}]}
+    assert is_match(selector, {"k": "a"}) is is_selected
+    assert is_match(selector, {}) is (operator in {"NotIn", "DoesNotExist"})
+
+
+def test_rights_to_install_are_none_of_a_team() -> None:
+    here = replace(HEALTHY, namespace=SYSTEM)
+    rights = {replace(right, namespace=SYSTEM): True for right in TEAM} | dict.fromkeys(INSTALLING, False)
+    (found,) = findings(replace(here, rights=rights), "rights")
+    assert found.level is OK
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("DoesNotFit", "llmservice status chat -n team; llmservice explain DoesNotFit"),
+        ("x; rm -rf ~", "llmservice status chat -n team"),
+    ],
+)
+def test_only_known_reasons_are_put_into_commands(reason: str, remedy: str) -> None:
+    (found, _) = findings(replace(HEALTHY, services=(service("False", reason), service())), "services")
+    assert found.remedy == remedy
+    assert (reason if reason == "DoesNotFit" else repr(reason)) in found.evidence
 
 
 def test_fields_of_a_schema() -> None:

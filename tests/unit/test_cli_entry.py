@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from llmservice_cli import app
+from llmservice_cli.errors import complain
+from llmservice_cli.help import asks_for_help
 
 from .cli_world import Command, Ran
 
@@ -102,3 +104,24 @@ def test_without_the_extra_the_message_names_it() -> None:
     ran = in_a_process("-c", WITHOUT_HTTPX, "bench")
     remedy = "pip install '.[cli]' in a checkout of llmservice-operator"
     assert (ran.code, ran.err) == (1, f"error: httpx is not installed\n  what to do: {remedy}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_asked"),
+    [
+        ("chat qwen --help", True),
+        ("chat -h", True),
+        ("chat qwen -m -h", False),
+        ("chat qwen --message --help", False),
+        ("chat -- --help", False),
+        ("status -w -h", True),
+    ],
+)
+def test_a_value_is_not_taken_for_a_wish_for_help(words: str, is_asked: bool) -> None:
+    name, *rest = words.split()
+    assert asks_for_help(rest, app.command(name).params) is is_asked
+
+
+def test_what_a_server_said_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("it says \x1b]0;owned\x07 yes\n  what to do: nothing")
+    assert capsys.readouterr().err == "error: it says  ]0;owned  yes\n  what to do: nothing\n"

@@ -137,6 +137,12 @@ def test_an_errors_message_is_kept_without_what_moves_a_cursor() -> None:
     assert error_text(b"\x1b[2J<html>") == "[2J<html>"
 
 
+def test_what_is_not_understood_is_quoted_without_what_moves_a_cursor() -> None:
+    failure = check_body(b"\x1b[2J<html>", ASKED)
+    assert failure is not None
+    assert failure.error == "it is not JSON:  [2J<html>"
+
+
 @given(texts({"choices": [CHOICE], "usage": USAGE}))
 def test_nothing_else_is_raised(text: str) -> None:
     for asked in (ASKED, None):

@@ -347,6 +347,22 @@ async def test_it_goes_on_across_restarts_and_pods_that_come(
     assert since[-1] == stamp(2, ".5")
 
 
+async def test_a_reader_that_has_seen_enough_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llmservice: Command
+) -> None:
+    """`llmservice logs chat -f | head -2`: app.run knows a BrokenPipeError, and no group of them."""
+
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    api = Followed()
+    monkeypatch.setattr("llmservice_cli.logs.command.write", closed)
+    api.tell("ADDED", pod("chat-a-one", container("server", exit_code=0)), f"{stamp(1)} a line\n")
+    async with asyncio.timeout(20), cluster(api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
+        with pytest.raises(BrokenPipeError):
+            await llmservice.within("logs", "chat", "-f")
+
+
 async def test_pods_that_may_not_be_watched_end_it(api_server: ApiServer, llmservice: Command) -> None:
     api_server.objects[f"{SERVICES}/chat"] = service()
     api_server.refused = {"pods": 403}

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from llmservice_cli.errors import BadInput, CliError
+from llmservice_cli.report import reading
 from llmservice_cli.report.bundle import archive, files, readme
-from llmservice_cli.report.material import Entry, Gap
-from llmservice_cli.report.reading import MOST_LOG_BYTES, MOST_PODS, log_of
-from llmservice_cli.report.redaction import Cleaner, is_secret_key
+from llmservice_cli.report.material import Entry, Gap, Material, Planned
+from llmservice_cli.report.reading import AT_A_TIME, MOST_LOG_BYTES, MOST_PODS, log_of, read_all
+from llmservice_cli.report.redaction import Cleaner
 from llmservice_cli.report.subjects import is_about
 from llmservice_operator.build.meta import selector_text
 
-from .cli_doctor_world import service
+from .cli_doctor_world import deployment, service, waiting
 from .cli_world import PODS, SERVICES, ApiServer, Command, Json
 from .test_cli_doctor import api as healthy
 
@@ -27,7 +25,6 @@ __all__ = ["healthy"]
 
 HF, KEY, PASSWORD, LOGGED = "hf_AbCdEfGh1234567890", "sk-k3y-of-the-api", "s3cr3t-pass", "t0k3n-that-is-logged-9"
 BEARER, AWS, SHORT, SIGNED = "b34r3r-of-somebody", "AKIAIOSFODNN7EXAMPLE", "abc12", "s1gn4tur3"
-WORD = "opensesame"
 SECRETS = (HF, KEY, PASSWORD, LOGGED, BEARER, AWS, SIGNED)
 LABEL, _, _ = selector_text("chat").partition("=")
 SYSTEM = "llmservice-system"
@@ -178,7 +175,7 @@ async def test_of_the_operator(api: ApiServer, llmservice: Command, monkeypatch:
     found = bundle_of(out)
     assert ran.code == 0
     assert f"objects/{SYSTEM}/configmap-llmservice-operator.yaml" in found
-    assert "objects/lease-llmservice-operator.yaml" in found
+    assert f"objects/{SYSTEM}/lease-llmservice-operator.yaml" in found
     assert "crd-version" in found["objects/customresourcedefinition-llmservices.llmservice.dev.yaml"]
 
 
@@ -217,106 +214,6 @@ async def test_a_log_of_long_lines_keeps_its_end() -> None:
     assert len(found) < MOST_LOG_BYTES
 
 
-HIDDEN = {
-    "a variable": {"env": [{"name": "MY_TOKEN", "value": HF}]},
-    "a short one": {"env": [{"name": "DB_PASSWORD", "value": SHORT}]},
-    "an option's next word": {"args": ["--api-key", KEY]},
-    "an option's value": {"args": [f"--ssl-private-key={KEY}"]},
-    "a key": {"apiKey": KEY},
-    "a key with a value of no form": {"clientSecret": WORD},
-    "a key with a short value": {"clientSecret": SHORT},
-    "an option with one": {"args": ["--api-key", WORD, "--port", "1"]},
-    "a URL": {"uri": f"https://me:{PASSWORD}@x/y"},
-    "a user without a password": {"uri": f"https://{LOGGED}@x/y"},
-    "a header": {"message": f"Authorization: Basic {'QWxhZGRpbjpvcGVuc2VzYW1l'}"},
-    "a command in one text": {"command": f"serve --api-key {KEY} --port 1"},
-    "a command with =": {"command": f"serve --api-key={KEY} --port 1"},
-    "JSON in a text": {"text": f'{{"client_secret": "{LOGGED}"}}'},
-    "escaped JSON": {"text": f'"{{\\"client_secret\\": \\"{LOGGED}\\"}}"'},
-    "Python's form": {"text": f"Namespace(api_key=['{KEY}'], hf_token='{HF}')"},
-    "a key of AWS": {"text": f"id {AWS}"},
-    "a signed URL": {"text": f"https://x/y?sig={SIGNED}&a=1"},
-    "a JSON web token": {"text": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3.SflKxwRJSMeKKF2QT4"},
-    "a private key": {"text": f"-----BEGIN RSA PRIVATE KEY-----\n{LOGGED}\n-----END RSA PRIVATE KEY-----"},
-    "one that is cut": {"text": f"-----BEGIN PRIVATE KEY-----\n{LOGGED}\n"},
-    "a name of a key": {f"https://me:{PASSWORD}@x": 1},
-}
-OF_CASE = (*SECRETS, SHORT, WORD, "QWxhZGRpbjpvcGVuc2VzYW1l", "SflKxwRJSMeKKF2QT4")
-
-
-@pytest.mark.parametrize("found", HIDDEN.values(), ids=HIDDEN)
-def test_a_secret_is_hidden(found: Json) -> None:
-    cleaned = yaml.safe_dump(Cleaner([found]).object(found))
-    assert "***" in cleaned
-    assert not [secret for secret in OF_CASE if secret in cleaned]
-
-
-PLACES: dict[str, Json] = {
-    "a variable": {"env": [{"name": "MY_TOKEN", "value": WORD}]},
-    "an option": {"args": ["--api-key", WORD]},
-    "an option with =": {"args": [f"--api-key={WORD}"]},
-    "a key": {"apiKey": WORD},
-}
-
-
-@pytest.mark.parametrize("found", PLACES.values(), ids=PLACES)
-def test_what_is_a_secret_in_an_object_is_hidden_in_texts(found: Json) -> None:
-    assert Cleaner([found]).text(f"it was {WORD} again") == "it was *** again"
-
-
-KEPT: dict[str, Json] = {
-    "references": {
-        "hfTokenSecretRef": {"name": "hub", "key": "token"},
-        "secretName": "tls",
-        "secretKeyRef": {"key": "k"},
-    },
-    "flags": {"automountServiceAccountToken": False, "args": ["--max-num-batched-tokens", "2048", "--tokenizer", "x"]},
-    "figures": {"text": "12.3 tokens/s, KV cache tokens: 123456789012"},
-    "images": {"image": "registry.example.com:5000/vllm@sha256:" + "a1" * 32},
-    "metrics": {"text": 'vllm:prompt_tokens_total{model_name="chat"} 12345.0'},
-    "an address": {"uri": "https://example.com:8080/v1?page=2"},
-}
-
-
-@pytest.mark.parametrize("found", KEPT.values(), ids=KEPT)
-def test_what_is_no_secret_stays(found: Json) -> None:
-    assert Cleaner([found]).object(found) == found
-
-
-@pytest.mark.parametrize(
-    ("name", "is_secret"), [("HF_TOKEN", True), ("awsSecretAccessKey", True), ("key", False), ("tokens", False)]
-)
-def test_names_of_secrets(name: str, is_secret: bool) -> None:
-    assert is_secret_key(name) is is_secret
-
-
-JSONS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
-    lambda below: st.lists(below, max_size=4) | st.dictionaries(st.text(max_size=12), below, max_size=4),
-    max_leaves=20,
-)
-
-
-@given(JSONS, st.text(max_size=200))
-def test_anything_can_be_cleaned_and_written(found: Any, text: str) -> None:
-    gaps: list[Gap] = []
-    made = files([Entry("o.yaml", "o", {"kind": "X", "it": found}), Entry("../t", "t", text)], gaps)
-    assert all(".." not in file.path and b"\x1b" not in file.content for file in made)
-
-
-@given(st.from_regex(r"[A-Za-z0-9]{12,40}[0-9]", fullmatch=True), st.text(max_size=50), st.text(max_size=50))
-def test_a_variable_is_hidden_wherever_it_is(secret: str, before: str, after: str) -> None:
-    cleaner = Cleaner([{"env": [{"name": "X_TOKEN", "value": secret}]}])
-    assert secret not in cleaner.text(f"{before}{secret}{after}")
-
-
-def test_long_lines_of_nothing_take_no_time() -> None:
-    """A backtracking pattern would take minutes for each of these."""
-    for part in ("-", "--token", "eyJ", "://", "bearer ", "--a-token ", "token=", "-----BEGIN PRIVATE KEY-----"):
-        line = part * (16_000 // len(part))
-        Cleaner([{"args": [line]}], [line]).text(f"{line}\n" * 20)
-
-
 def test_a_bundle_is_bounded_and_says_what_was_cut() -> None:
     gaps: list[Gap] = []
     found = files([Entry("a", "first", "x" * 1000), Entry("b", "second", "y\n" * 100_000)], gaps, most=65 * 1024)
@@ -324,6 +221,73 @@ def test_a_bundle_is_bounded_and_says_what_was_cut() -> None:
     assert [gap.what for gap in gaps] == ["b"]
     assert found[-1].content.endswith(b"y\n"), "the end of a log matters most"
     assert "b: cut to" in readme("t", found, gaps)
+
+
+def test_what_has_no_room_is_not_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleaned: list[str] = []
+    monkeypatch.setattr(Cleaner, "text", lambda _, text: cleaned.append(text) or text)  # type: ignore[func-returns-value]
+    files([Entry("a", "first", "x" * 2000), Entry("b", "second", "later")], [], most=65 * 1024)
+    assert "later" not in cleaned
+
+
+async def test_a_long_page_of_a_pod_is_left_out(
+    api: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_PAGE_BYTES", 1000)
+    api.answers[f"{PODS}/chat-1:8000/proxy/metrics"] = "x 1\n" * 1000
+    out = llmservice.folder / "r.tar.gz"
+    assert (await llmservice.within("report", "chat", "--out", str(out))).code == 0
+    found = bundle_of(out)
+    assert "pages/chat-1.metrics.txt" not in found
+    assert "- pages/chat-1.metrics.txt: " in found["README.md"]
+    assert "pages/chat-1.state.json" in found
+
+
+async def test_no_more_is_read_than_a_bundle_has_room_for() -> None:
+    asked: list[int] = []
+
+    def planned(index: int) -> Planned:
+        async def read() -> str:
+            asked.append(index)
+            return "x" * 100
+
+        return Planned(f"pages/{index}", "a page", read)
+
+    material = Material(planned=[planned(index) for index in range(50)])
+    found = await read_all(material, most=1000)
+    assert len(asked) == len(found) < 10 + AT_A_TIME
+    assert {gap.why for gap in material.gaps} == {"not read: the bundle has no room for more"}
+    assert len(material.gaps) + len(found) == 50
+
+
+async def test_operators_of_several_namespaces_have_files_of_their_own(api: ApiServer, llmservice: Command) -> None:
+    labels = {"app.kubernetes.io/name": "llmservice-operator"}
+    for place in ("one", "two"):
+        placed = {"name": "op", "namespace": place, "labels": labels}
+        api.objects |= {
+            f"/apis/apps/v1/namespaces/{place}/deployments/op": {**deployment(), "metadata": placed},
+            f"/api/v1/namespaces/{place}/pods/op": {**pod("op", 0), "metadata": placed},
+        }
+    ran = await llmservice.within("report", "--dry-run")
+    paths = [line.split()[0] for line in ran.out.splitlines()[2:] if line and not line.startswith(" ")]
+    assert sorted({*paths}) == sorted(paths), "no path twice"
+    kept = ("one/events.txt", "logs/one/op/server.log", "pages/two/op.metrics.txt")
+    assert {*kept} <= {*paths}
+
+
+async def test_other_services_are_not_named(api: ApiServer, llmservice: Command) -> None:
+    for namespace in ("team", "elsewhere"):
+        other = service("False", "DoesNotFit")
+        other["metadata"] = {"name": "hidden", "namespace": namespace}
+        api.objects[f"/apis/llmservice.dev/v1alpha1/namespaces/{namespace}/llmservices/hidden"] = other
+    failing = {**waiting("ImagePullBackOff"), "metadata": {"name": "hidden-1", "namespace": "team"}}
+    failing["metadata"]["labels"] = {LABEL: "hidden"}
+    api.objects[f"{PODS}/hidden-1"] = failing
+    out = llmservice.folder / "r.tar.gz"
+    await llmservice.within("report", "chat", "--out", str(out))
+    found = bundle_of(out)
+    assert "1 of 1 LLMServices are Ready" in found["doctor.yaml"]
+    assert not [path for path, text in found.items() if "hidden" in text]
 
 
 def test_an_archive_has_files_of_one_folder_for_the_user_alone() -> None:

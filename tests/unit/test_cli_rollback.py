@@ -208,3 +208,15 @@ async def test_wait_ends_as_the_command_wait_does(api: ApiServer, words: tuple[s
 def test_two_ways_of_a_rollback_are_refused(llmservice: Command) -> None:
     ran = llmservice("rollback", "chat", "--undo", "--to", "3")
     assert (ran.code, "give one of them" in ran.err) == (2, True)
+
+
+async def test_a_document_is_alone_on_standard_output(api: ApiServer, llmservice: Command) -> None:
+    """What --wait found follows on standard error."""
+    found = service()
+    ready = {"type": "Ready", "status": "True", "reason": "RolledOut", "message": "", "observedGeneration": 1}
+    found["status"] |= {"observedGeneration": 1, "conditions": [ready]}
+    found["metadata"]["generation"] = 1
+    api.objects[f"{SERVICES}/chat"] = found
+    api.answers[f"GET {SERVICES}"] = {"metadata": {"resourceVersion": "7"}, "items": [found]}
+    ran = await llmservice.within("rollback", "chat", "--wait", "-o", "json")
+    assert (ran.code, ran.json["changed"], ran.err) == (0, True, "chat is Ready: RolledOut\n")

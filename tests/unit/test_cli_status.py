@@ -241,3 +241,9 @@ async def test_a_service_without_a_replica_says_since_when_and_where_requests_ar
 async def test_a_service_that_is_not_idle_does_not_say_so(api: ApiServer, llmservice: Command, reason: str) -> None:
     api.objects[f"{SERVICES}/chat"] = at_zero(reason)
     assert "  idle " not in (await llmservice.within("status", "chat")).out
+
+
+async def test_what_others_wrote_controls_no_terminal(api: ApiServer, llmservice: Command) -> None:
+    api.objects[f"{SERVICES}/chat"]["status"]["ready"] = "1/1\x1b[2J\nforged"
+    ran = await llmservice.within("status")
+    assert ("\x1b" in ran.out, len(ran.out.splitlines())) == (False, 2)

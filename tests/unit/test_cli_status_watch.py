@@ -143,7 +143,7 @@ async def test_on_a_terminal_the_screen_is_redrawn_and_the_last_one_stays(
 
 async def test_a_service_that_does_not_exist_yet_is_awaited(watch: Watch, run: Run, llmservice: Command) -> None:
     async def script() -> None:
-        await asyncio.sleep(0)
+        await watch.until("team/late: there is none yet\n")
         watch.api.tell("ADDED", of("late", "Starting"))
         await watch.until("team/late: Starting")
 

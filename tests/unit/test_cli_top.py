@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli import metrics
+from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError
+from llmservice_cli.options import Scope
 from llmservice_cli.top import sample
 from llmservice_cli.top.histogram import Buckets, added, increase, quantile
 from llmservice_cli.top.rates import Rates, Reading, between, latency, reading, together
@@ -228,7 +231,7 @@ async def test_a_line_for_each_service(api: ApiServer, llmservice: Command) -> N
     assert chat[:7] == ["chat", "1/1", "2", "3", "1", "-", "25%"]
     assert chat[-4:] == ["50ms", "60ms", "38ms", "50ms"]
     assert other == ["other", "0/1", "0", *["-"] * 10]
-    assert "services: 2, pods: 2; over 0.2 s; the API server was asked" in done.err
+    assert re.search(r"services: 2, pods: 2; over \d\.\d s; the API server was asked", done.err)
     assert "kB/s before compression" in done.err
 
 
@@ -272,6 +275,32 @@ async def test_services_that_may_not_be_listed(api: ApiServer, llmservice: Comma
     api.refused = {"llmservices": 403}
     with pytest.raises(CliError, match="cannot get"):
         await llmservice.within(*once())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [("deleted", "there is no LLMService 'chat'"), ("refused", None)],
+    ids=["it is deleted", "services may not be read any more"],
+)
+async def test_a_named_service_later(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch, change: str, why: str | None
+) -> None:
+    now = 0.0
+    async with connect(Scope()) as connection, sample.Metered(connection.credentials) as transport:
+        sampler = sample.Sampler(transport, "team", "chat", lambda: now)
+        first = await sampler.read()
+        now = sample.LISTS_EVERY
+        if change == "deleted":
+            del api.objects[f"{SERVICES}/chat"]
+        else:
+            api.refused = {"llmservices": 403}
+        if why is not None:
+            with pytest.raises(CliError, match=why):
+                await sampler.read()
+        else:
+            later = await sampler.read()
+            assert later.services == first.services
+            assert later.problem.startswith("services are those of 10 s ago or more: User")
 
 
 async def test_too_many_pods_are_left_out_and_counted(

@@ -89,6 +89,21 @@ async def test_shares_end_even(cluster: Cluster, shards: int, processes: int) ->
     assert cluster.owned_twice == []
 
 
+async def test_a_shard_whose_release_failed_is_left_to_the_one_who_asked(cluster: Cluster) -> None:
+    """Our own name is still in its Lease, which others may take only when it has expired."""
+    (first,) = await whole(cluster, 2)
+    first.busy.add(1)
+    second = Process(cluster, "late", 2)
+    await cluster.run_until(lambda: 1 not in first.held, 15)
+    first.connection.hangs_for = "op-1"
+    first.busy.discard(1)
+    await cluster.pass_time(2.2)
+    first.connection.hangs_for = None
+    await cluster.run_until(lambda: bool(second.held), 15)
+    assert (first.held, second.held, first.gains.count(1)) == ([0], [1], 1)
+    assert cluster.owned_twice == []
+
+
 async def test_what_is_in_work_is_finished_before_a_shard_is_handed_over(cluster: Cluster) -> None:
     (first,) = await whole(cluster, 2)
     first.busy.add(1)

@@ -10,6 +10,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
+from llmservice_operator.kube.errors import KubeError
+from llmservice_runtime.bounded_json import clean
+
+from llmservice_cli.cluster import cli_error
 from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage
 from llmservice_cli.load.server import check_server
@@ -128,6 +132,8 @@ def _answer(runner: asyncio.Runner, chat: Chat, question: str) -> None:
         dim("stopped; Ctrl-C again ends the chat")
     except CliError as error:
         note(f"error: {error}")
+    except KubeError as error:  # `connect`, which makes a CliError of it, is around the whole chat
+        note(f"error: {cli_error(error)}")
 
 
 @contextmanager
@@ -162,6 +168,7 @@ def _write(stream: Any, text: str) -> None:
 
 def dim(text: str) -> None:
     """On standard error."""
+    text = clean(text)
     print(f"{DIM}{text}{PLAIN}" if is_styled(sys.stderr) else text, file=sys.stderr, flush=True)
 
 

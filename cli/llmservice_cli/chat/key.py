@@ -1,28 +1,19 @@
-"""The API key of a service: from the environment, or from the Secret that its spec names. It is never printed."""
+"""The API key of a service, from the Secret that its spec names. It is never printed."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import os
 
 from llmservice_operator.kube.errors import Forbidden, KubeError
 from llmservice_operator.kube.resources import Resource
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.errors import CliError
+from llmservice_cli.load.key import key_in
 from llmservice_cli.services import endpoint_of
 
 SECRET = Resource("", "v1", "secrets", "Secret")
-LONGEST = 4096
-"""Bytes of a key."""
-
-
-def from_environment(variable: str) -> str:
-    """The first line of a variable: a Secret may hold several keys, one a line."""
-    if key := _first(os.environ.get(variable, "")):
-        return key
-    raise CliError(f"the environment variable {variable} is empty or not set", f"export {variable}=KEY")
 
 
 async def from_secret(kube: Api, service: Json) -> tuple[str, str] | None:
@@ -43,7 +34,7 @@ async def from_secret(kube: Api, service: Json) -> tuple[str, str] | None:
         raise CliError(
             f"{place} cannot be read: {error.message}", "--api-key-env VARIABLE names another place"
         ) from error
-    if key := _first(_decoded(((found or {}).get("data") or {}).get(entry))):
+    if key := key_in(_decoded(((found or {}).get("data") or {}).get(entry))):
         return key, place
     raise CliError(
         f"{place} does not exist or is empty", "write it, or name a variable with a key: --api-key-env VARIABLE"
@@ -55,9 +46,3 @@ def _decoded(value: object) -> str:
         return base64.b64decode(str(value or ""), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def _first(text: str) -> str:
-    """The first line that is not empty, where it can be a header."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if line.isascii() and line.isprintable() and len(line) <= LONGEST else ""

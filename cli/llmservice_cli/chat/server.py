@@ -30,7 +30,7 @@ from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError
 from llmservice_cli.forward import RIGHT, Forward, PodPort, forwarded
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
-from llmservice_cli.load.server import CONNECT_SECONDS, base_of
+from llmservice_cli.load.server import ALL_AT_ONCE, CONNECT_SECONDS, base_of, client_of
 from llmservice_cli.services import conditions_of, endpoint_of, service
 from llmservice_cli.wait.assessment import Outcome, assess
 from llmservice_cli.wait.changes import changes
@@ -98,7 +98,7 @@ class ByUrl:
 
     @asynccontextmanager
     async def way(self) -> AsyncIterator[Way]:
-        async with direct(self.name, self.headers) as way:
+        async with direct(self.url, self.headers) as way:
             yield way
 
     async def narrate(self) -> None:
@@ -107,8 +107,8 @@ class ByUrl:
 
 @asynccontextmanager
 async def direct(url: str, headers: Mapping[str, str], holder: str = "") -> AsyncIterator[Way]:
-    """Without a port-forward, and without a proxy of the environment."""
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT, trust_env=False) as http:
+    """Without a port-forward."""
+    async with client_of(url, headers, ALL_AT_ONCE, TIMEOUT) as http:
         yield Way(http, url, holder=holder)
 
 

@@ -17,15 +17,16 @@ from llmservice_runtime.redact import Redactor
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError
 from llmservice_cli.load.answer import Failure, Loss, http_failure
-from llmservice_cli.load.server import ALL_AT_ONCE, CONNECT_SECONDS, base_of, http_client, inspect
+from llmservice_cli.load.key import key_of
+from llmservice_cli.load.server import IDENTITY, inspect
 from llmservice_cli.load.server import direct as target_of
 from llmservice_cli.services import service
 
 from .arguments import Options
 from .conversation import Conversation
-from .key import from_environment, from_secret
+from .key import from_secret
 from .reply import Lines, Piece, Reply
-from .server import ByName, ByUrl, Server, Way, note
+from .server import ByName, ByUrl, Server, Way, direct, note
 
 PATH = "/v1/chat/completions"
 LONGEST_REFUSAL = 64 * 2**10
@@ -130,32 +131,25 @@ async def _beginning(response: httpx.Response) -> bytes:
 @asynccontextmanager
 async def opened(options: Options) -> AsyncIterator[Chat]:
     """With the model and the key known; nothing was asked yet."""
-    conversation = Conversation(options.system)
+    conversation, key = Conversation(options.system), key_of(options.api_key_env)
     if options.url:
-        async with http_client(options, ALL_AT_ONCE, CONNECT_SECONDS) as http:
-            headers = dict(http.headers)
-            model = (await inspect(target_of(options.url, http), options.model)).model
-        key = headers.get("authorization", "").removeprefix("Bearer ")
-        server = ByUrl(base_of(options.url), model, _headers(key))
-        yield Chat(server, options, _hiding(key), conversation)
+        async with direct(options.url, _headers(key)) as way:
+            model = (await inspect(target_of(options.url, way.http), options.model)).model
+        yield Chat(ByUrl(options.url, model, _headers(key)), options, _hiding(key), conversation)
         return
     async with connect(options) as connection:
         found = await service(connection.kube, connection.namespace, options.name or "")
-        key, place = "", ""
-        if options.api_key_env:
-            key = from_environment(options.api_key_env)
-        elif (known := await from_secret(connection.kube, found)) is not None:
+        if not key and (known := await from_secret(connection.kube, found)) is not None:
             key, place = known
-        if place and not options.quiet:
-            note(f"the API key is from {place}")
+            if not options.quiet:
+                note(f"the API key is from {place}")
         names = ((found.get("status") or {}).get("endpoint") or {}).get("modelNames") or [options.name]
         server_of = ByName(connection, options, options.model or str(names[0]), _headers(key))
         yield Chat(server_of, options, _hiding(key), conversation)
 
 
 def _headers(key: str) -> Mapping[str, str]:
-    plain = {"Accept-Encoding": "identity"}
-    return {**plain, "Authorization": f"Bearer {key}"} if key else plain
+    return {**IDENTITY, "Authorization": f"Bearer {key}"} if key else IDENTITY
 
 
 def _hiding(key: str) -> Redactor:

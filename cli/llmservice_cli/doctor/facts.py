@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from llmservice_cli.api import Json
+from llmservice_cli.installation import NAMESPACE
 
 Objects = tuple[Json, ...]
 
@@ -64,6 +65,8 @@ class Facts:
     """Ready endpoints, by namespace and name, of Services of webhooks that may refuse pods; of those that are known."""
     namespaces: Objects = ()
     """The one namespace, or nothing where there is none."""
+    operator_namespaces: Objects = ()
+    """Those of the operators, or where one is usually installed; those that exist."""
     quotas: Objects = ()
     limits: Objects = ()
     pods: Objects = ()
@@ -76,9 +79,19 @@ class Facts:
     """Fields of which only the first objects were read."""
 
     @property
+    def operator_places(self) -> tuple[str, ...]:
+        """Namespaces of the operators, or that where one is usually installed."""
+        return places_of(self.operators)
+
+    @property
     def is_installed(self) -> bool:
         """Whether anything of an installation is there; True where that is not known."""
         return bool(self.crd or self.operators) or "crd" in self.unread or "operators" in self.unread
+
+
+def places_of(operators: Objects) -> tuple[str, ...]:
+    """Their namespaces; without any that where one is usually installed."""
+    return tuple(sorted({str(each["metadata"]["namespace"]) for each in operators} or {NAMESPACE}))
 
 
 def status_of(found: Json) -> Json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from llmservice_cli.installation import ACTIVATORS, NAMESPACE, SELECTOR, install
 
 from .checks.rights import INSTALLING, TEAM
 from .checks.server import blocking, service_of
-from .facts import Facts, Objects, Right, Unread
+from .facts import Facts, Objects, Right, Unread, places_of
 from .settings import lease_names
 
 MOST = 5_000
@@ -116,6 +116,7 @@ async def gather(kube: Api, namespace: str) -> Facts:
             own = tuple(each for each in read[field].objects if each["metadata"].get("namespace") in installed)
             read[field] = read[field]._replace(objects=own)
     hooks = await _ready_hooks(kube, (*read["validating"].objects, *read["mutating"].objects))
+    read["operator_namespaces"] = await _namespaces(kube, places_of(read["operators"].objects))
     read["leases"] = await _leases(kube, read["settings"], read["operators"])
     unread = {field: each.unread for field, each in read.items() if each.unread is not None}
     if isinstance(rights, Unread):
@@ -190,6 +191,13 @@ async def _single(kube: Api, resource: Resource, name: str) -> Read:
     except KubeError as error:
         return Read(unread=_unread(error, Source(resource), verb="get"))
     return Read(() if found is None else (_lean(found),))
+
+
+async def _namespaces(kube: Api, wanted: Sequence[str]) -> Read:
+    """Those that exist; unread where one of them may not be read."""
+    found = await asyncio.gather(*(_single(kube, _NAMESPACE, name) for name in wanted))
+    unread = next((each.unread for each in found if each.unread is not None), None)
+    return Read(tuple(one for each in found for one in each.objects), unread)
 
 
 async def _leases(kube: Api, settings: Read, operators: Read) -> Read:

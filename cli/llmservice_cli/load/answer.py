@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from llmservice_runtime.bounded_json import Refused
+from llmservice_runtime.bounded_json import Refused, clean
 
 from .completion import Usage, completion_of, error_text
 
@@ -51,7 +51,7 @@ def check_body(body: bytes, asked: int) -> Failure | None:
 
 
 def _not_understood(why: str, text: str) -> Failure:
-    return Failure(Loss.NOT_UNDERSTOOD, f"{why}: {text[:200]}")
+    return Failure(Loss.NOT_UNDERSTOOD, f"{why}: {clean(text[:200])}")
 
 
 class Events:

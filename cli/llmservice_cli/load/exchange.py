@@ -10,8 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from llmservice_runtime.bounded_json import clean
 
 from .answer import Events, Failure, Loss, check_body, http_failure
+
+LONGEST_WORDS = 300
+"""Characters of what ended a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +133,4 @@ class Exchange:
 
 
 def _words(error: httpx.HTTPError) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+    return clean(f"{type(error).__name__}: {error}"[:LONGEST_WORDS]).rstrip(": ")

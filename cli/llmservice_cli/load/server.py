@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 import httpx
 from llmservice_operator.kube.resources import SERVICE, proxy_path
+from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect
@@ -18,11 +18,21 @@ from llmservice_cli.errors import CliError, WrongUsage
 from llmservice_cli.services import endpoint_of, service
 
 from .completion import error_text
+from .key import key_of
 from .options import Server
 
 CONNECT_SECONDS = 10.0
 ALL_AT_ONCE = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 """No queue in the client: what waits, waits at the server."""
+IDENTITY: Mapping[str, str] = {"Accept-Encoding": "identity"}
+"""For answers that are read with a bound: nothing is unpacked."""
+ASK_SECONDS = 30.0
+MOST_BYTES = 2**20
+"""Both for what a server says of itself."""
+MOST_MODELS = 10_000
+MODELS_SHOWN = 20
+LONGEST_NAME = 500
+LONGEST_VERSION = 200
 REMEDIES: Mapping[int, str] = {
     401: "name the environment variable that holds the API key: --api-key-env VARIABLE",
     403: "the rights get and create on services/proxy are needed",
@@ -82,28 +92,25 @@ def base_of(url: str) -> str:
 
 
 def http_client(options: Server, limits: httpx.Limits, connect_seconds: float) -> httpx.AsyncClient:
-    """For --url with the key of --api-key-env. No proxy of the environment: it would be measured too."""
-    key = _api_key(options.api_key_env)
+    """For --url with the key of --api-key-env."""
+    key = key_of(options.api_key_env)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return client_of(options.url or "", headers, limits, httpx.Timeout(None, connect=connect_seconds))
+
+
+def client_of(url: str, headers: Mapping[str, str], limits: httpx.Limits, timeout: httpx.Timeout) -> httpx.AsyncClient:
+    """Trusts the authorities of the system, and uses no proxy of the environment: it would be measured too."""
     try:
         return httpx.AsyncClient(
-            base_url=base_of(options.url or ""),
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            base_url=base_of(url),
+            headers=headers,
             limits=limits,
-            timeout=httpx.Timeout(None, connect=connect_seconds),
+            timeout=timeout,
             verify=ssl.create_default_context(),
             trust_env=False,
         )
     except httpx.InvalidURL as error:
-        raise CliError(f"{options.url} is not a URL: {error}", "give one such as http://127.0.0.1:8000") from error
-
-
-def _api_key(variable: str | None) -> str | None:
-    """The first of the keys in an environment variable: a Secret may hold several, one a line."""
-    if variable is None:
-        return None
-    if lines := [line.strip() for line in os.environ.get(variable, "").splitlines() if line.strip()]:
-        return lines[0]
-    raise CliError(f"the environment variable {variable} is empty or not set", f"export {variable}=KEY")
+        raise CliError(f"{url} is not a URL: {error}", "give one such as http://127.0.0.1:8000") from error
 
 
 def _refuse_api_key(found: Json, options: Server) -> None:
@@ -120,37 +127,57 @@ def _refuse_api_key(found: Json, options: Server) -> None:
 
 async def inspect(target: Target, wanted: str | None) -> Served:
     """The model to ask for; CliError where the server is not there, refuses us or does not serve it."""
-    answer = await _get(target, "/v1/models")
+    status, body = await _read(target, "/v1/models")
+    if status >= 400:
+        raise CliError(f"{target.name} answers {status}: {error_text(body)}", REMEDIES.get(status, target.advice))
     try:
-        models = [str(model["id"]) for model in answer.json()["data"]]
-    except (ValueError, KeyError, TypeError) as error:
+        models = models_in(body)
+    except Refused as why:
+        beginning = clean(body[:200].decode(errors="replace"))
         raise CliError(
-            f"{target.name} answers /v1/models with something else than a list of models: {answer.text[:200]}",
+            f"{target.name} answers /v1/models with something else than a list of models ({why}): {beginning}",
             "give the address of a server of the OpenAI API, without a path",
-        ) from error
+        ) from why
     if not models or (wanted is not None and wanted not in models):
+        more = f", and {len(models) - MODELS_SHOWN} more" if len(models) > MODELS_SHOWN else ""
         raise CliError(
             f"{target.name} does not serve a model named {wanted!r}" if wanted else f"{target.name} serves no model",
-            f"choose one with --model: {', '.join(models)}" if models else target.advice,
+            f"choose one with --model: {', '.join(models[:MODELS_SHOWN])}{more}" if models else target.advice,
         )
     return Served(wanted or models[0], await _version(target))
 
 
-async def _get(target: Target, path: str) -> httpx.Response:
-    try:
-        answer = await target.http.get(path)
-    except httpx.RequestError as error:
-        raise CliError(f"no answer from {target.name}: {error or type(error).__name__}", target.advice) from error
-    if answer.is_error:
-        code = answer.status_code
-        raise CliError(f"{target.name} answers {code}: {error_text(answer.content)}", REMEDIES.get(code, target.advice))
-    return answer
+def models_in(body: bytes) -> list[str]:
+    """The names in an answer to /v1/models; Refused where it is none. They have no control characters."""
+    answer = Reader(parse(body, MOST_BYTES, drops_numbers=True), "the answer")
+    if not answer.has("data"):
+        raise Refused("data is missing")
+    return [Reader(model, "a model").word("id", LONGEST_NAME) for model in answer.items("data", MOST_MODELS)]
 
 
 async def _version(target: Target) -> str | None:
     """vLLM says it; other servers of the API need not."""
     try:
-        answer = await target.http.get("/version")
-        return str(answer.json()["version"]) if answer.status_code == 200 else None
-    except (httpx.RequestError, json.JSONDecodeError, KeyError, TypeError):
+        status, body = await _read(target, "/version")
+        return Reader(parse(body)).text("version", LONGEST_VERSION) if status == 200 else None
+    except (CliError, Refused):
         return None
+
+
+async def _read(target: Target, path: str) -> tuple[int, bytes]:
+    """The status and the body; CliError where it does not come in time, or is too long."""
+    whole = bytearray()
+    try:
+        async with asyncio.timeout(ASK_SECONDS), target.http.stream("GET", path, headers=IDENTITY) as answer:
+            async for data in answer.aiter_raw():
+                whole += data
+                if len(whole) > MOST_BYTES:
+                    raise CliError(f"{target.name} answers {path} with more than {MOST_BYTES} bytes", target.advice)
+            return answer.status_code, bytes(whole)
+    except TimeoutError as error:
+        raise CliError(
+            f"no whole answer from {target.name} to {path} within {ASK_SECONDS:g} s", target.advice
+        ) from error
+    except httpx.RequestError as error:
+        why = clean(str(error)[:200]) or type(error).__name__
+        raise CliError(f"no answer from {target.name}: {why}", target.advice) from error

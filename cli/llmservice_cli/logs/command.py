@@ -89,16 +89,21 @@ async def _follow(connection: Connection, options: Options, found: Json) -> Exit
     )
     pods = versions(kube, POD, namespace, {"labelSelector": selector_text(options.name)}, _note)
     refused: list[KubeError] = []
+    is_read = True
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(follower.run(pods))
             tasks.create_task(_copy(follower, options, found))
     except* KubeError as group:
         refused += _leaves(group)
+    except* BrokenPipeError:
+        is_read = False
     except* asyncio.CancelledError:
         pass  # Ctrl-C
     if refused:
         raise refused[0]
+    if not is_read:
+        raise BrokenPipeError  # the reader (head, less) has seen enough
     return ExitCode.DONE
 
 

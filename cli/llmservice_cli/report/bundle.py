@@ -39,12 +39,15 @@ def files(entries: Sequence[Entry], gaps: list[Gap], most: int = MOST_BYTES) -> 
     left = most - _ROOM
     found = []
     for entry in entries:
+        if left <= 0:
+            gaps.append(Gap(entry.path, "left out: the bundle has no room for more"))
+            continue
         is_text = isinstance(entry.content, str)
         text = cleaner.text(entry.content) if is_text else written("yaml", cleaner.object(entry.content))
         content = clean(text).encode(errors="replace")
         if len(content) > left:
             gaps.append(Gap(entry.path, f"cut to {left:,} of {len(content):,} bytes: the bundle has no room for more"))
-            content = content[-left:] if left > 0 and is_text else b""
+            content = content[-left:] if is_text else b""
         if content or not is_text:
             found.append(File(_UNSAFE.sub("_", entry.path), entry.what, content))
         left -= len(content)

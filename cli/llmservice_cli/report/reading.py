@@ -13,6 +13,7 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json
 
+from .bundle import MOST_BYTES
 from .material import Entry, Gap, Material, Planned, Read
 
 MOST_OBJECTS = 500
@@ -21,7 +22,8 @@ MOST_EVENTS = 5_000
 """Of the namespace, of which those about the bundle's objects are kept."""
 MOST_PODS = 20
 """Whose logs and pages are read."""
-MOST_LOG_BYTES = 2 * 2**20
+MOST_LOG_BYTES = MOST_PAGE_BYTES = 2 * 2**20
+"""Of one."""
 FEWEST_LINES = 50
 AT_A_TIME = 8
 LONGEST_REASON = 300
@@ -63,8 +65,8 @@ def add_object(material: Material, one: Json, folder: str = "objects") -> None:
     material.entries.append(Entry(f"{folder}/{kind.lower()}-{name}.yaml", f"{kind} {name}", one))
 
 
-async def events(kube: Api, material: Material, namespace: str, about: Iterable[Json]) -> None:
-    """Those of the namespace that are about these objects, the oldest first."""
+async def events(kube: Api, material: Material, namespace: str, about: Iterable[Json], folder: str = "") -> None:
+    """Those of the namespace that are about these objects, the oldest first. `folder` ends with a slash."""
     known = {(one["kind"], one["metadata"]["name"]) for one in about}
     found: list[Json] = []
     seen = 0
@@ -85,7 +87,9 @@ async def events(kube: Api, material: Material, namespace: str, about: Iterable[
         f"{clean(str(one.get('message') or ''))}".replace("\n", " ")
         for one in ordered
     ]
-    material.entries.append(Entry("events.txt", "Events of these objects, a line each", "\n".join(lines) + "\n"))
+    material.entries.append(
+        Entry(f"{folder}events.txt", "Events of these objects, a line each", "\n".join(lines) + "\n")
+    )
 
 
 def _subject(event: Json) -> tuple[str, str]:
@@ -97,28 +101,30 @@ def _moment(event: Json) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
 
 
-def pod_texts(kube: Api, material: Material, pods: Sequence[Json], lines: int, pages: Sequence[Page]) -> None:
-    """Plan the logs and pages of pods."""
+def pod_texts(
+    kube: Api, material: Material, pods: Sequence[Json], lines: int, pages: Sequence[Page], folder: str = ""
+) -> None:
+    """Plan the logs and pages of pods. `folder` ends with a slash."""
     for pod in pods[:MOST_PODS]:
-        material.planned += _logs(kube, pod, lines)
+        material.planned += _logs(kube, pod, lines, f"logs/{folder}")
         if (pod.get("status") or {}).get("phase") == "Running":
-            material.planned += _pages(kube, pod, pages)
+            material.planned += _pages(kube, pod, pages, f"pages/{folder}")
     for pod in pods[MOST_PODS:]:
         material.gaps.append(Gap(f"logs of {pod['metadata']['name']}", f"those of {MOST_PODS} pods are kept"))
 
 
-def _logs(kube: Api, pod: Json, lines: int) -> Iterator[Planned]:
+def _logs(kube: Api, pod: Json, lines: int, folder: str) -> Iterator[Planned]:
     namespace, name, status = pod["metadata"]["namespace"], pod["metadata"]["name"], pod.get("status") or {}
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         state, last = one.get("state") or {}, one.get("lastState") or {}
         container = one["name"]
         if "running" in state or "terminated" in state:
             read = partial(log_of, kube, namespace, name, container, lines, previous=False)
-            yield Planned(f"logs/{name}/{container}.log", f"log of container {container}", read)
+            yield Planned(f"{folder}{name}/{container}.log", f"log of container {container}", read)
         if "terminated" in last:
             read = partial(log_of, kube, namespace, name, container, lines, previous=True)
             yield Planned(
-                f"logs/{name}/{container}.previous.log", f"log of container {container} before its restart", read
+                f"{folder}{name}/{container}.previous.log", f"log of container {container} before its restart", read
             )
 
 
@@ -131,21 +137,27 @@ async def log_of(kube: Api, namespace: str, pod: str, container: str, lines: int
         lines = max(FEWEST_LINES, lines // 4)
 
 
-def _pages(kube: Api, pod: Json, pages: Sequence[Page]) -> Iterator[Planned]:
+def _pages(kube: Api, pod: Json, pages: Sequence[Page], folder: str) -> Iterator[Planned]:
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     for page in pages:
-        read: Read = partial(kube.proxied, POD, namespace, name, page.port, page.path)
-        yield Planned(f"pages/{name}{page.file}", page.what, read)
+        read: Read = partial(kube.proxied, POD, namespace, name, page.port, page.path, max_bytes=MOST_PAGE_BYTES)
+        yield Planned(f"{folder}{name}{page.file}", page.what, read)
 
 
-async def read_all(material: Material) -> list[Entry]:
-    """The planned texts that could be read; of the others a gap each."""
+async def read_all(material: Material, most: int = MOST_BYTES) -> list[Entry]:
+    """The planned texts that could be read; of the others a gap each. None is begun after `most` bytes."""
     limit = asyncio.Semaphore(AT_A_TIME)
+    left = most
 
     async def one(planned: Planned) -> Entry | Gap:
+        nonlocal left
         async with limit:
+            if left <= 0:
+                return Gap(planned.path, "not read: the bundle has no room for more")
             try:
-                return Entry(planned.path, planned.what, await planned.read())
+                text = await planned.read()
+                left -= len(text.encode())
+                return Entry(planned.path, planned.what, text)
             except KubeError as error:
                 return Gap(
                     planned.path,

@@ -15,16 +15,12 @@ from llmservice_runtime.redact import MASK, Redactor
 
 from llmservice_cli.masking import redactor_of
 
-_WORDS = (
-    r"(?:token|secret|passw(?:or)?d|passphrase|credentials?|api[-_]?keys?|access[-_]?key|private[-_]?key"
-    r"|account[-_]?key|authorization|connection[-_]?string)(?:[-_]?id)?"
-)
-_NAMED = re.compile(rf"{_WORDS}$", re.IGNORECASE)
-_OPTION = re.compile(rf"--?[\w-]{{0,64}}?{_WORDS}(?P<value>=.*)?", re.IGNORECASE | re.DOTALL)
+from .places import places
+from .secret_names import is_secret_key, is_secret_variable
+
+_OPTION = re.compile(r"--?(?P<name>[\w.-]++)(?P<value>=.*)?", re.DOTALL)
 _DROPPED_ANNOTATIONS = frozenset({"kubectl.kubernetes.io/last-applied-configuration"})
 """It repeats the whole object as one text."""
-_KEPT_KEYS = frozenset({"secretName"})
-
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
 )
@@ -36,10 +32,11 @@ _FORMS = tuple(
         r"\bsk-[A-Za-z0-9_-]{8,256}",  # OpenAI and others
         r"\b(?:gh[oprsu]_|github_pat_|glpat-|xox[abprs]-|nvapi-)[A-Za-z0-9_-]{8,256}",
         r"\bAIza[A-Za-z0-9_-]{20,64}",  # Google
-        r"\beyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,4096}(?:\.[A-Za-z0-9_-]{0,4096})?",  # a JSON web token
+        # A JSON web token, with what stands before it in the same word: so each word is read once.
+        r"(?<![\w-])(?=[\w-]*\beyJ[\w-]{8})[\w-]++\.[\w-]{8,}+(?:\.[\w-]*+)?",
     )
 )
-_PLACES = tuple(
+_MARKED = tuple(
     re.compile(place, re.IGNORECASE)
     for place in (
         r"(?P<before>://)(?P<value>[^\s/@'\"]{1,1024})(?=@)",  # of a URL
@@ -47,10 +44,6 @@ _PLACES = tuple(
         r"(?P<before>\bbasic\s{1,4})(?P<value>[A-Za-z0-9+/=]{12,4096})",
         r"(?P<before>[?&](?:sig|signature|x-amz-(?:signature|credential|security-token)|key|code)=)"
         r"(?P<value>[^&\s\"']{1,4096})",
-        rf"(?P<before>(?<![\w-])--[\w-]{{0,64}}?{_WORDS}['\"]?(?:[ \t]{{0,4}},[ \t]{{0,4}}|[ \t]{{1,4}})['\"]?)"
-        r"(?P<value>[^\s\"',;&}\]]{1,4096})",
-        rf"(?P<before>{_WORDS}\\?['\"]?[ \t]{{0,4}}[=:][ \t]{{0,4}}[\[(\\'\"]{{0,4}})"
-        r"(?P<value>[^\s\"'\\,;&}\])]{1,4096})",
     )
 )
 _LONGEST_LINE, _MORE = 16 * 1024, " [the line is longer]"
@@ -77,16 +70,16 @@ class Cleaner:
         text = _cut(self._redactor.clean(_PRIVATE_KEY.sub(MASK, text)))
         for form in _FORMS:
             text = form.sub(MASK, text)
-        for place in _PLACES:
+        for place in _MARKED:
             text = place.sub(rf"\g<before>{MASK}", text)
-        return text
+        return _without(text)
 
     def object(self, value: Any, name: str = "") -> Any:
         """The value without secrets, managedFields and last-applied-configuration. `name` is the key that holds it."""
         if isinstance(value, Mapping):
             return self._mapping(value)
         if isinstance(value, Sequence) and not isinstance(value, str):
-            return self._items(value)
+            return self._items(value, name)
         if isinstance(value, str):
             return MASK if value and is_secret_key(name) else self.text(value)
         return value
@@ -98,29 +91,41 @@ class Cleaner:
             found["value"] = MASK
         return found
 
-    def _items(self, value: Sequence[Any]) -> list[Any]:
+    def _items(self, value: Sequence[Any], name: str) -> list[Any]:
         """Of a command line the word after an option that is named like a secret is one."""
         found = []
         is_secret = False
         for one in value:
-            option = _OPTION.fullmatch(one) if isinstance(one, str) else None
+            option = _option(one)
             if is_secret and isinstance(one, str) and not one.startswith("--"):
                 found.append(MASK)
             elif option is not None and option["value"]:
                 found.append(f"{one[: option.start('value')]}={MASK}")
             else:
-                found.append(self.object(one))
+                found.append(self.object(one, name))
             is_secret = option is not None and option["value"] is None
         return found
 
 
-def is_secret_key(name: str) -> bool:
-    """Whether a key or variable of this name holds a secret itself, rather than the name of one."""
-    return name not in _KEPT_KEYS and _NAMED.search(name) is not None
+def _option(word: Any) -> re.Match[str] | None:
+    """An option that is named like a secret, with the group `value` where it is in the same word."""
+    found = _OPTION.fullmatch(word) if isinstance(word, str) else None
+    return found if found is not None and is_secret_key(found["name"]) else None
+
+
+def _without(text: str) -> str:
+    kept: list[str] = []
+    done = 0
+    for start, end in places(text):
+        kept += text[done:start], MASK
+        done = end
+    return "".join((*kept, text[done:]))
 
 
 def _is_secret_variable(value: Mapping[str, Any]) -> bool:
-    return isinstance(value.get("name"), str) and is_secret_key(value["name"]) and isinstance(value.get("value"), str)
+    return (
+        isinstance(value.get("name"), str) and is_secret_variable(value["name"]) and isinstance(value.get("value"), str)
+    )
 
 
 def _cut(text: str) -> str:
@@ -141,7 +146,7 @@ def _placed(value: Any) -> Iterator[str]:
             left += ((str(key), below) for key, below in one.items())
         elif isinstance(one, list | tuple):
             yield from _of_command_line(one)
-            left += (("", below) for below in one)
+            left += ((name, below) for below in one)
         elif isinstance(one, str):
             if is_secret_key(name):
                 yield one
@@ -150,7 +155,7 @@ def _placed(value: Any) -> Iterator[str]:
 
 def _of_command_line(words: Sequence[Any]) -> Iterator[str]:
     for index, word in enumerate(words):
-        option = _OPTION.fullmatch(word) if isinstance(word, str) else None
+        option = _option(word)
         if option is not None and option["value"]:
             yield option["value"][1:]
         elif option is not None and index + 1 < len(words):
@@ -162,5 +167,11 @@ def _of_command_line(words: Sequence[Any]) -> Iterator[str]:
 def _shown(text: str) -> Iterator[str]:
     """Values in places of secrets that are long and have a digit."""
     whole = _cut(text)
-    for place in _PLACES:
-        yield from (found for hit in place.finditer(whole) if _LEARNED.fullmatch(found := hit["value"]))
+    found = chain(
+        (hit["value"] for place in _MARKED for hit in place.finditer(whole)),
+        (whole[start:end] for start, end in places(whole)),
+    )
+    for value in found:
+        # Headers and lists have several words, and in code there is a comma or bracket after one.
+        parts = (part.strip("\"'()[],;") for part in (value, *value.split()))
+        yield from (part for part in dict.fromkeys(parts) if _LEARNED.fullmatch(part))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.api.constants import CRD_NAME, INSPECTS_LABEL
+from llmservice_operator.api.constants import CRD_NAME, INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube import resources
 from llmservice_operator.options import version
@@ -15,7 +15,7 @@ from llmservice_runtime.contract import HTTP_PORT, METRICS_PATH, STATE_PATH, STA
 from llmservice_cli.api import Api, Json
 from llmservice_cli.doctor.checks import CHECKS
 from llmservice_cli.doctor.command import document
-from llmservice_cli.doctor.facts import Facts, images_of, name_of
+from llmservice_cli.doctor.facts import Facts, images_of, labels_of, name_of
 from llmservice_cli.doctor.findings import results
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, SELECTOR
 from llmservice_cli.services import service
@@ -72,9 +72,14 @@ async def of_service(kube: Api, material: Material, namespace: str, name: str, l
             material.planned.append(_lines_about(kube, pod, namespace, name))
     if "operator_pods" in facts.unread:
         material.gaps.append(Gap("the operator's log", facts.unread["operator_pods"].why))
-    # A report about one service does not name those of others.
-    own = replace(facts, services=tuple(one for one in facts.services if one["metadata"]["namespace"] == namespace))
-    _common(material, own, {(pod.get("spec") or {}).get("nodeName") for pod in pods})
+    _common(material, _of_one(facts, namespace, name), {(pod.get("spec") or {}).get("nodeName") for pod in pods})
+
+
+def _of_one(facts: Facts, namespace: str, name: str) -> Facts:
+    """Without other services and their pods, which findings name."""
+    services = (one for one in facts.services if name_of(one) == f"{namespace}/{name}")
+    pods = (one for one in facts.pods if labels_of(one).get(SERVICE_LABEL) == name)
+    return replace(facts, services=tuple(services), pods=tuple(pods))
 
 
 async def of_operator(kube: Api, material: Material, lines: int, facts: Facts) -> None:
@@ -86,11 +91,12 @@ async def of_operator(kube: Api, material: Material, lines: int, facts: Facts) -
         for selector in (SELECTOR, ACTIVATORS):
             for resource in (resources.DEPLOYMENT, _REPLICA_SET, resources.POD, resources.CONFIG_MAP):
                 about += await listed(kube, material, resource, place, selector, folder)
-        await events(kube, material, place, about)
-        pod_texts(kube, material, [one for one in about if one["kind"] == "Pod"], lines, _OPERATOR_PAGES)
+        await events(kube, material, place, about, f"{place}/")
+        pod_texts(kube, material, [one for one in about if one["kind"] == "Pod"], lines, _OPERATOR_PAGES, f"{place}/")
     for kind, objects in (("Lease", facts.leases), ("CustomResourceDefinition", map(_without_schema, facts.crd))):
         for one in objects:
-            add_object(material, {**one, "kind": kind})
+            place = one["metadata"].get("namespace")
+            add_object(material, {**one, "kind": kind}, f"objects/{place}" if place else "objects")
     for field, what in (("leases", "the Lease"), ("crd", f"the CRD {CRD_NAME}")):
         if field in facts.unread:
             material.gaps.append(Gap(what, facts.unread[field].why))
@@ -115,7 +121,7 @@ def _lines_about(kube: Api, pod: Json, namespace: str, name: str) -> Planned:
         found = await log_of(kube, where, operator, "operator", _OPERATOR_LINES, previous=False)
         return "".join(f"{line}\n" for line in found.splitlines() if is_about(line, namespace, name))
 
-    return Planned(f"logs/{operator}/about-{name}.log", "the operator's log lines about the service", read)
+    return Planned(f"logs/{where}/{operator}/about-{name}.log", "the operator's log lines about the service", read)
 
 
 def is_about(line: str, namespace: str, name: str) -> bool:

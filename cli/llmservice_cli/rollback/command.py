@@ -46,7 +46,7 @@ async def run(options: Options) -> ExitCode:
             return ExitCode.DONE
         wish = Wish(connection.namespace, options.name, timeout=options.timeout)
         answer = await until_known(connection, wish)
-    return tell(wish, answer)
+    return tell(wish, answer, is_beside=options.output != "table")
 
 
 def choose(revisions: Sequence[Revision], found: Json, wanted: str | None) -> str:

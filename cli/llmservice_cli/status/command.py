@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from llmservice_runtime.bounded_json import clean
+
 from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.documents import written
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage
@@ -49,7 +51,7 @@ class Reading:
         """The screen of each service that was named, else a line for each."""
         now = datetime.now(UTC)
         if not self._names:
-            return [((line, ""),) for line in await self._overview(now)]
+            return [((clean(line).replace("\n", " "), ""),) for line in await self._overview(now)]
         found: list[Row] = []
         for each in await self._frames():
             found += [*([()] if found else []), *screen(each, now, is_styled=is_styled())]

@@ -42,7 +42,7 @@ async def watch(connection: Connection, options: Options, rows: Rows, document: 
             elif sys.stdout.isatty():
                 await _screens(found, rows)
             else:
-                await _lines(found)
+                await _lines(found, [f"{connection.namespace}/{name}" for name in options.names or ()])
     except asyncio.CancelledError:
         pass
     return ExitCode.DONE
@@ -64,12 +64,13 @@ def _sorted(objects: Objects, names: Iterable[str]) -> list[Json]:
     return sorted(meant, key=lambda one: (one["metadata"]["namespace"], one["metadata"]["name"]))
 
 
-async def _lines(found: AsyncGenerator[list[Json]]) -> None:
-    """A line for each change of a service, and for its end."""
+async def _lines(found: AsyncGenerator[list[Json]], named: Iterable[str]) -> None:
+    """A line for each change of a service, for its end, and for one that was named and is not there."""
     told: dict[str, str] = {}
     async for services in found:
         now = f"{datetime.now(UTC):%H:%M:%S}"
         lines = {f"{one['metadata']['namespace']}/{one['metadata']['name']}": change(one) for one in services}
+        lines |= {key: f"{key}: there is none yet" for key in named if key not in lines and key not in told}
         gone = {key: f"{key}: it is gone" for key in told if key not in lines}
         changed = [line for key, line in lines.items() if told.get(key) != line]
         told = lines
@@ -80,7 +81,7 @@ async def _lines(found: AsyncGenerator[list[Json]]) -> None:
 async def _documents(found: AsyncGenerator[list[Json]], document: Document, output: str) -> None:
     """A line of JSON, or a document of YAML, after each change."""
     async for _ in found:
-        answer = await _read(document)
+        answer = await _read(document, _warn)
         if answer is None:
             continue
         if output == "json":
@@ -102,13 +103,19 @@ async def _screens(found: AsyncGenerator[list[Json]], rows: Rows) -> None:
             changed.set()
 
     last: list[Row] = []
+    why = ""
+
+    def keep(message: str) -> None:
+        nonlocal why
+        why = message
+
     console = Console(highlight=False, markup=False, emoji=False)
     noticing = asyncio.create_task(notice())
     try:
         with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
             while not noticing.done():
                 changed.clear()
-                last = await _read(rows) or [(("nothing can be read now", "yellow"),)]
+                last = await _read(rows, keep) or [((f"nothing can be read now: {clean(why)}", "yellow"),)]
                 live.update(Text.from_ansi(rendered(last)), refresh=True)
                 await asyncio.sleep(PAUSE)
                 with suppress(TimeoutError):
@@ -121,12 +128,12 @@ async def _screens(found: AsyncGenerator[list[Json]], rows: Rows) -> None:
         show(last)
 
 
-async def _read(read: Callable[[], Awaitable[T]]) -> T | None:
-    """None while a service that was named does not exist, or the API server does not answer."""
+async def _read(read: Callable[[], Awaitable[T]], warn: Callable[[str], None]) -> T | None:
+    """None, and why, while a service that was named does not exist, or the API server does not answer."""
     try:
         return await read()
     except (CliError, ServerError, TooMany, Unreachable) as error:
-        _warn(error.message)
+        warn(error.message)
         return None
 
 

@@ -95,7 +95,8 @@ class Sampler:
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def read(self) -> Sample:
-        """KubeError or CliError where not even the services can be listed the first time."""
+        """CliError where the service is not there, or not any more. KubeError where services cannot be listed the first
+        time; later the sample is of those that were, and says so."""
         kube, problem = Api(self.transport), ""
         if self._listed is None or self.clock() - self._listed[0] >= LISTS_EVERY:
             try:

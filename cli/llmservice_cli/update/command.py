@@ -36,7 +36,9 @@ async def run(options: Options) -> ExitCode:
             Wish(row["namespace"], row["name"], timeout=options.timeout, applied_update=row["wasPending"])
             for row in rows
         ]
-        return max([tell(wish, await until_known(connection, wish)) for wish in wishes], default=ExitCode.DONE)
+        is_beside = options.output != "table"
+        codes = [tell(wish, await until_known(connection, wish), is_beside=is_beside) for wish in wishes]
+        return max(codes, default=ExitCode.DONE)
 
 
 async def _requested(connection: Connection, found: Json, *, is_dry_run: bool) -> Json:

@@ -8,11 +8,12 @@ import sys
 from dataclasses import dataclass
 
 from llmservice_operator.api.conditions import ConditionType
+from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection
 from llmservice_cli.documents import show
-from llmservice_cli.errors import ExitCode
+from llmservice_cli.errors import ExitCode, complain
 from llmservice_cli.services import rollout_of
 from llmservice_cli.text import duration
 
@@ -59,22 +60,25 @@ async def until_known(connection: Connection, wish: Wish) -> Assessment | None:
     return last
 
 
-def tell(wish: Wish, found: Assessment | None, output: str = "table") -> ExitCode:
-    """The answer on standard output, what stands in its way on standard error."""
+def tell(wish: Wish, found: Assessment | None, output: str = "table", *, is_beside: bool = False) -> ExitCode:
+    """The answer on standard output, what stands in its way on standard error; `is_beside` another answer, which is on
+    standard output already, all of it is on standard error."""
     outcome = Outcome.OPEN if found is None else found.outcome
-    if outcome is Outcome.MET or output != "table":
-        show(output, lambda: [f"{wish.name} is {wish.condition}: {found}"], lambda: document(wish, found))
+    if is_beside and outcome is Outcome.MET:
+        print(f"{wish.name} is {wish.condition}: {clean(str(found))}", file=sys.stderr)
+    elif outcome is Outcome.MET or output != "table":
+        lines = [f"{wish.name} is {wish.condition}: {clean(str(found))}"]
+        show(output, lambda: lines, lambda: document(wish, found))
     if outcome is Outcome.MET:
         return ExitCode.DONE
     if outcome is Outcome.OPEN:
         within = f"within {duration(wish.timeout)}" if wish.timeout else "now"
-        print(f"error: {wish.name} is not {wish.condition} {within}. Last seen: {found or 'nothing'}", file=sys.stderr)
-        if found is not None and found.reason == "NotObserved":
-            print("  what to do: see whether the operator runs, and watches this namespace", file=sys.stderr)
+        is_unseen = found is not None and found.reason == "NotObserved"
+        remedy = "\n  what to do: see whether the operator runs, and watches this namespace" if is_unseen else ""
+        complain(f"{wish.name} is not {wish.condition} {within}. Last seen: {found or 'nothing'}{remedy}")
         return ExitCode.UNKNOWN
-    print(f"error: {wish.name} cannot become {wish.condition}: {found}", file=sys.stderr)
-    if found is not None and found.remedy:
-        print(f"  what to do: {found.remedy}", file=sys.stderr)
+    remedy = f"\n  what to do: {found.remedy}" if found is not None and found.remedy else ""
+    complain(f"{wish.name} cannot become {wish.condition}: {found}{remedy}")
     return ExitCode.FAILED
 
 

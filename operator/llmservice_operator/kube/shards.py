@@ -5,7 +5,7 @@ is kept only while that one, read every few seconds, says this process's own num
 different numbers never own the same namespace (`lease` has the pause between two splits).
 
 A shard that is given up or lost ends nothing but the work on its namespaces. It is campaigned for again at once, and
-taken once nothing of it is in work any more: what was decided in an earlier reign is never written in a later one.
+taken once nothing of it is in work any more: what was decided in an earlier reign is never sent in a later one.
 """
 
 from __future__ import annotations
@@ -166,7 +166,10 @@ class Shards:
     def patience(self, shard: int) -> float:
         """Others may have fewer."""
         if shard in self._given:
-            return YIELDS_WHAT_IT_GAVE
+            seen = self._seen_leases.get(shard)
+            # Where giving it up failed, our own name is in it, and others may take it only when it has expired.
+            is_unreleased = seen is not None and seen.holder == self.identity
+            return YIELDS_WHAT_IT_GAVE + (self.timing.duration if is_unreleased else 0.0)
         if shard == 0 and self._split.isdecimal() and self._split != str(self.count):
             return YIELDS_TO_THE_SPLIT
         if self.count > 1 and not self.is_ready:

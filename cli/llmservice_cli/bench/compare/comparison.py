@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from .reading import FIGURES, Figure, Load, Measured
@@ -26,7 +27,9 @@ class Compared:
 
     @property
     def worst(self) -> float:
-        """By which share the worst of the others is worse than the first; 0 where none is."""
+        """By which share the worst of the others is worse than the first; 0 where none is, infinite of nothing."""
+        if self.values[0] == 0 and not self.figure.is_better_high and any(self.values[1:]):
+            return inf
         ratios = [ratio for ratio in self.ratios if ratio is not None]
         return max([0.0, *(1 - ratio if self.figure.is_better_high else ratio - 1 for ratio in ratios)])
 

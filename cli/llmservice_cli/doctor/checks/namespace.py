@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from llmservice_operator.api.conditions import ConditionType
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.build.resources import INIT_RESOURCES
 from llmservice_operator.planner.quantity import amount
 from llmservice_operator.planner.quotas import Quota
@@ -34,6 +35,7 @@ _ONE_NODE = (
     "host-path",
 )
 """Parts of the names of provisioners whose volumes one node mounts at a time."""
+_EXPLAINED = frozenset(map(str, Reason))
 _UNLIMITED = ("limits.cpu", "limits.memory")
 """Keys of a quota for which pods of services give nothing by default."""
 
@@ -201,16 +203,21 @@ def services(facts: Facts) -> Iterator[Finding]:
         elif found.status == "True":
             settled[found.reason] += 1
         else:
-            reasons.setdefault(clean(found.reason)[:60], []).append(name_of(each))
+            reasons.setdefault(_shown(found.reason), []).append(name_of(each))
     for reason, which in sorted(reasons.items(), key=lambda one: -len(one[1])):
         first = which[0].partition("/")
         yield warning(
             f"not Ready, {reason} ({len(which)}): {names(which)}",
             f"llmservice status {first[2]} -n {first[0]}"
-            + ("" if reason == "no status yet" else f"; llmservice explain {reason}"),
+            + (f"; llmservice explain {reason}" if reason in _EXPLAINED else ""),
         )
     if settled or not reasons:
         yield ok(f"{sum(settled.values())} of {len(facts.services)} LLMServices are Ready")
+
+
+def _shown(reason: str) -> str:
+    """One that `explain` knows as it is; anything else is what somebody wrote into a status."""
+    return reason if reason in _EXPLAINED else repr(clean(reason)[:60])
 
 
 CHECKS = (

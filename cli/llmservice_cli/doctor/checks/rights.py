@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from llmservice_operator.api.constants import GROUP, PLURAL
 
@@ -31,7 +32,7 @@ INSTALLING = (
 
 def team(facts: Facts) -> Iterator[Finding]:
     """Each command says itself which right it needs: a missing one is no problem of the cluster."""
-    missing = [str(right) for right, may in facts.rights.items() if not may and right.namespace == facts.namespace]
+    missing = [str(right) for right in TEAM if not facts.rights.get(replace(right, namespace=facts.namespace), False)]
     who = facts.user or "you"
     if missing:
         yield warning(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from llmservice_cli.api import Json
-from llmservice_cli.doctor.facts import Facts
-from llmservice_cli.doctor.findings import Check, Finding, names, not_known, ok, problem
+from llmservice_cli.doctor.facts import Facts, labels_of
+from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, not_known, ok, problem, warning
 
 OLDEST = (1, 31)
 """As the chart's kubeVersion."""
+_NAME_LABEL = "kubernetes.io/metadata.name"
+_MEND = "mend what they belong to, or remove its webhook configuration"
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\D|$)")
 
 
@@ -27,21 +29,103 @@ def kubernetes(facts: Facts) -> Iterator[Finding]:
 
 def webhooks(facts: Facts) -> Iterator[Finding]:
     """Those that refuse pods while they do not answer. That there are some is common, and no fault."""
-    found = [*blocking((*facts.validating, *facts.mutating))]
-    silent = sorted(name for name, hook in found if facts.ready_hooks.get(service_of(hook)) == 0)
-    if silent:
+    asked: list[str] = []
+    certain: dict[str, list[str]] = {}
+    possible: list[str] = []
+    for name, hook in sorted(blocking((*facts.validating, *facts.mutating)), key=lambda one: one[0]):
+        verdicts = {place: is_asked(hook, place, labels) for place, labels in _places(facts).items()}
+        if all(verdict is False for verdict in verdicts.values()):
+            continue
+        asked.append(name)
+        if facts.ready_hooks.get(service_of(hook)) != 0:
+            continue
+        for place, verdict in verdicts.items():
+            if verdict:
+                certain.setdefault(place, []).append(name)
+        if True not in verdicts.values():
+            where = ", ".join(place for place, verdict in verdicts.items() if verdict is None)
+            possible.append(f"{name} with {'; '.join(conditions(hook))} in {where}")
+    if certain:
+        silent = names(name for place in certain.values() for name in place)
         yield problem(
-            f"no pod can be created: nothing is ready behind these webhooks with failurePolicy Fail: {names(silent)}",
-            "mend what they belong to, or remove its webhook configuration",
+            f"no pod can be created in {', '.join(certain)}: nothing is ready behind these webhooks with failurePolicy"
+            f" Fail: {silent}",
+            _MEND,
         )
-    elif found:
-        shown = names(sorted(name for name, _ in found))
+    if possible:
+        yield warning(
+            f"pods may not be created: nothing is ready behind webhooks with failurePolicy Fail, and whether they are"
+            f" asked is not known: {names(possible)}",
+            f"see whether they select your pods; {_MEND}",
+        )
+    if asked and not certain and not possible:
         yield ok(
-            f"no pod is created while one of these webhooks does not answer: {shown}",
+            f"no pod is created while one of these webhooks does not answer: {names(asked)}",
             "look at them first where pods of services are missing",
         )
-    else:
-        yield ok("no webhook with failurePolicy Fail is asked about pods")
+    elif not asked:
+        yield ok("no webhook with failurePolicy Fail is asked about pods of these namespaces")
+
+
+def _places(facts: Facts) -> dict[str, Mapping[str, str] | None]:
+    """Labels of the namespaces where pods are needed; None where they may not be read."""
+    found: dict[str, Mapping[str, str] | None] = {}
+    for field, read, wanted in (
+        ("namespaces", facts.namespaces, (facts.namespace,)),
+        ("operator_namespaces", facts.operator_namespaces, facts.operator_places),
+    ):
+        known = {str(each["metadata"]["name"]): labels_of(each) for each in read}
+        for place in wanted:
+            # Of a namespace that is yet to be made only the label of its name is known.
+            labels = None if field in facts.unread else known.get(place, {_NAME_LABEL: place})
+            found[place] = found.get(place) or labels
+    return found
+
+
+def is_asked(hook: Json, namespace: str, labels: Mapping[str, str] | None) -> bool | None:
+    """Whether a webhook is asked about pods of a namespace with these labels; None: that is not known."""
+    selector = hook.get("namespaceSelector") or {}
+    if labels is None and {key for key, *_ in _requirements(selector)} <= {_NAME_LABEL}:
+        labels = {_NAME_LABEL: namespace}
+    if labels is not None and not is_match(selector, labels):
+        return False
+    is_on_conditions = any(_requirements(hook.get("objectSelector") or {})) or hook.get("matchConditions")
+    return None if labels is None or is_on_conditions else True
+
+
+def is_match(selector: Json, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector selects an object with these labels."""
+    return all(
+        {
+            "In": key in labels and labels[key] in values,
+            "NotIn": key not in labels or labels[key] not in values,
+            "Exists": key in labels,
+            "DoesNotExist": key not in labels,
+        }.get(operator, True)
+        for key, operator, values in _requirements(selector)
+    )
+
+
+def _requirements(selector: Json) -> Iterator[tuple[str, str, list[str]]]:
+    for key, value in (selector.get("matchLabels") or {}).items():
+        yield key, "In", [value]
+    for each in selector.get("matchExpressions") or ():
+        yield str(each.get("key")), str(each.get("operator")), each.get("values") or []
+
+
+def conditions(hook: Json) -> Iterator[str]:
+    """What decides whether a webhook is asked, as one writes it."""
+    for field in ("namespaceSelector", "objectSelector"):
+        if required := [_requirement(*each) for each in _requirements(hook.get(field) or {})]:
+            yield f"{field} {', '.join(required)}"[:LONGEST]
+    if found := [str(each.get("name")) for each in hook.get("matchConditions") or ()]:
+        yield f"matchConditions {names(found)}"[:LONGEST]
+
+
+def _requirement(key: str, operator: str, values: list[str]) -> str:
+    if operator == "In" and len(values) == 1:
+        return f"{key}={values[0]}"
+    return f"{key} {operator} ({', '.join(values)})" if values else f"{key} {operator}"
 
 
 def blocking(configurations: Iterable[Json]) -> Iterator[tuple[str, Json]]:

@@ -266,3 +266,22 @@ def test_what_is_read_of_the_yaml_is_the_manifest_whatever_comments_say(spec: Js
     reasons = dict.fromkeys((*spec, "model.uri"), why)
     written = text(manifest, reasons, (Hint("model.cache.size", hint, why), Hint("scaling", hint, why)))
     assert yaml.safe_load(written) == manifest
+
+
+@pytest.mark.parametrize(
+    ("words", "image", "is_said"),
+    [(("--cpu",), None, True), (("--cpu",), "registry.test/vllm-cpu:1", False), (("--gpu", "L4"), None, False)],
+)
+async def test_a_missing_image_for_cpus_is_said(
+    words: tuple[str, ...], image: str | None, is_said: bool, api_server: ApiServer, llmservice: Command
+) -> None:
+    """Without one the operator refuses the manifest."""
+    put(api_server, node("b", L4))
+    metadata = {"name": "op", "namespace": "system", "labels": {"app.kubernetes.io/name": "llmservice-operator"}}
+    text = yaml.safe_dump({"services": {} if image is None else {"defaultCpuImage": image}})
+    api_server.objects["/api/v1/namespaces/system/configmaps/op"] = {
+        "metadata": metadata,
+        "data": {"settings.yaml": text},
+    }
+    ran = await llmservice.within(*WORDS, *words)
+    assert ("services.defaultCpuImage" in ran.err) is is_said, ran.err

@@ -168,6 +168,23 @@ async def test_a_dry_run_lists_and_writes_nothing(
     assert not [path for _, path, *_ in api.requests if path.endswith("/log") or "/proxy/" in path]
 
 
+async def test_what_is_in_it_for_programs(api: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(llmservice.folder)
+    planned = (await llmservice.within("report", "chat", "--dry-run", "-o", "json")).json
+    written = (await llmservice.within("report", "chat", "-o", "json")).json
+    assert (planned["version"], planned["file"]) == (1, None)
+    assert written["file"] in [path.name for path in llmservice.folder.iterdir()]
+    paths = {one["path"] for one in planned["files"]}
+    assert "objects/llmservice-chat.yaml" in paths <= {one["path"] for one in written["files"]}
+    assert all(one["bytes"] > 0 for one in written["files"])
+
+
+@pytest.mark.parametrize("lines", ["0", "100001", "many"])
+def test_how_many_lines_is_bounded(lines: str, llmservice: Command) -> None:
+    ran = llmservice("report", "chat", "--lines", lines)
+    assert (ran.code, "invalid value for '--lines'" in ran.err) == (2, True)
+
+
 async def test_of_the_operator(api: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(llmservice.folder)
     ran = await llmservice.within("report")

@@ -29,6 +29,10 @@ from .written import text
 
 _ORDER = ("model", "accelerator", "parallelism", "precision", "batching", "scaling", "endpoint")
 """Of the sections that options can make."""
+NO_CPU_IMAGE = (
+    "no image with vLLM for CPUs is known of the cluster's operator: set spec.runtime.image,"
+    " or have services.defaultCpuImage set in the operator's chart"
+)
 RBAC = "rbac.authorization.k8s.io"
 
 
@@ -111,6 +115,9 @@ def _say(choice: Choice, world: World) -> None:
         print("note: no GPU is known to plan for: name one with --gpu, or --cpu", file=sys.stderr)
     if found is not None:
         print(f"note: {_verdict(found)}", file=sys.stderr)
+    is_cpu = (choice.manifest["spec"].get("accelerator") or {}).get("type") == "cpu"
+    if is_cpu and "cpu" in world.seen and not world.seen["cpu"].has_cpu_image:
+        print(f"note: {NO_CPU_IMAGE}", file=sys.stderr)
 
 
 def _verdict(found: Answer) -> str:

@@ -46,6 +46,8 @@ class Seen:
     gpus: ClusterGPUs
     room: Room
     quotas: tuple[Quota, ...] = ()
+    has_cpu_image: bool = False
+    """Whether the operator is known to have an image with vLLM for CPUs."""
 
 
 class Reader:
@@ -68,9 +70,9 @@ class Reader:
         if room.unknown:
             room = Room(unknown=f"you have no right to {RIGHT_TO_PODS}")
         if namespace not in self._settings:
-            settings, _ = await settings_of(self._kube, namespace)
-            self._settings[namespace] = _with_images(settings)
-        return Seen(namespace, self._settings[namespace], found, room, await self._quotas.of(namespace))
+            self._settings[namespace], _ = await settings_of(self._kube, namespace)
+        settings, quotas = self._settings[namespace], await self._quotas.of(namespace)
+        return Seen(namespace, _with_images(settings), found, room, quotas, bool(settings.default_cpu_image))
 
 
 def _with_images(settings: Settings) -> Settings:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from llmservice_cli.names import service_names
-from llmservice_cli.options import Scope
+from llmservice_cli.numbers import count
+from llmservice_cli.options import OUTPUT, Scope
 
 DESCRIPTION = """\
 Write one file for a bug report. With NAME: the LLMService, its children, their Events, the logs and metrics of its
@@ -23,6 +24,7 @@ EPILOG = """\
 examples:
   llmservice report chat -n team-a               writes chat-report-TIMESTAMP.tar.gz
   llmservice report chat --dry-run               lists what would be in it
+  llmservice report chat -o json | jq -r .file
   llmservice report --out operator.tar.gz        of the operator itself
   tar -xzOf chat-report-*.tar.gz --wildcards '*/README.md'
 
@@ -37,6 +39,17 @@ exit codes:
 """
 
 
+MOST_LINES = 100_000
+
+
+def lines(text: str) -> int:
+    """How many lines of a log."""
+    value = count(text)
+    if value > MOST_LINES:
+        raise BadParameter(f"must be at most {MOST_LINES:,}, not {text!r}")
+    return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(Scope):
     """What was typed."""
@@ -48,5 +61,8 @@ class Options(Scope):
     out: Annotated[
         Path | None, Option("--out", metavar="FILE", help="default: NAME-report-TIMESTAMP.tar.gz; never overwritten")
     ] = None
-    lines: Annotated[int, Option("--lines", metavar="N", min=1, max=100_000, help="last lines of each log")] = 5000
+    lines: Annotated[
+        Any, Option("--lines", parser=lines, metavar="N", help=f"last lines of each log, at most {MOST_LINES:,}")
+    ] = "5000"
+    output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"
     dry_run: Annotated[bool, Option("--dry-run", help="list what would be collected, and write nothing")] = False

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from llmservice_runtime.bounded_json import clean
 
+from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect
 from llmservice_cli.doctor.gather import gather
+from llmservice_cli.documents import show
 from llmservice_cli.errors import BadInput, CliError, ExitCode
 from llmservice_cli.text import table
 
@@ -45,7 +47,8 @@ async def run(options: Options) -> ExitCode:
             else:
                 await of_service(connection.kube, material, connection.namespace, options.name, options.lines, facts)
             if options.dry_run:
-                print("\n".join(planned(material, out)))
+                would_hold = document(None, rows_of(material), material)
+                show(options.output, lambda: planned(material, out), lambda: would_hold)
                 return ExitCode.DONE
             entries = [*material.entries, *await read_all(material)]
         finally:
@@ -53,7 +56,12 @@ async def run(options: Options) -> ExitCode:
     found = bundled(title, entries, material.gaps)
     content = archive(title, found, time.time())
     _write(out, content)
-    print("\n".join(summary(found, material.gaps, out, len(content))))
+    held = [{"path": one.path, "bytes": len(one.content), "what": one.what} for one in found]
+    show(
+        options.output,
+        lambda: summary(found, material.gaps, out, len(content)),
+        lambda: document(out, held, material),
+    )
     return ExitCode.DONE
 
 
@@ -62,6 +70,18 @@ def bundled(title: str, entries: list[Entry], gaps: list[Gap]) -> list[File]:
     found = files(entries, gaps)
     text = readme(title, found, gaps)
     return [File(README, "what each file is, and what is missing", text.encode()), *found]
+
+
+def rows_of(material: Material) -> list[Json]:
+    """What a bundle would hold."""
+    there = [{"path": one.path, "what": one.what} for one in material.entries]
+    return there + [{"path": one.path, "what": one.what} for one in material.planned]
+
+
+def document(out: Path | None, held: list[Json], material: Material) -> Json:
+    """Names are only ever added; `file` is null where nothing was written."""
+    missing = [{"what": gap.what, "why": gap.why} for gap in material.gaps]
+    return {"version": 1, "file": None if out is None else str(out), "files": held, "missing": missing}
 
 
 def planned(material: Material, out: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import JSON, Cluster
+from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.kubeconfig import kubeconfig
 from tests.support.services import idle
 
@@ -65,10 +65,14 @@ def team_kubeconfig(cluster: Cluster, namespace: str, folder: Path) -> dict[str,
 
 
 def test_the_cluster_of_the_tests_has_no_problem_of_its_own(cluster: Cluster, namespace: str) -> None:
-    code, found, err = doctor(cluster, "-n", namespace)
-    problems = {each["check"] for each in found["findings"] if each["level"] == "problem"}
-    assert problems <= OF_OTHER_TESTS, (found, err)
-    assert code == (1 if problems else 0)
+    def healthy() -> JSON | None:
+        """On a busy machine the operator may miss a probe, which is a problem while it lasts."""
+        code, found, _ = doctor(cluster, "-n", namespace)
+        problems = {each["check"] for each in found["findings"] if each["level"] == "problem"}
+        assert code == (1 if problems else 0)
+        return found if problems <= OF_OTHER_TESTS else None
+
+    found = eventually("no problem of its own", healthy, 60)
     assert found["isInstalled"] is True
     for check in ("kubernetes", "CRD", "operator version", "settings", "default images", "pod security"):
         assert [each["level"] for each in of(found, check)] == ["ok"], of(found, check)

@@ -230,3 +230,15 @@ async def test_quiet_leaves_progress_out(wait: Wait) -> None:
 def test_an_update_is_waited_for_although_the_service_is_ready_before_it(seen: Json, outcome: Outcome) -> None:
     wish = Wish("team", "chat", applied_update=True)
     assert wish.assess(seen, was_there=True).outcome is outcome
+
+
+async def test_a_fetch_says_how_long_it_will_take_and_a_line_is_a_tenth(wait: Wait) -> None:
+    def fetched(percent: int) -> Json:
+        progress = {"phase": "Fetching", "percent": percent, "etaSeconds": 90}
+        return service("Reconciling True Starting", status={"progress": progress})
+
+    ran = await wait([*map(fetched, (1, 5, 12, 13)), READY])
+    assert ran.err.splitlines() == [
+        "chat: Starting (Fetching, 1 %, about 1m30s left): Starting it is.",
+        "chat: Starting (Fetching, 12 %, about 1m30s left): Starting it is.",
+    ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
@@ -14,6 +12,7 @@ from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect
 from llmservice_cli.documents import written
 from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.progress import Steps, shown
 from llmservice_cli.terminal import Row, show, width
 
 from .arguments import Options
@@ -22,8 +21,6 @@ from .facts import Facts
 from .findings import Level, Result, results
 from .gather import gather
 
-PATIENCE = 2.0
-"""Seconds after which it is said what is waited for."""
 STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red", Level.NOT_KNOWN: "cyan"}
 _BY_WEIGHT = (Level.PROBLEM, Level.WARNING, Level.NOT_KNOWN, Level.OK)
 WIDEST = 120
@@ -33,11 +30,9 @@ async def run(options: Options) -> ExitCode:
     """Print them. A check that is not known is no failure."""
     try:
         async with connect(options) as connection:
-            progress = asyncio.get_running_loop().call_later(PATIENCE, _progress)
-            try:
-                facts = await gather(connection.kube, connection.namespace)
-            finally:
-                progress.cancel()
+            steps = Steps("reading the cluster's objects")
+            async with shown(steps):
+                facts = await gather(connection.kube, connection.namespace, steps)
     except CliError as error:
         error.exit_code = ExitCode.NOT_ASKED
         raise
@@ -49,10 +44,6 @@ async def run(options: Options) -> ExitCode:
         print(written(options.output, document(found, facts, is_installed=is_installed)), end="")
     bad = {Level.PROBLEM, Level.WARNING} if options.strict else {Level.PROBLEM}
     return ExitCode.FAILED if any(each.finding.level in bad for each in found) else ExitCode.DONE
-
-
-def _progress() -> None:
-    print("reading the cluster's objects ...", file=sys.stderr)
 
 
 def document(found: Sequence[Result], facts: Facts, *, is_installed: bool) -> Json:

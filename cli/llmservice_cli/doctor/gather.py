@@ -27,6 +27,7 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, SELECTOR, installed_in
+from llmservice_cli.progress import Steps
 
 from .checks.rights import INSTALLING, TEAM
 from .checks.server import blocking, service_of
@@ -103,12 +104,18 @@ def singles(namespace: str) -> Mapping[str, tuple[Resource, str]]:
     }
 
 
-async def gather(kube: Api, namespace: str) -> Facts:
-    """All of it. KubeError where not even the version is answered, or the credentials are not accepted."""
+async def gather(kube: Api, namespace: str, steps: Steps | None = None) -> Facts:
+    """All of it, each read a step. KubeError where not even the version is answered, or the credentials are refused."""
     version_found = await kube.version()
-    lists = sources(namespace)
+    lists, named_ones = sources(namespace), singles(namespace)
+    steps = steps or Steps("")
+    steps.of += len(lists) + len(named_ones)
     installed, (user, now), rights, listed, named = await asyncio.gather(
-        installed_in(kube), _who(kube), _rights(kube, namespace), _lists(kube, lists), _named(kube, singles(namespace))
+        installed_in(kube),
+        _who(kube),
+        _rights(kube, namespace),
+        _lists(kube, lists, steps),
+        _named(kube, named_ones, steps),
     )
     read = {**listed, **named}
     for field, source in lists.items():
@@ -136,13 +143,13 @@ async def gather(kube: Api, namespace: str) -> Facts:
     )
 
 
-async def _lists(kube: Api, lists: Mapping[str, Source]) -> dict[str, Read]:
-    found = await asyncio.gather(*(_listed(kube, source) for source in lists.values()))
+async def _lists(kube: Api, lists: Mapping[str, Source], steps: Steps) -> dict[str, Read]:
+    found = await asyncio.gather(*(steps.counted(_listed(kube, source)) for source in lists.values()))
     return dict(zip(lists, found, strict=True))
 
 
-async def _named(kube: Api, named: Mapping[str, tuple[Resource, str]]) -> dict[str, Read]:
-    found = await asyncio.gather(*(_single(kube, *each) for each in named.values()))
+async def _named(kube: Api, named: Mapping[str, tuple[Resource, str]], steps: Steps) -> dict[str, Read]:
+    found = await asyncio.gather(*(steps.counted(_single(kube, *each)) for each in named.values()))
     return dict(zip(named, found, strict=True))
 
 

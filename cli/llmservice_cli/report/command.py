@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -17,6 +15,7 @@ from llmservice_cli.cluster import connect
 from llmservice_cli.doctor.gather import gather
 from llmservice_cli.documents import show
 from llmservice_cli.errors import BadInput, CliError, ExitCode
+from llmservice_cli.progress import Steps, shown
 from llmservice_cli.text import table
 
 from .arguments import Options
@@ -24,9 +23,6 @@ from .bundle import README, File, archive, files, readme
 from .material import Entry, Gap, Material
 from .reading import read_all
 from .subjects import of_operator, of_service
-
-PATIENCE = 2.0
-"""Seconds after which it is said what is waited for."""
 
 
 async def run(options: Options) -> ExitCode:
@@ -39,9 +35,9 @@ async def run(options: Options) -> ExitCode:
         raise BadInput.of("--out", f"{out} exists already.", "Name another file, or remove it.")
     material = Material()
     async with connect(options) as connection:
-        progress = asyncio.get_running_loop().call_later(PATIENCE, _progress)
-        try:
-            facts = await gather(connection.kube, connection.namespace)
+        steps = Steps("reading objects, logs and metrics")
+        async with shown(steps):
+            facts = await gather(connection.kube, connection.namespace, steps)
             if options.name is None:
                 await of_operator(connection.kube, material, options.lines, facts)
             else:
@@ -50,9 +46,7 @@ async def run(options: Options) -> ExitCode:
                 would_hold = document(None, rows_of(material), material)
                 show(options.output, lambda: planned(material, out), lambda: would_hold)
                 return ExitCode.DONE
-            entries = [*material.entries, *await read_all(material)]
-        finally:
-            progress.cancel()
+            entries = [*material.entries, *await read_all(material, steps=steps)]
     found = bundled(title, entries, material.gaps)
     content = archive(title, found, time.time())
     _write(out, content)
@@ -107,10 +101,6 @@ def _gaps(gaps: Iterable[Gap]) -> Iterator[str]:
 
 def _clean(lines: Iterable[str]) -> Iterator[str]:
     return map(clean, lines)
-
-
-def _progress() -> None:
-    print("reading objects, logs and metrics ...", file=sys.stderr)
 
 
 def _write(out: Path, content: bytes) -> None:

@@ -12,6 +12,7 @@ from llmservice_operator.kube.resources import EVENT, POD, Resource
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json
+from llmservice_cli.progress import Steps
 
 from .bundle import MOST_BYTES
 from .material import Entry, Gap, Material, Planned, Read
@@ -144,8 +145,10 @@ def _pages(kube: Api, pod: Json, pages: Sequence[Page], folder: str) -> Iterator
         yield Planned(f"{folder}{name}{page.file}", page.what, read)
 
 
-async def read_all(material: Material, most: int = MOST_BYTES) -> list[Entry]:
-    """The planned texts that could be read; of the others a gap each. None is begun after `most` bytes."""
+async def read_all(material: Material, most: int = MOST_BYTES, steps: Steps | None = None) -> list[Entry]:
+    """The planned texts that could be read, each a step; of the others a gap each. None is begun after `most` bytes."""
+    steps = steps or Steps("")
+    steps.of += len(material.planned)
     limit = asyncio.Semaphore(AT_A_TIME)
     left = most
 
@@ -164,7 +167,7 @@ async def read_all(material: Material, most: int = MOST_BYTES) -> list[Entry]:
                     why(error, "get on pods/log" if planned.path.startswith("logs/") else "get on pods/proxy"),
                 )
 
-    found = await asyncio.gather(*map(one, material.planned))
+    found = await asyncio.gather(*(steps.counted(one(each)) for each in material.planned))
     material.gaps += (each for each in found if isinstance(each, Gap))
     return [each for each in found if isinstance(each, Entry)]
 

@@ -11,6 +11,7 @@ from llmservice_operator.api.reasons import Reason
 
 from llmservice_cli.api import Json
 from llmservice_cli.services import conditions_of, is_outdated
+from llmservice_cli.text import duration
 
 AWAITED = (ConditionType.READY, ConditionType.AVAILABLE, ConditionType.ACCEPTED)
 
@@ -33,9 +34,16 @@ class Assessment:
     remedy: str = ""
     phase: str = ""
     """Of a pod that starts; empty where none does."""
+    percent: int | None = None
+    """How much of the phase is done, where that is known."""
+    left: float | None = None
+    """Seconds that the rest of it will take."""
 
     def __str__(self) -> str:
-        where = f"{self.reason} ({self.phase})" if self.phase else self.reason
+        share = "" if self.percent is None else f"{self.percent} %"
+        left = "" if self.left is None else f"about {duration(self.left)} left"
+        details = ", ".join(filter(None, (self.phase, share, left)))
+        where = f"{self.reason} ({details})" if details else self.reason
         return f"{where}: {self.message}" if self.message else where
 
 
@@ -72,8 +80,10 @@ def _unmet(service: Json, found: Mapping[str, Condition], condition: Condition |
     shown = found.get(ConditionType.RECONCILING) or ready or condition
     if shown is None:
         return Assessment(Outcome.OPEN, "NotObserved", "The operator has not written its conditions yet.")
-    phase = str(((service.get("status") or {}).get("progress") or {}).get("phase") or "")
-    return Assessment(Outcome.OPEN, shown.reason, shown.message, phase=phase)
+    progress = (service.get("status") or {}).get("progress") or {}
+    percent, left = progress.get("percent"), progress.get("etaSeconds")
+    phase = str(progress.get("phase") or "")
+    return Assessment(Outcome.OPEN, shown.reason, shown.message, phase=phase, percent=percent, left=left)
 
 
 def _impossible(service: Json, why: Condition) -> Assessment:

@@ -51,13 +51,18 @@ async def until_known(connection: Connection, wish: Wish) -> Assessment | None:
             async for service in versions:
                 seen = wish.assess(service, was_there=was_there)
                 was_there = was_there or service is not None
-                is_news = last is None or (seen.reason, seen.phase) != (last.reason, last.phase)
+                is_news = last is None or _step(seen) != _step(last)
                 if seen.outcome is Outcome.OPEN and is_news and not wish.quiet:
                     print(f"{wish.name}: {seen}", file=sys.stderr)
                 last = seen
                 if seen.outcome is not Outcome.OPEN or not wish.timeout:
                     break
     return last
+
+
+def _step(seen: Assessment) -> tuple[str, str, int]:
+    """What is worth a line: another reason or phase, or a tenth more of a phase."""
+    return seen.reason, seen.phase, (seen.percent or 0) // 10
 
 
 def tell(wish: Wish, found: Assessment | None, output: str = "table", *, is_beside: bool = False) -> ExitCode:

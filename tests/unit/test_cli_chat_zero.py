@@ -31,7 +31,7 @@ def at_start(**status: Any) -> Any:
 
 async def test_a_service_that_starts_is_explained(api: ApiServer, llmservice: Command) -> None:
     api.objects |= {f"{SERVICES}/chat": at_start(), f"{PODS}/chat-1": pod("chat-1", ready=False)}
-    with pytest.raises(CliError, match=r"chat has no ready replica: Starting \(Fetching\)") as refused:
+    with pytest.raises(CliError, match=r"chat has no ready replica: Starting \(Fetching, 43 %\)") as refused:
         await llmservice.within("chat", "chat", "-m", "Hello")
     assert "--wait" in refused.value.remedy
 

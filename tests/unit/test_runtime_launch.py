@@ -66,6 +66,14 @@ def started_by(launch: subprocess.Popen[str]) -> list[int]:
     return [*engines, *(worker for engine in engines for worker in children(engine))]
 
 
+def runs(process: int) -> bool:
+    """Whether it has not ended yet; SIGKILL takes a moment."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def waits(launch: subprocess.Popen[str], count: int) -> list[int]:
     """Its prepared processes, once all of them are there."""
     eventually("prepared processes", lambda: len(started_by(launch)) == count, 30)
@@ -127,8 +135,10 @@ def test_a_record_that_cannot_be_written_keeps_nothing_from_starting(tmp_path: P
 def test_a_prepared_process_that_ended_is_replaced(tmp_path: Path) -> None:
     run(tmp_path)
     launch = begin(tmp_path)
-    for process in waits(launch, 2):
+    processes = waits(launch, 2)
+    for process in processes:
         os.kill(process, signal.SIGKILL)
+    eventually("both have ended", lambda: not any(map(runs, processes)), 20)
     said, _ = finish(launch)
     assert prepared(said) == (False, False)
     assert said["codes"] == [0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -54,3 +55,10 @@ def test_the_manual_page_has_no_errors() -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_same_words_have_one_order() -> None:
+    """Python takes two Literals of the same words for one, and shows the order of the one that was imported first."""
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "cli").rglob("*.py"))
+    found = {tuple(re.findall(r'"([^"]+)"', words)) for words in re.findall(r"Literal\[([^\]]+)\]", source)}
+    assert len(found) == len({frozenset(words) for words in found}), sorted(found)

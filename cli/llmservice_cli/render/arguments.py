@@ -40,4 +40,4 @@ class Options(Inputs):
         str | None,
         Option("--namespace", "-n", metavar="NAME", help="of services whose manifest names none; default: default"),
     ] = None
-    output: Annotated[Literal["yaml", "json", "table"], OUTPUT] = "yaml"
+    output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,10 @@ from tests.support.client import ClientPod
 from tests.support.cluster import Cluster
 from tests.support.measured import Record, keep
 from tests.support.operator import restarts, scale_operator
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a shell without job control: what the tests start would ignore Ctrl-C, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 QUOTA = {
     "apiVersion": "v1",

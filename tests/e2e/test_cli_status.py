@@ -14,20 +14,11 @@ import time
 import pytest
 
 from tests.support.cluster import Cluster
-from tests.support.services import llmservice, stand_in
+from tests.support.services import MILLION_TOKENS, llmservice, stand_in
 
 pytestmark = pytest.mark.parallel
 
 SECONDS = 60.0
-FACTS = {
-    "numHiddenLayers": 2,
-    "hiddenSize": 256,
-    "numAttentionHeads": 8,
-    "numKeyValueHeads": 8,
-    "vocabSize": 4096,
-    "intermediateSize": 1024,
-    "maxPositionEmbeddings": 2**20,
-}
 
 
 def run(cluster: Cluster, *words: str, expect: int | None = 0) -> str:
@@ -62,7 +53,9 @@ def test_a_model_that_does_not_exist_is_understood_and_mended(cluster: Cluster, 
 
 
 def test_a_model_that_does_not_fit_is_mended_by_the_printed_command(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(llmservice("large", model={"architecture": FACTS}, batching={"maxModelLen": None}), namespace)
+    cluster.apply(
+        llmservice("large", model={"architecture": MILLION_TOKENS}, batching={"maxModelLen": None}), namespace
+    )
     cluster.wait_condition(namespace, "large", "Stalled", "True")
     screen = run(cluster, "status", "large", "-n", namespace)
     assert reason_in(screen) == "DoesNotFit"

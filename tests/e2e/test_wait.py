@@ -10,21 +10,12 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.cluster import JSON, Cluster
-from tests.support.services import llmservice, stand_in
+from tests.support.services import MILLION_TOKENS, llmservice, stand_in
 
 pytestmark = pytest.mark.parallel
 
 SHORTER_THAN_ITS_TIMEOUT = 120.0
 """Seconds in which a command must end that would wait for 30 minutes."""
-FACTS = {
-    "numHiddenLayers": 2,
-    "hiddenSize": 256,
-    "numAttentionHeads": 8,
-    "numKeyValueHeads": 8,
-    "vocabSize": 4096,
-    "intermediateSize": 1024,
-    "maxPositionEmbeddings": 2**20,
-}
 
 
 @contextmanager
@@ -47,7 +38,7 @@ def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def too_long(name: str) -> JSON:
     """A model that takes a million tokens, where a CPU engine has a GiB of KV cache."""
-    return llmservice(name, model={"architecture": FACTS}, batching={"maxModelLen": None})
+    return llmservice(name, model={"architecture": MILLION_TOKENS}, batching={"maxModelLen": None})
 
 
 def test_it_is_begun_before_the_service_exists_and_ends_when_it_is_ready(cluster: Cluster, namespace: str) -> None:

@@ -21,6 +21,17 @@ ENGINE: Mapping[str, Any] = {
     "compilation": {"enforceEager": True},
 }
 
+MILLION_TOKENS: Mapping[str, Any] = {
+    "numHiddenLayers": 2,
+    "hiddenSize": 256,
+    "numAttentionHeads": 8,
+    "numKeyValueHeads": 8,
+    "vocabSize": 4096,
+    "intermediateSize": 1024,
+    "maxPositionEmbeddings": 2**20,
+}
+"""Facts of a model that takes requests of a million tokens, for which no CPU engine of the tests has room."""
+
 
 def llmservice(name: str, **spec: Any) -> JSON:
     """A manifest; keyword arguments are merged into the spec, mappings deeply."""

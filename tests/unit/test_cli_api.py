@@ -72,7 +72,7 @@ async def test_a_renewal_during_a_command_may_take_longer_than_a_request(
     server.queue(200, {"kind": "Pod"})
 
     async def confirmed() -> Issued:
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(1.2)
         return Issued("renewed")
 
     async with application(server.answer) as address:
@@ -85,7 +85,7 @@ async def test_a_renewal_during_a_command_may_take_longer_than_a_request(
         options, path = Scope(kubeconfig=None, context=None, namespace=None), POD.path("team", "p")
         async with connect(options) as connection:
             connection.credentials.token.forget()
-            assert await connection.kube._transport.request("get", POD, path, timeout=0.05) == {"kind": "Pod"}
+            assert await connection.kube._transport.request("get", POD, path, timeout=1) == {"kind": "Pod"}
         async with connect(options) as connection:
             await connection.kube.get(POD, "team", "p")
     assert [headers.get("Authorization") for headers in server.headers] == ["Bearer renewed", None]

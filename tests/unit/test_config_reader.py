@@ -76,7 +76,7 @@ def why_stopped(answer: bytes | None) -> Stopped:
 
 
 async def test_what_takes_too_long_is_stopped_and_the_next_is_read() -> None:
-    async with a_reader(seconds=0.02) as (reader, results):
+    async with a_reader(seconds=0.1) as (reader, results):
         assert why_stopped(await reader.read(KEY, COSTLY)) is Stopped.CPU
         answer = await reader.read(KEY, USUAL)
         assert answer is not None
@@ -132,7 +132,7 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
 
 async def test_a_reconcile_waits_a_moment_only_and_is_woken() -> None:
     woken: asyncio.Queue[Key] = asyncio.Queue()
-    async with a_reader("time.sleep(0.2); return reading.read(document)") as (reader, _):
+    async with a_reader("time.sleep(1); return reading.read(document)") as (reader, _):
         reader.wake = woken.put_nowait
         reader._patience = 0.01
         assert await reader.read(KEY, USUAL) is None

@@ -162,7 +162,7 @@ async def test_pods_that_do_not_answer_are_not_marked_and_delay_it_by_a_bounded_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = await scaling_down()
-    monkeypatch.setattr(gather, "READING_SECONDS", 0.05)
+    monkeypatch.setattr(gather, "READING_SECONDS", 0.5)
     read = world.requests
 
     async def slow(address: str) -> Requests:

@@ -152,7 +152,8 @@ async def test_one_whose_volume_does_not_answer(tmp_path: Path, monkeypatch: pyt
         return real(folder, **arguments)
 
     monkeypatch.setattr(adapter_files, "problem", look)
-    monkeypatch.setattr("llmservice_runtime.adapters.adapters.FILES_SECONDS", 0.05)
+    # Long enough for b and c where threads are slow to start: only a is waited for until it ends.
+    monkeypatch.setattr("llmservice_runtime.adapters.adapters.FILES_SECONDS", 2)
     for _ in range(2):
         failed = await world.settled()
         assert set(failed) == {"a"}
@@ -160,7 +161,7 @@ async def test_one_whose_volume_does_not_answer(tmp_path: Path, monkeypatch: pyt
     assert looks.count("a") == 1, "a thread that waits is not joined by another"
     assert set(world.engine.loaded) == {"b", "c"}
     released.set()
-    monkeypatch.setattr("llmservice_runtime.adapters.adapters.FILES_SECONDS", 20)
+    monkeypatch.setattr("llmservice_runtime.adapters.adapters.FILES_SECONDS", 60)
     assert not await world.settled()
 
 

@@ -29,7 +29,7 @@ def namespace_with(cluster: Cluster, namespace: str, manifests: Iterable[JSON]) 
         yield namespace
         # While KEDA has rights, and the operator too, to let go of them.
         cluster.kubectl("delete", "llms", "--all", "-n", namespace, "--wait=true", "--timeout=60s")
-        eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", namespace), 60)
+        eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", namespace), 180)
 
 
 def granted(namespace: str, name: str, secret: str = "keys") -> Sequence[JSON]:

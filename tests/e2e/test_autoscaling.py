@@ -20,6 +20,7 @@ from tests.support.serving import Server
 from tests.support.traffic import traffic
 from tests.support.watching import Watcher, watching
 
+pytestmark = pytest.mark.autoscaling
 NAMESPACE = "e2e-autoscaling"
 # An HPA looks each 15 s, so within this time it has looked once at least and was carried out.
 LOOKED_WITHIN = 45.0
@@ -50,7 +51,7 @@ def there(cluster: Cluster) -> Iterator[str]:
         yield NAMESPACE
         # While KEDA has rights, and the operator too, to let go of them.
         cluster.kubectl("delete", "llms", "--all", "-n", NAMESPACE, "--wait=true", "--timeout=60s")
-        eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", NAMESPACE), 60)
+        eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", NAMESPACE), 180)
 
 
 def autoscaled(name: str, **autoscaling: Any) -> JSON:

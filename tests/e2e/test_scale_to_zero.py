@@ -39,6 +39,7 @@ from tests.support.on_demand import (
 from tests.support.serving import requests_in_flight
 from tests.support.watching import watching
 
+pytestmark = pytest.mark.autoscaling
 NAMESPACE = "e2e-zero"
 AT_ONCE = 8
 QUIET_SECONDS = 10.0

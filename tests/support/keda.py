@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 from localcluster import install, keda
 from localcluster.install import local_target
@@ -20,14 +22,39 @@ SETTLED_WITHIN = 90.0
 
 @contextmanager
 def autoscaling_installed(cluster: Cluster) -> Iterator[None]:
-    """KEDA, and the operator installed with autoscaling; the operator afterwards as it was. KEDA stays."""
-    keda.install(cluster.paths, os.environ, Progress())
+    """KEDA, and the operator installed with autoscaling; the operator afterwards as it was. KEDA stays.
+
+    Processes may need it at the same time: what is installed already stays as it is, and the last one ends it.
+    """
     target = local_target(cluster.paths, os.environ)
-    install.install(target, Progress(), autoscaling=True)
-    try:
+    with (cluster.paths.runtime / "autoscaling.users").open("w") as users:
+        with _one_at_a_time(cluster):
+            keda.install(cluster.paths, os.environ, Progress())
+            install.install(target, Progress(), autoscaling=True)
+            fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            with _one_at_a_time(cluster):
+                if _is_last(users):
+                    install.install(target, Progress())
+
+
+@contextmanager
+def _one_at_a_time(cluster: Cluster) -> Iterator[None]:
+    with (cluster.paths.runtime / "autoscaling.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        install.install(target, Progress())
+
+
+def _is_last(users: IO[str]) -> bool:
+    """Whether no other process holds the file. A lock ends with its process, so a killed one counts no more."""
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fcntl.flock(users, fcntl.LOCK_UN)
+        return False
+    return True
 
 
 @contextmanager

@@ -105,6 +105,16 @@ class Api(KubeClient):
 
     # Writes
 
+    async def token_for(self, resource: Resource, namespace: str, name: str, seconds: int) -> Json:
+        """The TokenRequest of a service account, with a token in its status that ends after `seconds`."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        path = resource.path(namespace, name, "token")
+        return await self._transport.request("create", resource, path, body=body)
+
     async def create(self, resource: Resource, manifest: Mapping[str, Any]) -> Json:
         """A plain create: an apply would need the right to patch, too."""
         path = resource.path(manifest["metadata"]["namespace"])

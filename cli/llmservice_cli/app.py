@@ -20,6 +20,7 @@ import typer
 
 from .errors import CliError, ExitCode, complain
 from .help import Command, Group
+from .options import Given
 
 DESCRIPTION = "Check LLMServices before they run, see how they are, measure them, and change what they run."
 EPILOG = """\
@@ -73,17 +74,20 @@ def command(name: str) -> Command:
     arguments = import_module(f"{__package__}.{name}.arguments")
     hints = get_type_hints(arguments.Options, include_extras=True)
 
-    def parsed(**given: Any) -> Parsed:
-        return Parsed(name, arguments.Options(**given))
+    def parsed(ctx: typer.Context, **values: Any) -> Parsed:
+        if issubclass(arguments.Options, Given):
+            values["given"] = frozenset(one for one in values if _is_typed(ctx, one))
+        return Parsed(name, arguments.Options(**values))
 
-    parameters = [
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    parameters += [
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
         )
         for field in _fields(arguments.Options)
     ]
     parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    parsed.__annotations__ = hints
+    parsed.__annotations__ = {**hints, "ctx": typer.Context}
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     described = alone.command(
         name,
@@ -101,7 +105,13 @@ def command(name: str) -> Command:
 
 def _fields(options: type) -> list[dataclasses.Field[Any]]:
     """A command's own come first, then those that it has in common with others."""
-    return sorted(dataclasses.fields(options), key=lambda field: field.name not in options.__annotations__)
+    known = (field for field in dataclasses.fields(options) if field.name != "given")
+    return sorted(known, key=lambda field: field.name not in options.__annotations__)
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -16,7 +16,9 @@ from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
 from .api import USER_AGENT, Api
-from .errors import CliError
+from .errors import CliError, WrongUsage
+from .namespaces import is_namespace
+from .numbers import shown
 from .options import Scope
 
 LOGIN_TIMEOUT = 65.0
@@ -60,6 +62,8 @@ class _ClusterAuth(httpx.Auth):
 @asynccontextmanager
 async def connect(options: Scope) -> AsyncIterator[Connection]:
     """A connection by its options; everything that fails inside comes out as CliError."""
+    if options.namespace and not is_namespace(options.namespace):
+        raise WrongUsage(f"{shown(options.namespace)} is no name of a namespace", "give one with -n NAME")
     try:
         found = await credentials.load(
             kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None, context=options.context

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Self
 
 from llmservice_operator.api.errors import Problem
 
 STDIN = "-"
+MOST_CHARACTERS = 16 * 2**20
+"""Of a file: the API server takes objects of 1.5 MiB."""
 
 
 class ExitCode(IntEnum):
@@ -69,13 +72,31 @@ class BadInput(CliError):
         return "\nerror: ".join(map(str, self.problems))
 
 
-def read_text(place: str, field: str, remedy: str, errors: str = "strict") -> str:
-    """The text of a file (`-`: stdin); BadInput about `field` where it cannot be read."""
+def read_text(place: str, field: str, remedy: str, errors: str = "strict", most: int = MOST_CHARACTERS) -> str:
+    """The text of a file (`-`: stdin); BadInput about `field` where it cannot be read, or is too long."""
+    shown = "standard input" if place == STDIN else place
     try:
-        return sys.stdin.read() if place == STDIN else Path(place).read_text(encoding="utf-8-sig", errors=errors)
-    except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise BadInput.of(field, f"{place} cannot be read: {why}.", remedy) from None
+        if place == STDIN:
+            text = sys.stdin.read(most + 1)
+        else:
+            with Path(place).open(encoding="utf-8-sig", errors=errors) as file:
+                text = file.read(most + 1)
+    except OSError as error:
+        raise BadInput.of(field, f"{shown} cannot be read: {error.strerror or error}.", remedy) from None
+    except UnicodeDecodeError:
+        raise BadInput.of(field, f"{shown} cannot be read: it is not UTF-8 text.", remedy) from None
+    if len(text) > most:
+        raise BadInput.of(field, f"{shown} has more than {most:,} characters.", remedy)
+    return text
+
+
+def syntax(error: Exception) -> str:
+    """What a parser of JSON or YAML says, in one line."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, ValueError) and not isinstance(error, JSONDecodeError):  # Python's, of one value
+        return "a number or a date in it cannot be read"
+    return " ".join(str(error).split())
 
 
 def complain(text: str) -> None:

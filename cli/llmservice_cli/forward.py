@@ -37,6 +37,7 @@ MOST_FRAME = 2**20
 """Bytes of a frame; Kubernetes sends up to 32 KiB."""
 LONGEST_ERROR = 500
 OPEN_SECONDS = 15.0
+ONE_AT_A_TIME = httpx.Limits(max_connections=1)
 LONGEST_FOLDER = 70
 """Bytes of the folder for temporary ones: a Unix socket's path has at most 103 on some systems."""
 
@@ -62,6 +63,8 @@ class Forward:
     to: PodPort
     session: aiohttp.ClientSession
     error: KubeError | None = None
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set with each `error`."""
     _connections: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,6 +76,7 @@ class Forward:
             await self._carry(reader, writer)
         except KubeError as error:
             self.error = error
+            self.failed.set()
         except asyncio.CancelledError:
             pass  # by `close`, which awaits it; nobody else waits for this task
         finally:
@@ -170,7 +174,12 @@ def refusal(status: int, to: PodPort) -> KubeError:
 
 @asynccontextmanager
 async def forwarded(
-    connection: Connection, to: PodPort, *, timeout: httpx.Timeout, headers: Mapping[str, str] | None = None
+    connection: Connection,
+    to: PodPort,
+    *,
+    timeout: httpx.Timeout,
+    headers: Mapping[str, str] | None = None,
+    limits: httpx.Limits = ONE_AT_A_TIME,
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Forward]]:
     """A client whose connections lead to the pod's port. Where a request of it fails, `Forward.error` may say why."""
     credentials = connection.credentials
@@ -192,7 +201,7 @@ async def forwarded(
                     f"no Unix socket for the port-forward can be made: {error}",
                     "set TMPDIR to a folder with a short path in which you may write",
                 ) from error
-            transport = httpx.AsyncHTTPTransport(uds=str(path))
+            transport = httpx.AsyncHTTPTransport(uds=str(path), limits=limits)
             base = f"http://{to.pod}.{to.namespace}:{to.port}"
             try:
                 async with httpx.AsyncClient(

@@ -18,6 +18,8 @@ from .terminal import Row, rendered, width
 WIDEST = 120
 LEFT = 30
 """Columns of a name; a longer one has a line of its own."""
+NARROW = 60
+"""Columns of a terminal below which every name has."""
 HELP = {"--help", "-h"}
 ARGUMENTS, OPTIONS = "arguments", "options"
 
@@ -142,10 +144,16 @@ def grouped(listed: Iterable[Entry]) -> Mapping[str, list[tuple[str, str]]]:
 
 def two_columns(names: str, what: str, columns: int) -> Iterator[Row]:
     """A name and its text, indented; the text goes on under itself."""
-    lines = wrap(what, columns - LEFT - 2) or [""]
-    if len(names) > LEFT - 2:
+    left = indent(columns)
+    lines = wrap(what, columns - left, break_long_words=False) or [""]
+    if len(names) > left - 4:
         yield ((f"  {names}", "cyan"),)
     else:
         first, *lines = lines
-        yield (f"  {names:<{LEFT - 2}}", "cyan"), (f"  {first}", "")
-    yield from (((f"{'':<{LEFT + 2}}{line}", ""),) for line in lines)
+        yield (f"  {names:<{left - 4}}", "cyan"), (f"  {first}", "")
+    yield from (((f"{'':<{left}}{line}", ""),) for line in lines)
+
+
+def indent(columns: int) -> int:
+    """Columns before the text of a name."""
+    return LEFT + 2 if columns >= NARROW else 6

@@ -2,34 +2,74 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from llmservice_operator.api.constants import OPERATOR
 from llmservice_operator.kube.errors import Forbidden
 from llmservice_operator.kube.resources import POD, Resource
 
-from .api import Api
+from .api import Api, Json
 
 NAMESPACE = "llmservice-system"
 """As docs/install.md installs the chart."""
-SELECTOR = f"app.kubernetes.io/name={OPERATOR}"
-ACTIVATORS = f"{SELECTOR}-activator"
+NAME_LABEL, CHART_LABEL = "app.kubernetes.io/name", "helm.sh/chart"
+PAGES = f"{NAME_LABEL}={OPERATOR}-ui"
+"""Pods of the web page."""
+ACTIVATORS = f"app.kubernetes.io/component=activator,{CHART_LABEL}"
+"""Of any chart: `is_of_chart` says which are this one's."""
+_CHART = re.compile(rf"{OPERATOR}-\d")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_MOST_NAMES = 20
 _CLUSTER_ROLE_BINDING = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding")
 
 
-async def installed_in(kube: Api) -> frozenset[str]:
-    """Namespaces to which a ClusterRoleBinding of the chart gives rights; empty: there is none, or they may not be
-    listed."""
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """What the ClusterRoleBindings of the chart say."""
+
+    namespaces: frozenset[str] = frozenset()
+    """To which they give rights; empty: there is none, or they may not be listed."""
+    names: frozenset[str] = frozenset({OPERATOR})
+    """What releases give their objects as a name: the chart's, or a `nameOverride`."""
+
+    @property
+    def selector(self) -> str:
+        """Of the operators' objects."""
+        return selector_of(self.names)
+
+
+def selector_of(names: Iterable[str]) -> str:
+    """Of objects with one of these names as the chart's label."""
+    found = sorted(names)
+    return f"{NAME_LABEL}={found[0]}" if len(found) == 1 else f"{NAME_LABEL} in ({','.join(found)})"
+
+
+def is_of_chart(found: Json) -> bool:
+    """Whether its labels say so, whatever the release is named."""
+    return bool(_CHART.match(_label(found, CHART_LABEL)))
+
+
+async def releases(kube: Api) -> Releases:
+    """Of the chart, also under a `nameOverride` or `fullnameOverride`."""
     try:
-        bindings = await kube.list_all(_CLUSTER_ROLE_BINDING, None, label_selector=SELECTOR)
+        bindings = await kube.list_all(_CLUSTER_ROLE_BINDING, None, label_selector=CHART_LABEL)
     except Forbidden:
-        return frozenset()
-    subjects = (subject for binding in bindings for subject in binding.get("subjects") or ())
-    return frozenset(subject["namespace"] for subject in subjects if subject.get("namespace"))
+        return Releases()
+    own = [binding for binding in bindings if is_of_chart(binding)]
+    subjects = (subject for binding in own for subject in binding.get("subjects") or ())
+    named = {_label(binding, NAME_LABEL) for binding in own if "app.kubernetes.io/component" not in _labels(binding)}
+    return Releases(
+        frozenset(subject["namespace"] for subject in subjects if subject.get("namespace")),
+        frozenset({OPERATOR, *sorted(filter(_NAME.fullmatch, named))[:_MOST_NAMES]}),
+    )
 
 
 async def activators(kube: Api) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Where was looked; namespace and name of each pod that may hold requests: one that is ending does until its end.
 
-    Anybody may give a pod of theirs the chart's label, so one counts only where an operator is known to be installed,
+    Anybody may give a pod of theirs the chart's labels, so one counts only where an operator is known to be installed,
     if that is known of any namespace.
     """
     try:
@@ -38,8 +78,18 @@ async def activators(kube: Api) -> tuple[str, tuple[tuple[str, str], ...]]:
         where, installed = f"namespace {NAMESPACE}; listing pods elsewhere is not allowed", frozenset({NAMESPACE})
         pods = await kube.list_all(POD, NAMESPACE, label_selector=ACTIVATORS)
     else:
-        where, installed = "any namespace", await installed_in(kube)
-    running = [pod["metadata"] for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
+        where, installed = "any namespace", (await releases(kube)).namespaces
+    own = filter(is_of_chart, pods)
+    running = [pod["metadata"] for pod in own if (pod.get("status") or {}).get("phase") == "Running"]
     names = {(each["namespace"], each["name"]) for each in running if not installed or each["namespace"] in installed}
-    # Where the chart is usually installed first: anybody may have many pods with its label.
+    # Where the chart is usually installed first: anybody may have many pods with its labels.
     return where, tuple(sorted(names, key=lambda name: (name[0] != NAMESPACE, name)))
+
+
+def _labels(found: Json) -> Json:
+    labels: Json = found["metadata"].get("labels") or {}
+    return labels
+
+
+def _label(found: Json, name: str) -> str:
+    return str(_labels(found).get(name) or "")

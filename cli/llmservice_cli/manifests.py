@@ -14,7 +14,7 @@ from llmservice_operator.api.constants import API_VERSION, GROUP, KIND
 from llmservice_operator.api.errors import InvalidSpec, Problem
 
 from .admission.check import problems
-from .errors import STDIN, BadInput, read_text
+from .errors import STDIN, BadInput, read_text, syntax
 from .masking import redactor_of, without_secrets
 
 Json = Mapping[str, Any]
@@ -104,9 +104,8 @@ def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     text = read_text(place, "-f", "Give a manifest, or - for stdin.")
     try:
         documents = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, RecursionError) as error:
-        why = " ".join(str(error).split())
-        raise BadInput.of("-f", f"{_shown(place)} is no YAML: {why}.", _CORRECT) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: such as a date of month 13
+        raise BadInput.of("-f", f"{_shown(place)} is no YAML: {syntax(error)}.", _CORRECT) from None
     if _values(documents) > MOST_VALUES:
         raise BadInput.of("-f", f"{_shown(place)} has more than {MOST_VALUES:,} values, aliases included.", _CORRECT)
     for index, document in enumerate(documents, 1):

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
+from math import inf, isinf
 
 from typer import BadParameter
 
+LONGEST_SHOWN = 60
+"""Characters of a wrong value in a message."""
 _LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
-def above_zero(text: str) -> float:
-    """A number above 0, such as a rate or seconds."""
+def above_zero(text: str, most: float = inf) -> float:
+    """A finite number above 0, such as a rate or seconds."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
-        raise BadParameter(f"must be a number above 0, not {text!r}")
+    if not 0 < value <= most or isinf(value):
+        bound = f" and of at most {most:g}" if most < inf else ""
+        raise BadParameter(f"must be a number above 0{bound}, not {shown(text)}")
     return value
 
 
@@ -37,26 +41,27 @@ def seconds_or_none(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def count(text: str) -> int:
+def count(text: str, most: float = inf) -> int:
     """An integer of at least 1."""
-    return _whole(text, 1)
+    return _whole(text, 1, most)
 
 
 def count_or_none(text: str) -> int:
     """An integer of at least 0."""
-    return _whole(text, 0)
+    return _whole(text, 0, inf)
 
 
-def counts(text: str) -> tuple[int, ...]:
-    """Integers of at least 1, separated by commas."""
-    return tuple(count(part) for part in text.split(","))
+def shown(text: str) -> str:
+    """A value that is wrong, quoted, of which the beginning is enough."""
+    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...")
 
 
-def _whole(text: str, least: int) -> int:
+def _whole(text: str, least: int, most: float) -> int:
     try:
         value = int(text)
     except ValueError:
         value = least - 1
-    if value < least:
-        raise BadParameter(f"must be an integer of at least {least}, not {text!r}")
+    if not least <= value <= most:
+        bound = f" and at most {most}" if most < inf else ""
+        raise BadParameter(f"must be an integer of at least {least}{bound}, not {shown(text)}")
     return value

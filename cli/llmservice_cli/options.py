@@ -66,6 +66,14 @@ class Quiet:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given:
+    """For commands of which some options go with others only."""
+
+    given: frozenset[str] = frozenset()
+    """Fields whose value was typed; filled in by `app.command`, and no option."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Wait:
     """For commands after which something is rolled out."""
 

@@ -56,16 +56,16 @@ def parse(
     """
     if isinstance(text, bytes):
         text = _decoded(text)
-    if len(text) > max_bytes or len(_encoded(text)) > max_bytes:
+    if len(text) > max_bytes or not (text.isascii() or len(_encoded(text)) <= max_bytes):
         raise Refused(f"it is longer than {max_bytes} bytes")
     # Separators in strings count too, so this is an upper bound.
     if max_items is not None and sum(map(text.count, ",[{")) > max_items:
         raise Refused(f"it has more than {max_items} parts")
-    if depth_of(text) > max_depth:
+    # No deeper than it has brackets, which are counted in no time.
+    if text.count("[") + text.count("{") > max_depth and depth_of(text) > max_depth:
         raise Refused(f"it is nested deeper than {max_depth}")
-    integer, real, constant = map(_or_null, (_integer, _real, _constant)) if drops_numbers else _STRICT
     try:
-        value = json.loads(text, parse_int=integer, parse_float=real, parse_constant=constant)
+        value = (_DROPPING if drops_numbers else _STRICT).decode(text)
     except Refused:
         raise
     except (RecursionError, ValueError):
@@ -248,9 +248,6 @@ def _constant(text: str) -> float:
     raise Refused(f"a number in it is out of range: {text}")
 
 
-_STRICT: tuple[Callable[[str], Any], ...] = (_integer, _real, _constant)
-
-
 def _or_null(read_number: Callable[[str], Any]) -> Callable[[str], Any]:
     def number(text: str) -> Any:
         try:
@@ -259,6 +256,16 @@ def _or_null(read_number: Callable[[str], Any]) -> Callable[[str], Any]:
             return None
 
     return number
+
+
+def _decoder(*numbers: Callable[[str], Any]) -> json.JSONDecoder:
+    integer, real, constant = numbers
+    return json.JSONDecoder(parse_int=integer, parse_float=real, parse_constant=constant)
+
+
+# Made once: an answer of a model has thousands of small documents.
+_STRICT = _decoder(_integer, _real, _constant)
+_DROPPING = _decoder(*map(_or_null, (_integer, _real, _constant)))
 
 
 def _string(value: object) -> str:

@@ -1,7 +1,7 @@
 """`llmservice bench` of a service on a real cluster: sweeps, an objective, the comparison, and its errors.
 
-By its address: the stand-in takes no chunked request, as they come through the API server. By its name a real server is
-measured in test_cli.py.
+By its address, or with an API key: the stand-in takes no chunked request, as they come through the API server. By its
+name a real server is measured in test_cli.py.
 """
 
 from __future__ import annotations
@@ -61,6 +61,37 @@ def test_sweeps_and_their_comparison(cluster: Cluster, url: str, tmp_path: Path)
     ran = bench(cluster, "compare", str(clients), str(rates))
     assert ran.returncode == 2
     assert "the files have no run in common" in ran.stderr
+
+
+KEY = "sk-of-the-secret"
+
+
+def test_a_service_with_an_api_key_through_a_port_forward(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"api-key": KEY}}
+    cluster.apply(secret, namespace)
+    guarded = stand_in(
+        "guarded",
+        {"tokens_per_second": TOKENS_PER_SECOND},
+        endpoint={"apiKeySecretRef": {"name": "keys", "key": "api-key"}},
+    )
+    cluster.apply(guarded, namespace)
+    words = ("guarded", "-n", namespace, *LOAD, "--concurrency", "4")
+    ran = bench(cluster, *words)
+    assert ran.returncode == 1
+    assert "guarded has no ready replica to forward a port to: " in ran.stderr
+    cluster.wait_condition(namespace, "guarded", "Ready", "True")
+    out = tmp_path / "out.json"
+    ran = bench(cluster, *words, "--out", str(out))
+    assert ran.returncode == 0, ran.stderr
+    assert "the API key is from the key 'api-key' of the Secret 'keys'" in ran.stderr
+    (pod,) = cluster.pods(namespace, "guarded")
+    found = json.loads(out.read_text())
+    assert found["target"]["way"] == "through a port-forward"
+    assert found["target"]["notes"][0] == f"pod {pod['metadata']['name']}"
+    assert (_runs(out)[0]["summary"]["answered"], _runs(out)[0]["summary"]["failures"]) == (12, {})
+    assert KEY not in ran.stdout + ran.stderr + out.read_text()
+    ran = bench(cluster, *words, "--api-key-env", "PATH")
+    assert (ran.returncode, "answers 401" in ran.stderr) == (1, True), ran.stderr
 
 
 def test_a_name_that_nobody_has_and_a_service_without_a_replica(cluster: Cluster, namespace: str) -> None:

@@ -27,7 +27,7 @@ SPEC = {
 SETTINGS = Settings(operator_image="llmservice-operator:1", image_pull_policy="IfNotPresent")
 BINDING = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding")
 RESOURCES = {**BY_KIND, "Node": NODE, "ClusterRoleBinding": BINDING}
-LABELS = {"app.kubernetes.io/name": "llmservice-operator"}
+LABELS = {"app.kubernetes.io/name": "llmservice-operator", "helm.sh/chart": "llmservice-operator-0.1.0"}
 
 
 def manifest(**changes: Any) -> Json:

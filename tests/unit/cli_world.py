@@ -149,9 +149,18 @@ class ApiServer:
             return self.objects.pop(path, 404)
         if path.rpartition("/")[2] not in _PLURALS:
             return self.objects.get(path, 404)
-        label, _, value = request.query.get("labelSelector", "").partition("=")
+        selector = request.query.get("labelSelector", "")
         items = [one for place, one in self.objects.items() if path in _collections(place)]
-        return {"items": [one for one in items if not value or one["metadata"].get("labels", {}).get(label) == value]}
+        return {"items": [one for one in items if _is_selected(one["metadata"].get("labels", {}), selector)]}
+
+
+def _is_selected(labels: Mapping[str, str], selector: str) -> bool:
+    """By `name`, `name=value` and `name in (value,value)`."""
+    for name, equal, one, several in re.findall(r"([^=,() ]+)(?:(=)([^,]*)| in \(([^)]*)\))?(?:,|$)", selector):
+        wanted = {one} if equal else {*several.split(",")} - {""}
+        if name not in labels or (wanted and labels[name] not in wanted):
+            return False
+    return True
 
 
 def _collections(path: str) -> tuple[str, str]:

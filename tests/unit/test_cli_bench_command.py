@@ -40,7 +40,8 @@ async def test_the_result_has_the_parameters_and_every_request(llmservice: Comma
         ran = await llmservice.within("bench", *words)
     result = json.loads(out.read_text())
     assert (result["kind"], result["version"], result["partial"]) == ("BenchResult", 1, False)
-    assert result["target"] == {"name": fake.url, "way": "direct", "model": "chat", "vllmVersion": "0.32.0"}
+    target = {"name": fake.url, "way": "direct", "notes": [], "model": "chat", "vllmVersion": "0.32.0"}
+    assert result["target"] == target
     assert result["parameters"] == PARAMETERS
     assert [each["discipline"] for each in result["disciplines"]] == ["static", "dynamic", "continuous"]
     for each in result["disciplines"]:

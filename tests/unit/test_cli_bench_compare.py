@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 from hypothesis import given
+from llmservice_cli.bench.arguments import Options
 from llmservice_cli.bench.compare.comparison import compare
 from llmservice_cli.bench.compare.reading import Measured, measured_of
 from llmservice_cli.errors import ExitCode
@@ -171,6 +173,11 @@ def test_a_file_that_is_not_there(llmservice: Command) -> None:
         (("compare", "a.json"), "at least two files"),
         (("chat", "a.json", "b.json"), "one LLMService is measured, not chat and a.json"),
         (("compare", "a.json", "b.json", "--rate", "5"), "compare measures nothing: --rate"),
+        (
+            ("compare", "a.json", "b.json", "-n", "x", "--seed", "1", "--timeout", "600", "--requests", "96"),
+            "compare measures nothing: --namespace, --requests, --seed, --timeout",
+        ),
+        (("chat", "--slo-share", "99%"), "--slo-share is of an objective"),
         (("chat", "--max-regression", "5%"), "--max-regression compares files"),
         (("compare", "a.json", "b.json", "--max-regression", "many"), "percentage"),
     ],
@@ -202,3 +209,15 @@ def test_any_document_is_read_or_refused(text: str) -> None:
         return
     assert "\x1b" not in "".join(found.facts.values())
     _compared([found, measured_of("b", OLD)])
+
+
+def test_every_option_of_a_measurement_is_refused(llmservice: Command) -> None:
+    """Also one that repeats its default."""
+    used = {"name", "files", "max_regression", "output", "quiet"}
+    for field in dataclasses.fields(Options):
+        if field.name in {*used, "given"}:
+            continue
+        option = f"--{field.name.replace('_', '-')}"
+        value = field.default if isinstance(field.default, str) else "continuous" if field.name == "discipline" else "1"
+        ran = llmservice("bench", "compare", "a.json", "b.json", option, value)
+        assert (ran.code, f"compare measures nothing: {option}" in ran.err) == (ExitCode.USAGE, True), ran.err

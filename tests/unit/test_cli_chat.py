@@ -17,9 +17,10 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli.chat.conversation import MOST_TURNS, Conversation
-from llmservice_cli.chat.reply import LONGEST_ANSWER, LONGEST_EVENT, Lines, Piece, Reply
+from llmservice_cli.chat.reply import LONGEST_ANSWER, Piece, Reply
 from llmservice_cli.errors import CliError
 from llmservice_cli.forward import Channels
+from llmservice_cli.load.lines import LONGEST_EVENT, Lines
 from llmservice_runtime.bounded_json import Refused
 
 from tests.support.http_servers import application, loopback_tls
@@ -332,7 +333,7 @@ CHUNKS = st.lists(st.binary(max_size=40) | st.sampled_from([each.encode() for ea
 
 @given(CHUNKS)
 def test_any_stream_is_read_or_refused(chunks: list[bytes]) -> None:
-    lines, reply = Lines(), Reply(0.0)
+    lines, reply = Lines(LONGEST_ANSWER), Reply(0.0)
     for number, chunk in enumerate(chunks):
         for line in lines.take(chunk):
             piece = reply.take(line, float(number))
@@ -343,7 +344,7 @@ def test_any_stream_is_read_or_refused(chunks: list[bytes]) -> None:
 
 @given(st.lists(st.integers(min_value=1, max_value=300), max_size=12))
 def test_the_same_answer_wherever_chunks_end(cuts: list[int]) -> None:
-    data, lines, reply = "".join(WHOLE).encode(), Lines(), Reply(0.0)
+    data, lines, reply = "".join(WHOLE).encode(), Lines(LONGEST_ANSWER), Reply(0.0)
     for cut in [*cuts, len(data)]:
         chunk, data = data[:cut], data[cut:]
         for line in lines.take(chunk):
@@ -358,7 +359,7 @@ def test_control_characters_do_not_reach_a_terminal() -> None:
 
 
 def test_a_stream_has_an_end() -> None:
-    lines = Lines()
+    lines = Lines(LONGEST_ANSWER)
     size = LONGEST_ANSWER // 16
     for _ in range(16):
         assert list(lines.take(b"x\n" * (size // 2)))

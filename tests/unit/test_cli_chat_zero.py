@@ -13,6 +13,7 @@ from llmservice_activator.holding.target import Target
 from llmservice_cli.app import options_of
 from llmservice_cli.chat import server
 from llmservice_cli.errors import CliError
+from llmservice_cli.load import routes
 from llmservice_operator.api.service import Key
 
 from .chat_world import WHOLE, Model, api, forwarding, model
@@ -82,7 +83,7 @@ async def test_the_real_activators_server_holds_it_until_a_pod_answers(
 
     async def starts(activator: World, of: Target) -> None:
         await until(lambda: activator.held(of) == 1)
-        assert activator.woken == [of.key]
+        assert {*activator.woken} == {of.key}  # again, where a busy machine takes longer
         await activator.serve(replace(of, pods=(model.url,)))
 
     async with world() as activator:
@@ -162,7 +163,7 @@ async def test_where_the_service_can_be_reached(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     options = options_of(["chat", "chat", *words])
     of = {**service(), "metadata": {"name": "chat", "namespace": options.namespace or "team"}}
-    assert await server.url_inside(of, options) == expected
+    assert await routes.url_inside(of, options) == expected
 
 
 def test_how_a_start_goes_on() -> None:

@@ -127,7 +127,7 @@ async def test_where_all_namespaces_are_refused_the_own_is_read(api: ApiServer, 
 
 
 async def test_labels_in_other_namespaces_are_no_operator(api: ApiServer, llmservice: Command) -> None:
-    labels = {"app.kubernetes.io/name": "llmservice-operator"}
+    labels = {"app.kubernetes.io/name": "llmservice-operator", "helm.sh/chart": "llmservice-operator-0.1.0"}
     pretended = deployment(0, labels=labels)
     pretended["metadata"]["namespace"] = "team"
     api.objects[f"{APPS}/team/deployments/llmservice-operator"] = pretended
@@ -135,6 +135,19 @@ async def test_labels_in_other_namespaces_are_no_operator(api: ApiServer, llmser
     api.objects["/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/b"] = binding
     ran = await llmservice.within("doctor")
     assert (ran.code, "team/llmservice-operator" in ran.out) == (0, False)
+
+
+async def test_a_release_with_another_name_is_found_by_its_rights(api: ApiServer, llmservice: Command) -> None:
+    labels = {"app.kubernetes.io/name": "short", "helm.sh/chart": "llmservice-operator-0.1.0"}
+    for path, found in api.objects.items():
+        if path.startswith((f"{APPS}/{SYSTEM}", f"/api/v1/namespaces/{SYSTEM}/configmaps")):
+            found["metadata"]["labels"] = {**found["metadata"]["labels"], **labels}
+    assert "no Deployment of the operator is found" in (await llmservice.within("doctor", "-o", "json")).out
+    binding = {"metadata": {"name": "b", "labels": labels}, "subjects": [{"namespace": SYSTEM}]}
+    api.objects["/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/b"] = binding
+    ran = await llmservice.within("doctor", "-o", "json")
+    assert ran.code == 0, ran.out
+    assert f"{SYSTEM}/llmservice-operator: 1/1 replicas ready" in ran.out
 
 
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/mesh/endpointslices"

@@ -10,7 +10,6 @@ from aiohttp import web
 from llmservice_activator.holding.target import Held
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
-from llmservice_cli.installation import ACTIVATORS
 from llmservice_cli.status.held import METRICS_PORT, MOST_ACTIVATORS, read_held
 from llmservice_operator.api.service import Key
 
@@ -32,18 +31,30 @@ def page(requests: int = 0, age: float = 0.0) -> str:
     return metrics.exposition().decode()
 
 
-def add(api: ApiServer, answer: Any, name: str = "act-1", namespace: str = SYSTEM, phase: str = "Running") -> None:
+def add(
+    api: ApiServer,
+    answer: Any,
+    name: str = "act-1",
+    namespace: str = SYSTEM,
+    phase: str = "Running",
+    labels: Any = None,
+) -> None:
     """A pod with the chart's label, and what its metrics port answers through the API server."""
-    label, _, value = ACTIVATORS.partition("=")
     path = f"/api/v1/namespaces/{namespace}/pods"
-    metadata = {"name": name, "namespace": namespace, "labels": {label: value}}
+    metadata = {"name": name, "namespace": namespace, "labels": labels or of_chart()}
     api.objects[f"{path}/{name}"] = {"metadata": metadata, "status": {"phase": phase}}
     api.answers[f"{path}/{name}:{METRICS_PORT}/proxy/metrics"] = answer
 
 
-def binding(namespace: str) -> Json:
-    label, _, value = ACTIVATORS.removesuffix("-activator").partition("=")
-    return {"metadata": {"name": "operator", "labels": {label: value}}, "subjects": [{"namespace": namespace}]}
+def of_chart(name: str = "llmservice-operator", chart: str = "llmservice-operator-0.1.0") -> dict[str, str]:
+    """Labels of an activator."""
+    own = {"app.kubernetes.io/name": f"{name}-activator", "app.kubernetes.io/component": "activator"}
+    return {**own, "helm.sh/chart": chart}
+
+
+def binding(namespace: str, name: str = "llmservice-operator") -> Json:
+    labels = {"app.kubernetes.io/name": name, "helm.sh/chart": "llmservice-operator-0.1.0"}
+    return {"metadata": {"name": "operator", "labels": labels}, "subjects": [{"namespace": namespace}]}
 
 
 @pytest.fixture
@@ -68,6 +79,15 @@ async def test_held_requests_are_summed_over_the_activators(zero: ApiServer, llm
     add(zero, page(500), "act-3", phase="Succeeded")
     assert "held        12, the oldest for 1m15s (activators: 2)" in await screen_of(llmservice)
     assert (await found_of(llmservice))["held"] == {"requests": 12, "oldestSeconds": 75.0, "activators": 2}
+
+
+async def test_a_release_with_another_name_and_another_chart(zero: ApiServer, llmservice: Command) -> None:
+    add(zero, page(3, age=2.0), "short-1", "mine", labels=of_chart("short"))
+    add(zero, page(500), "activator-1", "knative-serving", labels=of_chart("knative", "knative-serving-1.2.0"))
+    add(zero, page(500), "activator-2", "mine", labels=of_chart("other", "llmservice-operator-extras-1.0.0"))
+    assert "held        3, the oldest for 2s (activators: 1)" in await screen_of(llmservice)
+    zero.objects[f"{BINDINGS}/operator"] = binding("mine", "short")
+    assert "held        3, the oldest for 2s (activators: 1)" in await screen_of(llmservice)
 
 
 async def test_none_is_held(zero: ApiServer, llmservice: Command) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from llmservice_operator.api.errors import Problem
 
+from llmservice_cli.namespaces import LABEL, is_namespace
+
 from .suggestions import remedy
 
 _FIELDS = frozenset(
@@ -17,15 +19,12 @@ _FIELDS = frozenset(
         *("resourceVersion", "selfLink", "uid"),
     )
 )
-_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-_DNS_LABEL = re.compile(_LABEL)
+_SUBDOMAIN = re.compile(rf"{LABEL}(\.{LABEL})*")
 _WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?{_WORD}")
+_LABEL_KEY = re.compile(rf"({LABEL}(\.{LABEL})*/)?{_WORD}")
 _LABEL_VALUE = re.compile(rf"({_WORD})?")
 _LETTERS = "Write lowercase letters, digits and -, with a letter or digit at both ends."
 _MOST_NAME = 253
-_MOST_NAMESPACE = 63
 _MOST_ANNOTATIONS = 256 * 1024
 
 
@@ -43,7 +42,7 @@ def problems(metadata: Any) -> Iterator[Problem]:
     elif not _is(_SUBDOMAIN, name, _MOST_NAME):
         yield Problem("metadata.name", f"{name!r} is not a name.", _LETTERS)
     namespace = metadata.get("namespace")
-    if namespace is not None and not _is(_DNS_LABEL, namespace, _MOST_NAMESPACE):
+    if namespace is not None and not is_namespace(namespace):
         yield Problem("metadata.namespace", f"{namespace!r} is not a namespace's name.", _LETTERS)
     for field, check in (("labels", _labels), ("annotations", _annotations)):
         given = metadata.get(field)

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from llmservice_cli.load.options import LOAD, Server
+from llmservice_cli.load.options import CONCURRENCY, LOAD, OUTPUT_TOKENS, RATE, Server, amount, number, numbers
 from llmservice_cli.names import service_names
-from llmservice_cli.numbers import above_zero, count, counts
-from llmservice_cli.options import ANSWER, OUTPUT, Quiet
+from llmservice_cli.numbers import above_zero, count
+from llmservice_cli.options import ANSWER, OUTPUT, Given, Quiet
 
-from .values import rates, share
+from .values import share
 
 COMPARE = "compare"
 DESCRIPTION = """\
@@ -40,8 +40,10 @@ examples:
 
 `{COMPARE}` with files behind it compares them; without files it is the LLMService of that name.
 
-By NAME requests pass through the API server (rights: get on llmservices, get and create on services/proxy);
---url measures without it. The load is the server's: do not run it against one that others need.
+By NAME requests pass through the API server (rights: get on llmservices, get and create on services/proxy); with an API
+key through a port-forward to one ready pod, which is slower than the network (list on pods, get and create on
+pods/portforward, get on the Secret or --api-key-env); in a pod of the cluster to the Service. --url measures without
+the API server. The load is the server's: do not run it against one that others need.
 
 exit codes:
   0    every request was answered; {COMPARE}: nothing is worse by more than --max-regression
@@ -51,47 +53,38 @@ exit codes:
   130  interrupted; the result is of what was measured until then
 """
 HOW, SLO = "how", "service level objective"
-TOKENS = "lengths of answers, drawn evenly: one named twice is twice as likely"
+MOST_REQUESTS, MOST_WORDS = 1_000_000, 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Server, Quiet):
+class Options(Server, Quiet, Given):
     """What was typed."""
 
     name: Annotated[str | None, Argument(metavar="NAME", help="the LLMService", autocompletion=service_names)] = None
     files: Annotated[
         list[Path] | None, Argument(metavar="FILE", help=f"results to compare, after the word {COMPARE}")
     ] = None
-    requests: Annotated[Any, Option("--requests", parser=count, metavar="N", help="how many", rich_help_panel=LOAD)] = (
-        "96"
-    )
-    rate: Annotated[
+    requests: Annotated[
         Any,
         Option(
-            "--rate",
-            parser=rates,
-            metavar="R,R",
-            help="arrivals a second, a Poisson process; several are a sweep; default: 20",
+            "--requests",
+            parser=number(MOST_REQUESTS),
+            metavar="N",
+            help="how many",
             rich_help_panel=LOAD,
         ),
-    ] = None
-    concurrency: Annotated[
-        Any,
-        Option(
-            "--concurrency",
-            parser=counts,
-            metavar="N,N",
-            help="instead of --rate: clients, each of which sends when it has its answer; several are a sweep",
-            rich_help_panel=LOAD,
-        ),
-    ] = None
+    ] = "96"
+    rate: Annotated[Any, amount(RATE, "a Poisson process; several are a sweep; default: 20", is_list=True)] = None
+    concurrency: Annotated[Any, amount(CONCURRENCY, "several are a sweep", is_list=True)] = None
     seed: Annotated[int, Option("--seed", metavar="N", help="another seed is another load", rich_help_panel=LOAD)] = 1
     prompt_words: Annotated[
         Any,
-        Option("--prompt-words", parser=counts, metavar="N,N", help="lengths of prompts", rich_help_panel=LOAD),
+        Option(
+            "--prompt-words", parser=numbers(MOST_WORDS), metavar="N,N", help="lengths of prompts", rich_help_panel=LOAD
+        ),
     ] = "8,32"
     output_tokens: Annotated[
-        Any, Option("--output-tokens", parser=counts, metavar="N,N", help=TOKENS, rich_help_panel=LOAD)
+        Any, amount(OUTPUT_TOKENS, "drawn evenly: one named twice is twice as likely", is_list=True)
     ] = "8,8,8,128"
     save_load: Annotated[
         Path | None,

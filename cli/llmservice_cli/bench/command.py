@@ -11,7 +11,7 @@ from llmservice_cli.errors import CliError, ExitCode, WrongUsage
 from llmservice_cli.load.server import check_server
 from llmservice_cli.terminal import width
 
-from . import picture
+from . import picture, unused
 from .arguments import COMPARE, Options
 from .arrivals import LoadOptions, Planned, make_load
 from .compare import command as comparison
@@ -35,6 +35,7 @@ async def run(options: Options) -> ExitCode:
     check_server(options, "bench")
     if options.max_regression is not None:
         raise WrongUsage("--max-regression compares files", f"llmservice bench {COMPARE} FILE FILE --max-regression 5%")
+    unused.check(options)
     _check_outputs(options)
     slo = slo_of(options.slo or (), options.slo_share)
     load = LoadOptions(

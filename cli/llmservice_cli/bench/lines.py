@@ -114,6 +114,7 @@ def _figure(value: float | None) -> str:
 
 def remarks(result: Result) -> Iterator[str]:
     """What the figures do not say by themselves."""
+    yield from result.notes
     for discipline in result.disciplines if result.slo else ():
         yield f"{discipline}: {keeping(result, discipline)}"
     for run in result.runs:

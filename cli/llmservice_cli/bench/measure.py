@@ -14,7 +14,8 @@ from typing import TextIO
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.errors import CliError
-from llmservice_cli.load.server import Served, Target, inspect, open_target
+from llmservice_cli.load.routes import note, open_target
+from llmservice_cli.load.server import Served, Target, inspect
 
 from .arguments import Options
 from .arrivals import LoadOptions, Planned, make_load
@@ -32,7 +33,7 @@ LONGEST_NAME = 200
 async def measure(options: Options, load: LoadOptions, slo: Slo | None) -> Result:
     """Everything that was asked for, or, after Ctrl-C, what there is of it."""
     points = points_of(options)
-    async with open_target(options) as target:
+    async with open_target(options, None if options.quiet else note) as target:
         served = await inspect(target, options.model)
         started = datetime.now(UTC)
         gathered, is_partial = await _play(options, target, served, load, points)
@@ -40,6 +41,7 @@ async def measure(options: Options, load: LoadOptions, slo: Slo | None) -> Resul
         started=started,
         target=target.name,
         way=target.way,
+        notes=tuple(map(clean, target.notes)),
         model=clean(served.model[:LONGEST_NAME]),
         server_version=None if served.version is None else clean(served.version[:LONGEST_NAME]),
         load=load,
@@ -62,7 +64,13 @@ async def _play(
 
     def player(salt: str) -> Player:
         completions = Completions(
-            target.http, served.model, options.timeout, time.monotonic, f"{run_id}-{salt}", options.url is None
+            target.http,
+            served.model,
+            options.timeout,
+            time.monotonic,
+            f"{run_id}-{salt}",
+            target.is_chunked,
+            target.describe,
         )
         return Player(completions, Batching(options.batch, options.window))
 

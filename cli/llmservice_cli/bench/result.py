@@ -51,6 +51,8 @@ class Result:
     is_partial: bool
     gathered: Sequence[Gathered]
     slo: Slo | None = None
+    notes: Sequence[str] = ()
+    """What the way to the server does to the figures."""
 
     @cached_property
     def runs(self) -> Sequence[Run]:
@@ -107,6 +109,7 @@ def to_document(result: Result) -> dict[str, Any]:
         "target": {
             "name": result.target,
             "way": result.way,
+            "notes": list(result.notes),
             "model": result.model,
             "vllmVersion": result.server_version,
         },

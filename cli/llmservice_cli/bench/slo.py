@@ -10,7 +10,7 @@ from enum import StrEnum
 from llmservice_cli.errors import BadInput
 
 _LIMIT = re.compile(r"(\w+):(\d{1,9}(?:\.\d{1,9})?)(ms|s|)")
-_REMEDY = "write ttft, tpot or e2el, a colon and a time such as 500ms or 5s; a number alone is milliseconds"
+_REMEDY = "Write ttft, tpot or e2el, a colon and a time such as 500ms or 5s; a number alone is milliseconds."
 
 
 class Time(StrEnum):

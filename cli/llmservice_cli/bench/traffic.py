@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import httpx
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_cli.load.answer import Loss
+from llmservice_cli.load.answer import Failure, Loss
 from llmservice_cli.load.exchange import Exchange, Request
 
 from .arrivals import Planned
@@ -71,6 +71,8 @@ class Completions:
     salt: str
     is_chunked: bool = True
     """As the API server's proxy needs it."""
+    describe: Callable[[Failure], str] = lambda failure: failure.error
+    """Why a request failed, without the API key."""
 
     async def send(self, planned: Planned, *, began: float, batch: int | None, record: Callable[[Row], None]) -> None:
         """One request from sending to its end, given to `record` in any case, also when it is interrupted."""
@@ -81,30 +83,29 @@ class Completions:
         try:
             await exchange.run(self.http, self.timeout)
         finally:
-            record(_row(planned, exchange, began, batch))
+            record(self._row(planned, exchange, began, batch))
 
-
-def _row(planned: Planned, exchange: Exchange, began: float, batch: int | None) -> Row:
-    failure, events = exchange.failure, exchange.events
-    outcome = INTERRUPTED if exchange.ended is None else ANSWERED
-    if failure is not None:
-        outcome = OUTCOMES.get(failure.loss, failure.loss.removeprefix("http-"))
-    return Row(
-        index=planned.index,
-        arrival=planned.arrival,
-        sent=exchange.sent - began,
-        outcome=outcome,
-        batch=batch,
-        first_token=_since(began, exchange.first_token),
-        last_token=_since(began, exchange.last_token),
-        ended=_since(began, exchange.ended),
-        prompt_tokens=events.prompt_tokens,
-        output_tokens=events.output_tokens,
-        asked_tokens=planned.output_tokens,
-        finish_reason=events.finish_reason,
-        error=None if failure is None else clean(failure.error),
-        pieces=exchange.piece_times,
-    )
+    def _row(self, planned: Planned, exchange: Exchange, began: float, batch: int | None) -> Row:
+        failure, events = exchange.failure, exchange.events
+        outcome = INTERRUPTED if exchange.ended is None else ANSWERED
+        if failure is not None:
+            outcome = OUTCOMES.get(failure.loss, failure.loss.removeprefix("http-"))
+        return Row(
+            index=planned.index,
+            arrival=planned.arrival,
+            sent=exchange.sent - began,
+            outcome=outcome,
+            batch=batch,
+            first_token=_since(began, exchange.first_token),
+            last_token=_since(began, exchange.last_token),
+            ended=_since(began, exchange.ended),
+            prompt_tokens=events.prompt_tokens,
+            output_tokens=events.output_tokens,
+            asked_tokens=planned.output_tokens,
+            finish_reason=events.finish_reason,
+            error=None if failure is None else clean(self.describe(failure)),
+            pieces=exchange.piece_times,
+        )
 
 
 def _since(began: float, moment: float | None) -> float | None:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typer import BadParameter
 
-from llmservice_cli.numbers import above_zero
-
-
-def rates(text: str) -> tuple[float, ...]:
-    """Numbers above 0, separated by commas."""
-    return tuple(above_zero(part) for part in text.split(","))
+from llmservice_cli.numbers import shown
 
 
 def share(text: str) -> float:
@@ -19,5 +14,5 @@ def share(text: str) -> float:
     except ValueError:
         percent = -1.0
     if not 0 <= percent <= 100:
-        raise BadParameter(f"must be a percentage such as 5%, not {text!r}")
+        raise BadParameter(f"must be a percentage such as 5%, not {shown(text)}")
     return percent / 100

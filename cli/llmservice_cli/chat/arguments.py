@@ -65,15 +65,6 @@ class Options(Server, Quiet, Wait):
         str | None,
         Option("--model", metavar="MODEL", help="such as an adapter; default: the service's", rich_help_panel=SERVER),
     ] = None
-    api_key_env: Annotated[
-        str | None,
-        Option(
-            "--api-key-env",
-            metavar="VARIABLE",
-            help="environment variable with the API key; default: the Secret of spec.endpoint.apiKeySecretRef",
-            rich_help_panel=SERVER,
-        ),
-    ] = None
     wait: Annotated[
         bool, Option("--wait", help="until a replica is available, where none is and requests are not held")
     ] = False

@@ -16,12 +16,12 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_cli.cluster import cli_error
 from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage
+from llmservice_cli.load.routes import note
 from llmservice_cli.load.server import check_server
 from llmservice_cli.terminal import is_styled
 
 from .arguments import Options
 from .reply import Piece, Reply
-from .server import note
 from .session import Chat, opened, raise_for
 
 LONGEST_QUESTION = 2**20

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 
 from llmservice_cli.load.answer import Failure, Loss
 from llmservice_cli.load.completion import Usage, completion_in, error_text
+from llmservice_cli.load.lines import LONGEST_EVENT
 
-LONGEST_EVENT = 2**20
-"""Bytes of a line."""
 LONGEST_ANSWER = 16 * 2**20
 """Bytes of a stream; the longest contexts give less."""
 MOST_PARTS = 10_000
@@ -25,28 +23,6 @@ class Piece:
 
     text: str = ""
     reasoning: str = ""
-
-
-@dataclass
-class Lines:
-    """Lines of a stream of bytes. Refused where one, or all of them, are too long."""
-
-    _rest: bytearray = field(default_factory=bytearray)
-    _taken: int = 0
-
-    def take(self, data: bytes) -> Iterator[str]:
-        """Those that end in it."""
-        self._taken += len(data)
-        if self._taken > LONGEST_ANSWER:
-            raise Refused(f"it is longer than {LONGEST_ANSWER} bytes")
-        self._rest += data
-        whole: list[bytearray] = []
-        if b"\n" in data:  # else nothing is looked through again
-            *whole, self._rest = self._rest.split(b"\n")
-        if any(len(line) > LONGEST_EVENT for line in (*whole, self._rest)):
-            raise Refused(f"an event is longer than {LONGEST_EVENT} bytes")
-        for line in whole:
-            yield line.rstrip(b"\r").decode(errors="replace")
 
 
 @dataclass

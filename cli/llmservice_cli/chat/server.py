@@ -5,11 +5,7 @@ It is decided anew for each answer, since replicas come and go while somebody re
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
-import socket
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,20 +14,16 @@ from typing import Protocol
 import httpx
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.holding import stored_port
-from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.errors import Forbidden, KubeError
-from llmservice_operator.kube.resources import POD
-from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_runtime.bounded_json import clean
-from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError
 from llmservice_cli.forward import RIGHT, Forward, PodPort, forwarded
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
+from llmservice_cli.load.routes import note, ready_pods, url_inside
 from llmservice_cli.load.server import ALL_AT_ONCE, CONNECT_SECONDS, base_of, client_of
-from llmservice_cli.services import conditions_of, endpoint_of, service
+from llmservice_cli.services import conditions_of, service
 from llmservice_cli.wait.assessment import Outcome, assess
 from llmservice_cli.wait.changes import changes
 from llmservice_cli.wait.until import Wish, until_known
@@ -167,13 +159,8 @@ class ByName:
 
     async def _ready_pod(self) -> PodPort | None:
         """The first by name; several chats need not be spread."""
-        namespace, name = self.connection.namespace, self.options.name or ""
-        pods = map(
-            PodFacts.from_object,
-            await self.connection.kube.list_all(POD, namespace, label_selector=selector_text(name)),
-        )
-        ready = sorted(pod.name for pod in pods if pod.ready and not pod.deleting)
-        return PodPort(namespace, ready[0], HTTP_PORT) if ready else None
+        found = await ready_pods(self.connection.kube, self.connection.namespace, self.options.name or "")
+        return found[0] if found else None
 
     async def _until_available(self, found: Json) -> None:
         """Waits with --wait; CliError with the reason why no replica is available."""
@@ -208,18 +195,6 @@ class ByName:
         return PodPort(*found[0], port)
 
 
-async def url_inside(found: Json, options: Options) -> str | None:
-    """The Service's address where this runs in a pod of the cluster that it talks to."""
-    is_other = options.kubeconfig or options.context or os.environ.get("KUBECONFIG")
-    if not os.environ.get("KUBERNETES_SERVICE_HOST") or is_other:
-        return None
-    host, port = f"{found['metadata']['name']}.{found['metadata']['namespace']}.svc", endpoint_of(found).port
-    with contextlib.suppress(socket.gaierror):
-        await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return f"http://{host}:{port}"
-    return None
-
-
 def start_of(found: Json | None) -> str:
     """What the status says of a replica that starts."""
     if found is None:
@@ -232,11 +207,6 @@ def start_of(found: Json | None) -> str:
     if progress.get("percent") is not None:
         steps.append(f"{progress['percent']} %")
     return ", ".join([shown.reason if shown else "not reconciled yet", *([" ".join(steps)] if steps else [])])
-
-
-def note(text: str) -> None:
-    """On standard error."""
-    print(clean(text), file=sys.stderr, flush=True)
 
 
 def _is_available(found: Json) -> bool:

@@ -17,16 +17,17 @@ from llmservice_runtime.redact import Redactor
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError
 from llmservice_cli.load.answer import Failure, Loss, http_failure
-from llmservice_cli.load.key import key_of
-from llmservice_cli.load.server import IDENTITY, inspect
+from llmservice_cli.load.key import headers_of, hiding, key_of
+from llmservice_cli.load.lines import Lines
+from llmservice_cli.load.routes import note, service_key
 from llmservice_cli.load.server import direct as target_of
+from llmservice_cli.load.server import inspect
 from llmservice_cli.services import service
 
 from .arguments import Options
 from .conversation import Conversation
-from .key import from_secret
-from .reply import Lines, Piece, Reply
-from .server import ByName, ByUrl, Server, Way, direct, note
+from .reply import LONGEST_ANSWER, Piece, Reply
+from .server import ByName, ByUrl, Server, Way, direct
 
 PATH = "/v1/chat/completions"
 LONGEST_REFUSAL = 64 * 2**10
@@ -72,7 +73,7 @@ class Chat:
         show: Callable[[Piece], None],
         narrator: asyncio.Task[None] | None,
     ) -> None:
-        lines = Lines()
+        lines = Lines(LONGEST_ANSWER)
         async with way.http.stream("POST", PATH, json=self._body(question)) as response:
             if response.status_code != 200:
                 reply.failure = http_failure(response.status_code, await _beginning(response))
@@ -131,31 +132,19 @@ async def _beginning(response: httpx.Response) -> bytes:
 @asynccontextmanager
 async def opened(options: Options) -> AsyncIterator[Chat]:
     """With the model and the key known; nothing was asked yet."""
-    conversation, key = Conversation(options.system), key_of(options.api_key_env)
+    conversation = Conversation(options.system)
     if options.url:
-        async with direct(options.url, _headers(key)) as way:
+        key = key_of(options.api_key_env)
+        async with direct(options.url, headers_of(key)) as way:
             model = (await inspect(target_of(options.url, way.http), options.model)).model
-        yield Chat(ByUrl(options.url, model, _headers(key)), options, _hiding(key), conversation)
+        yield Chat(ByUrl(options.url, model, headers_of(key)), options, hiding(key), conversation)
         return
     async with connect(options) as connection:
         found = await service(connection.kube, connection.namespace, options.name or "")
-        if not key and (known := await from_secret(connection.kube, found)) is not None:
-            key, place = known
-            if not options.quiet:
-                note(f"the API key is from {place}")
+        key = await service_key(connection.kube, found, options.api_key_env, None if options.quiet else note)
         names = ((found.get("status") or {}).get("endpoint") or {}).get("modelNames") or [options.name]
-        server_of = ByName(connection, options, options.model or str(names[0]), _headers(key))
-        yield Chat(server_of, options, _hiding(key), conversation)
-
-
-def _headers(key: str) -> Mapping[str, str]:
-    return {**IDENTITY, "Authorization": f"Bearer {key}"} if key else IDENTITY
-
-
-def _hiding(key: str) -> Redactor:
-    redactor = Redactor({})
-    redactor.hide(key)
-    return redactor
+        server_of = ByName(connection, options, options.model or str(names[0]), headers_of(key))
+        yield Chat(server_of, options, hiding(key), conversation)
 
 
 def raise_for(reply: Reply, server: Server) -> None:

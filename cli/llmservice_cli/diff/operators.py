@@ -12,7 +12,7 @@ from llmservice_operator.kube.resources import CONFIG_MAP
 from llmservice_operator.options import version
 
 from llmservice_cli.api import Api, Json
-from llmservice_cli.installation import SELECTOR, installed_in
+from llmservice_cli.installation import releases
 from llmservice_cli.render import settings
 
 _VERSION_LABEL = "app.kubernetes.io/version"
@@ -32,10 +32,11 @@ async def settings_of(kube: Api, namespace: str) -> tuple[Settings, str]:
     which a ClusterRoleBinding of the chart gives rights, where the user may read those and there are any.
     """
     try:
-        labelled = await kube.list_all(CONFIG_MAP, None, label_selector=SELECTOR)
+        found_releases = await releases(kube)
+        labelled = await kube.list_all(CONFIG_MAP, None, label_selector=found_releases.selector)
     except Forbidden:
         return settings.defaults(), f"settings: the chart's defaults, since you may not read the operator's{_GIVE}"
-    installed = await installed_in(kube)
+    installed = found_releases.namespaces
     candidates = [item for item in labelled if not installed or item["metadata"]["namespace"] in installed]
     found = [item for item in candidates[:_MOST_OPERATORS] if _watches(item, namespace)]
     if len(found) != 1:

@@ -26,7 +26,7 @@ from llmservice_operator.options import version
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json
-from llmservice_cli.installation import ACTIVATORS, NAMESPACE, SELECTOR, installed_in
+from llmservice_cli.installation import ACTIVATORS, NAMESPACE, Releases, is_of_chart, releases
 from llmservice_cli.progress import Steps
 
 from .checks.rights import INSTALLING, TEAM
@@ -71,18 +71,18 @@ class Source:
     """Anybody may give objects the chart's label: only those where an operator is known to be installed count."""
 
 
-def sources(namespace: str) -> Mapping[str, Source]:
-    """By field of Facts."""
+def sources(namespace: str, operators: str) -> Mapping[str, Source]:
+    """By field of Facts; `operators` selects what is of an operator."""
 
     def of_operator(resource: Resource, selector: str) -> Source:
         return Source(resource, None, selector, NAMESPACE, is_of_operator=True)
 
     return {
-        "operators": of_operator(DEPLOYMENT, SELECTOR),
-        "operator_pods": of_operator(POD, SELECTOR),
+        "operators": of_operator(DEPLOYMENT, operators),
+        "operator_pods": of_operator(POD, operators),
         "activators": of_operator(DEPLOYMENT, ACTIVATORS),
         "activator_pods": of_operator(POD, ACTIVATORS),
-        "settings": of_operator(CONFIG_MAP, SELECTOR),
+        "settings": of_operator(CONFIG_MAP, operators),
         "keda": Source(DEPLOYMENT, None, KEDA, "keda"),
         "nodes": Source(NODE),
         "storage_classes": Source(_STORAGE_CLASS),
@@ -107,11 +107,11 @@ def singles(namespace: str) -> Mapping[str, tuple[Resource, str]]:
 async def gather(kube: Api, namespace: str, steps: Steps | None = None) -> Facts:
     """All of it, each read a step. KubeError where not even the version is answered, or the credentials are refused."""
     version_found = await kube.version()
-    lists, named_ones = sources(namespace), singles(namespace)
+    installed = await releases(kube)
+    lists, named_ones = sources(namespace, installed.selector), singles(namespace)
     steps = steps or Steps("")
     steps.of += len(lists) + len(named_ones)
-    installed, (user, now), rights, listed, named = await asyncio.gather(
-        installed_in(kube),
+    (user, now), rights, listed, named = await asyncio.gather(
         _who(kube),
         _rights(kube, namespace),
         _lists(kube, lists, steps),
@@ -119,8 +119,8 @@ async def gather(kube: Api, namespace: str, steps: Steps | None = None) -> Facts
     )
     read = {**listed, **named}
     for field, source in lists.items():
-        if source.is_of_operator and installed:
-            own = tuple(each for each in read[field].objects if each["metadata"].get("namespace") in installed)
+        if source.is_of_operator:
+            own = tuple(each for each in read[field].objects if _is_own(each, installed, source))
             read[field] = read[field]._replace(objects=own)
     hooks = await _ready_hooks(kube, (*read["validating"].objects, *read["mutating"].objects))
     read["operator_namespaces"] = await _namespaces(kube, places_of(read["operators"].objects))
@@ -141,6 +141,11 @@ async def gather(kube: Api, namespace: str, steps: Steps | None = None) -> Facts
         cut=frozenset(field for field, each in read.items() if each.is_cut),
         **objects,
     )
+
+
+def _is_own(found: Json, installed: Releases, source: Source) -> bool:
+    is_there = not installed.namespaces or found["metadata"].get("namespace") in installed.namespaces
+    return is_there and (source.selector != ACTIVATORS or is_of_chart(found))
 
 
 async def _lists(kube: Api, lists: Mapping[str, Source], steps: Steps) -> dict[str, Read]:

@@ -10,7 +10,7 @@ from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reason_sections import SECTIONS
 from llmservice_operator.api.reasons import Reason
 
-from llmservice_cli.help import LEFT, WIDEST, two_columns
+from llmservice_cli.help import WIDEST, indent, two_columns
 from llmservice_cli.terminal import Row, width
 
 from .reported import MEANINGS, fields_of, reasons_of, reported
@@ -141,9 +141,7 @@ def _columns() -> int:
 def _line(name: str, text: str) -> Iterator[Row]:
     """One line, or two where the name is long."""
     columns = _columns()
-    yield from two_columns(
-        name, shorten(_first_sentence(text), max(columns - LEFT - 2, 20), placeholder=" ..."), columns
-    )
+    yield from two_columns(name, shorten(_first_sentence(text), columns - indent(columns), placeholder=" ..."), columns)
 
 
 def _first_sentence(text: str) -> str:
@@ -157,5 +155,7 @@ def _paragraph(text: str) -> Iterator[Row]:
 
 def _labelled(label: str, text: str) -> Iterator[Row]:
     """Nothing for an empty text."""
-    for number, line in enumerate(wrap(text, max(_columns() - _LABEL, 20), break_on_hyphens=False)):
+    for number, line in enumerate(
+        wrap(text, max(_columns() - _LABEL, 20), break_long_words=False, break_on_hyphens=False)
+    ):
         yield (f"{'' if number else label:<{_LABEL}}", "cyan"), (line, "")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 from llmservice_operator.api import reason_sections as sections
 from llmservice_operator.api.conditions import ConditionType as Type
 from llmservice_operator.api.reasons import Reason
-from llmservice_runtime.failures.reasons import END, MODEL, SPEC, START, Section
+from llmservice_runtime.failures.reasons import END, MODEL, SPEC, START, FailureReason, Section
 
 _FIELD = re.compile(r"\b(?:spec|status)(?:\.[a-z][A-Za-z0-9]*)+")
 
@@ -44,52 +45,123 @@ class Reported:
             yield "an Event on the LLMService"
 
 
-_UNREADY = (Type.READY, Type.RECONCILING, Type.STALLED)
-_FAILURE = Reported(_UNREADY, is_failure=True)
-_STARTING = Reported((Type.READY, Type.RECONCILING), has_event=False)
-_AT_ZERO = Reported((Type.READY, Type.AVAILABLE), has_event=False)
-_EVENT = Reported()
+class Place(Enum):
+    """What a reason stands for where the code names it, and so where somebody reads it.
 
-_OF_SECTION: Mapping[Section, Reported] = {
-    **dict.fromkeys((sections.PLACE, sections.POD, MODEL, START, END, sections.NODE), _FAILURE),
-    SPEC: Reported((Type.ACCEPTED, Type.READY, Type.STALLED)),
-    sections.PLAN: Reported((Type.FITS,)),
-    sections.AUTOSCALED: Reported((Type.AUTOSCALED,)),
-    sections.INTERNAL: Reported((Type.READY, Type.STALLED, Type.DEGRADED)),
+    `tests/unit/test_explain_reported.py` compares the tables below with the places in the code.
+    """
+
+    PROBLEM = "the spec is refused"
+    HOLD = "nothing is applied until somebody changes something"
+    WAIT = "a change has not come about yet"
+    FAILURE = "status.failure"
+    FIT = "a verdict of the plan"
+    NO_VERDICT = "there is no verdict yet, or none is wanted"
+    AUTOSCALED = "whether replicas follow the load"
+    ACCEPTED = "the spec is valid"
+    AVAILABLE = "whether a replica serves"
+    AS_ASKED = "Ready is True"
+    UNREADY = "Ready is False, without Reconciling or Stalled"
+    INTERNAL = "the operator failed"
+    DEGRADED = "a part of the operator failed"
+    EVENT = "an Event alone"
+
+    @property
+    def reported(self) -> Reported:
+        """Where that is read."""
+        return _REPORTED[self]
+
+
+_REPORTED: Mapping[Place, Reported] = {
+    Place.PROBLEM: Reported((Type.ACCEPTED, Type.READY, Type.STALLED)),
+    Place.HOLD: Reported((Type.READY, Type.STALLED)),
+    Place.WAIT: Reported((Type.READY, Type.RECONCILING), has_event=False),
+    Place.FAILURE: Reported((Type.READY, Type.RECONCILING, Type.STALLED), is_failure=True),
+    Place.FIT: Reported((Type.FITS,)),
+    Place.NO_VERDICT: Reported((Type.FITS,), has_event=False),
+    Place.AUTOSCALED: Reported((Type.AUTOSCALED,), has_event=False),
+    Place.ACCEPTED: Reported((Type.ACCEPTED,), has_event=False),
+    Place.AVAILABLE: Reported((Type.AVAILABLE,), has_event=False),
+    Place.AS_ASKED: Reported((Type.READY,)),
+    Place.UNREADY: Reported((Type.READY,), has_event=False),
+    Place.INTERNAL: Reported((Type.READY, Type.STALLED)),
+    Place.DEGRADED: Reported((Type.DEGRADED,)),
+    Place.EVENT: Reported(),
 }
-_OF_REASON: Mapping[Reason, Reported] = {
-    Reason.NO_ENDPOINTS: Reported((Type.AVAILABLE, *_UNREADY), is_failure=True),
-    Reason.NAME_CONFLICT: Reported((Type.ACCEPTED, Type.READY, Type.STALLED), is_failure=True),
-    Reason.DOES_NOT_FIT: Reported((Type.FITS, Type.READY, Type.STALLED), field="status.plan"),
-    Reason.INSPECTING_MODEL: Reported((Type.FITS, Type.READY, Type.RECONCILING), has_event=False),
-    Reason.POLICY_IGNORE: Reported((Type.FITS,), has_event=False),
-    Reason.PROGRESS_DEADLINE_EXCEEDED: _FAILURE,
-    Reason.NO_REPLICA_READY: Reported((Type.AVAILABLE,), has_event=False),
-    Reason.WAITING_FOR_GPU: Reported(_UNREADY),
-    Reason.ROLLED_BACK: Reported((Type.READY, Type.STALLED), field="status.rollout.failedRevision"),
-    Reason.GAP_EXPECTED: Reported(field="status.rollout.reason"),
-    Reason.SURGE_FELL_BACK: Reported(field="status.rollout.reason"),
-    Reason.UPDATE_WAITING: Reported(field="status.rollout.updateWaiting"),
-    Reason.ADAPTER_NOT_SERVED: Reported(field="status.adapters"),
-    Reason.STREAMS_ENDED: _EVENT,
-    Reason.SCALED: _EVENT,
-    Reason.VALID: Reported((Type.ACCEPTED,), has_event=False),
-    Reason.ROLLED_OUT: Reported((Type.READY,), has_event=False),
-    Reason.REPLICAS_READY: Reported((Type.AVAILABLE,), has_event=False),
-    Reason.PROGRESSING: Reported((Type.READY, Type.RECONCILING)),
-    Reason.STARTING: _STARTING,
-    Reason.STARTING_SLOWLY: _STARTING,
-    Reason.SCALED_TO_ZERO: _AT_ZERO,
-    Reason.IDLE: _AT_ZERO,
-    Reason.PAUSED: Reported((Type.ACCEPTED, Type.READY), has_event=False),
-    Reason.AUTOSCALING: Reported((Type.AUTOSCALED,)),
-    Reason.DELETING: Reported(has_event=False),
+P = Place
+_OF_SECTION: Mapping[Section, frozenset[Place]] = {
+    **dict.fromkeys((sections.PLACE, sections.POD, MODEL, START, END, sections.NODE), frozenset({P.FAILURE})),
+    SPEC: frozenset({P.PROBLEM}),
+    sections.PLAN: frozenset({P.FIT}),
+    sections.AUTOSCALED: frozenset({P.AUTOSCALED}),
+    sections.INTERNAL: frozenset({P.INTERNAL}),
 }
+_OF_REASON: Mapping[Reason, frozenset[Place]] = {
+    reason: frozenset(places)
+    for reason, places in {
+        Reason.ADMISSION_REFUSED: {P.FAILURE, P.HOLD},
+        Reason(FailureReason.INVALID_FLAG): {P.FAILURE, P.PROBLEM},
+        Reason(FailureReason.MAX_MODEL_LEN_TOO_LARGE): {P.FAILURE, P.PROBLEM},
+        Reason(FailureReason.CONTEXT_EXTENSION_INVALID): {P.FAILURE, P.PROBLEM},
+        Reason(FailureReason.PRECISION_UNSUPPORTED): {P.FAILURE, P.PROBLEM},
+        Reason(FailureReason.CPU_FEATURE_MISSING): {P.FAILURE, P.HOLD},
+        Reason.NAME_CONFLICT: {P.FAILURE, P.PROBLEM},
+        Reason.NO_ENDPOINTS: {P.AVAILABLE, P.FAILURE},
+        Reason.PROGRESS_DEADLINE_EXCEEDED: {P.FAILURE},
+        Reason.NO_REPLICA_READY: {P.AVAILABLE},
+        Reason.WAITING_FOR_GPU: {P.HOLD, P.WAIT},
+        Reason.ROLLED_BACK: {P.HOLD},
+        Reason.GAP_EXPECTED: {P.EVENT},
+        Reason.SURGE_FELL_BACK: {P.EVENT},
+        Reason.UPDATE_WAITING: {P.EVENT},
+        Reason.ADAPTER_NOT_SERVED: {P.EVENT},
+        Reason.STREAMS_ENDED: {P.EVENT},
+        Reason.SCALED: {P.EVENT},
+        Reason.DOES_NOT_FIT: {P.FIT, P.HOLD},
+        Reason.INSPECTING_MODEL: {P.NO_VERDICT, P.WAIT},
+        Reason.POLICY_IGNORE: {P.NO_VERDICT},
+        Reason.HOLDING_UNAVAILABLE: {P.AUTOSCALED, P.EVENT},
+        Reason.INTERNAL_ERROR: {P.DEGRADED, P.EVENT, P.INTERNAL},
+        Reason.VALID: {P.ACCEPTED},
+        Reason.PAUSED: {P.ACCEPTED, P.UNREADY},
+        Reason.REPLICAS_READY: {P.AVAILABLE},
+        Reason.ROLLED_OUT: {P.AS_ASKED},
+        Reason.IDLE: {P.AS_ASKED, P.AVAILABLE},
+        Reason.SCALED_TO_ZERO: {P.AS_ASKED, P.AUTOSCALED, P.AVAILABLE},
+        Reason.PROGRESSING: {P.AUTOSCALED, P.EVENT, P.WAIT},
+        Reason.STARTING: {P.WAIT},
+        Reason.STARTING_SLOWLY: {P.WAIT},
+        Reason.AUTOSCALING: {P.AUTOSCALED},
+        Reason.DELETING: set[Place](),
+    }.items()
+}
+_FIELDS: Mapping[Reason, str] = {
+    Reason.DOES_NOT_FIT: "status.plan",
+    Reason.ROLLED_BACK: "status.rollout.failedRevision",
+    Reason.GAP_EXPECTED: "status.rollout.reason",
+    Reason.SURGE_FELL_BACK: "status.rollout.reason",
+    Reason.UPDATE_WAITING: "status.rollout.updateWaiting",
+    Reason.ADAPTER_NOT_SERVED: "status.adapters",
+}
+"""Another field of the status that says it."""
+
+
+def places_of(reason: Reason) -> frozenset[Place]:
+    """KeyError for a reason of which neither it nor its section is in the tables."""
+    found = _OF_REASON.get(reason)
+    return _OF_SECTION[reason.row.section] if found is None else found
 
 
 def reported(reason: Reason) -> Reported:
-    """KeyError for a reason of which neither it nor its section is in the tables."""
-    return _OF_REASON.get(reason) or _OF_SECTION[reason.row.section]
+    """Where it may be read, over all that it stands for."""
+    places = [place.reported for place in places_of(reason)]
+    conditions = {condition for place in places for condition in place.conditions}
+    return Reported(
+        tuple(condition for condition in Type if condition in conditions),
+        is_failure=any(place.is_failure for place in places),
+        has_event=any(place.has_event for place in places),
+        field=_FIELDS.get(reason, ""),
+    )
 
 
 def fields_of(reason: Reason) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ class Loss(StrEnum):
     UNFINISHED = "unfinished"  # there is no finish_reason
     WRONG_LENGTH = "wrong-length"  # another number of tokens than was asked for, by the server's own count
     NOT_UNDERSTOOD = "not-understood"  # not the OpenAI API's form
+    TOO_LONG = "too-long"  # more bytes than the tokens that were asked for can take
     STREAM_ERROR = "stream-error"  # an error object inside a stream
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
 
-_LONGEST = 32 << 20
+LONGEST = 32 << 20
 """Bytes of an answer: the longest contexts' text is a tenth of it."""
 _MOST_CHOICES = 1024
 _ERROR_CHARACTERS = 500
@@ -37,7 +37,7 @@ class Completion:
 
 def completion_of(text: str | bytes) -> Completion:
     """Raises Refused where the text is no such document."""
-    return completion_in(Reader(parse(text, _LONGEST), "the answer"))
+    return completion_in(Reader(parse(text, LONGEST), "the answer"))
 
 
 def completion_in(document: Reader) -> Completion:
@@ -61,7 +61,7 @@ def _usage(given: Reader) -> Usage:
 def error_text(body: str | bytes) -> str:
     """The message in an error's body, or its beginning."""
     try:
-        found = parse(body, _LONGEST)
+        found = parse(body, LONGEST)
     except Refused:
         return clean((body if isinstance(body, str) else body.decode(errors="replace"))[:300]).strip()
     if isinstance(found, dict):

@@ -10,12 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from llmservice_runtime.bounded_json import clean
+from llmservice_runtime.bounded_json import Refused, clean
 
 from .answer import Events, Failure, Loss, check_body, http_failure
+from .completion import LONGEST
+from .key import IDENTITY
+from .lines import Lines
 
 LONGEST_WORDS = 300
 """Characters of what ended a connection."""
+LONGEST_REFUSAL = 64 * 2**10
+"""Bytes of an error's body; of a longer one the beginning is read."""
+BYTES_AT_LEAST, BYTES_OF_A_TOKEN = 2**20, 4096
+"""Bounds of an answer: vLLM's event of a token has 300 bytes, and a name of a model up to a few hundred more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +54,17 @@ class Request:
     def is_streamed(self) -> bool:
         return "stream" in self.body
 
+    @property
+    def most_bytes(self) -> int:
+        """Of its answer."""
+        most = BYTES_AT_LEAST + BYTES_OF_A_TOKEN * int(self.body["max_tokens"])
+        return most if self.is_streamed else min(most, LONGEST)
+
     def content(self) -> Mapping[str, Any]:
-        """The body, as httpx takes it."""
+        """The body and its headers, as httpx takes them."""
         if not self.is_chunked:
-            return {"json": self.body}
-        return {"content": self._chunks(), "headers": {"Content-Type": "application/json"}}
+            return {"json": self.body, "headers": IDENTITY}
+        return {"content": self._chunks(), "headers": {**IDENTITY, "Content-Type": "application/json"}}
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         yield json.dumps(self.body).encode()
@@ -104,25 +117,44 @@ class Exchange:
             self.response = response
             if response.status_code == 200 and request.is_streamed:
                 return await self._read_events(response)
-            whole = bytearray()
-            async for piece in response.aiter_bytes():
-                whole += piece
-                self.got = len(whole)
-            if response.status_code != 200:
-                return http_failure(response.status_code, bytes(whole))
-            return check_body(bytes(whole), request.body["max_tokens"])
+            is_answer = response.status_code == 200
+            whole = await self._read(response, request.most_bytes if is_answer else LONGEST_REFUSAL)
+            if not is_answer:
+                return http_failure(response.status_code, whole)
+            if self.got > request.most_bytes:
+                return _too_long(request.most_bytes)
+            return check_body(whole, request.body["max_tokens"])
+
+    async def _read(self, response: httpx.Response, most: int) -> bytes:
+        """The beginning of a body that is longer: `got` is above `most` then. What the server has packed, which it was
+        not asked to, stays so."""
+        whole = bytearray()
+        async for data in response.aiter_raw():
+            self.got += len(data)
+            whole += data[: most - len(whole)]
+            if self.got > most:
+                break
+        return bytes(whole)
 
     async def _read_events(self, response: httpx.Response) -> Failure | None:
-        pieces, most = 0, int(self.request.body["max_tokens"])
-        async for line in response.aiter_lines():
-            self.events.take(line)
-            self.got = response.num_bytes_downloaded
-            if self.events.pieces > pieces:
-                pieces, self.last_token = self.events.pieces, self.clock()
-                self.first_token = self.last_token if self.first_token is None else self.first_token
-                if len(self.piece_times) < most:
-                    self.piece_times.append(self.last_token)
+        lines = Lines(self.request.most_bytes)
+        async for data in response.aiter_raw():
+            self.got += len(data)
+            try:
+                for line in lines.take(data):
+                    self._take(line)
+            except Refused as why:
+                return Failure(Loss.TOO_LONG, f"the answer is given up: {why}")
         return self.events.check()
+
+    def _take(self, line: str) -> None:
+        before = self.events.pieces
+        self.events.take(line)
+        if self.events.pieces > before:
+            self.last_token = self.clock()
+            self.first_token = self.last_token if self.first_token is None else self.first_token
+            if len(self.piece_times) < int(self.request.body["max_tokens"]):
+                self.piece_times.append(self.last_token)
 
     async def _trace(self, event: str, _: Any) -> None:
         """httpx calls it at every step of a connection."""
@@ -130,6 +162,10 @@ class Exchange:
             self.reused = False
         elif event.endswith("send_request_headers.started") and self.reused is None:
             self.reused = True
+
+
+def _too_long(most: int) -> Failure:
+    return Failure(Loss.TOO_LONG, f"the answer is longer than {most} bytes")
 
 
 def _words(error: httpx.HTTPError) -> str:

@@ -1,31 +1,28 @@
-"""The server under load: an LLMService through the API server's service proxy, or any URL directly."""
+"""The server under load, what it says of itself, and HTTP clients for it."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import httpx
-from llmservice_operator.kube.resources import SERVICE, proxy_path
 from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
+from llmservice_runtime.redact import Redactor
 
-from llmservice_cli.api import Json
-from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError, WrongUsage
-from llmservice_cli.services import endpoint_of, service
+from llmservice_cli.forward import Forward
+from llmservice_cli.numbers import shown
 
+from .answer import Failure, Loss
 from .completion import error_text
-from .key import key_of
+from .key import IDENTITY, headers_of, hiding, key_of
 from .options import Server
 
 CONNECT_SECONDS = 10.0
 ALL_AT_ONCE = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 """No queue in the client: what waits, waits at the server."""
-IDENTITY: Mapping[str, str] = {"Accept-Encoding": "identity"}
-"""For answers that are read with a bound: nothing is unpacked."""
 ASK_SECONDS = 30.0
 MOST_BYTES = 2**20
 """Both for what a server says of itself."""
@@ -48,6 +45,27 @@ class Target:
     way: str
     advice: str
     """What to do when it does not answer."""
+    is_chunked: bool = False
+    """Whether requests have to be, as for the API server's proxy."""
+    notes: Sequence[str] = ()
+    """What the way does to the figures."""
+    forward: Forward | None = None
+    redactor: Redactor = field(default_factory=lambda: hiding(""))
+    """Takes the API key out of what the server says."""
+
+    def words(self, error: str) -> str:
+        """What a server or a connection says, cleaned."""
+        return clean(self.redactor.clean(error))
+
+    def broken(self, error: str) -> str:
+        """Why a connection ended: what a port-forward says is the cause of what the client sees."""
+        cause = None if self.forward is None else self.forward.error
+        return self.words(error if cause is None else cause.message)
+
+    def describe(self, failure: Failure) -> str:
+        """Why a request was not answered."""
+        is_of_connection = failure.loss in (Loss.NOT_CONNECTED, Loss.DISCONNECTED, Loss.CUT)
+        return self.broken(failure.error) if is_of_connection else self.words(failure.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +82,10 @@ def check_server(options: Server, command: str) -> None:
         raise WrongUsage("the server is named by NAME or by --url", f"give one of them; llmservice {command} --help")
 
 
-@asynccontextmanager
-async def open_target(options: Server) -> AsyncIterator[Target]:
-    """Nothing is sent to the server yet."""
-    if options.url:
-        async with http_client(options, ALL_AT_ONCE, CONNECT_SECONDS) as http:
-            yield direct(options.url, http)
-        return
-    async with connect(options) as connection:
-        found = await service(connection.kube, connection.namespace, options.name or "")
-        _refuse_api_key(found, options)
-        name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
-        path = proxy_path(SERVICE, namespace, name, endpoint_of(found).port)
-        timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
-        async with connection.http(path, limits=ALL_AT_ONCE, timeout=timeout) as http:
-            advice = f"look at it: llmservice status {name} -n {namespace}"
-            yield Target(http, f"{namespace}/{name}", "through the API server", advice)
-
-
-def direct(url: str, http: httpx.AsyncClient) -> Target:
-    return Target(http, base_of(url), "direct", "check the address, and that the server is up")
+def direct(url: str, http: httpx.AsyncClient, key: str = "") -> Target:
+    """What is reached without a cluster."""
+    advice = "check the address, and that the server is up"
+    return Target(http, base_of(url), "direct", advice, redactor=hiding(key))
 
 
 def base_of(url: str) -> str:
@@ -93,16 +95,18 @@ def base_of(url: str) -> str:
 
 def http_client(options: Server, limits: httpx.Limits, connect_seconds: float) -> httpx.AsyncClient:
     """For --url with the key of --api-key-env."""
-    key = key_of(options.api_key_env)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = headers_of(key_of(options.api_key_env))
     return client_of(options.url or "", headers, limits, httpx.Timeout(None, connect=connect_seconds))
 
 
 def client_of(url: str, headers: Mapping[str, str], limits: httpx.Limits, timeout: httpx.Timeout) -> httpx.AsyncClient:
     """Trusts the authorities of the system, and uses no proxy of the environment: it would be measured too."""
     try:
+        parts = httpx.URL(base_of(url))
+        if parts.scheme not in ("http", "https") or not parts.host:
+            raise httpx.InvalidURL("it has to begin with http:// or https:// and a host")
         return httpx.AsyncClient(
-            base_url=base_of(url),
+            base_url=parts,
             headers=headers,
             limits=limits,
             timeout=timeout,
@@ -110,30 +114,22 @@ def client_of(url: str, headers: Mapping[str, str], limits: httpx.Limits, timeou
             trust_env=False,
         )
     except httpx.InvalidURL as error:
-        raise CliError(f"{url} is not a URL: {error}", "give one such as http://127.0.0.1:8000") from error
-
-
-def _refuse_api_key(found: Json, options: Server) -> None:
-    """The API server takes the Authorization header for itself and removes it: a key cannot pass."""
-    endpoint = endpoint_of(found)
-    if options.api_key_env or endpoint.key:
-        name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
-        raise CliError(
-            "an API key cannot pass through the API server's proxy",
-            f"kubectl port-forward -n {namespace} service/{name} 8000:{endpoint.port}, and then "
-            "llmservice bench --url http://127.0.0.1:8000 --api-key-env VARIABLE",
-        )
+        raise WrongUsage(
+            f"{shown(url)} is not the URL of a server: {error}", "give one such as http://127.0.0.1:8000"
+        ) from error
 
 
 async def inspect(target: Target, wanted: str | None) -> Served:
     """The model to ask for; CliError where the server is not there, refuses us or does not serve it."""
     status, body = await _read(target, "/v1/models")
     if status >= 400:
-        raise CliError(f"{target.name} answers {status}: {error_text(body)}", REMEDIES.get(status, target.advice))
+        raise CliError(
+            f"{target.name} answers {status}: {target.words(error_text(body))}", REMEDIES.get(status, target.advice)
+        )
     try:
         models = models_in(body)
     except Refused as why:
-        beginning = clean(body[:200].decode(errors="replace"))
+        beginning = target.words(body[:200].decode(errors="replace"))
         raise CliError(
             f"{target.name} answers /v1/models with something else than a list of models ({why}): {beginning}",
             "give the address of a server of the OpenAI API, without a path",
@@ -179,5 +175,5 @@ async def _read(target: Target, path: str) -> tuple[int, bytes]:
             f"no whole answer from {target.name} to {path} within {ASK_SECONDS:g} s", target.advice
         ) from error
     except httpx.RequestError as error:
-        why = clean(str(error)[:200]) or type(error).__name__
+        why = target.broken(str(error)[:200]) or type(error).__name__
         raise CliError(f"no answer from {target.name}: {why}", target.advice) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from llmservice_operator.api.conditions import ConditionType
@@ -13,6 +13,7 @@ from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
 from llmservice_runtime.bounded_json import clean
+from llmservice_runtime.redact import Redactor
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection, connect
@@ -26,7 +27,7 @@ from .arguments import Options
 from .display import write
 from .following import Follower
 from .lines import Line, Origin
-from .reading import Reader, merged
+from .reading import Reader, merged, reading
 from .targets import chosen, origins
 
 DEFAULT_TAIL = 100
@@ -54,20 +55,10 @@ async def _print(connection: Connection, options: Options, found: Json) -> ExitC
     wanted = origins(pods, options.container, previous=options.previous)
     if not wanted:
         raise _nothing(found, has_pods=bool(pods), previous=options.previous)
-    reader, unread = Reader(connection, connection.namespace), dict[Origin, str]()
-    params = {**_window(options), "previous": str(options.previous).lower()}
-    streams = {origin: reader.lines(origin, params, follow=False) for origin in wanted[:MOST_LOGS]}
     if wanted[MOST_LOGS:]:
         _note(f"of {len(wanted)} logs the first {MOST_LOGS} are shown; choose with --pod or --container")
-    printed, batch = 0, list[Line]()
-    async with aclosing(_filtered(merged(streams, unread.__setitem__), options)) as lines:
-        async for line in lines:
-            batch.append(line)
-            printed += 1
-            if len(batch) >= BATCH:
-                write(batch, redactor, options.output)
-                batch.clear()
-    write(batch, redactor, options.output)
+    async with reading(connection, connection.namespace) as reader:
+        printed, unread = await _copied(reader, wanted[:MOST_LOGS], options, redactor)
     for origin, why in unread.items():
         _note(f"{origin.pod}, {origin.container} is not readable: {redactor.clean(why)}")
     if not printed and unread:
@@ -77,6 +68,25 @@ async def _print(connection: Connection, options: Options, found: Json) -> ExitC
     return ExitCode.DONE
 
 
+async def _copied(
+    reader: Reader, wanted: Sequence[Origin], options: Options, redactor: Redactor
+) -> tuple[int, dict[Origin, str]]:
+    """How many lines were printed, and why logs could not be read."""
+    unread = dict[Origin, str]()
+    params = {**_window(options), "previous": str(options.previous).lower()}
+    streams = {origin: reader.lines(origin, params, follow=False) for origin in wanted}
+    printed, batch = 0, list[Line]()
+    async with aclosing(_filtered(merged(streams, unread.__setitem__), options)) as lines:
+        async for line in lines:
+            batch.append(line)
+            printed += 1
+            if len(batch) >= BATCH:
+                write(batch, redactor, options.output)
+                batch.clear()
+    write(batch, redactor, options.output)
+    return printed, unread
+
+
 async def _follow(connection: Connection, options: Options, found: Json) -> ExitCode:
     """Until Ctrl-C, which is the usual end and no error."""
 
@@ -84,14 +94,13 @@ async def _follow(connection: Connection, options: Options, found: Json) -> Exit
         _note(str(_nothing(found, has_pods=False, previous=False)))
 
     kube, namespace = connection.kube, connection.namespace
-    follower = Follower(
-        Reader(connection, namespace), options.pod, options.container, _window(options), note=_note, none=tell
-    )
     pods = versions(kube, POD, namespace, {"labelSelector": selector_text(options.name)}, _note)
     refused: list[KubeError] = []
     is_read = True
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with reading(connection, namespace) as reader, asyncio.TaskGroup() as tasks:
+            window = _window(options)
+            follower = Follower(reader, options.pod, options.container, window, note=_note, none=tell)
             tasks.create_task(follower.run(pods))
             tasks.create_task(_copy(follower, options, found))
     except* KubeError as group:

@@ -32,9 +32,10 @@ class Unread(Exception):
 
 @dataclass(frozen=True)
 class Reader:
-    """The logs of pods in one namespace."""
+    """The logs of pods in one namespace. `http` is of the API server, and without a limit of connections: one that is
+    followed keeps its own."""
 
-    connection: Connection
+    http: httpx.AsyncClient
     namespace: str
 
     async def lines(self, origin: Origin, params: Mapping[str, str], *, follow: bool) -> AsyncGenerator[Line]:
@@ -54,15 +55,20 @@ class Reader:
         self, path: str, query: Mapping[str, str], timeout: httpx.Timeout
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         try:
-            async with (
-                self.connection.http(timeout=timeout) as http,
-                http.stream("GET", path, params=dict(query)) as response,
-            ):
+            async with self.http.stream("GET", path, params=dict(query), timeout=timeout) as response:
                 if response.is_error:
                     raise Unread((await _refusal(response)).message)
                 yield response.aiter_bytes()
         except httpx.HTTPError as error:
             raise Unread(f"{type(error).__name__}: {error}") from error
+
+
+@asynccontextmanager
+async def reading(connection: Connection, namespace: str) -> AsyncIterator[Reader]:
+    """With one client, which all logs of a command share."""
+    unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with connection.http(limits=unlimited) as http:
+        yield Reader(http, namespace)
 
 
 async def _refusal(response: httpx.Response) -> ApiError:

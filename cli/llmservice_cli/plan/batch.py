@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner.plan import Fit
 
-from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text
+from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text, syntax
 
 from . import models, values
 from .answers import answer
@@ -26,6 +26,8 @@ from .refusals import noted
 from .values import Refused, shown
 
 PLAIN = Ending()
+MOST_CHARACTERS = 2**30
+"""Of a file of cases."""
 _OTHERS = ("id", "gpu", "config", "model", "num_gpus")
 _ALIASES = {**BY_ALIAS, "gpu_name": "gpu", "gpu_type": "gpu", "gpu_product": "gpu", "gpu_count": "num_gpus"}
 _KNOWN = (*OPTIONS, *_ALIASES, *_OTHERS)
@@ -82,7 +84,7 @@ def _line(number: int, line: str, *, explain: bool, is_offline: bool) -> Json:
     try:
         case = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return _error(None, [Problem(f"line {number}", f"it is no JSON: {error}.", "Write one object a line.")])
+        return _error(None, [Problem(f"line {number}", f"it is no JSON: {syntax(error)}.", "Write one object a line.")])
     if not isinstance(case, dict):
         problem = Problem(f"line {number}", f"{shown(case)} is no object.", 'Write one such as {"id": 1, "gpu": "L4"}.')
         return _error(None, [problem])
@@ -159,4 +161,6 @@ def _lines(place: str) -> Iterable[str]:
     """Of standard input as they come."""
     if place == STDIN:
         return sys.stdin
-    return read_text(place, "--batch", "Give a file, or - for stdin.", errors="replace").split("\n")
+    return read_text(place, "--batch", "Give a file, or - for stdin.", errors="replace", most=MOST_CHARACTERS).split(
+        "\n"
+    )

@@ -15,7 +15,7 @@ from llmservice_operator.planner.model.architecture import Architecture, Incompl
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
 
-from llmservice_cli.errors import STDIN, BadInput, read_text
+from llmservice_cli.errors import STDIN, BadInput, read_text, syntax
 
 from .reading import read
 from .values import Refused, shown
@@ -82,7 +82,7 @@ def from_config(place: str, label: str = "--config") -> Model:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{place} is no JSON: {error}.", "Give the model's config.json.") from None
+        raise Refused(f"{place} is no JSON: {syntax(error)}.", "Give the model's config.json.") from None
     return from_document(document, label)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
 from llmservice_operator.planner.plan import Draft
 
+from llmservice_cli.errors import syntax
+
 from .reading import read
 from .values import MOST_GPUS, Refused, count, one_of, shown
 
@@ -32,7 +34,7 @@ def speculation(raw: object) -> Draft:
     try:
         written = json.loads(raw) if isinstance(raw, str) else raw
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{shown(raw)} is no JSON: {error}.", _REMEDY) from None
+        raise Refused(f"{shown(raw)} is no JSON: {syntax(error)}.", _REMEDY) from None
     if not isinstance(written, Mapping):
         raise Refused(f"{shown(raw)} is no object.", _REMEDY)
     tokens, ranks = written.get("num_speculative_tokens"), written.get("draft_tensor_parallel_size")

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from typer import Option
 
-from llmservice_cli.load.options import EXIT_CODES, LOAD, SERVER, Server
-from llmservice_cli.numbers import above_zero, count, count_or_none, counts, seconds
+from llmservice_cli.load.options import CONCURRENCY, EXIT_CODES, LOAD, OUTPUT_TOKENS, RATE, SERVER, Server, amount
+from llmservice_cli.numbers import above_zero, count_or_none, seconds
 from llmservice_cli.options import ANSWER, OUTPUT, Quiet
 
 from .row import Mode
@@ -42,6 +42,15 @@ MODES = (
 class Options(Server, Quiet):
     """What was typed."""
 
+    api_key_env: Annotated[
+        str | None,
+        Option(
+            "--api-key-env",
+            metavar="VARIABLE",
+            help="environment variable with the API key (with --url)",
+            rich_help_panel=SERVER,
+        ),
+    ] = None
     image: Annotated[
         str | None,
         Option(
@@ -51,34 +60,14 @@ class Options(Server, Quiet):
             rich_help_panel=SERVER,
         ),
     ] = None
-    rate: Annotated[
-        Any,
-        Option(
-            "--rate",
-            parser=above_zero,
-            metavar="R",
-            help="requests a second, however slow the answers are; default: 4",
-            rich_help_panel=LOAD,
-        ),
-    ] = None
-    concurrency: Annotated[
-        Any,
-        Option(
-            "--concurrency",
-            parser=count,
-            metavar="N",
-            help="as many clients instead, each sends when it has its answer",
-            rich_help_panel=LOAD,
-        ),
-    ] = None
+    rate: Annotated[Any, amount(RATE, f"default: {DEFAULT_RATE:g}")] = None
+    concurrency: Annotated[Any, amount(CONCURRENCY)] = None
     duration: Annotated[
         Any,
         Option("--duration", parser=seconds, metavar="TIME", help="such as 90, 90s, 5m, 2h", rich_help_panel=LOAD),
     ] = "60s"
     mode: Annotated[list[Mode] | None, Option("--mode", metavar="MODE", help=MODES, rich_help_panel=LOAD)] = None
-    output_tokens: Annotated[
-        Any, Option("--output-tokens", parser=counts, metavar="N,N", help="lengths of answers", rich_help_panel=LOAD)
-    ] = "8,32"
+    output_tokens: Annotated[Any, amount(OUTPUT_TOKENS, "in turn", is_list=True)] = "8,32"
     prompt: Annotated[str, Option("--prompt", metavar="TEXT", help="what is asked", rich_help_panel=LOAD)] = PROMPT
     api: Annotated[Literal["completions", "chat"], Option("--api", help="of the OpenAI API", rich_help_panel=LOAD)] = (
         "completions"

@@ -6,7 +6,7 @@ import yaml
 from llmservice_operator.build.settings import InvalidSettings, Settings
 from llmservice_operator.options import version
 
-from llmservice_cli.errors import BadInput, read_text
+from llmservice_cli.errors import BadInput, read_text, syntax
 
 OPTION = "--settings"
 _REMEDY = "Give the operator's settings file, or the chart's values: a mapping with `services`."
@@ -30,7 +30,7 @@ def of_text(text: str) -> Settings:
     try:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InvalidSettings(f"it is no YAML: {' '.join(str(error).split())}") from None
+        raise InvalidSettings(f"it is no YAML: {syntax(error)}") from None
     services = content.get("services") if isinstance(content, dict) else None
     if not isinstance(services, dict):
         raise InvalidSettings("it has no mapping `services`")

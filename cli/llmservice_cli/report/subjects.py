@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.api.constants import CRD_NAME, INSPECTS_LABEL, SERVICE_LABEL
+from llmservice_operator.api.constants import CRD_NAME, INSPECTS_LABEL, OPERATOR, SERVICE_LABEL
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube import resources
 from llmservice_operator.options import version
@@ -17,7 +17,7 @@ from llmservice_cli.doctor.checks import CHECKS
 from llmservice_cli.doctor.command import document
 from llmservice_cli.doctor.facts import Facts, images_of, labels_of, name_of
 from llmservice_cli.doctor.findings import results
-from llmservice_cli.installation import ACTIVATORS, NAMESPACE, SELECTOR
+from llmservice_cli.installation import ACTIVATORS, NAME_LABEL, NAMESPACE, selector_of
 from llmservice_cli.services import service
 
 from .material import Entry, Gap, Material, Planned
@@ -85,10 +85,11 @@ def _of_one(facts: Facts, namespace: str, name: str) -> Facts:
 async def of_operator(kube: Api, material: Material, lines: int, facts: Facts) -> None:
     """Of every namespace with an operator in it."""
     places = {each["metadata"]["namespace"] for each in (*facts.operators, *facts.activators)} or {NAMESPACE}
+    names = {labels_of(each)[NAME_LABEL] for each in facts.operators if labels_of(each).get(NAME_LABEL)} or {OPERATOR}
     for place in sorted(places):
         folder = f"objects/{place}"
         about: list[Json] = []
-        for selector in (SELECTOR, ACTIVATORS):
+        for selector in (selector_of(names), ACTIVATORS):
             for resource in (resources.DEPLOYMENT, _REPLICA_SET, resources.POD, resources.CONFIG_MAP):
                 about += await listed(kube, material, resource, place, selector, folder)
         await events(kube, material, place, about, f"{place}/")

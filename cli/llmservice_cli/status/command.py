@@ -76,7 +76,8 @@ class Reading:
         listed = await services(self._kube, self._namespace)
         where = f"namespace {self._namespace}" if self._namespace else "any namespace"
         if not listed:
-            return [f"no LLMService in {where}"]
+            more = "; -n names another, -A lists all" if self._namespace else ""
+            return [f"no LLMService in {where}{more}"]
         return overview(listed, now, with_namespace=self._namespace is None)
 
     async def _frames(self) -> list[Frame]:

@@ -29,9 +29,9 @@ class Frame:
         return {} if isinstance(self.seen.pods, str) else counts(map(self.phase, self.seen.pods))
 
 
-async def frame(kube: Api, namespace: str, name: str) -> Frame:
-    """All of it. CliError where there is no such service."""
-    seen = await snapshot(kube, namespace, name)
+async def frame(kube: Api, namespace: str, name: str, *, is_live: bool = True) -> Frame:
+    """All of it; not `is_live`: without what pods say themselves. CliError where there is no such service."""
+    seen = await snapshot(kube, namespace, name, is_live=is_live)
     pods = () if isinstance(seen.pods, str) else seen.pods
     worst_first = sorted(pods, key=lambda pod: pod.facts.ready)
     return Frame(seen, await events_of(kube, namespace, name, [pod.facts.name for pod in worst_first]))

@@ -31,7 +31,7 @@ IDLE = "Idle"
 """Reason of Available while no replica runs because no requests come."""
 
 
-_SEVERE = (ConditionType.STALLED, ConditionType.DEGRADED)
+SEVERE = (ConditionType.STALLED, ConditionType.DEGRADED)
 
 
 def screen(frame: Frame, now: datetime, *, is_styled: bool) -> Iterator[Row]:
@@ -45,13 +45,13 @@ def screen(frame: Frame, now: datetime, *, is_styled: bool) -> Iterator[Row]:
     pods = "pods, and what vLLM counts in each since its start"
     parts: tuple[tuple[str, Iterable[Row]], ...] = (
         ("failure", _plain(_failure(status.get("failure"), now), first="red")),
-        ("progress", _plain(_progress(status.get("progress")))),
-        ("rollout", _plain(_rollout(service))),
+        ("progress", _plain(progress_lines(status.get("progress")))),
+        ("rollout", _plain(rollout_lines(service))),
         ("replicas by phase", phases),
         ("adapters", _plain(_adapters(status.get("adapters")))),
         ("what would fit", _plain(_fitting(service))),
         ("planned and measured", _plain(_compared(status))),
-        ("measured by vLLM at its start", _plain(_measured(status))),
+        ("measured by vLLM at its start", _plain(measured_lines(status))),
         (pods, _plain(_pods(frame.seen.pods))),
         ("last Events", _events(frame.events, now)),
     )
@@ -162,10 +162,10 @@ def _conditions(service: Json, now: datetime) -> Iterator[Row]:
 def _style(condition: Condition) -> str:
     if not needs_attention(condition):
         return "green"
-    return "red" if condition.type in _SEVERE else "yellow"
+    return "red" if condition.type in SEVERE else "yellow"
 
 
-def _rollout(service: Json) -> Iterator[str]:
+def rollout_lines(service: Json) -> Iterator[str]:
     """What is under way, what waits, and what was left; nothing once all is rolled out."""
     status = service.get("status") or {}
     rollout = status.get("rollout") or {}
@@ -205,7 +205,8 @@ def _failure(failure: Json | None, now: datetime) -> Iterator[str]:
         yield f"| {line}"
 
 
-def _progress(progress: Json | None) -> Iterator[str]:
+def progress_lines(progress: Json | None) -> Iterator[str]:
+    """How far a pod has come that starts, of status.progress."""
     if not progress:
         return
     steps = [str(progress[key]) for key in ("phase", "artifact", "step") if progress.get(key)]
@@ -244,7 +245,7 @@ def _compared(status: Json) -> Iterator[str]:
         yield from table(["", "PLANNED", "MEASURED", "DIFFERENCE"], rows, right=frozenset({1, 2, 3}))
 
 
-def _measured(status: Json) -> Iterator[str]:
+def measured_lines(status: Json) -> Iterator[str]:
     """What is not beside a planned figure."""
     measured = status.get("measured")
     if not measured:

@@ -18,6 +18,7 @@ from .figures import Figures, read_figures
 from .held import Held, held_of
 
 NOT_READY = "the pod is not ready"
+NOT_ASKED = "not asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +50,30 @@ class Snapshot:
     """None: the service's requests are never held."""
 
 
-async def snapshot(kube: Api, namespace: str, name: str) -> Snapshot:
-    """All of it; what may not be read is replaced by the reason."""
+async def snapshot(kube: Api, namespace: str, name: str, *, is_live: bool = True) -> Snapshot:
+    """All of it; what may not be read is replaced by the reason. Not `is_live`: no pod is asked for anything."""
     found = await service(kube, namespace, name)
-    return Snapshot(found, *await asyncio.gather(_pods(kube, namespace, name), held_of(kube, found)))
+    held = held_of(kube, found) if is_live else _nothing()
+    return Snapshot(found, *await asyncio.gather(_pods(kube, namespace, name, is_live=is_live), held))
 
 
-async def _pods(kube: Api, namespace: str, name: str) -> tuple[Pod, ...] | str:
+async def _nothing() -> None:
+    return None
+
+
+async def _pods(kube: Api, namespace: str, name: str, *, is_live: bool) -> tuple[Pod, ...] | str:
     try:
         objects = await kube.list_all(POD, namespace, label_selector=selector_text(name))
     except KubeError as error:
         return f"not listed: {error.message}"
-    pods = await asyncio.gather(*(_pod(kube, obj) for obj in objects))
+    pods = await asyncio.gather(*(_pod(kube, obj, is_live=is_live) for obj in objects))
     return tuple(sorted(pods, key=lambda pod: pod.facts.name))
 
 
-async def _pod(kube: Api, obj: Json) -> Pod:
+async def _pod(kube: Api, obj: Json, *, is_live: bool) -> Pod:
     facts = PodFacts.from_object(obj)
+    if not is_live:
+        return Pod(facts, NOT_ASKED)
     return Pod(facts, await _figures(kube, facts.namespace, facts.name) if facts.ready else NOT_READY)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.constants import SERVICE_LABEL
@@ -92,7 +92,6 @@ class Sampler:
     name: str | None
     clock: Callable[[], float] = time.monotonic
     _listed: tuple[float, Sequence[Json], Mapping[ServiceKey, Sequence[PodFacts]] | str] | None = None
-    _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def read(self) -> Sample:
         """CliError where the service is not there, or not any more. KubeError where services cannot be listed the first
@@ -107,14 +106,12 @@ class Sampler:
                 problem = f"services are those of {LISTS_EVERY:g} s ago or more: {_line(error.message)}"
         _, found, pods = self._listed
         asked = [] if isinstance(pods, str) else _ready(pods)[:MOST_PODS]
-        pages, held = await asyncio.gather(
-            asyncio.gather(*(self._page(kube, pod) for pod in asked)), self._held(kube, found)
-        )
+        pages, held = await asyncio.gather(read_pages_of(kube, asked, self.clock), self._held(kube, found))
         return Sample(
             self.clock(),
             found,
             pods,
-            {(pod.namespace, pod.name): page for pod, page in zip(asked, pages, strict=True)},
+            pages,
             held,
             self.transport.requests,
             self.transport.bytes,
@@ -137,22 +134,38 @@ class Sampler:
             found.setdefault((pod.namespace, pod.service or ""), []).append(pod)
         return found
 
-    async def _page(self, kube: Api, pod: PodFacts) -> Reading | str:
-        try:
-            async with self._limit, asyncio.timeout(PATIENCE):
-                text = await page_of(kube, pod.namespace, pod.name)
-                return reading(text, self.clock())
-        except TimeoutError:
-            return f"no answer within {PATIENCE:g} s"
-        except KubeError as error:
-            return _line(error.message)
-        except ValueError as error:
-            return _line(f"not understood: {error}")
-
     async def _held(self, kube: Api, found: Sequence[Json]) -> Pages | str:
         """Nothing is asked where no service's requests are held."""
         holds = any(stored_port(each.get("status") or {}) is not None for each in found)
         return await read_pages(kube) if holds else {}
+
+
+async def read_pages_of(
+    kube: Api, pods: Sequence[PodFacts], clock: Callable[[], float]
+) -> Mapping[tuple[str, str], Reading | str]:
+    """What the vLLM of each pod counts now, or why that is not known, by namespace and name: AT_ONCE of them at a time,
+    each within PATIENCE seconds."""
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def page(pod: PodFacts) -> Reading | str:
+        async with limit:
+            return await _page(kube, pod, clock)
+
+    pages = await asyncio.gather(*map(page, pods))
+    return {(pod.namespace, pod.name): found for pod, found in zip(pods, pages, strict=True)}
+
+
+async def _page(kube: Api, pod: PodFacts, clock: Callable[[], float]) -> Reading | str:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            text = await page_of(kube, pod.namespace, pod.name)
+            return reading(text, clock())
+    except TimeoutError:
+        return f"no answer within {PATIENCE:g} s"
+    except KubeError as error:
+        return _line(error.message)
+    except ValueError as error:
+        return _line(f"not understood: {error}")
 
 
 def _line(text: str) -> str:

@@ -11,6 +11,7 @@ from llmservice_operator.api.errors import Problem
 from llmservice_runtime.bounded_json import Refused
 
 from llmservice_cli.bench.arguments import COMPARE, Options
+from llmservice_cli.bench.unused import named
 from llmservice_cli.documents import show
 from llmservice_cli.errors import BadInput, ExitCode, WrongUsage
 from llmservice_cli.text import table
@@ -18,21 +19,9 @@ from llmservice_cli.text import table
 from .comparison import Compared, Comparison, compare
 from .reading import Load, Measured, measured
 
-_REMEDY = "name files that `llmservice bench --out FILE.json` wrote"
-_OTHERS = (
-    "url",
-    "model",
-    "api_key_env",
-    "rate",
-    "concurrency",
-    "save_load",
-    "discipline",
-    "slo",
-    "out",
-    "picture",
-    "html",
-)
-"""Options of a measurement."""
+_REMEDY = "Name files that `llmservice bench --out FILE.json` wrote."
+_USED = frozenset({"name", "files", "max_regression", "output", "quiet"})
+"""Of the options of a bench; all others are a measurement's."""
 
 
 def run(options: Options, paths: Sequence[Path]) -> ExitCode:
@@ -56,8 +45,10 @@ def run(options: Options, paths: Sequence[Path]) -> ExitCode:
 def _check(options: Options, paths: Sequence[Path]) -> None:
     if len(paths) < 2:
         raise WrongUsage(f"{COMPARE} needs at least two files", f"llmservice bench {COMPARE} FILE FILE")
-    if given := [f"--{name.replace('_', '-')}" for name in _OTHERS if getattr(options, name)]:
-        raise WrongUsage(f"{COMPARE} measures nothing: {', '.join(given)}", "leave it out")
+    if unused := named(options.given - _USED):
+        raise WrongUsage(
+            f"{COMPARE} measures nothing: {unused}", "leave it out; of the options it takes --max-regression and -o"
+        )
 
 
 def _read(paths: Sequence[Path]) -> Sequence[Measured]:

@@ -1,0 +1,67 @@
+"""The options of `llmservice ui`, and what its help says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Option
+
+from llmservice_cli.options import Scope
+
+DESCRIPTION = """\
+Signs you in to the web page of the operator's chart (ui.enabled) with the token of your kubeconfig, by a port-forward
+to its pod, and opens it. The page reads with that token alone, and changes nothing.
+"""
+EPILOG = """\
+examples:
+  llmservice ui                                    until Ctrl-C
+  llmservice ui --no-open --port 8090              print the address instead of opening it
+  llmservice ui --service-account team-a/viewer    a kubeconfig with a client certificate has no token to hand over
+  llmservice ui --url https://llm.example.com      a page behind an Ingress: no port-forward
+
+The address that is opened has a code that signs one browser in, once, within two minutes; the token is in none.
+
+exit codes:
+  0    ended by Ctrl-C; with --url, opened
+  1    there is no page, or it refuses the token
+  2    wrong arguments
+
+rights: list on pods and create on pods/portforward in the page's namespace, but not with --url; with --service-account
+create on its serviceaccounts/token. What the page shows needs what `llmservice status` and `llmservice top` need.
+"""
+PAGE = "the page"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Scope):
+    """What was typed."""
+
+    page_namespace: Annotated[
+        str | None,
+        Option(
+            "--page-namespace",
+            metavar="NAME",
+            help="where the operator's chart is; default: llmservice-system",
+            rich_help_panel=PAGE,
+        ),
+    ] = None
+    url: Annotated[
+        str | None,
+        Option("--url", metavar="URL", help="of a page that is reached without a port-forward", rich_help_panel=PAGE),
+    ] = None
+    port: Annotated[
+        int, Option("--port", min=0, max=65535, help="on this machine; 0: a free one", rich_help_panel=PAGE)
+    ] = 0
+    service_account: Annotated[
+        str | None,
+        Option(
+            "--service-account",
+            metavar="NAMESPACE/NAME",
+            help="sign in with a token of it, of one hour",
+            rich_help_panel=PAGE,
+        ),
+    ] = None
+    no_open: Annotated[
+        bool, Option("--no-open", help="print the address, and open no browser", rich_help_panel=PAGE)
+    ] = False

@@ -1,0 +1,153 @@
+"""`llmservice ui`: finds the page, signs in, opens a browser, and carries its connections until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import webbrowser
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+import httpx
+from llmservice_operator.kube.resources import POD
+from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
+
+from llmservice_cli.cluster import Connection, connect
+from llmservice_cli.errors import CliError, ExitCode, WrongUsage
+from llmservice_cli.forward import Forward, PodPort, forwarded
+from llmservice_cli.installation import NAMESPACE, PAGES
+
+from .arguments import Options
+from .token import token_of
+
+PORT = 8080
+LOCAL = "127.0.0.1"
+TIMEOUT = httpx.Timeout(30.0)
+SIGN_IN = "/sign-in/token"
+MOST_ANSWER = 16 * 1024
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+async def run(options: Options) -> ExitCode:
+    """Until Ctrl-C, which is how it is ended; with --url until the browser is open."""
+    async with connect(options) as connection:
+        if options.url is not None:
+            return await _by_url(connection, options, options.url)
+        token = await token_of(connection, options.service_account)
+        to = await _pod(connection, options.page_namespace or NAMESPACE)
+        async with forwarded(connection, to, timeout=TIMEOUT) as (http, forward), _listening(forward, options) as port:
+            host = f"{LOCAL}:{port}"
+            try:
+                path = await _code(http, SIGN_IN, token, _namespace(connection, options), {"Host": host})
+            except httpx.HTTPError as error:
+                why = f"{type(error).__name__}: {error}" if forward.error is None else forward.error.message
+                raise CliError(f"the page in pod {to.pod} does not answer: {why}", "see the log of that pod") from error
+            _open(f"http://{host}{path}", options)
+            print("the page is open until Ctrl-C", file=sys.stderr)
+            with contextlib.suppress(asyncio.CancelledError):
+                await _until_gone(connection, forward)
+    return ExitCode.DONE
+
+
+async def _by_url(connection: Connection, options: Options, url: str) -> ExitCode:
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
+        raise WrongUsage(f"--url {url!r} is not https://...", "a token is sent there: give an address with TLS")
+    base = f"{parts.scheme}://{parts.netloc}"
+    token = await token_of(connection, options.service_account)
+    try:
+        async with httpx.AsyncClient(timeout=TIMEOUT) as http:
+            path = await _code(http, base + SIGN_IN, token, _namespace(connection, options), {})
+    except httpx.HTTPError as error:
+        raise CliError(f"{base} does not answer: {type(error).__name__}: {error}", "check the address") from error
+    _open(base + path, options)
+    return ExitCode.DONE
+
+
+def _namespace(connection: Connection, options: Options) -> str:
+    """Whose services are shown where those of all may not be; empty: a service account's own."""
+    if options.service_account is not None:
+        return options.namespace or ""
+    return connection.namespace
+
+
+async def _pod(connection: Connection, namespace: str) -> PodPort:
+    """A ready pod of the page. Only in the namespace that is named: it gets a token, and anybody may give a pod of
+    theirs the chart's labels elsewhere."""
+    pods = await connection.kube.list_all(POD, namespace, label_selector=PAGES)
+    ready = [facts for facts in map(PodFacts.from_object, pods) if facts.ready and not facts.deleting]
+    if ready:
+        return PodPort(namespace, min(facts.name for facts in ready), PORT)
+    if pods:
+        raise CliError(f"the page's pod in namespace {namespace} is not ready", f"kubectl -n {namespace} get pods")
+    raise CliError(
+        f"there is no page in namespace {namespace}",
+        "install the chart with --set ui.enabled=true, or name its namespace with --page-namespace",
+    )
+
+
+async def _code(http: httpx.AsyncClient, address: str, token: str, namespace: str, headers: dict[str, str]) -> str:
+    """The path that signs a browser in."""
+    body = {"token": token, "namespace": namespace}
+    async with http.stream("POST", address, json=body, headers=headers) as response:
+        parts, left = [], MOST_ANSWER
+        async for part in response.aiter_raw():
+            left -= len(part)
+            if left < 0:
+                raise CliError(
+                    f"what answers is not the page: it sends more than {MOST_ANSWER} bytes", "check the address"
+                )
+            parts.append(part)
+    text = b"".join(parts).decode(errors="replace")
+    if response.status_code != HTTPStatus.OK:
+        said = " ".join(clean(text).split())[:300]
+        raise CliError(
+            f"the page refuses to sign you in: HTTP {response.status_code}, {said}",
+            "kubectl auth whoami shows whether the API server accepts this kubeconfig",
+        )
+    try:
+        path = Reader(parse(text)).word("path", 512)
+    except Refused as refused:
+        raise CliError(f"what answers is not the page: {refused}", "check the address, and the version") from None
+    if not path.startswith("/sign-in/"):
+        raise CliError(f"what answers is not the page: it names the path {path!r}", "check the address")
+    return path
+
+
+@asynccontextmanager
+async def _listening(forward: Forward, options: Options) -> AsyncIterator[int]:
+    """A port of this machine that leads to the pod."""
+    try:
+        server = await asyncio.start_server(forward.serve, LOCAL, options.port)
+    except OSError as error:
+        raise CliError(
+            f"port {options.port} of {LOCAL} cannot be used: {error.strerror}", "give another --port, or 0"
+        ) from error
+    try:
+        port: int = server.sockets[0].getsockname()[1]
+        yield port
+    finally:
+        server.close()
+
+
+async def _until_gone(connection: Connection, forward: Forward) -> None:
+    """Returns never; CliError where the pod is gone, with which all sessions are."""
+    while True:
+        await forward.failed.wait()
+        forward.failed.clear()
+        found = await connection.kube.get(POD, forward.to.namespace, forward.to.pod)
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            raise CliError(
+                f"pod {forward.to.pod} of the page has ended, and its sessions with it", "run llmservice ui again"
+            )
+        if forward.error is not None:
+            print(f"warning: {clean(forward.error.message)}", file=sys.stderr)
+
+
+def _open(address: str, options: Options) -> None:
+    if options.no_open or not webbrowser.open(address):
+        print(address, flush=True)

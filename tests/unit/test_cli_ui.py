@@ -1,0 +1,213 @@
+"""`llmservice ui`: the page is found, gets a token once, and is opened with a code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+from llmservice_cli.errors import CliError, WrongUsage
+from llmservice_cli.ui import command
+
+from tests.support.http_servers import application
+from tests.support.kubeconfig import kubeconfig
+
+from .chat_world import forwarding
+from .cli_world import ApiServer, Command, Ran
+from .test_cli_status import pod as pod_of_chat
+
+SYSTEM = "/api/v1/namespaces/llmservice-system/pods"
+PATH = "/sign-in/code?code=abc"
+
+
+class Page:
+    """What the command finds at the other end."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.answer: Any = {"path": PATH}
+        self.code = 200
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append((request.headers["Host"], await request.json() if request.can_read_body else None))
+        return web.json_response(self.answer, status=self.code)
+
+
+@pytest.fixture
+async def page(api_server: ApiServer) -> AsyncIterator[Page]:
+    made = Page()
+    async with application(made.handle, 1) as url:
+        ready = pod_of_chat("page-1")
+        ready["metadata"] |= {
+            "namespace": "llmservice-system",
+            "labels": {"app.kubernetes.io/name": "llmservice-operator-ui"},
+        }
+        api_server.objects = {f"{SYSTEM}/page-1": ready}
+        api_server.answers[f"{SYSTEM}/page-1/portforward"] = forwarding(url)
+        yield made
+
+
+class Opened:
+    """The browser, and what is done with the address that it gets."""
+
+    def __init__(self) -> None:
+        self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def by(self, command: Coroutine[Any, Any, Ran]) -> tuple[asyncio.Task[Ran], str]:
+        """The command as it runs, and the address once it is open. Raises what the command ends with before."""
+        running = asyncio.create_task(command)
+        both: set[asyncio.Future[Any]] = {running, self.address}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        return running, await self.address
+
+    def __call__(self, address: str) -> bool:
+        self.address.set_result(address)
+        return True
+
+
+@pytest.fixture
+async def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    made = Opened()
+    monkeypatch.setattr("webbrowser.open", made)
+    return made
+
+
+async def test_a_browser_is_opened_with_a_code_and_its_connections_are_carried(
+    page: Page, opened: Opened, llmservice: Command
+) -> None:
+    running, address = await opened.by(llmservice.within("ui"))
+    base, _, path = address.partition("/sign-in")
+    assert base.startswith("http://127.0.0.1:")
+    assert f"/sign-in{path}" == PATH
+    assert page.asked == [(base.removeprefix("http://"), {"token": "t0ken", "namespace": "team"})]
+    async with httpx.AsyncClient() as browser:
+        assert (await browser.get(address)).json() == {"path": PATH}
+    running.cancel()
+    assert (await running).code == 0
+
+
+async def test_the_address_can_be_printed_instead(
+    page: Page, opened: Opened, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = asyncio.Event()
+    monkeypatch.setattr(command, "_until_gone", lambda *_: shown.wait())
+    shown.set()
+    ran = await llmservice.within("ui", "--no-open")
+    assert ran.out.startswith("http://127.0.0.1:")
+    assert ran.out.strip().endswith(PATH)
+    assert "t0ken" not in ran.out + ran.err
+    assert not opened.address.done()
+
+
+async def test_a_client_certificate_is_no_token(
+    page: Page, api_server: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "nobody").mkdir()
+    async with application(api_server.answer, 1) as url:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "nobody", {}, namespace="team", server=url)))
+        with pytest.raises(CliError, match="no token") as refused:
+            await llmservice.within("ui", "--no-open")
+    assert "--service-account NAMESPACE/NAME" in refused.value.remedy
+    assert page.asked == []
+
+
+async def test_a_service_accounts_token_is_asked_for(
+    page: Page, opened: Opened, api_server: ApiServer, llmservice: Command
+) -> None:
+    where = "/api/v1/namespaces/team/serviceaccounts/viewer/token"
+    api_server.answers[f"POST {where}"] = {"status": {"token": "short"}}
+    running, _ = await opened.by(llmservice.within("ui", "--service-account", "team/viewer"))
+    running.cancel()
+    await running
+    assert page.asked[0][1] == {"token": "short", "namespace": ""}, "the account's own namespace comes first"
+    (body,) = [body for _, path, _, body in api_server.requests if path == where]
+    assert body["spec"] == {"expirationSeconds": 3600}
+    api_server.answers[f"POST {where}"] = 403
+    with pytest.raises(CliError) as refused:
+        await llmservice.within("ui", "--service-account", "team/viewer")
+    assert "create on serviceaccounts/token in namespace team" in refused.value.remedy
+
+
+@pytest.mark.parametrize("name", ["viewer", "/viewer", "team/", "team/viewer/x"])
+async def test_a_service_account_has_a_namespace_and_a_name(name: str, page: Page, llmservice: Command) -> None:
+    with pytest.raises(WrongUsage, match="not written as NAMESPACE/NAME"):
+        await llmservice.within("ui", "--service-account", name)
+
+
+async def test_only_the_namespace_that_is_named_is_trusted_with_a_token(
+    page: Page, api_server: ApiServer, llmservice: Command
+) -> None:
+    stranger = api_server.objects.pop(f"{SYSTEM}/page-1")
+    api_server.objects["/api/v1/namespaces/team/pods/page-1"] = stranger
+    with pytest.raises(CliError, match="there is no page in namespace llmservice-system") as refused:
+        await llmservice.within("ui")
+    assert "ui.enabled=true" in refused.value.remedy
+    assert page.asked == []
+
+
+async def test_a_page_that_is_not_ready(page: Page, api_server: ApiServer, llmservice: Command) -> None:
+    api_server.objects[f"{SYSTEM}/page-1"]["status"]["conditions"][0]["status"] = "False"
+    with pytest.raises(CliError, match="is not ready"):
+        await llmservice.within("ui")
+
+
+ANSWERS: dict[str, tuple[int, Any, str]] = {
+    "refused": (401, {"message": "Unauthorized\x1b[2J"}, r"refuses to sign you in: HTTP 401, .*Unauthorized"),
+    "another program": (200, {"hello": 1}, "what answers is not the page: path is missing"),
+    "an address elsewhere": (200, {"path": "//evil.example/"}, "what answers is not the page: it names the path"),
+    "a list": (200, [], "what answers is not the page"),
+    "too much": (200, {"path": "a" * 50_000}, "it sends more than 16384 bytes"),
+}
+
+
+@pytest.mark.parametrize(("code", "answer", "said"), ANSWERS.values(), ids=ANSWERS)
+async def test_what_is_no_page(code: int, answer: Any, said: str, page: Page, llmservice: Command) -> None:
+    page.code, page.answer = code, answer
+    with pytest.raises(CliError, match=said) as refused:
+        await llmservice.within("ui")
+    assert "\x1b" not in refused.value.message
+
+
+async def test_it_ends_when_the_pod_does(
+    page: Page, opened: Opened, api_server: ApiServer, llmservice: Command
+) -> None:
+    running, address = await opened.by(llmservice.within("ui"))
+    del api_server.objects[f"{SYSTEM}/page-1"]
+    api_server.answers[f"{SYSTEM}/page-1/portforward"] = 404
+    async with httpx.AsyncClient() as browser:
+        with pytest.raises(httpx.HTTPError):
+            await browser.get(address)
+    with pytest.raises(CliError, match="pod page-1 of the page has ended") as refused:
+        await running
+    assert "run llmservice ui again" in refused.value.remedy
+
+
+async def test_a_port_that_is_taken(page: Page, llmservice: Command) -> None:
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        with pytest.raises(CliError, match=f"port {port} of 127.0.0.1 cannot be used"):
+            await llmservice.within("ui", "--port", str(port))
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("url", ["http://llm.example.com", "ftp://localhost", "llm.example.com"])
+async def test_a_token_is_sent_by_tls_only(url: str, page: Page, llmservice: Command) -> None:
+    with pytest.raises(WrongUsage, match=r"is not https://"):
+        await llmservice.within("ui", "--url", url)
+
+
+async def test_a_page_that_is_reached_from_here(opened: Opened, api_server: ApiServer, llmservice: Command) -> None:
+    made = Page()
+    async with application(made.handle, 1) as url:
+        ran = await llmservice.within("ui", "--url", f"{url}/anything")
+    assert ran.code == 0
+    assert await opened.address == url + PATH
+    assert made.asked[0][1] == {"token": "t0ken", "namespace": "team"}
+    assert not any("pods" in path for _, path, _, _ in api_server.requests)

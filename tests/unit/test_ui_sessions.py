@@ -1,0 +1,205 @@
+"""The web page: who is signed in, for how long, and where the token is."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmservice_cli.errors import CliError
+from llmservice_operator.kube.errors import Forbidden
+from llmservice_ui.problems import problem_of
+from llmservice_ui.sessions import CODE_SECONDS, MOST_CODES_OF_ONE
+from llmservice_ui.viewer import Viewer, ends_at, is_token
+
+from .ui_world import FLEET, OWN, World, world
+
+
+def web_token(**claims: object) -> str:
+    return f"a.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.c"
+
+
+async def test_a_token_is_pasted_and_is_in_no_address_and_no_cookie() -> None:
+    async with world() as found:
+        browser = await found.signed_in()
+        (cookie,) = browser.cookies.jar
+        assert "t0ken" not in str(cookie.value)
+        assert cookie.has_nonstandard_attr("HttpOnly")
+        assert cookie.get_nonstandard_attr("SameSite") == "strict"
+        page = await browser.get("/")
+        assert page.status_code == 200
+        assert "t0ken" not in page.text
+        assert "jane" in page.text
+        assert found.api.tokens == {"Bearer t0ken"}, "no request carries another token, or none"
+
+
+@pytest.mark.parametrize(
+    ("host", "is_secure"), [("localhost:1", False), ("127.0.0.1", False), ("llm.example.com", True)]
+)
+async def test_only_a_port_forward_may_go_without_tls(host: str, is_secure: bool) -> None:
+    async with world() as found, found.browser() as browser:
+        found.app._hosts |= {"llm.example.com"}
+        headers = {"Host": host, "Origin": f"https://{host}"}
+        answer = await browser.post("/sign-in", data={"token": "t0ken"}, headers=headers)
+    assert ("secure" in answer.headers["set-cookie"].lower()) == is_secure
+
+
+@pytest.mark.parametrize(
+    ("token", "code", "said"),
+    [
+        ("wrong", 401, "does not accept this token"),
+        ("", 422, "Paste a token"),
+        ("a b", 422, "Paste a token"),
+        ("töken", 422, "Paste a token"),
+        ("a" * 40_000, 422, "Paste a token"),
+    ],
+)
+async def test_what_is_no_token_signs_nobody_in(token: str, code: int, said: str) -> None:
+    async with world() as found, found.browser() as browser:
+        answer = await browser.post("/sign-in", data={"token": token}, headers=OWN)
+        assert (answer.status_code, "set-cookie" in answer.headers, len(found.sessions)) == (code, False, 0)
+    assert said in answer.text
+    assert token == "" or f">{token}<" not in answer.text
+
+
+async def code_of(found: World, token: str = "t0ken", **body: str) -> str:
+    """The path that `llmservice ui` opens."""
+    async with found.browser() as program:
+        answer = await program.post("/sign-in/token", json={"token": token, **body})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["path"])
+
+
+async def test_a_code_signs_one_browser_in() -> None:
+    async with world() as found, found.browser() as browser, found.browser() as thief:
+        path = await code_of(found)
+        assert "t0ken" not in path
+        answer = await browser.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        assert (await browser.get("/")).status_code == 200
+        late = await thief.get(path)
+        assert late.headers["location"] == "/sign-in?said=code"
+        assert (await thief.get("/")).status_code == 303
+
+
+async def test_a_code_is_of_short_life_and_another_page_cannot_use_it() -> None:
+    async with world() as found, found.browser() as browser:
+        path = await code_of(found)
+        from_elsewhere = await browser.get(path, headers={"Sec-Fetch-Site": "cross-site"})
+        assert from_elsewhere.status_code == 403
+        found.now += CODE_SECONDS
+        assert (await browser.get(path)).headers["location"] == "/sign-in?said=code"
+
+
+async def test_codes_of_one_viewer_do_not_drive_out_those_of_others() -> None:
+    async with world() as found, found.browser() as browser:
+        found.users["other"] = "joe"
+        theirs = await code_of(found, "other")
+        mine = [await code_of(found) for _ in range(MOST_CODES_OF_ONE + 1)]
+        assert (await browser.get(mine[0])).headers["location"] == "/sign-in?said=code"
+        assert (await browser.get(mine[-1])).headers["location"] == "/"
+        assert (await browser.get(theirs)).headers["location"] == "/"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"token": 7}', b'{"token": "a b"}', b"{" * 50_000])
+async def test_a_program_is_told_what_is_wrong(body: bytes) -> None:
+    async with world() as found, found.browser() as program:
+        headers = {"Content-Type": "application/json"}
+        answer = await program.post("/sign-in/token", content=body, headers=headers)
+        assert (answer.status_code, len(found.sessions)) == (400, 0)
+        wrong = await program.post("/sign-in/token", json={"token": "wrong"})
+    assert (wrong.status_code, wrong.json()) == (401, {"message": "Unauthorized"})
+
+
+async def test_signing_out_ends_the_session() -> None:
+    async with world() as found:
+        browser = await found.signed_in()
+        kept = dict(browser.cookies)
+        assert (await browser.post("/sign-out", headers=OWN)).headers["location"] == "/sign-in?said=out"
+        assert len(found.sessions) == 0
+        browser.cookies.update(kept)
+        assert (await browser.get("/")).status_code == 303, "the cookie itself opens nothing any more"
+
+
+async def test_a_session_ends_after_some_hours() -> None:
+    async with world(longest_session=60.0) as found:
+        browser = await found.signed_in()
+        found.now += 59
+        assert (await browser.get("/")).status_code == 200
+        found.now += 1
+        assert (await browser.get("/services/a/b?x=1")).headers[
+            "location"
+        ] == "/sign-in?next=%2Fservices%2Fa%2Fb%3Fx%3D1"
+        assert len(found.sessions) == 0
+
+
+async def test_a_session_ends_with_its_token() -> None:
+    async with world() as found:
+        token, over = web_token(exp=found.now + 30), web_token(exp=found.now - 1)
+        found.users |= {token: "jane", over: "jane"}
+        browser = await found.signed_in(token)
+        found.now += 30
+        assert (await browser.get("/")).status_code == 303
+        late = await browser.post("/sign-in", data={"token": over}, headers=OWN)
+    assert (late.status_code, "the token has expired" in late.text) == (401, True)
+
+
+async def test_a_token_that_was_revoked_ends_the_session() -> None:
+    async with world() as found:
+        browser = await found.signed_in()
+        found.api.answers[FLEET] = 401
+        part = await browser.get("/?part=1")
+        assert part.status_code == 401, "a script signs in again by itself"
+        assert (await browser.get("/")).headers["location"] == "/sign-in"
+        browser = await found.signed_in()
+        assert (await browser.get("/?q=a")).headers["location"] == "/sign-in?next=%2F%3Fq%3Da&said=expired"
+
+
+async def test_sessions_are_bounded_and_ones_own_end_first() -> None:
+    async with world(most_sessions=4, most_sessions_of_one=2) as found:
+        found.users |= {str(number): f"user-{number}" for number in range(4)}
+        first = await found.signed_in("0")
+        mine = [await found.signed_in() for _ in range(3)]
+        assert [(await each.get("/")).status_code for each in (first, *mine)] == [200, 303, 200, 200]
+        others = [await found.signed_in(str(number)) for number in (1, 2)]
+        assert len(found.sessions) == 4
+        assert [(await each.get("/")).status_code for each in (first, mine[2], *others)] == [303, 200, 200, 200]
+
+
+TOKENS: dict[str, tuple[str, float | None]] = {
+    "ends": (web_token(exp=1234.5), 1234.5),
+    "does not end": (web_token(sub="me"), None),
+    "opaque": ("abcdef", None),
+    "ends with a word": (web_token(exp="soon"), None),
+    "no JSON": ("a.bbbb.c", None),
+    "no base64": ("a.*.c", None),
+}
+
+
+@pytest.mark.parametrize(("token", "end"), TOKENS.values(), ids=TOKENS)
+def test_when_a_token_ends(token: str, end: float | None) -> None:
+    assert ends_at(token) == end
+
+
+@given(st.text() | st.binary().map(lambda raw: f"a.{base64.urlsafe_b64encode(raw).decode()}.c"))
+def test_any_token_is_read_or_refused(token: str) -> None:
+    end = ends_at(token)
+    assert end is None or end >= 0
+    assert is_token(token) <= (token.isascii() and " " not in token)
+
+
+def test_a_missing_right_comes_with_the_command_that_grants_it() -> None:
+    error = Forbidden("no", right="list llmservices.llmservice.dev")
+    account = problem_of(error, Viewer("system:serviceaccount:team:bot"), {"namespace": "team"})
+    assert account.code == 403
+    assert "list llmservices.llmservice.dev in namespace team" in account.message
+    assert account.command == (
+        "kubectl create rolebinding llmservices-view -n team --clusterrole=view --serviceaccount=team:bot"
+    )
+    person = problem_of(error, Viewer("o'hara; rm -rf /"), {})
+    assert person.command.startswith("kubectl create clusterrolebinding llmservices-view --clusterrole=view ")
+    assert person.command.endswith("""'--user=o'"'"'hara; rm -rf /'""")
+    assert person.asks_namespace
+    assert problem_of(CliError("there is no such thing", "look"), Viewer("a"), {}).code == 404

@@ -1,0 +1,187 @@
+"""The pages: what each reads, and with which words it refuses. Every read carries the token of the viewer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from llmservice_cli.errors import CliError
+from llmservice_cli.revisions import Revision, recorded
+from llmservice_cli.status.frame import frame
+from llmservice_operator.kube.errors import KubeError, Unauthorized
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from .fleet import ATTENTION, COLUMNS, NEEDS_ATTENTION, Query, State, page_of
+from .forms import form_of
+from .guard import Guard
+from .problems import Problem, problem_of
+from .service_view import view
+from .sessions import Session, Sessions
+from .settings import Settings
+from .signing_in import COOKIE, SignIn, sign_in_address
+from .sizing import MOST_CONFIG, Asked, Sized, Sizer
+from .texts import environment
+
+PART = "part"
+"""A request with this in its address gets the part of the page that changes."""
+
+Handler = Callable[[Request], Awaitable[Response]]
+Page = Callable[["Pages", Request, Session], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The pages of a viewer who is signed in."""
+
+    settings: Settings
+    sessions: Sessions
+    templates: Environment
+    sizer: Sizer
+
+    def answer(self, request: Request, name: str, session: Session, code: int = 200, **values: Any) -> Response:
+        """A page, or its part that changes."""
+        template = f"_{name}.html" if PART in request.query_params else f"{name}.html"
+        common = {"viewer": session.viewer, "hub": self.sizer.can_reach_hub}
+        text = self.templates.get_template(template).render(**common, **values)
+        return HTMLResponse(text, code)
+
+    def signed_in(self, page: Page) -> Handler:
+        """The page for who is signed in; others are sent to the form, and what is refused comes with its remedy."""
+
+        async def handle(request: Request) -> Response:
+            cookie = request.cookies.get(COOKIE)
+            session = await self.sessions.find(cookie)
+            if session is None:
+                return _to_sign_in(request, "")
+            try:
+                return await page(self, request, session)
+            except Unauthorized:
+                await self.sessions.end(cookie)
+                return _to_sign_in(request, "expired")
+            except (KubeError, CliError) as error:
+                return self.refused(request, session, problem_of(error, session.viewer, request.path_params))
+
+        return handle
+
+    def refused(self, request: Request, session: Session, problem: Problem) -> Response:
+        if PART in request.query_params:
+            return PlainTextResponse(problem.title, problem.code)
+        text = self.templates.get_template("problem.html").render(viewer=session.viewer, problem=problem)
+        return HTMLResponse(text, problem.code)
+
+
+def _to_sign_in(request: Request, why: str) -> Response:
+    if PART in request.query_params:
+        return PlainTextResponse("Sign in again.", HTTPStatus.UNAUTHORIZED)
+    address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(sign_in_address(address if request.method == "GET" else "/", why), HTTPStatus.SEE_OTHER)
+
+
+async def fleet(pages: Pages, request: Request, session: Session) -> Response:
+    """Every service that the viewer may list."""
+    query = Query.of(request.query_params)
+    found = await session.fleet.read(session.kube, query.namespace, session.namespace)
+    page = page_of(found.rows, query)
+    keys = [(row.namespace, row.name) for row in page.rows]
+    return pages.answer(
+        request,
+        "fleet",
+        session,
+        fleet=found,
+        page=page,
+        query=query,
+        columns=COLUMNS,
+        states=list(State),
+        attention=ATTENTION,
+        urgent=sum(row.state in NEEDS_ATTENTION for row in found.rows),
+        measured=session.meters["fleet"].measure(session.kube, found.namespace, keys),
+    )
+
+
+async def one_service(pages: Pages, request: Request, session: Session) -> Response:
+    """One service, as `llmservice status NAME` has it."""
+    namespace, name = request.path_params["namespace"], request.path_params["name"]
+    seen = await frame(session.kube, namespace, name, is_live=False)
+    measured = session.meters["service"].measure(session.kube, namespace, [(namespace, name)])
+    return pages.answer(
+        request,
+        "service",
+        session,
+        service=view(seen, await _revisions(session, namespace, name)),
+        measured=measured,
+        total=measured.services.get((namespace, name)),
+    )
+
+
+async def _revisions(session: Session, namespace: str, name: str) -> tuple[Revision, ...] | str:
+    try:
+        return await recorded(session.kube, namespace, name)
+    except Unauthorized:
+        raise
+    except KubeError as error:
+        return f"not listed: {error.message}"
+
+
+async def sizing(pages: Pages, request: Request, session: Session) -> Response:
+    """What fits where."""
+    if request.method == "GET":
+        return pages.answer(request, "sizing", session, asked=Asked(), sized=None)
+    asked = Asked.of(await form_of(request, MOST_CONFIG * 3))
+    problems = asked.problems(can_reach_hub=pages.sizer.can_reach_hub)
+    if problems:
+        sized = Sized(problems=problems, is_bad_input=True)
+    elif session.sizing.locked():
+        sized = Sized(problems=["Another plan of yours is being computed; wait for its answer."])
+    else:
+        async with session.sizing:
+            sized = await pages.sizer.plan(asked)
+    code = HTTPStatus.OK if sized.grid else HTTPStatus.UNPROCESSABLE_ENTITY
+    return pages.answer(request, "sizing", session, code, asked=asked, sized=sized)
+
+
+async def _healthy(request: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+def application(settings: Settings, sizer: Sizer, sessions: Sessions | None = None) -> Guard:
+    """All of it, as ASGI."""
+    held = Sessions(settings) if sessions is None else sessions
+    templates = environment()
+    pages = Pages(settings, held, templates, sizer)
+    signing_in = SignIn(held, templates)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
+        yield {}
+        await held.close()
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return PlainTextResponse(f"{error.detail}\n", error.status_code)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("This page failed; the log of its pod has the error. Others may work.\n", 500)
+
+    app = Starlette(
+        routes=[
+            Route("/", pages.signed_in(fleet)),
+            Route("/services/{namespace}/{name}", pages.signed_in(one_service)),
+            Route("/sizing", pages.signed_in(sizing), methods=["GET", "POST"]),
+            *signing_in.routes,
+            Route("/healthz", _healthy),
+            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+        ],
+        exception_handlers={HTTPException: refused, Exception: failed},
+        lifespan=lifespan,
+    )
+    return Guard(app, settings.hosts)

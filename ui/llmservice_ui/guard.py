@@ -1,0 +1,84 @@
+"""What holds for every request and answer: accepted hosts, requests of our own pages only, and headers.
+
+Pure ASGI, so that it covers answers of errors and files too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",  # no-referrer would take the Origin of our own forms away, too
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+PROGRAM_PATH: Final = "/sign-in/token"
+"""The only address that a program, which sends no Origin, may POST to. A page elsewhere cannot: what it takes has a
+content type that browsers send to their own origin only."""
+
+
+class Guard:
+    """Refuses what no page of ours asks, before any of it is read."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self._app, self._hosts = app, frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if "server" in headers:
+                    del headers["server"]
+            await send(message)
+
+        refused = self._refusal(scope)
+        if refused is None:
+            await self._app(scope, receive, with_headers)
+        else:
+            await PlainTextResponse(f"{refused[1]}\n", refused[0])(scope, receive, with_headers)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or name_of(hosts[0]) not in self._hosts:
+            return 421, "This page does not answer under that name. Add it to the chart's value ui.hosts."
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        if scope["method"] != "POST":
+            return 405, "This page only reads."
+        if not is_own(headers, hosts[0], scope["path"]):
+            return 403, "The request comes from another page, and is refused."
+        return None
+
+
+def name_of(host: str) -> str:
+    """A Host header without its port."""
+    name, separator, port = host.rpartition(":")
+    return (name if separator and port.isdigit() else host).lower()
+
+
+def is_own(headers: Headers, host: str, path: str) -> bool:
+    """Whether a POST comes from a page of ours. Browsers send Origin or Sec-Fetch-Site with each."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None and site != "same-origin":
+        return False
+    if origin is not None:
+        return origin.partition("://")[2] == host
+    return site is not None or path == PROGRAM_PATH

@@ -1,0 +1,60 @@
+"""Texts of others as a page may show them: escaped by jinja2, bounded, without control characters."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from llmservice_cli.status.planned import shown as figure
+from llmservice_cli.text import age
+from llmservice_runtime.bounded_json import clean
+from markupsafe import Markup
+
+LONGEST = 4096
+"""Characters of one text on a page."""
+_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that turn the order of what follows: a name could look like another one."""
+
+
+def shown(value: Any) -> Any:
+    """What stands for a value in a page. Templates give it every expression, so none is forgotten."""
+    if isinstance(value, Markup):
+        return value
+    if value is None:
+        return ""
+    text = str(value)
+    text = text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+    return _DIRECTION.sub("\ufffd", clean(text))
+
+
+def words(name: str) -> str:
+    """DoesNotFit -> does not fit."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize()
+
+
+def css(word: str) -> str:
+    """A word as the name of a class; `other` for one that may be anybody's."""
+    found = word.replace(" ", "-")
+    return found if re.fullmatch(r"[A-Za-z-]{1,32}", found, re.ASCII) else "other"
+
+
+def environment() -> Environment:
+    """Templates that escape everything, and fail for a name that they are not given."""
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        finalize=shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["age"] = lambda stamp: age(str(stamp), datetime.now(UTC))
+    made.filters["figure"] = figure
+    made.filters["quote"] = lambda text: quote(str(text))
+    made.filters["words"] = words
+    made.filters["css"] = css
+    return made

@@ -24,10 +24,12 @@ _OWN_FOLDERS = {
     Group.OBJECT_STORE: GO_FOLDER.with_name("go-s3"),
     Group.GOOGLE_STORE: GO_FOLDER.with_name("go-gcs"),
     Group.HEALTH: GO_FOLDER.with_name("go-health"),
-    Group.ARGOCD: GO_FOLDER.with_name("go-argocd"),
-    **dict.fromkeys((Group.RELEASE, Group.REGISTRY, Group.WORKFLOWS), GO_FOLDER.with_name("go-release")),
+    **dict.fromkeys((Group.ARGOCD, Group.ARGOCD_CONTROLLERS), GO_FOLDER.with_name("go-argocd")),
+    **dict.fromkeys((Group.RELEASE, Group.CRANE, Group.REGISTRY, Group.WORKFLOWS), GO_FOLDER.with_name("go-release")),
     Group.FETCH: GO_FOLDER.with_name("go-fetch"),
     Group.KEDA: GO_FOLDER.with_name("go-keda"),
+    Group.FLUX: GO_FOLDER.with_name("go-flux"),
+    Group.PROMETHEUS: GO_FOLDER.with_name("go-prometheus"),
 }
 
 

@@ -83,6 +83,7 @@ OPERATOR = Image(
         "fetch/llmservice_fetch",
         "cli/llmservice_cli",
         "activator/llmservice_activator",
+        "ui/llmservice_ui",
     ),
     _PYTHON,
 )

@@ -29,6 +29,9 @@ TOOLS: Mapping[str, str] = {
 }
 # gcc alone comes without the C library's headers, which runc and the pause image are compiled with.
 BUILD_TOOLS: Mapping[str, str] = {"gcc": "build-essential", "pkg-config": "pkg-config", "git": "git"}
+BROWSER: Mapping[str, str] = {"chromium": "chromium"}
+"""Of the tests of the web page alone, which install it when they run: 81 MB of download and 290 MB of disk, without the
+libraries that it needs."""
 SECCOMP_PACKAGE = "libseccomp-dev"
 ENDING = 5.0
 """Seconds that a process which was killed may take to close its sockets."""

@@ -35,8 +35,12 @@ class Group(StrEnum):
     # What deployment tools make of an LLMService, for tests: kstatus and Argo CD's Lua machine; Argo CD's own engine.
     HEALTH = "health"
     ARGOCD = "argocd"
+    # Argo CD itself: one program that is its application controller and its repository server.
+    ARGOCD_CONTROLLERS = "argocd-controllers"
     # What `make release` signs, describes and looks up with; the registry of its tests; the check of its workflow.
+    # Tests that sign nothing do without the first, which takes minutes.
     RELEASE = "release"
+    CRANE = "crane"
     REGISTRY = "registry"
     WORKFLOWS = "workflows"
     # Helm alone, for machines that make releases and run no cluster. Never linked beside the cluster's.
@@ -45,6 +49,10 @@ class Group(StrEnum):
     FETCH = "fetch"
     # KEDA's three programs, for the tests of autoscaling: in an image.
     KEDA = "keda"
+    # Flux's controllers of sources and of Kustomizations, for the tests of GitOps: processes of this machine.
+    FLUX = "flux"
+    # A real Prometheus and promtool, for the tests of rules, dashboards and metrics pages.
+    PROMETHEUS = "prometheus"
 
 
 class Folder(StrEnum):
@@ -91,6 +99,12 @@ def _keda(name: str, command: str) -> Program:
     return Program(name, f"github.com/kedacore/keda/v2/cmd/{command}", Group.KEDA)
 
 
+def _prometheus(name: str) -> Program:
+    # Of two dozen ways to discover targets, Kubernetes alone: the cloud providers' packages are most of the build.
+    tags = ("remove_all_sd", "enable_kubernetes_sd")
+    return Program(name, f"github.com/prometheus/prometheus/cmd/{name}", Group.PROMETHEUS, tags=tags)
+
+
 def _plugin(kind: str, name: str) -> Program:
     package = f"github.com/containernetworking/plugins/plugins/{kind}/{name}"
     return Program(name, package, Group.CLUSTER, Folder.CNI)
@@ -122,8 +136,9 @@ PROGRAMS: tuple[Program, ...] = (
     Program("fake-gcs-server", "github.com/fsouza/fake-gcs-server", Group.GOOGLE_STORE),
     Program("health", "./cmd/health", Group.HEALTH),
     Program("argocd-health", "./cmd/argocd-health", Group.ARGOCD),
+    Program("argocd", "github.com/argoproj/argo-cd/v3/cmd", Group.ARGOCD_CONTROLLERS),
     Program("cosign", "github.com/sigstore/cosign/v3/cmd/cosign", Group.RELEASE),
-    Program("crane", "github.com/google/go-containerregistry/cmd/crane", Group.RELEASE),
+    Program("crane", "github.com/google/go-containerregistry/cmd/crane", Group.CRANE),
     Program("syft", "github.com/anchore/syft/cmd/syft", Group.RELEASE, version="1.52.0"),
     Program("registry", "github.com/distribution/distribution/v3/cmd/registry", Group.REGISTRY),
     Program("helm", "helm.sh/helm/v4/cmd/helm", Group.HELM),
@@ -132,6 +147,10 @@ PROGRAMS: tuple[Program, ...] = (
     _keda("keda", "operator"),
     _keda("keda-adapter", "adapter"),
     _keda("keda-admission-webhooks", "webhooks"),
+    Program("source-controller", "github.com/fluxcd/source-controller", Group.FLUX),
+    Program("kustomize-controller", "github.com/fluxcd/kustomize-controller", Group.FLUX),
+    _prometheus("prometheus"),
+    _prometheus("promtool"),
 )
 
 

@@ -102,7 +102,7 @@ def _make(arguments: argparse.Namespace, folder: Path, environment: Mapping[str,
         print(described(planned, folder, source.commit), flush=True)
         if arguments.dry_run:
             return 0
-        tools = _tools([Group.RELEASE, *([Group.IMAGES] if planned.images else [])], environment, progress)
+        tools = _tools([Group.RELEASE, Group.CRANE, *([Group.IMAGES] if planned.images else [])], environment, progress)
         state = REPOSITORY / ".cluster" / "release"
         options = Options(folder, state, arguments.insecure, arguments.mirror, arguments.keep_tags)
         options = with_key(options, arguments.key, tools, logged=arguments.logged)
@@ -115,7 +115,7 @@ def _make(arguments: argparse.Namespace, folder: Path, environment: Mapping[str,
 def _check(arguments: argparse.Namespace, folder: Path, environment: Mapping[str, str], progress: Progress) -> int:
     if bool(arguments.identity) != bool(arguments.issuer):
         raise ClusterError("--identity and --issuer belong together")
-    tools = _tools([Group.RELEASE], environment, progress)
+    tools = _tools([Group.RELEASE, Group.CRANE], environment, progress)
     whose = (arguments.key, arguments.identity, arguments.issuer)
     verifier = Verifier(tools, *whose, insecure=arguments.insecure, logged=arguments.logged) if any(whose) else None
     registry = arguments.registry.removeprefix("oci://").rstrip("/")

@@ -39,12 +39,24 @@ def _replaced(text: str, section: str, key: str, value: str) -> str:
     return changed
 
 
-def package(root: Path, values: str, tools: Tools, output: Path, epoch: int) -> Path:
-    """The chart's archive in `output`, the same bytes for the same sources and digests."""
+def with_home(about: str, repository: str) -> str:
+    """The text of Chart.yaml with the released repository as home and source, which the chart's notes print.
+
+    Unchanged where the repository is no public address: a clone without a remote, or one by ssh.
+    """
+    if not repository.startswith("https://"):
+        return about
+    home = repository.removesuffix(".git")
+    return f"{about.rstrip()}\nhome: {home}\nsources: [{home}]\n"
+
+
+def package(root: Path, values: str, repository: str, tools: Tools, output: Path, epoch: int) -> Path:
+    """The chart's archive in `output`, the same bytes for the same sources, repository and digests."""
     scratch = output / ".chart"
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.copytree(root / CHART_FOLDER, scratch)
     (scratch / "values.yaml").write_text(values)
+    (scratch / "Chart.yaml").write_text(with_home((scratch / "Chart.yaml").read_text(), repository))
     for path in (scratch, *scratch.rglob("*")):
         os.utime(path, (epoch, epoch))
     printed = tools.run("helm", "package", str(scratch), "--destination", str(output))

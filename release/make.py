@@ -142,7 +142,7 @@ class Maker:
         with self.progress.step(f"chart {self.plan.chart}"):
             digests = self._default_images(values)
             text = chart.resolved_values(values, images[Part.OPERATOR], images.get(Part.CPU), digests)
-            archive = chart.package(self.root, text, self.tools, self.output, self.source.epoch)
+            archive = chart.package(self.root, text, self.source.uri, self.tools, self.output, self.source.epoch)
             digest = chart.push(archive, self.plan.charts, self.tools, insecure=self.options.insecure)
             reference = self.plan.chart.with_digest(digest)
             services = yaml.safe_load(text)["services"]

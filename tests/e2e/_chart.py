@@ -46,6 +46,9 @@ AUTOSCALED: JSON = {
 }
 
 CHART = REPOSITORY / "charts" / "llmservice-operator"
+PREVIOUS = REPOSITORY / "tests" / "data" / "llmservice-operator-0.0.9.tgz"
+"""The chart of the release before, with that version. See the README beside it."""
+PREVIOUS_COMMIT = "6424838a177b09b28eb3a4b8d4f320bfebd33c19"
 TEAM, OTHER = "release-team", "release-other"
 """The namespaces of the fixture `two_namespaces`."""
 _REPOSITORY, _, _TAG = OPERATOR_IMAGE.rpartition(":")
@@ -118,6 +121,24 @@ class StandIn:
         (target / "files").mkdir(exist_ok=True)
         (target / "files" / "crd.yaml").write_text(yaml.safe_dump(self._crd(fields)))
         return str(target)
+
+    def released(self, chart: Path, label: str) -> str:
+        """The folder of a copy of a chart, packaged or not, with its own LLMService CRD in this group."""
+        target = self.folder / label
+        if chart.is_dir():
+            shutil.copytree(chart, target)
+        else:
+            target.mkdir()
+            subprocess.run(("tar", "-xzf", str(chart), "--strip-components=1", "-C", str(target)), check=True)
+        file = target / "files" / "crd.yaml"
+        moved = file.read_text().replace("name: llmservices.llmservice.dev", f"name: {self.released_crd}")
+        file.write_text(moved.replace("group: llmservice.dev", f"group: {self.group}"))
+        return str(target)
+
+    @property
+    def released_crd(self) -> str:
+        """The name of the CRD of `released`."""
+        return f"llmservices.{self.group}"
 
     def _crd(self, fields: Sequence[str]) -> JSON:
         spec = {"type": "object", "properties": {field: {"type": "string"} for field in fields}}

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.e2e._chart import JSON, StandIn
+from tests.e2e._chart import CHART, JSON, PREVIOUS, StandIn
 from tests.support.cluster import Cluster, eventually
+from tests.support.services import stand_in
 
 pytestmark = pytest.mark.parallel
 
@@ -47,7 +49,7 @@ def _clear(cluster: Cluster, charts: StandIn) -> None:
     for release in json.loads(cluster.helm("list", "--all-namespaces", "-o", "json")):
         if release["namespace"] in (BLUE, GREEN):
             cluster.helm("uninstall", release["name"], "-n", release["namespace"])
-    cluster.kubectl("delete", "crd", charts.crd_name, "--ignore-not-found", "--timeout=60s")
+    cluster.kubectl("delete", "crd", charts.crd_name, charts.released_crd, "--ignore-not-found", "--timeout=60s")
 
 
 def install(cluster: Cluster, release: str, namespace: str, chart: str, *more: str) -> str:
@@ -61,8 +63,21 @@ def crd(cluster: Cluster, charts: StandIn) -> JSON:
 
 def fields(cluster: Cluster, charts: StandIn) -> set[str]:
     """The spec fields that the live CRD knows."""
-    (version,) = crd(cluster, charts)["spec"]["versions"]
-    return set(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
+    return set(schema(crd(cluster, charts))["spec"]["properties"])
+
+
+def schema(definition: JSON) -> JSON:
+    (version,) = definition["spec"]["versions"]
+    found: JSON = version["schema"]["openAPIV3Schema"]["properties"]
+    return found
+
+
+def paths(node: JSON, above: str = "") -> set[str]:
+    """Every field below a node of a schema."""
+    below = {f"{above}.{name}": child for name, child in node.get("properties", {}).items()}
+    if "items" in node:
+        below[f"{above}[]"] = node["items"]
+    return set(below).union(*(paths(child, name) for name, child in below.items()))
 
 
 def make_object(cluster: Cluster, charts: StandIn, namespace: str, **spec: str) -> None:
@@ -112,6 +127,56 @@ def test_an_older_chart_leaves_a_newer_crd(cluster: Cluster, charts: StandIn, ne
     install(cluster, "one", BLUE, charts.version(older, "old"))
     install(cluster, "two", GREEN, charts.version(older, "old"), "--set", f"watch.namespaces={{{GREEN}}}")
     assert fields(cluster, charts) == {"old", "new"}
+
+
+def test_the_release_before_is_upgraded_to_this_one(cluster: Cluster, charts: StandIn) -> None:
+    """Its CRD gets this one's fields and loses none, its values are carried over, and a rollback takes nothing away."""
+    before, now = charts.released(PREVIOUS, "before"), charts.released(CHART, "now")
+    values = ("--set", "logging.level=debug", "--set", f"watch.namespaces={{{BLUE}}}")
+    install(cluster, "one", BLUE, before, *values)
+    old = schema(released_crd(cluster, charts))
+    make_service(cluster, charts, stand_in("kept"))
+    stored = service_of(cluster, charts)["spec"]
+
+    install(cluster, "one", BLUE, now, "--reset-then-reuse-values")
+    new = schema(released_crd(cluster, charts))
+    for part in ("spec", "status"):
+        assert paths(old[part]) < paths(new[part]), part
+    settings = settings_of(cluster)
+    assert (settings["logging"]["level"], settings["namespaces"]) == ("debug", [BLUE])
+    assert service_of(cluster, charts)["spec"] == stored, "nothing is dropped"
+    make_service(cluster, charts, stand_in("kept", startCache={"size": "1Gi"}))
+
+    cluster.helm("rollback", "one", "1", "-n", BLUE)
+    assert settings_of(cluster)["logging"]["level"] == "debug"
+    assert paths(new["spec"]) == paths(schema(released_crd(cluster, charts))["spec"])
+    assert service_of(cluster, charts)["spec"]["startCache"] == {"size": "1Gi"}
+
+    install(cluster, "one", BLUE, now, "--reset-then-reuse-values")
+    assert settings_of(cluster) == settings
+
+
+def released_crd(cluster: Cluster, charts: StandIn) -> JSON:
+    found: JSON = json.loads(cluster.kubectl("get", "crd", charts.released_crd, "-o", "json"))
+    return found
+
+
+def settings_of(cluster: Cluster) -> JSON:
+    """What the operator of the release `one` reads."""
+    data = cluster.must_get("configmaps", BLUE, "one-llmservice-operator")["data"]
+    found: JSON = yaml.safe_load(data["settings.yaml"])
+    return found
+
+
+def make_service(cluster: Cluster, charts: StandIn, service: JSON) -> None:
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{charts.released_crd}", "--timeout=30s")
+    cluster.apply({**service, "apiVersion": f"{charts.group}/v1alpha1"}, BLUE)
+
+
+def service_of(cluster: Cluster, charts: StandIn) -> JSON:
+    printed = cluster.kubectl("get", charts.released_crd, "kept", "-n", BLUE, "-o", "json")
+    found: JSON = json.loads(printed)
+    return found
 
 
 def test_uninstall_keeps_objects_and_another_name_takes_over(cluster: Cluster, charts: StandIn) -> None:

@@ -1,4 +1,4 @@
-"""A release is made into a registry, verified, tampered with, and installed from it over the commit before."""
+"""A release is made into a registry, verified, tampered with, installed from it, and upgraded from the one before."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE
+from localcluster.install import CPU_IMAGE
 from localcluster.paths import REPOSITORY
+from localcluster.programs import Group
+from localcluster.progress import Progress
+from release.make import Maker, Options, checkout
+from release.plan import Part, Source, plan
 from release.record import RECORD, Record, sha256
 from release.references import Reference
+from release.tools import release_tools
+from tests.e2e._chart import PREVIOUS_COMMIT
 from tests.e2e.conftest import make_namespace
 from tests.support import rolling
-from tests.support.cluster import Cluster
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.oci_registry import OciRegistry, oci_registry
 from tests.support.operator import scale_operator
 from tests.support.services import stand_in
@@ -89,7 +95,7 @@ def new_key(registry: OciRegistry, folder: Path) -> Path:
 def released(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     folder = tmp_path_factory.mktemp("release")
     (folder / "registry").mkdir()
-    with oci_registry(folder / "registry") as registry:
+    with oci_registry(folder / "registry", Group.RELEASE) as registry:
         registry.with_upstream_images()
         yield make(registry, folder / "made", new_key(registry, folder / "key"))
 
@@ -193,15 +199,24 @@ def test_an_attestation_that_somebody_else_signed_counts_for_nothing(released: R
     assert released.check() == ""
 
 
-def chart_of_the_commit_before(folder: Path) -> Path:
-    path = "charts/llmservice-operator"
-    packed = subprocess.run(
-        ("git", "-C", str(REPOSITORY), "archive", "HEAD~1", path), capture_output=True, check=False
+@pytest.fixture(scope="module")
+def previous(released: Release, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """The chart of the release before in the registry, and with it its operator's image: made of its commit."""
+    known = subprocess.run(
+        ("git", "-C", str(REPOSITORY), "log", "-1", "--format=%ct", PREVIOUS_COMMIT),
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if packed.returncode != 0:
-        pytest.skip(f"the commit before is not in this clone: {packed.stderr.decode().strip()}")
-    subprocess.run(("tar", "-x", "-C", str(folder)), input=packed.stdout, check=True)
-    return folder / path
+    if known.returncode != 0:
+        pytest.skip(f"the commit of the release before is not in this clone: {known.stderr.strip()}")
+    source, progress = Source(PREVIOUS_COMMIT, int(known.stdout), ""), Progress()
+    folder = tmp_path_factory.mktemp("previous")
+    options = Options(folder / "made", folder / "state", insecure=True, mirror=released.registry.mirror)
+    tools = release_tools(progress, [Group.RELEASE, Group.CRANE, Group.IMAGES, Group.CLUSTER])
+    with checkout(REPOSITORY, source, progress) as root:
+        planned = plan(root, f"{released.registry.host}/before", only=(Part.OPERATOR, Part.CHART))
+        record = Maker(planned, source, root, options, tools, progress).make()
+    (found,) = (artifact.reference for artifact in record.artifacts if artifact.kind == "chart")
+    return Reference.parse(found)
 
 
 @pytest.fixture
@@ -210,36 +225,70 @@ def namespace_of_the_release(cluster: Cluster) -> Iterator[str]:
     make_namespace(cluster, NAMESPACE)
     with scale_operator(cluster, 0):
         yield NAMESPACE
-        cluster.helm("uninstall", "from-registry", "-n", NAMESPACE, "--wait", "--timeout", "120s")
+        cluster.helm("uninstall", RELEASE, "-n", NAMESPACE, "--wait", "--timeout", "120s")
     cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=180s")
 
 
-def test_an_upgrade_from_the_commit_before_to_the_chart_in_the_registry(
-    cluster: Cluster, released: Release, namespace_of_the_release: str, tmp_path: Path
+RELEASE = "from-registry"
+OF_ONE_NAMESPACE = ("--set", f"watch.namespaces={{{NAMESPACE}}}", "--set", f"services.defaultCpuImage={CPU_IMAGE}")
+
+
+def helm(cluster: Cluster, verb: str, chart: Reference, *more: str) -> None:
+    """Install or upgrade the release from the registry, as docs/releases.md does, and wait for its operator."""
+    place = (f"oci://{chart.name}", "--version", chart.tag, "--plain-http", "-n", NAMESPACE)
+    cluster.helm(verb, RELEASE, *place, "--wait", "--timeout", "180s", *more)
+
+
+def operator_image(cluster: Cluster) -> str:
+    pods = cluster.list("pods", NAMESPACE, f"app.kubernetes.io/instance={RELEASE}")
+    (pod,) = (pod for pod in pods if "deletionTimestamp" not in pod["metadata"])
+    return str(pod["spec"]["containers"][0]["image"])
+
+
+def supervisor_images(pod: JSON) -> set[str]:
+    return {container["image"] for container in pod["spec"]["initContainers"]}
+
+
+def test_the_chart_in_the_registry_installs(cluster: Cluster, released: Release, namespace_of_the_release: str) -> None:
+    helm(cluster, "install", released.reference("chart"), *OF_ONE_NAMESPACE)
+    image = released.reference("image").pinned
+    assert operator_image(cluster) == image
+    cluster.apply(stand_in("served"), NAMESPACE)
+    cluster.wait_condition(NAMESPACE, "served", "Ready", "True", timeout=120)
+    (pod,) = rolling.pods(cluster, NAMESPACE, "served").values()
+    assert supervisor_images(pod) == {image}
+
+
+def test_an_upgrade_from_the_release_before_and_back(
+    cluster: Cluster, released: Release, previous: Reference, namespace_of_the_release: str
 ) -> None:
-    namespace = namespace_of_the_release
-    common = ["-n", namespace, "--reset-values", "--wait", "--timeout", "180s"]
-    for key, value in {"watch.namespaces": f"{{{namespace}}}", "services.defaultCpuImage": CPU_IMAGE}.items():
-        common += ["--set", f"{key}={value}"]
-    repository, _, tag = OPERATOR_IMAGE.rpartition(":")
-    local = ["--set", f"image.repository={repository},image.tag={tag}"]
-    before = str(chart_of_the_commit_before(tmp_path))
-    cluster.helm("upgrade", "--install", "from-registry", before, *common, *local)
-    cluster.apply(stand_in("served"), namespace)
-    cluster.wait_condition(namespace, "served", "Ready", "True", timeout=90)
-    (serving,) = rolling.pods(cluster, namespace, "served")
+    """Of chart and operator's image: no model pod is replaced on either way, and new ones are of who acts."""
+    # Who shares the cluster keeps today's CRD: what becomes of it is in test_chart_lifecycle.py.
+    helm(cluster, "install", previous, *OF_ONE_NAMESPACE, "--set", "crds.install=false")
+    old_image = operator_image(cluster)
+    assert old_image.startswith(f"{released.registry.host}/before/")
+    cluster.apply(stand_in("served"), NAMESPACE)
+    cluster.wait_condition(NAMESPACE, "served", "Ready", "True", timeout=120)
+    ((serving, pod),) = rolling.pods(cluster, NAMESPACE, "served").items()
+    assert supervisor_images(pod) == {old_image}
 
-    chart = released.reference("chart")
-    installed = (f"oci://{chart.name}", "--version", chart.tag, "--plain-http")
-    cluster.helm("upgrade", "from-registry", *installed, *common)
-    operators = cluster.list("pods", namespace, "app.kubernetes.io/instance=from-registry")
-    (operator,) = (pod for pod in operators if "deletionTimestamp" not in pod["metadata"])
-    assert operator["spec"]["containers"][0]["image"] == released.reference("image").pinned
-    assert list(rolling.pods(cluster, namespace, "served")) == [serving], "an upgrade restarts no model"
+    helm(cluster, "upgrade", released.reference("chart"), "--reset-then-reuse-values")
+    new_image = released.reference("image").pinned
+    assert operator_image(cluster) == new_image
+    cluster.apply(stand_in("new"), NAMESPACE)
+    cluster.wait_condition(NAMESPACE, "new", "Ready", "True", timeout=120)
+    ((added, pod),) = rolling.pods(cluster, NAMESPACE, "new").items()
+    assert supervisor_images(pod) == {new_image}
+    cluster.wait_condition(NAMESPACE, "served", "Ready", "True", timeout=60)
+    assert list(rolling.pods(cluster, NAMESPACE, "served")) == [serving], "an upgrade restarts no model"
 
-    # A new service: its pod takes the supervisor from the image in the registry.
-    cluster.apply(stand_in("new"), namespace)
-    cluster.wait_condition(namespace, "new", "Ready", "True", timeout=120)
-    (pod,) = rolling.pods(cluster, namespace, "new").values()
-    images = {container["image"] for container in pod["spec"]["initContainers"]}
-    assert released.reference("image").pinned in images
+    cluster.helm("rollback", RELEASE, "1", "-n", NAMESPACE, "--wait", "--timeout", "180s")
+    assert operator_image(cluster) == old_image
+    cluster.kubectl("scale", "llms/served", "--replicas=2", "-n", NAMESPACE)
+    eventually("a replica by the operator of before", lambda: _ready(cluster, "served") == 2, 120)
+    assert serving in rolling.pods(cluster, NAMESPACE, "served")
+    assert list(rolling.pods(cluster, NAMESPACE, "new")) == [added], "a rollback restarts none either"
+
+
+def _ready(cluster: Cluster, name: str) -> int:
+    return sum(map(is_ready, rolling.pods(cluster, NAMESPACE, name).values()))

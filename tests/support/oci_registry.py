@@ -49,9 +49,12 @@ class OciRegistry:
 
 
 @contextmanager
-def oci_registry(folder: Path) -> Iterator[OciRegistry]:
-    """Serve a folder until the end of the block. The first call on a machine builds the programs (4 min)."""
-    tools = release_tools(Progress(), [Group.RELEASE, Group.REGISTRY])
+def oci_registry(folder: Path, *more: Group) -> Iterator[OciRegistry]:
+    """Serve a folder until the end of the block, with crane and the programs of these groups among its tools.
+
+    The first call on a machine builds them: a minute, with Group.RELEASE four.
+    """
+    tools = release_tools(Progress(), [*more, Group.CRANE, Group.REGISTRY])
     host = f"127.0.0.1:{free_port()}"
     config = {
         "version": 0.1,

@@ -130,7 +130,8 @@ class Scaler:
         health = HealthServer(
             alive=lambda: None,
             ready=self.readiness,
-            metrics=self.exposition,
+            metrics=self._metrics.exposition,
+            refresh=self.refresh_metrics,
             health_port=self._options.health_port,
             metrics_port=self._options.metrics_port,
         )
@@ -257,12 +258,12 @@ class Scaler:
             problems = [*problems, "ports of services are not open yet"]
         return Readiness(is_ready, tuple(f"warning: {line}" for line in problems) if is_ready else tuple(problems))
 
-    def exposition(self) -> bytes:
-        """What /metrics answers."""
+    def refresh_metrics(self) -> None:
+        """Bring those up to date that are not counted as it happens."""
         self._metrics.services.set(len(self.services))
+        self._metrics.certificate_expiry.labels("scaler").set(self._tls.expires_at)
         self._metrics.expire()
         self._metrics.show_held(self.holding.all_held())
-        return self._metrics.exposition()
 
 
 async def serve(opts: Options) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 from llmservice_operator.kube.errors import ConfigError
+from llmservice_operator.process.tls import expires_at
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +18,15 @@ LOOK_AGAIN = 60.0
 """Seconds between looks for a renewed certificate."""
 FILES = ("tls.crt", "tls.key", "ca.crt")
 
-Loaded = tuple[bytes, bytes, bytes]
+
+@dataclass(frozen=True)
+class Loaded:
+    """Contents of the three files, and when the certificate ends, in Unix time."""
+
+    certificate: bytes
+    key: bytes
+    authority: bytes
+    expires_at: float
 
 
 class MutualTls:
@@ -34,6 +44,11 @@ class MutualTls:
                 "docs/serving/scaling.md",
             ) from error
         self._renewed: grpc.ServerCertificateConfiguration | None = None
+
+    @property
+    def expires_at(self) -> float:
+        """When the certificate in use ends, in Unix time."""
+        return self._loaded.expires_at
 
     def credentials(self) -> grpc.ServerCredentials:
         """For `add_secure_port`, once."""
@@ -77,9 +92,9 @@ def _read(folder: Path) -> Loaded:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.load_verify_locations(authority)
-    return certificate.read_bytes(), key.read_bytes(), authority.read_bytes()
+    return Loaded(certificate.read_bytes(), key.read_bytes(), authority.read_bytes(), expires_at(certificate))
 
 
 def _configuration(loaded: Loaded) -> grpc.ServerCertificateConfiguration:
-    certificate, key, authority = loaded
-    return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=authority)
+    pairs = [(loaded.key, loaded.certificate)]
+    return grpc.ssl_server_certificate_configuration(pairs, root_certificates=loaded.authority)

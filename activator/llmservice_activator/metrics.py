@@ -45,12 +45,19 @@ class Metrics:
         self.services = Gauge(
             "llmservice_scaler_services", "LLMServices that are scaled or held.", registry=self.registry
         )
+        self.certificate_expiry = Gauge(
+            "llmservice_certificate_expiry_timestamp_seconds",
+            "When the certificate that KEDA is served with expires, in Unix time.",
+            ("certificate",),
+            registry=self.registry,
+        )
         holding = self._holding()
         self.all: tuple[MetricWrapperBase, ...] = (
             *self._gauges,
             self.calls,
             self.events_dropped,
             self.services,
+            self.certificate_expiry,
             *holding,
         )
         ProcessCollector(registry=self.registry)

@@ -89,6 +89,8 @@ class Operator:
         gate: Gate = self._shards or AlwaysOpen()
         kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS, INDICES)
         count = metrics.internal_errors
+        for part in Part:  # so that the first one of each is an increase
+            count.labels(part)
         self._errors = InternalErrors(count=lambda part: count.labels(part).inc(), changed=self._changed)
         build = f"{version()} {opts.services.operator_image}"
         self._in_work = InWork.of(opts.state_dir, build, identity=lambda key: identity_of(cache, key))
@@ -145,11 +147,14 @@ class Operator:
         loop = asyncio.get_running_loop()
         self._take_signals(loop)
         certificate = Certificate(Path(self._options.metrics_tls)) if self._options.metrics_tls else None
+        if certificate is not None:
+            self._metrics.certificate_expiry.labels("metrics").set_function(lambda: certificate.expires_at)
         is_open = self._options.metrics_authentication == "none"
         server = HealthServer(
             alive=self._alive,
             ready=self._life.readiness,
-            metrics=self._exposition,
+            metrics=self._metrics.exposition,
+            refresh=self._refresh_metrics,
             health_port=self._options.health_port,
             metrics_port=self._options.metrics_port,
             guard=open_to_all if is_open else Access(self._transport),
@@ -321,13 +326,13 @@ class Operator:
     def _alive(self) -> str | None:
         return self._ctx.queue.stalled() if self._life.is_acting else None
 
-    def _exposition(self) -> bytes:
+    def _refresh_metrics(self) -> None:
         held = (0,) if self._shards is None else self._shards.held
         self._metrics.set_shards(held, self._options.shards)
         self._metrics.set_life(self._life.stage, self._sync)
         self._metrics.queue_depth.set(self._ctx.queue.depth)
         self._metrics.queue_delayed.set(self._ctx.queue.delayed)
-        return self._metrics.exposition()
+        self._metrics.tasks.set(len(asyncio.all_tasks()))
 
     def _lease_namespace(self) -> str:
         return self._options.lease_namespace or self._transport.credentials.namespace

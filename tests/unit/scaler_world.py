@@ -133,6 +133,11 @@ class World:
     reached: set[tuple[Key, str, int]] = field(default_factory=set)
     """Services, with uid and port, whose ClusterIP leads here."""
 
+    def page(self) -> bytes:
+        """What /metrics answers."""
+        self.scaler.refresh_metrics()
+        return self.scaler._metrics.exposition()
+
     @contextlib.asynccontextmanager
     async def keda(self, client: Path | None = None, authority: bytes | None = None) -> AsyncIterator[Keda]:
         """A connection with the certificate in a folder; `authority` verifies the server's."""

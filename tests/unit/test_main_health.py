@@ -1,11 +1,13 @@
 """Probes, metrics and log lines, as the kubelet, Prometheus and people see them."""
 
+import asyncio
 import io
 import json
 import logging
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -61,6 +63,39 @@ async def test_probes_and_metrics(client: aiohttp.ClientSession, shared: bool) -
             assert (await ask(health_port, "/metrics"))[0] == 404
     finally:
         await server.stop()
+
+
+async def test_metrics_are_brought_up_to_date_on_the_loop_and_rendered_beside_it(client: aiohttp.ClientSession) -> None:
+    threads: list[threading.Thread] = []
+    rendering, may_end = threading.Event(), threading.Event()
+
+    def render() -> bytes:
+        threads.append(threading.current_thread())
+        rendering.set()
+        may_end.wait(30)
+        return b"rendered"
+
+    port = free_port()
+    server = HealthServer(
+        alive=lambda: None,
+        ready=lambda: Readiness(True),
+        metrics=render,
+        refresh=lambda: threads.append(threading.current_thread()),
+        health_port=port,
+        metrics_port=port,
+    )
+    await server.start("127.0.0.1")
+    try:
+        page = asyncio.create_task(client.get(f"http://127.0.0.1:{port}/metrics"))
+        await asyncio.to_thread(rendering.wait, 30)
+        async with client.get(f"http://127.0.0.1:{port}/healthz") as response:
+            assert response.status == 200, "the loop goes on"
+        may_end.set()
+        assert await (await page).read() == b"rendered"
+    finally:
+        may_end.set()
+        await server.stop()
+    assert (threads[0] is threading.main_thread(), threads[1] is threading.main_thread()) == (True, False)
 
 
 @pytest.mark.parametrize("taken", ["health", "metrics"])

@@ -89,7 +89,8 @@ async def test_each_scrape_shows_how_many_services_wait() -> None:
     )
     operator._ctx.queue.add(KEYS[0])
     operator._ctx.queue.add_after(KEYS[1], 60)
-    text = operator._exposition().decode().splitlines()
+    operator._refresh_metrics()
+    text = operator._metrics.exposition().decode().splitlines()
     assert {"llmservice_queue_depth 1.0", "llmservice_queue_delayed 1.0"} <= set(text)
 
 

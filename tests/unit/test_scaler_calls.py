@@ -28,11 +28,11 @@ async def test_replicas_follow_the_requests_of_all_pods(certificates: Path, monk
     async with running(api, certificates) as world, world.keda() as keda:
         world.in_flight |= {"10.0.0.1": 30, "10.0.0.2": 19}
         assert await keda.replicas() == 4
-        text = world.scaler.exposition().decode()
+        text = world.page().decode()
         assert 'llmservice_scaler_desired_replicas{namespace="ns",service="chat"} 4.0' in text
         assert 'llmservice_scaler_calls_total{code="OK",method="GetMetrics"} 1.0' in text
         monkeypatch.setattr("llmservice_activator.metrics.LASTING", 0.0)
-        assert "llmservice_scaler_desired_replicas{" not in world.scaler.exposition().decode(), "an old answer"
+        assert "llmservice_scaler_desired_replicas{" not in world.page().decode(), "an old answer"
 
 
 async def test_a_number_between_two_is_rounded_up_for_readers_of_the_integer(certificates: Path) -> None:

@@ -47,7 +47,7 @@ async def test_a_request_at_zero_starts_a_replica_and_is_answered_by_it(certific
         assert answer.headers["Connection"] == "close"
         await world.until(lambda: any(call == "event Scaled" for call in api.calls))
         assert sum(call == "patch LLMService" for call in api.calls) == 1
-        text = world.scaler.exposition().decode()
+        text = world.page().decode()
         assert 'llmservice_activator_wakes_total{result="woken"} 1.0' in text
         assert 'llmservice_activator_forwarded_total{namespace="ns",service="chat"} 1.0' in text
 

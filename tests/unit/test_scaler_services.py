@@ -131,10 +131,10 @@ async def test_what_the_watches_bring_is_answered_from(certificates: Path) -> No
         await world.send("MODIFIED", service(version=62, replicas=2, autoscaling={"minReplicas": 2, "maxReplicas": 4}))
         await world.until(lambda: known.get(CHAT).autoscaling.min_replicas == 2)
         assert await keda.replicas() == 2
-        assert b'service="chat"' in world.scaler.exposition()
+        assert b'service="chat"' in world.page()
         await world.send("DELETED", service(version=63))
         await world.until(lambda: len(known) == 0)
-        assert b'service="chat"' not in world.scaler.exposition()
+        assert b'service="chat"' not in world.page()
 
 
 async def test_a_lost_place_is_listed_again_and_what_is_gone_is_forgotten(certificates: Path) -> None:

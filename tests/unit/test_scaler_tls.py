@@ -42,7 +42,7 @@ async def test_only_clients_of_the_authority_are_answered(certificates: Path, tm
         assert await refused(world, nobody), "no certificate"
         stranger = (certificates / "others/ca.crt").read_bytes()
         assert await refused(world, certificates / "keda", stranger), "a client that trusts another authority"
-        assert b'method="IsActive"} 1.0' in world.scaler.exposition()
+        assert b'method="IsActive"} 1.0' in world.page()
 
 
 async def test_plain_text_is_refused(certificates: Path) -> None:

@@ -33,6 +33,8 @@ ELSEWHERE = {
     "localcluster/paths.py",  # a folder of the user's cache
     "operator/llmservice_operator/options.py",  # the name of the distribution
     "release/plan.py",  # the names of the chart and of the image
+    "scripts/chart_values.py",  # the chart's folder
+    "scripts/kustomize_base.py",  # the name of the release that is rendered
 }
 
 

@@ -58,6 +58,10 @@ def test_a_warm_namespace_goes_on_through_what_passes_and_says_so(case: str) -> 
     seen = state("blue", warm=("blue",))
     seen.failed("blue", WATCH, error)
     assert (list(seen.working()), len(seen.problems())) == ([] if lasts else ["blue"], 1)
+    ((_, unwatched),) = seen.unwatched()
+    assert (unwatched.forbidden, unwatched.broken) == (int(isinstance(error, Forbidden)), 1)
+    seen.synced("blue", WATCH)
+    assert dict(seen.unwatched())["blue"].broken == 0
     seen.synced("blue", WATCH)
     assert (list(seen.working()), seen.problems()) == (["blue"], [])
 

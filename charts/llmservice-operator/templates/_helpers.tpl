@@ -82,3 +82,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- define "llmservice.scalerAuthentication" -}}
 {{ .Release.Namespace }}.{{ include "llmservice.activatorName" . }}
 {{- end -}}
+
+{{- /* The web page, and everything of it. Another name than the operator's pods have: its selectors must not find these. */ -}}
+{{- define "llmservice.uiName" -}}
+{{- include "llmservice.fullname" . }}-ui
+{{- end -}}
+
+{{- define "llmservice.uiSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "llmservice.name" . }}-ui
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "llmservice.uiLabels" -}}
+{{ include "llmservice.uiSelectorLabels" . }}
+app.kubernetes.io/component: ui
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end -}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,6 +21,8 @@ from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.timing import soonest
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_operator.observe.failures.scheduling import wanted_of
+from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.process.log import ObjectLogger, object_logger
 
 logger = logging.getLogger(__name__)
@@ -123,10 +124,14 @@ async def write_status(
 def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Next:
     """What else depends on the decision, after the writes; and when the next pass is due."""
     key = key_of(parent)
+    pods = ctx.cache.of_service(key).get(POD.kind, {})
     with ctx.errors.contained(Part.BOOKKEEPING, key):
         ctx.report_update(key, decision.update)
-        pods: Collection[str] = ctx.cache.of_service(key).get(POD.kind, {}).keys()
-        ctx.state_poller.poll(key, decision.asks, pods)
+        ctx.state_poller.poll(key, decision.asks, pods.keys())
+    with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
+        gpus = wanted_of((parent.obj.get("status") or {}).get("effective") or {})
+        servers = [pod for pod in pods.values() if isinstance(pod, PodFacts)]
+        ctx.metrics.set_pods(key, servers, gpus.resource if gpus is not None else "")
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
 
 

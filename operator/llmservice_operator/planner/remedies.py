@@ -55,19 +55,25 @@ def counts(device: Device) -> Iterator[int]:
 
 
 def is_enough(request: Request, plan: Plan, count: int, device: Device, plan_for: PlanFor = memory.plan) -> bool:
-    """Whether the request surely fits over so many of a product: all ranks, or as many as share the heads, and
-    stages. `plan` is the request's own."""
+    """Whether the request surely fits over so many of a product. `plan` is the request's own."""
+    split = over(request, count, device)
+    if split is None or not changes.weights_may_fit(request, plan, split):
+        return False
+    return plan_for(split).verdict is Fit.FITS
+
+
+def over(request: Request, count: int, device: Device) -> Request | None:
+    """The request on so many of a product: all ranks, or as many as share the heads, and stages; None: neither."""
     for ranks in (count, 8, 4, 2, 1):
         if count % ranks == 0 and changes.shares_heads(request, ranks):
-            split = replace(
+            return replace(
                 request,
                 device=device,
                 tensor_parallel_size=ranks,
                 pipeline_parallel_size=count // ranks,
                 data_parallel_size=1,
             )
-            return changes.weights_may_fit(request, plan, split) and plan_for(split).verdict is Fit.FITS
-    return False
+    return None
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from _ssl import _test_decode_cert  # type: ignore[attr-defined]  # CPython's own reader of certificates, not in typeshed
 from pathlib import Path
 
 from llmservice_operator.kube.errors import ConfigError
@@ -15,6 +16,11 @@ LOOK_AGAIN = 60.0
 """Seconds between looks for a renewed certificate."""
 
 
+def expires_at(certificate: Path) -> float:
+    """When the first certificate of a PEM file ends, in Unix time; OSError or ssl.SSLError where it cannot be read."""
+    return float(ssl.cert_time_to_seconds(_test_decode_cert(str(certificate))["notAfter"]))
+
+
 class Certificate:
     """A context for a server; connections that begin after a renewal get the new certificate."""
 
@@ -23,6 +29,8 @@ class Certificate:
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded = b""
+        self.expires_at = 0.0
+        """When the certificate in use ends, in Unix time."""
         try:
             self.refresh()
         except (OSError, ssl.SSLError) as error:
@@ -36,6 +44,7 @@ class Certificate:
         if found == self._loaded:
             return False
         self.context.load_cert_chain(self._certificate, self._key)
+        self.expires_at = expires_at(self._certificate)
         self._loaded = found
         return True
 

@@ -29,6 +29,10 @@ INTER_TOKEN_BOUNDS = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     *(20.0, 40.0, 80.0),
 )
+REQUEST_BOUNDS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
 """Seconds, as vLLM's histograms have them."""
 
 
@@ -94,6 +98,8 @@ class Counts:
     rejected: int = 0
     first_token: Observed = field(default_factory=lambda: Observed(FIRST_TOKEN_BOUNDS))
     inter_token: Observed = field(default_factory=lambda: Observed(INTER_TOKEN_BOUNDS))
+    queued: Observed = field(default_factory=lambda: Observed(REQUEST_BOUNDS))
+    whole: Observed = field(default_factory=lambda: Observed(REQUEST_BOUNDS))
 
 
 class Engine:
@@ -179,7 +185,7 @@ class Engine:
 
     async def generate(self, prompt: str, prompt_tokens: int, tokens: int) -> AsyncIterator[str]:
         """The tokens of an answer, at their pace. RequestEnded where it cannot go on."""
-        latest = time.monotonic()
+        arrived = latest = time.monotonic()
         if self._is_closed and self._end is None:
             raise RequestEnded("cannot schedule new futures after shutdown")
         await self._meet_fate(prompt)
@@ -208,6 +214,8 @@ class Engine:
             self.running.discard(request)
             if self._frozen_at is None:
                 self.counts.finished[reason] += 1
+                self.counts.queued.add(request.began - arrived)
+                self.counts.whole.add(time.monotonic() - arrived)
                 self._next()
             self._finished.set()
 

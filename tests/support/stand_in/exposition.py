@@ -46,6 +46,8 @@ def _samples(engine: Engine, model: str) -> Iterator[_Sample]:
     yield from ((name, labels, value) for name, value in plain.items())
     yield from _histogram("time_to_first_token_seconds", labels, counts.first_token)
     yield from _histogram("inter_token_latency_seconds", labels, counts.inter_token)
+    yield from _histogram("request_queue_time_seconds", labels, counts.queued)
+    yield from _histogram("e2e_request_latency_seconds", labels, counts.whole)
     for reason in _REASONS:
         yield "request_success_total", labels | {"finished_reason": reason}, counts.finished[reason]
     for reason, rejected in (("max_num_queued_reqs", counts.rejected), ("max_num_queued_tokens", 0)):

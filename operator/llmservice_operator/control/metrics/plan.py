@@ -8,10 +8,10 @@ from typing import Any
 from prometheus_client import Gauge
 
 from llmservice_operator.api.service import Key
+from llmservice_operator.control.metrics.series import Series
 from llmservice_operator.observe.status.previous_status import is_plan_of_another
 
 Json = Mapping[str, Any]
-Series = dict[tuple[Gauge, tuple[str, ...]], float]
 
 
 class Plans:
@@ -19,22 +19,12 @@ class Plans:
 
     def __init__(self, planned: Gauge, measured: Gauge, error: Gauge) -> None:
         self._planned, self._measured, self._error = planned, measured, error
-        self._series: dict[Key, Series] = {}
+        self._series = Series()
 
     def update(self, key: Key, status: Json) -> None:
         """A service's stored or just written status; an empty one: it is gone."""
-        before = self._series.get(key, {})
         plan = {} if is_plan_of_another(status) else status.get("plan") or {}
-        now = dict(self._of(key, plan, status.get("measured") or {}))
-        for (gauge, labels), value in now.items():
-            if before.get((gauge, labels)) != value:
-                gauge.labels(*labels).set(value)
-        for gauge, labels in before.keys() - now.keys():
-            gauge.remove(*labels)
-        if now:
-            self._series[key] = now
-        else:
-            self._series.pop(key, None)
+        self._series.update(key, dict(self._of(key, plan, status.get("measured") or {})))
 
     def _of(self, key: Key, plan: Json, measured: Json) -> Iterator[tuple[tuple[Gauge, tuple[str, ...]], float]]:
         pairs = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
@@ -13,9 +12,12 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.life import Stage
+from llmservice_operator.control.metrics.conditions import Conditions
 from llmservice_operator.control.metrics.failures import ByReason, Failures, known
 from llmservice_operator.control.metrics.plan import Plans
+from llmservice_operator.control.metrics.pods import Pods
 from llmservice_operator.control.watch.sync_state import SyncState
+from llmservice_operator.observe.projections.pods import PodFacts
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -81,8 +83,43 @@ class Metrics:
             "namespace is gone.",
             ("namespace",),
         )
+        self.watch_broken = self._gauge(
+            "llmservice_watch_broken",
+            "Kinds of objects whose watch is broken off in a namespace (empty: all namespaces): what changes is not "
+            "seen until it is watched again.",
+            ("namespace",),
+        )
+        self.certificate_expiry = self._gauge(
+            "llmservice_certificate_expiry_timestamp_seconds",
+            "When a certificate that this process serves with expires, in Unix time. Absent without one.",
+            ("certificate",),
+        )
         self.services = self._gauge(
             "llmservice_services", "LLMServices by the reason of their Ready condition.", ("reason",)
+        )
+        self.ready = self._gauge("llmservice_ready", "1 where a service's condition Ready is True, else 0.", _SERVICE)
+        self.available = self._gauge(
+            "llmservice_available",
+            "1 where a replica of a service answers, 0 where none does; absent where none is to run.",
+            _SERVICE,
+        )
+        self.problem = self._gauge(
+            "llmservice_problem",
+            "1 for each problem that a service's status names: type Failure (status.failure), or the condition: "
+            "Stalled, Degraded, Autoscaled. A service that is well has none.",
+            (*_SERVICE, "type", "reason"),
+        )
+        self.gpus = self._gauge(
+            "llmservice_gpus",
+            "GPUs that are taken on nodes by a service's pods, by their state: serving (Ready) or not_serving. Absent "
+            "instead of 0.",
+            (*_SERVICE, "state"),
+        )
+        self.restarts = self._counter(
+            "llmservice_restarts",
+            "Restarts of containers of a service's pods that this process saw; absent instead of 0. Those of the "
+            "container that fetches are not among them.",
+            _SERVICE,
         )
         self.fetched_bytes = self._gauge(
             "llmservice_fetch_bytes", "Bytes of a model that a starting pod has fetched.", _POD
@@ -131,10 +168,11 @@ class Metrics:
             ("part",),
         )
         self.tasks = self._gauge("llmservice_tasks", "Tasks of the operator's event loop.")
-        self.tasks.set_function(_tasks)
         ProcessCollector(registry=self.registry)
         self._by_reason = ByReason(self.services)
         self._failures = Failures(self.failing, self.failures)
+        self._conditions = Conditions(self.ready, self.available, self.problem)
+        self._pods = Pods(self.gpus, self.restarts)
         self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
     def observe_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -148,12 +186,19 @@ class Metrics:
             if condition.get("type") == "Ready":
                 self._by_reason.set(key, known(str(condition.get("reason", ""))))
         self._failures.update(key, status, before)
+        self._conditions.update(key, status)
         self._plans.update(key, status)
+
+    def set_pods(self, key: Key, pods: Iterable[PodFacts], gpu_resource: str) -> None:
+        """The pods that a service has now, and the resource name of its GPUs; empty: it has none."""
+        self._pods.update(key, pods, gpu_resource)
 
     def forget(self, key: Key) -> None:
         """A service is gone."""
         self._by_reason.forget(key)
         self._failures.forget(key)
+        self._conditions.update(key, {})
+        self._pods.forget(key)
         self._plans.update(key, {})
         if key in self._ended:
             self._ended.discard(key)
@@ -175,9 +220,10 @@ class Metrics:
         for each in Stage:
             self.stage.labels(each.value).set(1 if each is stage else 0)
         working = sync.working()
-        for namespace, forbidden in sync.forbidden():
+        for namespace, trouble in sync.unwatched():
             self.watch_warm.labels(namespace or "").set(1 if namespace in working else 0)
-            self.watch_forbidden.labels(namespace or "").set(forbidden)
+            self.watch_forbidden.labels(namespace or "").set(trouble.forbidden)
+            self.watch_broken.labels(namespace or "").set(trouble.broken)
 
     def set_progress(self, key: Key, pod: str, state: State | None) -> None:
         """Set the progress of a pod's fetch; None: it did not answer."""
@@ -252,14 +298,6 @@ class Metrics:
     def _added(self, metric: M) -> M:
         self._all.append(metric)
         return metric
-
-
-def _tasks() -> float:
-    """Of the loop that serves /metrics; elsewhere there is none."""
-    try:
-        return float(len(asyncio.all_tasks()))
-    except RuntimeError:
-        return 0.0
 
 
 def _exposed_name(metric: MetricWrapperBase) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmservice_operator.kube.errors import (
     ApiError,
@@ -53,6 +54,15 @@ class _Part:
     cause: type | None = None
     is_forbidden: bool = False
     is_lasting: bool = False
+
+
+class Unwatched(NamedTuple):
+    """Parts of one namespace."""
+
+    forbidden: int
+    """The operator has no right to watch them."""
+    broken: int
+    """With whatever problem, those that are forbidden too."""
 
 
 class SyncState:
@@ -134,10 +144,11 @@ class SyncState:
         """Namespaces that are warm, with nothing in the way that lasts."""
         return [namespace for namespace in self._warm if not any(p.is_lasting for p in self._of(namespace))]
 
-    def forbidden(self) -> Iterator[tuple[str | None, int]]:
-        """For each namespace the number of parts that the operator has no right to watch."""
+    def unwatched(self) -> Iterator[tuple[str | None, Unwatched]]:
+        """For each namespace the numbers of parts that cannot be watched now."""
         for namespace, parts in self._parts.items():
-            yield namespace, sum(part.is_forbidden for part in parts.values())
+            forbidden, broken = (sum(map(has, parts.values())) for has in (_is_forbidden, _is_broken))
+            yield namespace, Unwatched(forbidden, broken)
 
     def problems(self) -> list[str]:
         """One line for each namespace and problem; of a namespace that only takes its time, what is still to come."""
@@ -169,6 +180,14 @@ class SyncState:
             self._on_warm(namespace)
         if self._warm and all(ns in self._warm or any(p.problem for p in self._of(ns)) for ns in self._parts):
             self.settled.set()
+
+
+def _is_forbidden(part: _Part) -> bool:
+    return part.is_forbidden
+
+
+def _is_broken(part: _Part) -> bool:
+    return bool(part.problem)
 
 
 def _where(namespace: str | None) -> str:

@@ -13,7 +13,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 WORKERS ?= 5
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale bench-autoscaling bench-fetch calibration lint format crds operator engine release release-check clean
+.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale bench-autoscaling bench-fetch calibration docs diagrams lint format crds operator engine release release-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,12 @@ bench-fetch: $(SYNCED) ## MB/s, CPU and memory of fetching beside other tools, a
 calibration: $(SYNCED) ## fit the planner's constants to the measured start-ups; writes them and their page
 	@$(PYTHON) -m benchmarks.calibration --write
 
+docs: $(SYNCED) ## the documentation as a site in dist/site, links checked: VERSION=0.1.0 beside other versions (default: dev)
+	@$(PYTHON) -m scripts.site $(if $(VERSION),--version "$(VERSION)")
+
+diagrams: $(SYNCED) ## draw the pages' mermaid diagrams that changed, for the site (needs npm and Chromium)
+	@$(PYTHON) -m scripts.site.diagrams
+
 lint: $(SYNCED) ## ruff, mypy, layers, stale generated files
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
@@ -84,16 +90,23 @@ lint: $(SYNCED) ## ruff, mypy, layers, stale generated files
 	@.venv/bin/lint-imports
 	@$(PYTHON) -m llmservice_operator.api.crd --check
 	@$(PYTHON) -m llmservice_cli.reference --check
+	@$(PYTHON) -m scripts.chart_values --check
+	@$(PYTHON) -m monitoring --check
+	@$(PYTHON) -m scripts.kustomize_base --check
+	@$(PYTHON) -m benchmarks.sizing --check
+	@$(PYTHON) -m scripts.site.diagrams --check
 
 format: $(SYNCED) ## format the code
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
 
-crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models
+crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models, the command line and the chart
 	@$(PYTHON) -m llmservice_operator.api.crd
 	@$(PYTHON) -m llmservice_operator.control.metrics > docs/reference/metrics.md
 	@$(PYTHON) -m llmservice_activator.metrics > docs/reference/scaler-metrics.md
 	@$(PYTHON) -m llmservice_cli.reference
+	@$(PYTHON) -m scripts.chart_values
+	@$(PYTHON) -m monitoring
 
 release: $(SYNCED) ## wheel, images, OCI chart, SBOMs, provenance: REGISTRY=host/path [KEY=cosign.key|keyless] [VERSION=] [ONLY="operator chart"] [MIRROR=host/path] [INSECURE=1] [DRY_RUN=1]
 	@$(PYTHON) -m release make --registry "$(REGISTRY)" $(if $(VERSION),--version "$(VERSION)") $(if $(KEY),--key "$(KEY)") \

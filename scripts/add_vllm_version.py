@@ -25,7 +25,7 @@ FLAGS = Path("runtime/llmservice_runtime/flags/vllm_flags.json")
 PARSERS = Path("operator/llmservice_operator/planner/parsers.json")
 PLACES = (
     Path("charts/llmservice-operator/values.yaml"),
-    Path("docs/configuration.md"),
+    Path("docs/get-started/no-gpu.md"),
     Path("docs/install.md"),
     Path("docs/releases.md"),
     Path("docs/serving/runtime.md"),

@@ -64,6 +64,14 @@ BAD_VALUES: dict[str, tuple[JSON, str]] = {
         {"metrics": {"authentication": "basic"}},
         "at '/metrics/authentication'",
     ),
+    "a target that is no bound of vLLM's histogram": (
+        {"metrics": {"prometheusRule": {"thresholds": {"ttftSeconds": 3}}}},
+        "at '/metrics/prometheusRule/thresholds/ttftSeconds'",
+    ),
+    "a threshold that no rule has": (
+        {"metrics": {"prometheusRule": {"thresholds": {"tooSlow": 3}}}},
+        "at '/metrics/prometheusRule/thresholds'",
+    ),
     "monitor without its service": (
         {"metrics": {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}},
         "metrics.serviceMonitor.enabled needs metrics.service.enabled",
@@ -224,7 +232,7 @@ def test_metrics_are_open_to_whoever_reaches_them_unless_the_values_say_otherwis
     assert not of_kind(objects, "ClusterRole", ":metrics-auth")
     assert not of_kind(objects, "ClusterRole", ":metrics-reader")
     (endpoint,) = only(objects, "ServiceMonitor")["spec"]["endpoints"]
-    assert endpoint == {"port": "metrics", "interval": "30s"}
+    assert endpoint == {"port": "metrics", "interval": "30s", "honorLabels": True}
 
 
 def test_guarded_metrics_have_their_rights_and_the_monitor_its_token(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ _CODE_FOLDERS = (
     "runtime",
     "fetch",
     "cli",
+    "ui",
+    "monitoring",
     "activator",
     "release",
     "localcluster",
@@ -61,22 +63,27 @@ def manifests() -> Mapping[str, dict[str, Any]]:
 
 def links(path: Path) -> Iterator[tuple[str, str]]:
     """(path, anchor) of each link to a place in this repository; an empty path is the page itself."""
-    prose = _CODE.sub("", _FENCE.sub("", path.read_text(encoding="utf-8")))
+    prose = _CODE.sub("", prose_of(path))
     for target in _LINK.findall(prose):
         if not re.match(r"[a-z]+:", target):
             place, _, anchor = target.partition("#")
             yield place, anchor
 
 
+def prose_of(path: Path) -> str:
+    """A page without its blocks of code."""
+    return _FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
 def anchors(path: Path) -> set[str]:
     """What a link to a heading of this page may say, as GitHub makes it."""
-    headings = _HEADING.findall(_FENCE.sub("", path.read_text(encoding="utf-8")))
+    headings = _HEADING.findall(prose_of(path))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def named_files(path: Path) -> list[tuple[str, str]]:
     """(file, test) of each file of code that a page names in a sentence; an empty test is the whole file."""
-    return _FILE.findall(_FENCE.sub("", path.read_text(encoding="utf-8")))
+    return _FILE.findall(prose_of(path))
 
 
 def holding(name: str) -> list[Path]:
@@ -107,6 +114,19 @@ def _blocks(text: str, language: str) -> Iterator[str]:
             yield re.sub(f"^{block['indent']}", "", block["text"], flags=re.MULTILINE)
 
 
+_NEEDS = re.compile(r"<!-- needs: (?P<what>[a-z, -]+) -->\n+\Z")
+
+
+def shell_blocks(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(text, what it needs that tests do not have) of each shell block of a page; `<!-- needs: gpu -->` above it."""
+    text = path.read_text(encoding="utf-8")
+    for block in _FENCE.finditer(text):
+        if block["language"] == "sh":
+            mark = _NEEDS.search(text, 0, block.start())
+            needs = tuple(what.strip() for what in mark["what"].split(",")) if mark else ()
+            yield re.sub(f"^{block['indent']}", "", block["text"], flags=re.MULTILINE), needs
+
+
 _SHELLS = ("sh", "console", "yaml", "")
 _PROMPT = re.compile(r"^\s*(?:\$ |- run: )?")
 _PROGRAM = re.compile(r"^(?:llmservice|kubectl|make|helm|docker|pip|python3?|\.venv/bin/\w+) ")
@@ -120,10 +140,10 @@ def commands_of(path: Path) -> Iterator[list[str]]:
             for line in block.replace("\\\n", " ").splitlines():
                 bare = _PROMPT.sub("", line)
                 if _PROGRAM.match(bare):
-                    yield from _simple_commands(bare)
+                    yield from simple_commands(bare)
 
 
-def _simple_commands(line: str) -> Iterator[list[str]]:
+def simple_commands(line: str) -> Iterator[list[str]]:
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     words: list[str] = []

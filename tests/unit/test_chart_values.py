@@ -14,6 +14,8 @@ from llmservice_activator.holding import upload
 from llmservice_activator.holding.limits import Limits
 from llmservice_operator.planner.quantity import amount
 
+from scripts import chart_values
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "llmservice-operator"
 JSON = Mapping[str, Any]
@@ -64,3 +66,46 @@ def test_chart_and_project_have_one_version() -> None:
 
 def test_the_chart_carries_the_crd_of_the_repository() -> None:
     assert (CHART / "files" / "crd.yaml").read_text() == (ROOT / "crds" / "llmservices.llmservice.dev.yaml").read_text()
+
+
+def test_the_page_of_values_is_fresh() -> None:
+    assert chart_values.PAGE.read_text(encoding="utf-8") == chart_values.rendered(), "run `make crds`"
+
+
+def keys(schema: JSON, path: str = "") -> Iterator[str]:
+    for name, below in schema["properties"].items():
+        yield f"{path}{name}"
+        if "properties" in below:
+            yield from keys(below, f"{path}{name}.")
+
+
+def test_every_key_of_the_schema_is_on_the_page_of_values() -> None:
+    page = chart_values.PAGE.read_text(encoding="utf-8")
+    assert [key for key in keys(SCHEMA) if f"`{key}`" not in page and f"`{key}." not in page] == ["global"]
+
+
+def test_a_value_has_its_comment_type_and_default() -> None:
+    text = """\
+# Of the group.
+group:
+  # Of both | words.
+  first: 1
+  second: "a"
+  third: []
+
+  fourth: {}
+"""
+    integer = {"type": "integer", "minimum": 1, "maximum": 3}
+    group = {"properties": {"first": integer, "second": {"$ref": "#/definitions/x"}, "third": {}, "fourth": {}}}
+    schema = {"definitions": {"x": {"enum": ["a", "b"]}}, "properties": {"group": group}}
+    found = chart_values.values(text, schema)
+    assert [(value.path, value.kind, value.default, value.description) for value in found] == [
+        ("group", "any", "", "Of the group."),
+        ("group.first", "integer, 1 to 3", "1", "Of both | words."),
+        ("group.second", "`a`, `b`", '"a"', "Of both | words."),
+        ("group.third", "any", "[]", "Of both | words."),
+        ("group.fourth", "any", "{}", ""),
+    ]
+    assert "| `group.first` | integer, 1 to 3 | `1` | Of both \\| words. |" in chart_values.page(found)
+    with pytest.raises(KeyError, match="unknown"):
+        chart_values.values("unknown: 1\n", schema)

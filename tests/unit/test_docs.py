@@ -21,16 +21,17 @@ from tests.support.documents import (
     manifests_of,
     name_of,
     named_files,
+    prose_of,
 )
 
-_ROW = re.compile(r"^\| \[.*?\]\((?P<page>serving/[\w-]+\.md)\) \| (?P<fields>.*?) \|", re.MULTILINE)
+_ROW = re.compile(r"^\| \[.*?\]\((?P<page>[\w-]+\.md)\) \| (?P<fields>.*?) \|", re.MULTILINE)
 _FIELD = re.compile(r"^\| `spec\.([\w.\[\]]+)`", re.MULTILINE)
 
 
 def groups_of_pages() -> Mapping[Path, set[str]]:
-    """The table of docs/index.md: which parts of the spec each page is about."""
-    index = (DOCS / "index.md").read_text(encoding="utf-8")
-    return {DOCS / row["page"]: set(re.findall(r"`([\w.]+)`", row["fields"])) for row in _ROW.finditer(index)}
+    """The table of docs/serving/index.md: which parts of the spec each page is about."""
+    index = (SERVING / "index.md").read_text(encoding="utf-8")
+    return {SERVING / row["page"]: set(re.findall(r"`([\w.]+)`", row["fields"])) for row in _ROW.finditer(index)}
 
 
 GROUPS = groups_of_pages()
@@ -58,14 +59,16 @@ def test_files_and_tests_that_are_named_exist(page: Path) -> None:
     assert missing == []
 
 
-def test_every_page_is_in_the_index() -> None:
-    index = DOCS / "index.md"
-    listed = {(DOCS / place).resolve() for place, _ in links(index)}
-    assert set(DOCS.rglob("*.md")) - listed == {index}
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_begins_with_its_only_title(page: Path) -> None:
+    """The site and its search name a page by it."""
+    first, _, rest = re.sub(r"\A(<!--.*?-->\s*)+", "", prose_of(page)).partition("\n")
+    assert first.startswith("# ")
+    assert re.findall(r"^# .*$", rest, re.MULTILINE) == []
 
 
 def test_every_page_of_fields_is_in_the_index() -> None:
-    assert set(GROUPS) == set(SERVING.glob("*.md"))
+    assert set(GROUPS) == set(SERVING.glob("*.md")) - {SERVING / "index.md"}
 
 
 def test_every_part_of_the_spec_has_its_page() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,8 @@ import typer
 from llmservice_cli.app import COMMANDS, command, parse
 from llmservice_operator.api.crd import schema
 
-from tests.support.documents import PAGES, ROOT, code_of, commands_of, name_of
+from tests.support.documents import PAGES, ROOT, code_of, commands_of, name_of, shell_blocks
+from tests.support.shell import statements
 
 CRD_SCHEMA = schema()
 CHART_SCHEMA = json.loads((ROOT / "charts/llmservice-operator/values.schema.json").read_text(encoding="utf-8"))
@@ -43,6 +45,10 @@ def chart_keys(part: Mapping[str, Any], path: str = "") -> Iterator[str]:
         below = f"{path}.{name}".lstrip(".")
         yield below
         yield from chart_keys(child, below)
+
+
+LABELS = tuple(f"{key}." for key in chart_keys(CHART_SCHEMA) if key.endswith(("abels", "nnotations")))
+"""Maps of the chart's values that take any key below them."""
 
 
 def has_field(path: str) -> bool:
@@ -89,8 +95,9 @@ def targets(page: Path) -> set[str]:
 
 
 def chart_values(page: Path) -> set[str]:
-    named = re.findall(r"--set(?:-string)?[ =]'?([\w.]+)=", page.read_text(encoding="utf-8"))
-    return set(named) - set(chart_keys(CHART_SCHEMA))
+    named = re.findall(r"--set(?:-string|-json)?[ =]'?([\w.]+)=", page.read_text(encoding="utf-8"))
+    keys = set(chart_keys(CHART_SCHEMA))
+    return {name for name in named if name not in keys and not name.startswith(LABELS)}
 
 
 def files(page: Path) -> Iterator[object]:
@@ -100,7 +107,7 @@ def files(page: Path) -> Iterator[object]:
 
 
 def modules(page: Path) -> Iterator[object]:
-    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "fetch", ROOT / "cli", ROOT / "activator")
+    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "fetch", ROOT / "cli", ROOT / "activator", ROOT / "ui")
     for name in set(re.findall(r"python3? -m ([a-z_][\w.]*)", page.read_text(encoding="utf-8"))):
         place = Path(*name.split("."))
         if not any((root / place).with_suffix(".py").is_file() or (root / place).is_dir() for root in roots):
@@ -114,7 +121,30 @@ def fields(page: Path) -> Iterator[object]:
             yield path
 
 
-FILES = re.compile(r"(?:charts|crds|docs|examples|operator|runtime|scripts|tests|benchmarks)/[\w./-]*\w")
+FILES = re.compile(r"(?:charts|crds|docs|deploy|examples|operator|runtime|scripts|tests|benchmarks|ui)/[\w./-]*\w")
+TRIED = ("llmservice", "kubectl", "helm", "make")
+OTHERS: Mapping[str, str] = {
+    "eval": "of what a make target prints; the target is compared with the Makefile",
+    "source": "shell completion, which tests/unit/test_cli_completion.py runs",
+    ".venv/bin/pytest": "its files are compared with the tree, above",
+    "pip": "what it installs is compared with the package, below",
+    "curl": "requests to a service: tests/e2e/test_get_started.py sends one",
+    "kill": "of a command in the background: tests/e2e/test_get_started.py",
+    "docker": "builds what `make cluster` builds of the same Dockerfiles with BuildKit",
+    "sha256sum": "of a release, which tests/e2e/test_release.py makes and checks",
+    "cosign": "of a release, which tests/e2e/test_release.py makes and checks",
+    "crane": "of a release, which tests/e2e/test_release.py makes and copies",
+    "openssl": "run below, with the shell's own words around it",
+    "for": "the shell's own",
+    "done": "the shell's own",
+    "printf": "the shell's own",
+    "git": "another program's answer goes into `llmservice chat`",
+    "vllm": "vLLM's own measurement: tests/unit/test_cli_bench_vllm.py compares with it",
+}
+"""Programs whose lines no test gives to the program itself, and why that is well."""
+NEEDS = {"gpu", "internet", "docker", "registry", "keda", "cert-manager", "flux", "argocd", "prometheus"}
+"""What a block may be marked with."""
+_ASSIGNMENT = re.compile(r"\w+=")
 CHECKS: Mapping[str, tuple[str, Callable[[Path], Iterable[object]]]] = {
     "commands": (r"(?m)^[$ ]*(- run: )?(kubectl )?llmservice ", commands),
     "options in sentences": (r"`llmservice \w", options),
@@ -155,6 +185,40 @@ def test_every_command_is_on_the_page_of_the_command_line() -> None:
     assert [name for name in COMMANDS if not re.search(rf"\b{name}\b", text)] == []
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f"`{name}`" not in readme and f"llmservice {name}" not in readme] == []
+
+
+@pytest.mark.parametrize("page", pages("```sh"), ids=name_of)
+def test_every_command_is_tried_or_says_what_it_needs(page: Path) -> None:
+    """llmservice and make above, kubectl and Helm in tests/contract/test_page_commands.py; others are listed."""
+    unknown = [
+        line
+        for block, needs in shell_blocks(page)
+        for line, _ in statements(block)
+        if not needs and not _ASSIGNMENT.match(line) and line.split()[0] not in (*TRIED, *OTHERS)
+    ]
+    assert unknown == []
+
+
+def test_the_page_of_scaling_makes_certificates_that_each_side_takes(tmp_path: Path) -> None:
+    (block,) = (block for block, _ in shell_blocks(ROOT / "docs/serving/scaling.md") if "openssl" in block)
+    made = block.partition("kubectl ")[0]
+    subprocess.run(["bash", "-euo", "pipefail", "-c", made], cwd=tmp_path, check=True, capture_output=True)
+    for side, purpose in (("server", "sslserver"), ("client", "sslclient")):
+        command = ["openssl", "verify", "-CAfile", "ca.crt", "-purpose", purpose, f"{side}.crt"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    printed = ["openssl", "x509", "-in", "server.crt", "-noout", "-checkhost"]
+    host = "llmservice-operator-activator.llmservice-system.svc"
+    done = subprocess.run([*printed, host], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert "does match certificate" in done.stdout
+
+
+def test_marks_and_exceptions_mean_something() -> None:
+    blocks = [(block, needs) for page in pages("```sh") for block, needs in shell_blocks(page)]
+    assert {what for _, needs in blocks for what in needs} <= NEEDS
+    marked = sum(len(re.findall(r"^ *<!-- needs:", page.read_text(encoding="utf-8"), re.MULTILINE)) for page in PAGES)
+    assert len([needs for _, needs in blocks if needs]) == marked
+    used = {line.split()[0] for block, needs in blocks if not needs for line, _ in statements(block)}
+    assert set(OTHERS) - used == set()
 
 
 def test_commands_are_found() -> None:

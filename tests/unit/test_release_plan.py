@@ -13,7 +13,7 @@ from llmservice_operator.planner.versions import image_version
 from localcluster.errors import ClusterError
 from localcluster.paths import REPOSITORY
 from release import provenance
-from release.chart import resolved_values
+from release.chart import resolved_values, with_home
 from release.plan import Part, Source, by_tag_only, images_to_resolve, plan
 from release.provenance import builder_of, without_credentials
 from release.references import Reference, pinned_text
@@ -192,3 +192,20 @@ def test_the_chart_sbom_names_images_by_digest() -> None:
         f"pkg:oci/vllm-cpu@sha256%3A{'a' * 64}?repository_url=r.example.com%3A5000%2Fllm%2Fvllm-cpu"
     )
     assert part["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
+
+
+@pytest.mark.parametrize(
+    ("repository", "home"),
+    [
+        ("https://code.example.com/team/operator.git", "https://code.example.com/team/operator"),
+        ("https://code.example.com/team/operator", "https://code.example.com/team/operator"),
+        ("code.example.com:team/operator.git", None),
+        ("local", None),
+        ("", None),
+    ],
+)
+def test_the_chart_names_the_repository_that_is_released(repository: str, home: str | None) -> None:
+    about = (REPOSITORY / "charts" / "llmservice-operator" / "Chart.yaml").read_text()
+    changed = yaml.safe_load(with_home(about, repository))
+    wanted = {"home": home, "sources": [home]} if home else {}
+    assert changed == {**yaml.safe_load(about), **wanted}

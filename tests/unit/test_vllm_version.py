@@ -20,6 +20,7 @@ FOLDERS = ("operator", "runtime", "fetch", "cli", "localcluster", "charts", "scr
 DERIVED = {
     "charts/llmservice-operator/files/crd.yaml": "make crds",
     "docs/reference/fields.md": "make crds",
+    "docs/reference/values.md": "make crds",
     "runtime/requirements-cpu.txt": "scripts/export_requirements.py",
 }
 STAND_IN = "localcluster/install.py"

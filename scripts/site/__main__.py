@@ -26,7 +26,10 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[2]
 DEV = "dev"
 _VERSION = re.compile(rf"{DEV}|\d+\.\d+\.\d+([a-z0-9.-]*[a-z0-9])?")
-_INDEX = '<!doctype html><title>LLMService operator</title><meta http-equiv="refresh" content="0; url=latest/">\n'
+_INDEX = (
+    '<!doctype html><title>LLMService operator</title><link rel="icon" href="latest/assets/images/favicon.png">'
+    '<meta http-equiv="refresh" content="0; url=latest/">\n'
+)
 
 
 def newest_first(versions: Sequence[str]) -> list[str]:

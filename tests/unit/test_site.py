@@ -206,7 +206,9 @@ def browser_page(site: Path) -> Iterator[tuple[Page, list[str]]]:
         page, home = browser.new_page(), f"http://127.0.0.1:{port}/"
         problems: list[str] = []
         page.on("request", lambda sent: problems.extend([] if sent.url.startswith(home) else [sent.url]))
-        page.on("console", lambda said: problems.extend([said.text] if said.type == "error" else []))
+        page.on(
+            "console", lambda said: problems.extend([f"{said.text} {said.location}"] if said.type == "error" else [])
+        )
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(home)
         page.wait_for_url("**/latest/")

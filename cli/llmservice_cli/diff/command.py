@@ -14,7 +14,7 @@ from llmservice_operator.observe.observed import AppliedRecord, Observed
 from llmservice_cli.api import Api
 from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.errors import CliError, ExitCode, print_problems
-from llmservice_cli.manifests import Json, admit
+from llmservice_cli.manifests import Json, admit, services
 from llmservice_cli.render import settings
 from llmservice_cli.render.decided import decided
 from llmservice_cli.render.desired import changed, namespace_of, new
@@ -31,9 +31,10 @@ from .operators import settings_of
 
 async def run(options: Options) -> ExitCode:
     """Print what would change; the exit code says whether anything would."""
+    file = services(options.file)  # before a cluster is asked, which may not be there
     try:
         async with connect(options) as connection:
-            made, problems, notes = await previews(options.file, lambda each: _preview(each, connection, options))
+            made, problems, notes = await previews(file, lambda each: _preview(each, connection, options))
     except CliError as error:
         error.exit_code = ExitCode.NOT_ASKED  # 1 would say that there is a difference
         raise

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from llmservice_operator.observe.observed import Observed
 
 from llmservice_cli.errors import ExitCode, print_problems
-from llmservice_cli.manifests import Json, admit
+from llmservice_cli.manifests import Json, admit, services
 
 from . import settings
 from .arguments import Options
@@ -32,7 +32,7 @@ async def run(options: Options) -> ExitCode:
         restart = restart_of(made, None, None, status)
         return Preview.of(obj, made, status, restart)
 
-    made, problems, notes = await previews(options.file, preview)
+    made, problems, notes = await previews(services(options.file), preview)
     show(made, "manifests" if options.output == "yaml" else options.output)
     print_problems(problems, notes)
     if problems or not all(each.is_accepted for each in made):

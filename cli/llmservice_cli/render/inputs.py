@@ -10,16 +10,15 @@ from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.decide.fit.model_facts import record_of
 
 from llmservice_cli.errors import BadInput
-from llmservice_cli.manifests import Json, services
+from llmservice_cli.manifests import File, Json
 
 from .preview import Preview
 
 
 async def previews(
-    place: str, preview: Callable[[Json], Awaitable[Preview]]
+    file: File, preview: Callable[[Json], Awaitable[Preview]]
 ) -> tuple[list[Preview], list[Problem], tuple[str, ...]]:
     """One for each LLMService of a file; what is wrong with the others; notes about other objects."""
-    file = services(place)
     made: list[Preview] = []
     problems: list[Problem] = []
     for each in file.services:

@@ -17,6 +17,7 @@ from llmservice_operator.kube import credentials, errors
 from llmservice_operator.kube.credentials import Credentials, Issued, Token
 from llmservice_operator.kube.resources import CONTROLLER_REVISION, LLMSERVICE, POD
 from llmservice_operator.kube.transport import Transport
+from yarl import URL
 
 from tests.support.http_servers import application
 
@@ -162,3 +163,24 @@ async def test_an_event_may_have_megabytes(api: Api, server: Server) -> None:
     event = {"type": "MODIFIED", "object": {"text": "x" * 3_000_000}}
     server.queue(200, json.dumps(event).encode() + b"\n")
     assert await events(api) == [event]
+
+
+@pytest.mark.parametrize("to", ["/api/v1/namespaces/team/secrets", "http://127.0.0.1:9/"])
+@pytest.mark.parametrize("code", [301, 302, 307])
+async def test_a_redirect_is_not_followed(to: str, code: int) -> None:
+    """A pod behind the API server's proxy would choose where the token goes."""
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.path)
+        return web.Response(status=code, headers={"Location": to, "Set-Cookie": "a=b"})
+
+    async with application(answer) as address:
+        fixed = Credentials(address, "team", Token.fixed("secret"))
+        async with Transport(fixed, user_agent=USER_AGENT) as transport:
+            with pytest.raises(errors.KubeError, match=f"HTTP {code}"):
+                await Api(transport).get(POD, "team", "p")
+            with pytest.raises(errors.KubeError, match=f"HTTP {code}"):
+                [line async for line in transport.lines(POD, POD.path("team"), params={}, silence=5)]
+            assert transport._open().cookie_jar.filter_cookies(URL(address)) == {}
+    assert seen == [POD.path("team", "p"), POD.path("team")]

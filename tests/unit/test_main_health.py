@@ -90,12 +90,16 @@ async def test_metrics_are_brought_up_to_date_on_the_loop_and_rendered_beside_it
         await asyncio.to_thread(rendering.wait, 30)
         async with client.get(f"http://127.0.0.1:{port}/healthz") as response:
             assert response.status == 200, "the loop goes on"
+        another = asyncio.create_task(client.get(f"http://127.0.0.1:{port}/metrics"))
+        for _ in range(5):
+            await (await client.get(f"http://127.0.0.1:{port}/healthz")).read()
+        assert len(threads) == 2, "what is rendered is not refreshed meanwhile"
         may_end.set()
-        assert await (await page).read() == b"rendered"
+        assert [await (await each).read() for each in (page, another)] == [b"rendered"] * 2
     finally:
         may_end.set()
         await server.stop()
-    assert (threads[0] is threading.main_thread(), threads[1] is threading.main_thread()) == (True, False)
+    assert [thread is threading.main_thread() for thread in threads] == [True, False] * 2
 
 
 @pytest.mark.parametrize("taken", ["health", "metrics"])

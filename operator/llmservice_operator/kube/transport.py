@@ -71,6 +71,7 @@ class Transport:
             connector=connector,
             headers={"User-Agent": self._user_agent, "Accept": "application/json"},
             proxy=self.credentials.proxy,
+            cookie_jar=aiohttp.DummyCookieJar(),  # pods behind the API server's proxy may set some
         )
         return self
 
@@ -123,9 +124,14 @@ class Transport:
         signed, is_open = await self._signed({}, REQUEST_TIMEOUT), False
         try:
             async with self._open().request(
-                "GET", self.credentials.server + path, params=params, headers=signed, timeout=patience
+                "GET",
+                self.credentials.server + path,
+                params=params,
+                headers=signed,
+                timeout=patience,
+                allow_redirects=False,
             ) as response:
-                if response.status >= 400:
+                if response.status >= 300:
                     if response.status == 401:
                         self.credentials.token.forget()
                     raise failure(
@@ -168,11 +174,16 @@ class Transport:
     async def _send(
         self, verb: str, resource: Resource, path: str, seconds: float, max_bytes: int | None, **request: Any
     ) -> bytes:
-        """One attempt; `request` goes to aiohttp as it is."""
+        """One attempt; `request` goes to aiohttp as it is.
+
+        A redirect is a failure. The API server sends none; a pod behind its proxy would choose where the token goes.
+        """
         limits = aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_TIMEOUT, seconds))
         url, started, code = self.credentials.server + path, self._clock(), 0
         try:
-            async with self._open().request(METHODS[verb], url, timeout=limits, **request) as response:
+            async with self._open().request(
+                METHODS[verb], url, timeout=limits, allow_redirects=False, **request
+            ) as response:
                 code = response.status
                 raw = await _body(response, max_bytes)
                 retry_after = response.headers.get("Retry-After")
@@ -182,7 +193,7 @@ class Transport:
             raise Unreachable(f"{verb} {path}: {error}") from error
         finally:
             self._observer(verb, resource.plural, code, self._clock() - started)
-        if code < 400:
+        if code < 300:
             return raw
         raise failure(code, raw, right=f"{verb} {with_subresource(resource, path)}", retry_after=retry_after)
 

@@ -56,6 +56,8 @@ class HealthServer:
         self._metrics, self._refresh = metrics, refresh
         self._ports = (health_port, metrics_port)
         self._guard, self._metrics_tls = guard, metrics_tls
+        self._rendering = asyncio.Lock()
+        """What one request refreshes is not changed while the page of another is rendered."""
         self._runners: list[web.AppRunner] = []
 
     async def start(self, host: str | None = None) -> None:
@@ -104,8 +106,9 @@ class HealthServer:
         if refusal is not None:
             asks = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
             return web.Response(status=refusal.status, text=f"{refusal.text}\n", headers=asks)
-        self._refresh()
-        body = await asyncio.to_thread(self._metrics)
+        async with self._rendering:
+            self._refresh()
+            body = await asyncio.to_thread(self._metrics)
         # aiohttp takes a charset only in a header of one's own.
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=body, headers=headers)

@@ -204,6 +204,7 @@ def browser_page(site: Path) -> Iterator[tuple[Page, list[str]]]:
     with sync_playwright() as playwright, threaded(Files) as port:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page, home = browser.new_page(), f"http://127.0.0.1:{port}/"
+        page.set_default_timeout(120_000)
         problems: list[str] = []
         page.on("request", lambda sent: problems.extend([] if sent.url.startswith(home) else [sent.url]))
         page.on(

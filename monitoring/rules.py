@@ -87,9 +87,13 @@ class Group:
 
 
 def grown(series: str, window: str, by: str) -> str:
-    """By how much counters grew, also those that were absent instead of 0 before: `increase` needs two samples."""
-    now = f"sum by ({by}) ({series})"
-    return f"({now} - sum by ({by}) ({series} offset {window}) or {now})"
+    """By how much counters grew, also those that were absent instead of 0 before: `increase` needs two samples.
+
+    A counter counts from 0 only where its target was scraped a window ago and did not have it. Otherwise it may be an
+    old one that was not seen then: a scrape failed, or nobody scraped.
+    """
+    born = f"({series} unless {series} offset {window}) and on (instance) (up offset {window} == 1)"
+    return f"sum by ({by}) (({born}) or increase({series}[{window}]))"
 
 
 def rule_file(groups: Sequence[Group]) -> str:

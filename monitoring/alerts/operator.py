@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from monitoring.rules import Alert, Group, Severity, grown
+from monitoring.rules import Alert, Group, Severity
 
 _JOB = 'job="${job}",namespace="${namespace}"'
 _OURS = 'job="${job}"'
-_LOGS = "Run: kubectl logs -n ${namespace} deployment/${fullname}"
+_LOGS = "Run: kubectl logs -l app.kubernetes.io/name=${name} -n ${namespace} --prefix --tail=200"
 
 GROUP = Group(
     "llmservice.operator",
@@ -25,8 +25,8 @@ GROUP = Group(
         Alert(
             name="LLMServiceOperatorReconcileErrors",
             when="more than a tenth of the operator's passes fail",
-            expr=f'sum(rate(llmservice_reconcile_duration_seconds_count{{{_OURS},result="error"}}[15m])) '
-            f"/ sum(rate(llmservice_reconcile_duration_seconds_count{{{_OURS}}}[15m])) > 0.1",
+            expr=f'sum(rate(llmservice_reconcile_duration_seconds_count{{{_JOB},result="error"}}[15m])) '
+            f"/ sum(rate(llmservice_reconcile_duration_seconds_count{{{_JOB}}}[15m])) > 0.1",
             lasts="15m",
             severity=Severity.WARNING,
             summary="{{ $value | humanizePercentage }} of the operator's passes fail.",
@@ -35,7 +35,8 @@ GROUP = Group(
         Alert(
             name="LLMServiceOperatorInternalErrors",
             when="an unexpected exception in the operator within 15 minutes",
-            expr=f"{grown(f'llmservice_internal_errors_total{{{_OURS}}}', '15m', 'part')} > 0",
+            # Each part is there from 0 on.
+            expr=f"sum by (part) (increase(llmservice_internal_errors_total{{{_JOB}}}[15m])) > 0",
             severity=Severity.WARNING,
             summary="An unexpected exception in the operator, in {{ $labels.part }}.",
             description="A defect of the operator; other services are not affected. Its log has the traceback. "
@@ -44,22 +45,24 @@ GROUP = Group(
         Alert(
             name="LLMServiceOperatorWatchStale",
             when="a watch of the operator is broken off, or never began",
-            expr=f"llmservice_watch_broken{{{_OURS}}} > 0 or llmservice_watch_synced{{{_OURS}}} == 0",
+            # `namespace` is the watched one here: which operator it is, only its other series say.
+            expr=f"(llmservice_watch_broken{{{_OURS}}} > 0 or llmservice_watch_synced{{{_OURS}}} == 0) "
+            f"and on (instance) llmservice_leader{{{_JOB}}}",
             lasts="10m",
             severity=Severity.CRITICAL,
             summary="The operator does not see all changes{{ with $labels.namespace }} in {{ . }}{{ end }}.",
             description="It has no right to a watch, or the API server does not answer it. Services may be stale. "
-            "Run: kubectl get --raw /api/v1/namespaces/${namespace}/pods/{{ $labels.pod }}:8080/proxy/readyz",
+            "Run: kubectl get --raw /api/v1/namespaces/${namespace}/pods/{{ $labels.pod }}:${healthPort}/proxy/readyz",
         ),
         Alert(
             name="LLMServiceCertificateExpires",
             when="a certificate of the operator or the activators expires within `certificateDays` days",
-            expr="min by (job, certificate) (llmservice_certificate_expiry_timestamp_seconds) - time() "
+            expr="min by (namespace, job, certificate) (llmservice_certificate_expiry_timestamp_seconds) - time() "
             "< ${certificateDays} * 86400",
             lasts="15m",
             severity=Severity.WARNING,
-            summary="The certificate `{{ $labels.certificate }}` of {{ $labels.job }} expires in "
-            "{{ $value | humanizeDuration }}.",
+            summary="The certificate `{{ $labels.certificate }}` of {{ $labels.namespace }}/{{ $labels.job }} "
+            "expires in {{ $value | humanizeDuration }}.",
             description="scaler: KEDA refuses the activators then, and replicas no longer follow the load. metrics: "
             "Prometheus may refuse the operator's metrics then. Renewed Secrets are read within two minutes.",
         ),

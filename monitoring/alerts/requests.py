@@ -7,11 +7,19 @@ from collections.abc import Iterator
 from monitoring.rules import Alert, Group, Severity, grown
 
 _NAMED = "{{ $labels.namespace }}/{{ $labels.service }}"
+_SERVICE = "namespace, service"
+_MANY = "100 * ${sloMinRequests}"
 _TOP = "Run: llmservice top {{ $labels.service }} -n {{ $labels.namespace }}"
-_LOST = '{__name__=~"llmservice_activator_(lost|answered)_total",reason=~"pod_failed|internal|timed_out|full"}'
+_LOST, _ANSWERED = (
+    f'llmservice_activator_{name}_total{{reason=~"pod_failed|internal|timed_out|full"}}'
+    for name in ("lost", "answered")
+)
+_OURS = "and on (namespace, service) last_over_time(llmservice_ready[1h])"
+"""Other vLLM servers of the cluster have the same series. The operator shows Ready of each service, at zero too."""
 _LATENCIES = {
-    "TTFT": ("ttft", "first tokens", "${ttftSeconds}"),
-    "ITL": ("itl", "tokens after the first", "${itlSeconds}"),
+    "TTFT": ("ttft", "first tokens", "${ttftSeconds}", "vllm:time_to_first_token_seconds", "${sloMinRequests}"),
+    # A request has many.
+    "ITL": ("itl", "tokens after the first", "${itlSeconds}", "vllm:inter_token_latency_seconds", _MANY),
 }
 _BURNS = {
     # Two windows each: the long one shows that it matters, the short one that it goes on. Of a month's budget 2% in an
@@ -22,17 +30,16 @@ _BURNS = {
 
 
 def _burn(name: str, severity: Severity) -> Alert:
-    series, words, target = _LATENCIES[name]
+    series, words, target, raw, least = _LATENCIES[name]
     factor, long, short, lasts = _BURNS[severity]
     limit = f"{factor} * (1 - ${{sloObjective}})"
     late = f"llmservice:{series}_late:ratio_rate"
-    # Rates a second at an interval that is not known here: their average times the seconds of the window.
-    counted = f"avg_over_time(llmservice:{series}:rate5m[1h]) * 3600 >= ${{sloMinRequests}}"
+    counted = f"sum by (namespace, service) (increase({raw}_count[1h])) >= {least}"
     return Alert(
         name=f"LLMService{name}BudgetBurn",
         when=f"more than {factor:g} times as many {words} are later than {target} s as the objective allows, over "
         f"{long} and over {short}",
-        expr=f"{late}{long} > {limit} and {late}{short} > {limit} and {counted}",
+        expr=f"{late}{long} > {limit} and {late}{short} > {limit} and {counted} {_OURS}",
         lasts=lasts,
         severity=severity,
         summary=f"{_NAMED}: {{{{ $value | humanizePercentage }}}} of {words} come later than {target} s.",
@@ -52,7 +59,7 @@ GROUP = Group(
         Alert(
             name="LLMServiceErrorRate",
             when="more than `errorRatio` of the requests end with an error of the engine",
-            expr="llmservice:requests_failed:ratio_rate5m > ${errorRatio}",
+            expr=f"llmservice:requests_failed:ratio_rate5m > ${{errorRatio}} {_OURS}",
             lasts="5m",
             severity=Severity.CRITICAL,
             summary=f"{_NAMED}: {{{{ $value | humanizePercentage }}}} of the requests fail.",
@@ -62,7 +69,7 @@ GROUP = Group(
         Alert(
             name="LLMServiceAbortRate",
             when="more than `abortRatio` of the requests are aborted",
-            expr="llmservice:requests_aborted:ratio_rate5m > ${abortRatio}",
+            expr=f"llmservice:requests_aborted:ratio_rate5m > ${{abortRatio}} {_OURS}",
             lasts="10m",
             severity=Severity.WARNING,
             summary=f"{_NAMED}: {{{{ $value | humanizePercentage }}}} of the requests are aborted.",
@@ -72,8 +79,10 @@ GROUP = Group(
         Alert(
             name="LLMServiceQueueGrows",
             when="more than `queuedRequests` requests wait for each replica, and there are more and more",
+            # A replica has a series for each of its engines.
             expr="llmservice:requests_waiting:sum > ${queuedRequests} * count by (namespace, service) "
-            "(vllm:num_requests_waiting) and deriv(llmservice:requests_waiting:sum[10m]) > 0",
+            "(count by (namespace, service, pod) (vllm:num_requests_waiting)) "
+            f"and deriv(llmservice:requests_waiting:sum[10m]) > 0 {_OURS}",
             lasts="5m",
             severity=Severity.WARNING,
             summary=f"{_NAMED}: {{{{ $value }}}} requests wait, and there are more and more.",
@@ -82,8 +91,9 @@ GROUP = Group(
         Alert(
             name="LLMServiceGPUMemoryTight",
             when="more than `kvCacheUsage` of the KV cache is in use, and requests are preempted",
-            expr="llmservice:kv_cache_usage:max > ${kvCacheUsage} "
-            "and sum by (namespace, service) (increase(vllm:num_preemptions_total[10m])) > 0",
+            # A preemption frees blocks, so that the usage of a full cache falls now and then.
+            expr="max_over_time(llmservice:kv_cache_usage:max[5m]) > ${kvCacheUsage} "
+            f"and sum by (namespace, service) (increase(vllm:num_preemptions_total[10m])) > 0 {_OURS}",
             lasts="10m",
             severity=Severity.WARNING,
             summary=f"{_NAMED}: the KV cache is {{{{ $value | humanizePercentage }}}} full.",
@@ -93,11 +103,12 @@ GROUP = Group(
         Alert(
             name="LLMServiceHeldRequestsLost",
             when="an activator lost or refused requests that it held for a service without a replica",
-            expr=f"{grown(_LOST, '10m', 'namespace, service')} > 0",
+            # Not a sum: where there are both, either says enough.
+            expr=f"{grown(_LOST, '10m', _SERVICE)} > 0 or {grown(_ANSWERED, '10m', _SERVICE)} > 0",
             severity=Severity.WARNING,
             summary=f"Requests to {_NAMED} failed while it had no replica.",
-            description='{{ $value | printf "%.0f" }} within 10 minutes: they were held for longer than allowed, there '
-            "were too many, or the replica failed. "
+            description='At least {{ $value | printf "%.0f" }} within 10 minutes: they were held longer than allowed, '
+            "there were too many, or the replica failed. "
             "Run: llmservice status {{ $labels.service }} -n {{ $labels.namespace }}",
         ),
     ),

@@ -7,6 +7,18 @@ from monitoring.rules import Alert, Group, Severity, grown
 _NAMED = "{{ $labels.namespace }}/{{ $labels.service }}"
 _LOOK = "Run: llmservice status {{ $labels.service }} -n {{ $labels.namespace }}"
 _EACH = "max by (namespace, service, reason)"
+_STALLED = 'llmservice_problem{type="Stalled"}'
+_QUOTA = 'llmservice_problem{reason=~"QuotaExceeded|QuotaBelowMaximum"}'
+_NOT_SERVING = 'llmservice_gpus{state="not_serving"}'
+
+
+def _seen(series: str) -> str:
+    """The series, and its last value while no process of the operator shows the service, for at most 5 minutes.
+
+    The operator's restart, or a shard that another process takes over, would begin `for` anew.
+    """
+    return f"({series} or last_over_time({series}[5m]) unless on (namespace, service) llmservice_ready)"
+
 
 GROUP = Group(
     "llmservice.services",
@@ -15,7 +27,7 @@ GROUP = Group(
             name="LLMServiceNoEndpoint",
             when="a service answered within the last hour, and no replica of it does now",
             # A service that starts for the first time is no outage: LLMServiceNotReady has it.
-            expr="max by (namespace, service) (llmservice_available) == 0 "
+            expr=f"max by (namespace, service) {_seen('llmservice_available')} == 0 "
             "and max by (namespace, service) (max_over_time(llmservice_available[1h])) == 1",
             lasts="${noEndpointFor}",
             severity=Severity.CRITICAL,
@@ -25,7 +37,7 @@ GROUP = Group(
         Alert(
             name="LLMServiceNotReady",
             when="the condition Ready is not True",
-            expr="max by (namespace, service) (llmservice_ready) == 0",
+            expr="max by (namespace, service) (last_over_time(llmservice_ready[5m])) == 0",
             lasts="${notReadyFor}",
             severity=Severity.WARNING,
             summary=f"{_NAMED} has not been Ready for ${{notReadyFor}}.",
@@ -35,7 +47,7 @@ GROUP = Group(
         Alert(
             name="LLMServiceStalled",
             when="the condition Stalled is True: nothing changes until somebody acts",
-            expr=f'{_EACH} (llmservice_problem{{type="Stalled"}}) == 1',
+            expr=f"{_EACH} {_seen(_STALLED)} == 1",
             lasts="${stalledFor}",
             severity=Severity.WARNING,
             summary=f"{_NAMED} is stalled: {{{{ $labels.reason }}}}.",
@@ -44,11 +56,12 @@ GROUP = Group(
         ),
         Alert(
             name="LLMServiceCrashLooping",
-            when="more than `restarts` restarts of its containers within 30 minutes",
-            expr=f"{grown('llmservice_restarts_total', '30m', 'namespace, service')} > ${{restarts}}",
+            when="more than `restarts` restarts of its containers within an hour",
+            # A large model ends once for each start and the five minutes before the next.
+            expr=f"{grown('llmservice_restarts_total', '1h', 'namespace, service')} > ${{restarts}}",
             severity=Severity.WARNING,
             summary=f"Containers of {_NAMED} end again and again.",
-            description='{{ $value | printf "%.0f" }} restarts within 30 minutes. '
+            description='{{ $value | printf "%.0f" }} restarts within an hour. '
             "Run: llmservice logs {{ $labels.service }} -n {{ $labels.namespace }} --previous",
         ),
         Alert(
@@ -64,7 +77,7 @@ GROUP = Group(
         Alert(
             name="LLMServiceGPUsNotServing",
             when="pods that are not Ready hold GPUs",
-            expr='sum by (namespace, service) (llmservice_gpus{state="not_serving"}) > 0',
+            expr=f"max by (namespace, service) {_seen(_NOT_SERVING)} > 0",
             lasts="${idleGpusFor}",
             severity=Severity.WARNING,
             summary=f"{_NAMED} holds {{{{ $value }}}} GPUs that serve nothing.",
@@ -74,7 +87,7 @@ GROUP = Group(
         Alert(
             name="LLMServiceQuota",
             when="a ResourceQuota refuses pods, or ends before maxReplicas",
-            expr=f'{_EACH} (llmservice_problem{{reason=~"QuotaExceeded|QuotaBelowMaximum"}}) == 1',
+            expr=f"{_EACH} {_seen(_QUOTA)} == 1",
             lasts="15m",
             severity=Severity.WARNING,
             summary=f"A quota limits {_NAMED}: {{{{ $labels.reason }}}}.",
@@ -84,7 +97,8 @@ GROUP = Group(
         Alert(
             name="LLMServicePlannerOff",
             when="the plan and what vLLM measured differ by more than `plannerErrorRatio`",
-            expr="max by (namespace, service, quantity) (abs(llmservice_plan_error_ratio)) > ${plannerErrorRatio}",
+            expr=f"max by (namespace, service, quantity) (abs{_seen('llmservice_plan_error_ratio')}) "
+            "> ${plannerErrorRatio}",
             lasts="30m",
             severity=Severity.INFO,
             summary=f"The memory plan of {_NAMED} is off by {{{{ $value | humanizePercentage }}}}.",

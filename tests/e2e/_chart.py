@@ -100,6 +100,9 @@ def only(objects: Sequence[JSON], kind: str, suffix: str = "") -> JSON:
     return found[0]
 
 
+RELEASED = {"kind": "ReleasedCopy", "plural": "releasedcopies", "singular": "releasedcopy"}
+
+
 @dataclass(frozen=True)
 class StandIn:
     """Copies of the chart that bring a CRD of a group of their own, so that no test changes the LLMService CRD."""
@@ -123,7 +126,10 @@ class StandIn:
         return str(target)
 
     def released(self, chart: Path, label: str) -> str:
-        """The folder of a copy of a chart, packaged or not, with its own LLMService CRD in this group."""
+        """The folder of a copy of a chart, packaged or not, with its own CRD in this group and under other names.
+
+        Two kinds of one name would make `kubectl get llms` of other tests ambiguous.
+        """
         target = self.folder / label
         if chart.is_dir():
             shutil.copytree(chart, target)
@@ -131,14 +137,16 @@ class StandIn:
             target.mkdir()
             subprocess.run(("tar", "-xzf", str(chart), "--strip-components=1", "-C", str(target)), check=True)
         file = target / "files" / "crd.yaml"
-        moved = file.read_text().replace("name: llmservices.llmservice.dev", f"name: {self.released_crd}")
-        file.write_text(moved.replace("group: llmservice.dev", f"group: {self.group}"))
+        moved = yaml.safe_load(file.read_text())
+        moved["metadata"]["name"] = self.released_crd
+        moved["spec"] |= {"group": self.group, "names": RELEASED}
+        file.write_text(yaml.safe_dump(moved))
         return str(target)
 
     @property
     def released_crd(self) -> str:
         """The name of the CRD of `released`."""
-        return f"llmservices.{self.group}"
+        return f"{RELEASED['plural']}.{self.group}"
 
     def _crd(self, fields: Sequence[str]) -> JSON:
         spec = {"type": "object", "properties": {field: {"type": "string"} for field in fields}}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e._chart import CHART, JSON, PREVIOUS, StandIn
+from tests.e2e._chart import CHART, JSON, PREVIOUS, RELEASED, StandIn
 from tests.support.cluster import Cluster, eventually
 from tests.support.services import stand_in
 
@@ -170,7 +170,7 @@ def settings_of(cluster: Cluster) -> JSON:
 
 def make_service(cluster: Cluster, charts: StandIn, service: JSON) -> None:
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{charts.released_crd}", "--timeout=30s")
-    cluster.apply({**service, "apiVersion": f"{charts.group}/v1alpha1"}, BLUE)
+    cluster.apply({**service, "apiVersion": f"{charts.group}/v1alpha1", "kind": RELEASED["kind"]}, BLUE)
 
 
 def service_of(cluster: Cluster, charts: StandIn) -> JSON:

@@ -68,6 +68,14 @@ BAD_VALUES: dict[str, tuple[JSON, str]] = {
         {"metrics": {"prometheusRule": {"thresholds": {"ttftSeconds": 3}}}},
         "at '/metrics/prometheusRule/thresholds/ttftSeconds'",
     ),
+    "an objective that no error budget burns": (
+        {"metrics": {"prometheusRule": {"thresholds": {"sloObjective": 0.93}}}},
+        "at '/metrics/prometheusRule/thresholds/sloObjective'",
+    ),
+    "a threshold that is taken away": (
+        {"metrics": {"prometheusRule": {"enabled": True, "thresholds": {"restarts": None}}}},
+        "metrics.prometheusRule.thresholds.restarts is missing",
+    ),
     "a threshold that no rule has": (
         {"metrics": {"prometheusRule": {"thresholds": {"tooSlow": 3}}}},
         "at '/metrics/prometheusRule/thresholds'",

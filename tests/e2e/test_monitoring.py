@@ -20,7 +20,7 @@ from monitoring.__main__ import thresholds
 from monitoring.alerts import GROUPS
 from monitoring.dashboards import DASHBOARDS
 from monitoring.rules import Recording, filled, rule_file
-from tests.e2e._chart import CHART, JSON, helm_offline, of_kind, only
+from tests.e2e._chart import CHART, JSON, helm_offline, of_kind, only, render
 from tests.e2e.conftest import own_namespace
 from tests.support.cluster import Cluster, eventually
 from tests.support.documents import PAGES, blocks_of
@@ -113,9 +113,20 @@ def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_the_chart_fills_the_rules_as_the_unit_tests_do() -> None:
-    names = {"fullname": RELEASE, "job": f"{RELEASE}-metrics", "namespace": OPERATORS}
+    names = {"name": "llmservice-operator", "job": f"{RELEASE}-metrics", "namespace": OPERATORS, "healthPort": 8080}
     expected = filled(rule_file(GROUPS), {**thresholds(), **THRESHOLDS, **names}, "docs/runbooks/{alert}.md")
     assert only(rendered(), "PrometheusRule")["spec"] == yaml.safe_load(expected)
+
+
+def test_the_rules_have_the_charts_port_and_any_url_of_runbooks() -> None:
+    rule = {"enabled": True, "runbookUrl": "https://example.com/$1/${alert}/{alert}"}
+    rules = only(render({"metrics": {"prometheusRule": rule}, "ports": {"health": 8181}}), "PrometheusRule")["spec"]
+    alerts = {
+        each["alert"]: each["annotations"] for group in rules["groups"] for each in group["rules"] if "alert" in each
+    }
+    stale = alerts["LLMServiceOperatorWatchStale"]
+    assert "{{ $labels.pod }}:8181/proxy/readyz" in stale["description"]
+    assert stale["runbook_url"] == "https://example.com/$1/$LLMServiceOperatorWatchStale/LLMServiceOperatorWatchStale"
 
 
 def test_the_dashboards_are_in_a_config_map_that_grafanas_sidecar_finds() -> None:
@@ -166,6 +177,6 @@ def test_broken_services_raise_alerts_and_a_healthy_one_none(watched: Watched) -
     assert stalled["annotations"]["runbook_url"] == "docs/runbooks/LLMServiceStalled.md"
     looping = raised(CRASHING, "LLMServiceNotReady", "LLMServiceCrashLooping")["LLMServiceCrashLooping"]
     assert re.match(
-        r"\d+ restarts within 30 minutes[.] Run: llmservice logs crashing ", looping["annotations"]["description"]
+        r"\d+ restarts within an hour[.] Run: llmservice logs crashing ", looping["annotations"]["description"]
     )
     assert firing(HEALTHY) == {}

@@ -38,6 +38,11 @@ def errors_of(world: World, part: Part) -> float:
     return world.ctx.metrics.registry.get_sample_value("llmservice_internal_errors_total", {"part": part}) or 0.0
 
 
+def ready_of(world: World, key: Key = BAD) -> float | None:
+    labels = {"namespace": key.namespace, "service": key.name}
+    return world.ctx.metrics.registry.get_sample_value("llmservice_ready", labels)
+
+
 class Defect:
     """What a decision computes for one service raises."""
 
@@ -113,6 +118,29 @@ async def test_it_is_tried_again_without_a_write_and_the_status_recovers_with_it
     await work_until_idle(world, later=120.0)
     assert conditions(world) == {}
     assert world.stored("Service") is not None
+
+
+async def test_a_service_whose_pass_always_fails_has_its_metrics_after_the_operators_restart() -> None:
+    world = World(parent())
+    Defect(world, ValueError("x"))
+    await work_until_idle(world, BAD)
+    after = World(world.stored())
+    Defect(after, ValueError("x"))
+    await work_until_idle(after, BAD)
+    assert "status" not in " ".join(after.calls()), "nothing is written again"
+    assert ready_of(after) == 0.0
+
+
+async def test_a_quarantined_service_has_its_metrics_after_the_operators_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(parent())
+    monkeypatch.setattr(world.ctx.in_work, "quarantined", lambda key: True)
+    await work_until_idle(world, BAD)
+    after = World(world.stored())
+    monkeypatch.setattr(after.ctx.in_work, "quarantined", lambda key: True)
+    await work_until_idle(after, BAD)
+    assert ready_of(after) == 0.0
 
 
 async def test_an_error_is_shown_for_its_generation_and_holds_up_no_other_update() -> None:

@@ -123,10 +123,7 @@ def test_every_series_that_a_rule_or_dashboard_names_exists() -> None:
     exprs = [rule.expr for group in GROUPS for rule in group.rules]
     exprs += [query.expr for dashboard in DASHBOARDS for panel in dashboard.panels for query in panel.queries]
     named = {name for expr in exprs for name in METRIC.findall(expr)}
-    # One alert names two by a pattern.
-    pattern = "llmservice_activator_"
-    assert named - known() == {pattern}
-    assert {f"{pattern}lost_total", f"{pattern}answered_total"} <= known()
+    assert named - known() == set()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page, "promql")], ids=name_of)

@@ -12,7 +12,8 @@ from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.requirements import Requirements
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 
-from tests.unit.reconcile_world import LABELS, World, parent, service
+from tests.unit.api_server import CREATED
+from tests.unit.reconcile_world import KEY, LABELS, World, parent, service
 
 OTHER = Key("ns", "other")
 FOREIGN = {**service(), "metadata": {"namespace": "ns", "name": "chat", "uid": "f", "resourceVersion": "3"}}
@@ -40,6 +41,17 @@ async def test_what_the_watch_brought_a_moment_ago_is_not_read_again() -> None:
     world.ctx.is_current = lambda namespace: True
     assert await world.reconcile() == Next()
     assert world.calls() == ["apply Service", "status", "event Told"]
+
+
+async def test_a_service_whose_writes_fail_has_its_metrics_after_a_restart() -> None:
+    world = await reconciled()
+    ready = {"type": "Ready", "status": "True", "reason": "RolledOut", "message": "", "lastTransitionTime": CREATED}
+    after = World(world.stored() | {"status": {"conditions": [ready]}})
+    after.api.fails["apply Service"] = [Unreachable("no answer")]
+    with pytest.raises(KubeError):
+        await after.reconcile()
+    labels = {"namespace": KEY.namespace, "service": KEY.name}
+    assert after.ctx.metrics.registry.get_sample_value("llmservice_ready", labels) == 1.0
 
 
 async def test_drift_after_our_own_status_write_needs_no_read() -> None:

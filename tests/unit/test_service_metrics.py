@@ -74,6 +74,25 @@ def test_what_a_status_says(shown: dict[str, Any], ready: float, available: floa
     assert samples(metrics, "llmservice_problem") == dict.fromkeys(problems, 1.0)
 
 
+def test_a_service_that_wakes_is_not_unavailable_until_it_has_answered() -> None:
+    metrics = Metrics()
+
+    def available(value: str, reason: str) -> float | None:
+        metrics.set_status(KEY, status(("Ready", value, reason), ("Available", value, reason)))
+        return samples(metrics, "llmservice_available").get(())
+
+    assert available("True", "ReplicasReady") == 1
+    for reason in ("Idle", "ScaledToZero"):
+        assert available("False", reason) is None
+        assert available("False", "NoReplicaReady") is None, "it wakes: requests are held"
+        assert available("False", "NoEndpoints") is None
+        assert available("True", "ReplicasReady") == 1
+        assert available("False", "NoReplicaReady") == 0
+    available("False", "Idle")
+    metrics.forget(KEY)
+    assert available("False", "NoReplicaReady") == 0, "a new service of that name"
+
+
 def test_a_problem_is_gone_with_its_reason_and_everything_with_the_service() -> None:
     metrics = Metrics()
     for shown in (status(("Stalled", "True", "InvalidFlag")), status(("Stalled", "True", "DoesNotFit"))):

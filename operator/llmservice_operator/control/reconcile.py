@@ -53,13 +53,14 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         return NOTHING
     memory, log = ctx.memory(key, parent.uid), object_logger(logger, key)
     memory.expire(parent.content["generation"], ctx.clock())
+    if stored := parent.obj.get("status"):
+        # After a restart the metrics learn from the stored status, also where the pass fails or writes nothing.
+        with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
+            ctx.metrics.set_status(key, stored)
     with ctx.errors.contained(Part.DRAINS, key):
         await report_drains(parent, ctx, log)
     decision = await evaluate(parent, ctx)
     if decision.is_steady:
-        # After a restart the metrics learn from the stored status.
-        with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
-            ctx.metrics.set_status(key, parent.obj["status"])
         return settled(decision, parent, ctx, memory)
     live = await (read(parent, ctx) if remakes(decision, parent, ctx) else fresh(parent, ctx))
     if live is None:

@@ -15,6 +15,7 @@ from llmservice_operator.api.conditions import Condition, ConditionStatus, Condi
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.api.timestamps import rfc3339
+from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.status_writer import write_event, write_status
 from llmservice_operator.control.watch.kinds import PARENT
@@ -27,13 +28,16 @@ _OURS = frozenset(ConditionType)
 
 
 async def report_unhandled(reason: Reason, evidence: str, key: Key, ctx: Context, log: ObjectLogger) -> None:
-    """Write the conditions and one Event, unless the stored status has them already."""
+    """Write the conditions and one Event, unless the stored status has them already: then the metrics show those."""
     parent = ctx.cache.get(PARENT, *key)
     if parent is None or parent.deleting:
         return
     message = f"{reason.summary} {evidence} {reason.remedy}"
     status = stalled_status(parent.obj["status"], parent.content["generation"] or 0, reason, message, ctx.now())
-    if status is not None:
+    if status is None:
+        with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
+            ctx.metrics.set_status(key, parent.obj["status"])
+    else:
         await write_status(status, parent, ctx, ctx.memory(key, parent.uid))
         await write_event(Event("Warning", reason, message), parent, ctx, log)
 

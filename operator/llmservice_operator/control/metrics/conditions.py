@@ -32,9 +32,13 @@ class Conditions:
     def __init__(self, ready: Gauge, available: Gauge, problem: Gauge) -> None:
         self._ready, self._available, self._problem = ready, available, problem
         self._series = Series()
+        self._waking: set[Key] = set()
+        """Services that were at zero by intent, and of which no replica has answered since."""
 
     def update(self, key: Key, status: Json) -> None:
         """A service's stored or just written status; an empty one: it is gone."""
+        if not status:
+            self._waking.discard(key)
         self._series.update(key, dict(self._of(key, status)))
 
     def _of(self, key: Key, status: Json) -> Iterator[tuple[tuple[Gauge, tuple[str, ...]], float]]:
@@ -42,9 +46,18 @@ class Conditions:
             kind, value, reason = (str(condition.get(name, "")) for name in ("type", "status", "reason"))
             if kind == ConditionType.READY:
                 yield (self._ready, (*key,)), float(value == "True")
-            elif kind == ConditionType.AVAILABLE and reason not in _AT_ZERO:
-                yield (self._available, (*key,)), float(value == "True")
+            elif kind == ConditionType.AVAILABLE:
+                if not self._is_waking(key, value, reason):
+                    yield (self._available, (*key,)), float(value == "True")
             elif _BAD.get(kind) == value or reason == Reason.QUOTA_BELOW_MAXIMUM:
                 yield (self._problem, (*key, kind, known(reason))), 1.0
         if (failure := (status.get("failure") or {}).get("reason")) is not None:
             yield (self._problem, (*key, FAILURE, known(str(failure)))), 1.0
+
+    def _is_waking(self, key: Key, value: str, reason: str) -> bool:
+        """Whether none is to answer: at zero by intent, or on the way from there to the first answer."""
+        if reason in _AT_ZERO:
+            self._waking.add(key)
+        elif value == "True":
+            self._waking.discard(key)
+        return key in self._waking

@@ -100,7 +100,8 @@ class Metrics:
         self.ready = self._gauge("llmservice_ready", "1 where a service's condition Ready is True, else 0.", _SERVICE)
         self.available = self._gauge(
             "llmservice_available",
-            "1 where a replica of a service answers, 0 where none does; absent where none is to run.",
+            "1 where a replica of a service answers, 0 where none does; absent where none is to run, and from then on "
+            "until one answers.",
             _SERVICE,
         )
         self.problem = self._gauge(

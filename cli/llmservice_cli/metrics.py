@@ -23,6 +23,8 @@ INTER_TOKEN = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_s
 """The name now, and that of earlier versions."""
 MOST_LINES = 20_000
 """Of a page, of the metrics that are read."""
+MOST_PAGE = 2 * 2**20
+"""Bytes; vLLM's own has some ten thousand."""
 LARGEST = 2.0**63
 
 Samples = Mapping[str, list[tuple[Mapping[str, str], float]]]
@@ -31,7 +33,7 @@ Samples = Mapping[str, list[tuple[Mapping[str, str], float]]]
 
 async def page_of(kube: Api, namespace: str, pod: str) -> str:
     """KubeError where there is none, or one that is too long."""
-    return await kube.proxied(POD, namespace, pod, HTTP_PORT, METRICS)
+    return await kube.proxied(POD, namespace, pod, HTTP_PORT, METRICS, max_bytes=MOST_PAGE)
 
 
 def samples_of(text: str, names: frozenset[str]) -> Samples:

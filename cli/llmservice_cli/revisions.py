@@ -38,10 +38,12 @@ class Revision:
 
 
 async def recorded(kube: Api, namespace: str, name: str) -> tuple[Revision, ...]:
-    """Those of one service, the latest first."""
+    """Those of one service, the latest first. ControllerRevisions of others, such as a StatefulSet whose pods have the
+    service's label, have no label of a revision."""
     selector = selector_text(name)
     found = await kube.list_all(CONTROLLER_REVISION, namespace, label_selector=selector)
-    return tuple(sorted(map(Revision.from_object, found), key=lambda revision: -revision.number))
+    own = [one for one in found if REVISION_LABEL in one["metadata"]["labels"]]
+    return tuple(sorted(map(Revision.from_object, own), key=lambda revision: -revision.number))
 
 
 def pinned_of(service: Json) -> str | None:

@@ -247,6 +247,49 @@ def test_everything_is_reached_by_the_keyboard_and_keeps_it(site: Site, address:
     quiet(watched, address)
 
 
+def test_what_is_old_is_seen_to_be_old_until_it_is_read_again(site: Site, address: str) -> None:
+    page = site.context().page
+    page.goto(address)
+    said = page.locator("#said")
+    for answer, words in (
+        (lambda route: route.fulfill(status=503, body="no answer"), "what is shown is old: no answer"),
+        (lambda route: route.abort(), "gets no answer: what it shows is old"),
+    ):
+        page.route("**/*part=1*", answer)
+        expect(said).to_contain_text(words, timeout=SLOW)
+        expect(said).to_have_class("note bad")
+        box = said.bounding_box()
+        assert box is not None
+        assert box["height"] > 20, "seen, not only read aloud"
+        page.unroute("**/*part=1*")
+        expect(said).to_have_class("hidden", timeout=SLOW)
+        expect(said).to_have_text("")
+
+
+def test_a_box_that_scrolls_stays_where_it_is(site: Site, address: str) -> None:
+    page = site.context().page
+    page.set_viewport_size({"width": 320, "height": 640})
+    page.goto(address)
+    page.locator(".scroll").evaluate(
+        "box => { box.scrollLeft = 40; box.focus(); box.firstElementChild.id = 'before'; }"
+    )
+    expect(page.locator("#before")).to_have_count(0, timeout=SLOW)
+    found = page.evaluate("[document.activeElement.className, document.querySelector('.scroll').scrollLeft]")
+    assert found == ["scroll", 40]
+
+
+def test_half_a_name_of_a_namespace_is_not_asked_for(site: Site, address: str) -> None:
+    page = site.context().page
+    page.goto(address)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.locator("#namespace").press_sequentially(TEAM, delay=100)
+    page.wait_for_timeout(500)
+    page.keyboard.press("Tab")
+    expect(page).to_have_url(f"{base_of(address)}/?namespace={TEAM}")
+    assert {found for url in asked for found in re.findall(r"namespace=([^&]*)", url)} == {TEAM}
+
+
 def test_it_works_without_scripts(site: Site, address: str) -> None:
     context = site.browser.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from aiohttp import web
 from llmservice_cli.errors import CliError, WrongUsage
 from llmservice_cli.ui import command
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import Unreachable
+from llmservice_operator.kube.resources import Resource
 
 from tests.support.http_servers import application
 from tests.support.kubeconfig import kubeconfig
@@ -54,7 +58,10 @@ class Opened:
     """The browser, and what is done with the address that it gets."""
 
     def __init__(self) -> None:
-        self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.address: asyncio.Future[str] = self._loop.create_future()
+        self.may_return = threading.Event()
+        self.may_return.set()
 
     async def by(self, command: Coroutine[Any, Any, Ran]) -> tuple[asyncio.Task[Ran], str]:
         """The command as it runs, and the address once it is open. Raises what the command ends with before."""
@@ -66,7 +73,8 @@ class Opened:
         return running, await self.address
 
     def __call__(self, address: str) -> bool:
-        self.address.set_result(address)
+        self._loop.call_soon_threadsafe(self.address.set_result, address)
+        assert self.may_return.wait(10), "nobody uses the page meanwhile"
         return True
 
 
@@ -89,6 +97,20 @@ async def test_a_browser_is_opened_with_a_code_and_its_connections_are_carried(
         assert (await browser.get(address)).json() == {"path": PATH}
     running.cancel()
     assert (await running).code == 0
+
+
+async def test_a_browser_that_runs_until_it_is_closed_is_served(
+    page: Page, opened: Opened, llmservice: Command
+) -> None:
+    opened.may_return.clear()
+    running, address = await opened.by(llmservice.within("ui"))
+    try:
+        async with httpx.AsyncClient(timeout=10) as browser:
+            assert (await browser.get(address)).json() == {"path": PATH}
+    finally:
+        opened.may_return.set()
+    running.cancel()
+    await running
 
 
 async def test_the_address_can_be_printed_instead(
@@ -187,6 +209,42 @@ async def test_it_ends_when_the_pod_does(
     assert "run llmservice ui again" in refused.value.remedy
 
 
+@pytest.mark.parametrize(("code", "said"), [(403, "warning: User"), (500, "warning: "), (None, "warning: ")])
+async def test_a_pod_that_cannot_be_looked_at_for_a_moment_ends_nothing(
+    code: int | None,
+    said: str,
+    page: Page,
+    opened: Opened,
+    api_server: ApiServer,
+    llmservice: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = asyncio.Event()
+    get = KubeClient.get
+
+    async def watched(self: KubeClient, resource: Resource, namespace: str, name: str) -> Any:
+        try:
+            if code is None:
+                raise Unreachable("the network is down")
+            return await get(self, resource, namespace, name)
+        finally:
+            looked.set()
+
+    running, address = await opened.by(llmservice.within("ui"))
+    monkeypatch.setattr(KubeClient, "get", watched)
+    carried = api_server.answers[f"{SYSTEM}/page-1/portforward"]
+    api_server.answers |= {f"{SYSTEM}/page-1/portforward": 503, **({f"{SYSTEM}/page-1": code} if code else {})}
+    async with httpx.AsyncClient() as browser:
+        with pytest.raises(httpx.HTTPError):
+            await browser.get(address)
+        await asyncio.wait_for(looked.wait(), 30)
+        api_server.answers[f"{SYSTEM}/page-1/portforward"] = carried
+        assert (await browser.get(address)).json() == {"path": PATH}
+    running.cancel()
+    ran = await running
+    assert (ran.code, said in ran.err) == (0, True), ran.err
+
+
 async def test_a_port_that_is_taken(page: Page, llmservice: Command) -> None:
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -203,8 +261,14 @@ async def test_a_token_is_sent_by_tls_only(url: str, page: Page, llmservice: Com
         await llmservice.within("ui", "--url", url)
 
 
-async def test_a_page_that_is_reached_from_here(opened: Opened, api_server: ApiServer, llmservice: Command) -> None:
+async def test_a_page_that_is_reached_from_here(
+    opened: Opened, api_server: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = Page()
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # would get the token
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
     async with application(made.handle, 1) as url:
         ran = await llmservice.within("ui", "--url", f"{url}/anything")
     assert ran.code == 0

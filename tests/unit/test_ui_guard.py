@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmservice_ui import forms
 from llmservice_ui.guard import HEADERS
 from llmservice_ui.signing_in import local
 
@@ -84,7 +86,29 @@ async def test_a_body_is_bounded_while_it_is_read() -> None:
     assert (answer.status_code, fields.status_code) == (413, 400)
 
 
+async def test_a_body_has_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "BODY_SECONDS", 0.1)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"token="
+        await asyncio.sleep(30)
+
+    async with world() as found, found.browser() as browser:
+        form = {**OWN, "Content-Type": "application/x-www-form-urlencoded"}
+        async with asyncio.timeout(10):
+            answer = await browser.post("/sign-in", content=slow(), headers=form)
+    assert (answer.status_code, answer.text) == (408, "The form did not arrive within 0.1 s.\n")
+
+
 ADDRESSES = {
+    "/sizing": "/sizing",
+    "/?q=a%20b&page=2": "/?q=a%20b&page=2",
+    "/sign-in/code?code=abc": "/",
+    "/sign%2Din/code?code=abc": "/",
+    "/services/../sign-in/code?code=abc": "/",
+    "/services/a/%2e%2e/../sign-in": "/",
+    "/services/a/..": "/",
+    "/sign-out": "/",
     "/services/a/b?x=1": "/services/a/b?x=1",
     "": "/",
     "//evil.example": "/",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +20,6 @@ from .test_cli_status import condition
 from .test_cli_status import pod as pod_of_chat
 from .ui_world import FLEET, add, service, table_of, text_of, world
 
-METRICS = (Path(__file__).parent / "fixtures" / "vllm_metrics.txt").read_text()
-TEAM = "/apis/llmservice.dev/v1alpha1/namespaces/team/llmservices"
 PODS = "/api/v1/namespaces/team/pods"
 HOSTILE = '</td><script>alert(1)</script><img src=x onerror="alert(2)">\x1b[2J\x1b]0;title\x07\u202egnp.exe{{ 7*7 }}'
 
@@ -146,51 +143,6 @@ async def test_viewers_see_what_their_own_token_reads() -> None:
     assert [len(table_of(page.text)) for page in pages] == [1, 0, 1, 0]
 
 
-async def test_a_pod_that_does_not_answer_delays_no_table_and_a_rate_takes_two_reads() -> None:
-    asked, released = asyncio.Event(), asyncio.Event()
-    tokens = 1000
-
-    async def metrics(request: web.Request) -> web.StreamResponse:
-        nonlocal tokens
-        asked.set()
-        await released.wait()
-        tokens += 500
-        text = re.sub(r"(?m)^(vllm:generation_tokens_total\{.*\}) .*$", rf"\1 {tokens}", METRICS)
-        return web.Response(text=text)
-
-    async with world() as found:
-        add(found.api, service("chat"))
-        found.api.objects[f"{PODS}/chat-1"] = pod_of_chat("chat-1")
-        found.api.answers[f"{PODS}/chat-1:8000/proxy/metrics"] = metrics
-        browser = await found.signed_in()
-        page = (await browser.get("/")).text
-        assert table_of(page)[0][6] == "…"
-        assert "Tokens/s are being measured" in page
-        await asked.wait()
-        assert table_of((await browser.get("/")).text)[0][6] == "…"
-        released.set()
-        (session,) = found.sessions._sessions.values()
-        await session.meters["fleet"].settled()
-        page = (await browser.get("/")).text
-        assert re.fullmatch(r"\d+\.\d", table_of(page)[0][6]), table_of(page)
-        one = text_of((await browser.get("/services/team/chat")).text)
-        assert "being measured" in one
-
-
-async def test_what_the_viewer_may_not_ask_of_pods_is_said_below_the_table() -> None:
-    async with world() as found:
-        add(found.api, service("chat"))
-        found.api.objects[f"{PODS}/chat-1"] = pod_of_chat("chat-1")
-        found.api.answers[f"{PODS}/chat-1:8000/proxy/metrics"] = 403
-        browser = await found.signed_in()
-        await browser.get("/")
-        (session,) = found.sessions._sessions.values()
-        await session.meters["fleet"].settled()
-        page = (await browser.get("/")).text
-    assert "1 could not be read, the first one: User" in text_of(page)
-    assert table_of(page)[0][6] == "–"
-
-
 # One service
 
 
@@ -296,6 +248,19 @@ async def test_a_bar_shows_where_the_memory_ends(weights: float, end: str | None
         add(found.api, service("chat", plan=plan))
         page = (await (await found.signed_in()).get("/services/team/chat")).text
     assert re.findall(r'<line class="end" x1="([\d.]+)"', page) == ([end] if end else [])
+
+
+async def test_a_controllerrevision_of_somebody_else_is_none_of_the_services() -> None:
+    stranger = {
+        "metadata": {"labels": {"llmservice.dev/service": "chat"}, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "revision": 1,
+        "data": {"spec": {"template": {}}},
+    }
+    async with world() as found:
+        add(found.api, service("chat"))
+        found.api.answers["/apis/apps/v1/namespaces/team/controllerrevisions"] = {"items": [stranger]}
+        answer = await (await found.signed_in()).get("/services/team/chat")
+    assert (answer.status_code, "None is recorded yet." in answer.text) == (200, True)
 
 
 async def test_a_part_of_a_status_that_cannot_be_read_is_named() -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli.errors import CliError
 from llmservice_operator.kube.errors import Forbidden
+from llmservice_ui import sessions
 from llmservice_ui.problems import problem_of
 from llmservice_ui.sessions import CODE_SECONDS, MOST_CODES_OF_ONE
 from llmservice_ui.viewer import Viewer, ends_at, is_token
 
-from .ui_world import FLEET, OWN, World, world
+from .ui_world import FLEET, OWN, World, add, service, world
 
 
 def web_token(**claims: object) -> str:
@@ -36,14 +39,26 @@ async def test_a_token_is_pasted_and_is_in_no_address_and_no_cookie() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "is_secure"), [("localhost:1", False), ("127.0.0.1", False), ("llm.example.com", True)]
+    ("host", "name", "is_secure"),
+    [
+        ("localhost:1", "llmservice-ui-1", False),
+        ("[::1]:2", "llmservice-ui-2", False),
+        ("127.0.0.1", "llmservice-ui", False),
+        ("llm.example.com", "__Host-llmservice-ui", True),
+        ("llm.example.com:8443", "__Host-llmservice-ui", True),
+    ],
 )
-async def test_only_a_port_forward_may_go_without_tls(host: str, is_secure: bool) -> None:
+async def test_only_a_port_forward_may_go_without_tls(host: str, name: str, is_secure: bool) -> None:
     async with world() as found, found.browser() as browser:
         found.app._hosts |= {"llm.example.com"}
         headers = {"Host": host, "Origin": f"https://{host}"}
         answer = await browser.post("/sign-in", data={"token": "t0ken"}, headers=headers)
-    assert ("secure" in answer.headers["set-cookie"].lower()) == is_secure
+        out = await browser.post("/sign-out", headers={**headers, "Cookie": answer.headers["set-cookie"].split(";")[0]})
+        assert len(found.sessions) == 0
+    for cookie in (answer.headers["set-cookie"], out.headers["set-cookie"]):
+        assert cookie.startswith(f"{name}=")
+        assert "Path=/" in cookie
+        assert ("secure" in cookie.lower()) == is_secure
 
 
 @pytest.mark.parametrize(
@@ -82,6 +97,79 @@ async def test_a_code_signs_one_browser_in() -> None:
         late = await thief.get(path)
         assert late.headers["location"] == "/sign-in?said=code"
         assert (await thief.get("/")).status_code == 303
+        assert (await browser.get("/")).status_code == 303, "who was first may be the thief: neither has a session"
+
+
+async def test_a_used_code_ends_no_later_session() -> None:
+    async with world() as found, found.browser() as browser:
+        path = await code_of(found)
+        await browser.get(path)
+        found.now += CODE_SECONDS
+        assert (await browser.get(path)).headers["location"] == "/sign-in?said=code"
+        assert (await browser.get("/")).status_code == 200
+        await found.sessions.sweep()
+        assert not found.sessions._used
+
+
+async def test_what_is_over_ends_without_being_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "SWEEP_SECONDS", 0.01)
+    async with world(longest_session=60.0) as found:
+        await found.signed_in()
+        (session,) = found.sessions._sessions.values()
+        await code_of(found)
+        await code_of(found)
+        messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        await messages.put({"type": "lifespan.startup"})
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message["type"])
+
+        running = asyncio.create_task(found.app({"type": "lifespan", "state": {}}, messages.get, send))
+        found.now += CODE_SECONDS
+        async with asyncio.timeout(10):
+            while len(found.sessions) or found.sessions._codes:  # noqa: ASYNC110 - a task without a signal for its tests
+                await asyncio.sleep(0.01)
+        assert session.transport._session is not None
+        assert session.transport._session.closed
+        await messages.put({"type": "lifespan.shutdown"})
+        await running
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+async def test_codes_that_are_over_are_dropped_by_several_at_once() -> None:
+    async with world() as found:
+        for _ in range(3):
+            await code_of(found)
+        found.now += CODE_SECONDS
+        await asyncio.gather(*(found.sessions.redeem("none") for _ in range(3)), found.sessions.sweep())
+        assert not found.sessions._codes
+
+
+async def test_rows_are_not_kept_for_who_looks_at_none() -> None:
+    async with world() as found:
+        browser = await found.signed_in()
+        (session,) = found.sessions._sessions.values()
+        await browser.get("/")
+        found.now += sessions.KEEP_SECONDS - 1
+        await found.sessions.sweep()
+        assert session.fleet._kept
+        found.now += 1
+        await found.sessions.sweep()
+        assert (dict(session.fleet._kept), dict(session._meters)) == ({}, {})
+        assert (await browser.get("/")).status_code == 200
+
+
+async def test_no_answer_of_the_api_server_is_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MOST_BYTES", 10_000)
+    async with world() as found:
+        add(found.api, service("a"))
+        browser = await found.signed_in()
+        found.api.answers[FLEET] = {"items": [{"x": "a" * 20_000}]}
+        answer = await browser.get("/")
+        assert (answer.status_code, "more than 10000 bytes" in answer.text) == (503, True)
+        found.api.answers["/apis/apps/v1/namespaces/team/controllerrevisions"] = {"items": [{"x": "a" * 20_000}]}
+        assert "more than 10000 bytes" in (await browser.get("/services/team/a")).text
 
 
 async def test_a_code_is_of_short_life_and_another_page_cannot_use_it() -> None:

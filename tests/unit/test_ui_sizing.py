@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import html
 import json
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,6 +178,37 @@ async def test_the_page_plans_a_pasted_configuration() -> None:
     assert "NVIDIA-H100-80GB-HBM3" in answer.text
     assert "Fits" in text_of(answer.text)
     assert "Paste a config.json" in empty.text
+
+
+async def test_what_was_pasted_is_there_for_the_next_ask() -> None:
+    config = json.dumps({**LLAMA_8B, "x": "</textarea><b>" * 1000})
+    async with world() as found:
+        answer = await (await found.signed_in()).post("/sizing", data={"config": config, "gpus": "no-gpu"}, headers=OWN)
+    sent = answer.text.partition('aria-describedby="config-help">')[2].partition("</textarea>")[0]
+    assert html.unescape(sent) == config
+    assert "<b>" not in answer.text
+
+
+async def test_a_viewer_has_one_plan_at_a_time_and_few_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "MOST_ASKED", 2)
+    sizer = Sizer({}, seconds=60, command=python("import time; time.sleep(600)"))
+    async with world(sizer) as found:
+        found.users |= {"second": "joe", "third": "ann"}
+        jane, again, joe, ann = [await found.signed_in(token) for token in ("t0ken", "t0ken", "second", "third")]
+        ask = partial(httpx.AsyncClient.post, url="/sizing", data={"config": LLAMA}, headers=OWN)
+        running = []
+        for browser in (jane, joe):
+            running.append(asyncio.create_task(ask(browser)))
+            async with asyncio.timeout(10):
+                while len(sizer._viewers) < len(running):  # noqa: ASYNC110 - a process without a signal for its tests
+                    await asyncio.sleep(0.01)
+        mine, others = [(await ask(browser)).text for browser in (again, ann)]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    assert "Another plan of yours is being computed" in mine
+    assert "Others are planning now: try again in a minute." in others
+    assert not sizer._viewers
 
 
 async def test_a_configuration_that_is_too_large_is_not_read() -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 import uvicorn
 
 from .app import application
+from .connections import Impatient
 from .settings import LOOPBACK, ApiAddress, Settings
 from .sizing import of_this_process
 
-AT_ONCE = 200
-"""Requests; more get 503."""
 END_SECONDS = 5
 
 
@@ -47,7 +46,7 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] = os.
         access_log=False,  # addresses of sign-ins have codes
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=AT_ONCE,
+        http=Impatient,
         timeout_graceful_shutdown=END_SECONDS,
         h11_max_incomplete_event_size=64 * 1024,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,12 +24,12 @@ from starlette.staticfiles import StaticFiles
 
 from .fleet import ATTENTION, COLUMNS, NEEDS_ATTENTION, Query, State, page_of
 from .forms import form_of
-from .guard import Guard
+from .guard import HEALTH_PATH, Guard
 from .problems import Problem, problem_of
 from .service_view import view
 from .sessions import Session, Sessions
 from .settings import Settings
-from .signing_in import COOKIE, SignIn, sign_in_address
+from .signing_in import SignIn, cookie_of, sign_in_address
 from .sizing import MOST_CONFIG, Asked, Sized, Sizer
 from .texts import environment
 
@@ -59,7 +60,7 @@ class Pages:
         """The page for who is signed in; others are sent to the form, and what is refused comes with its remedy."""
 
         async def handle(request: Request) -> Response:
-            cookie = request.cookies.get(COOKIE)
+            cookie = request.cookies.get(cookie_of(request))
             session = await self.sessions.find(cookie)
             if session is None:
                 return _to_sign_in(request, "")
@@ -104,7 +105,7 @@ async def fleet(pages: Pages, request: Request, session: Session) -> Response:
         states=list(State),
         attention=ATTENTION,
         urgent=sum(row.state in NEEDS_ATTENTION for row in found.rows),
-        measured=session.meters["fleet"].measure(session.kube, found.namespace, keys),
+        measured=session.meter(query).measure(session.kube, found.namespace, keys),
     )
 
 
@@ -112,7 +113,7 @@ async def one_service(pages: Pages, request: Request, session: Session) -> Respo
     """One service, as `llmservice status NAME` has it."""
     namespace, name = request.path_params["namespace"], request.path_params["name"]
     seen = await frame(session.kube, namespace, name, is_live=False)
-    measured = session.meters["service"].measure(session.kube, namespace, [(namespace, name)])
+    measured = session.meter((namespace, name)).measure(session.kube, namespace, [(namespace, name)])
     return pages.answer(
         request,
         "service",
@@ -140,11 +141,8 @@ async def sizing(pages: Pages, request: Request, session: Session) -> Response:
     problems = asked.problems(can_reach_hub=pages.sizer.can_reach_hub)
     if problems:
         sized = Sized(problems=problems, is_bad_input=True)
-    elif session.sizing.locked():
-        sized = Sized(problems=["Another plan of yours is being computed; wait for its answer."])
     else:
-        async with session.sizing:
-            sized = await pages.sizer.plan(asked)
+        sized = await pages.sizer.plan_for(session.viewer.name, asked)
     code = HTTPStatus.OK if sized.grid else HTTPStatus.UNPROCESSABLE_ENTITY
     return pages.answer(request, "sizing", session, code, asked=asked, sized=sized)
 
@@ -162,7 +160,10 @@ def application(settings: Settings, sizer: Sizer, sessions: Sessions | None = No
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
+        sweeping = asyncio.create_task(held.sweep_for_ever(), name="ends sessions that are over")
         yield {}
+        sweeping.cancel()
+        await asyncio.wait({sweeping})
         await held.close()
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -178,7 +179,7 @@ def application(settings: Settings, sizer: Sizer, sessions: Sessions | None = No
             Route("/services/{namespace}/{name}", pages.signed_in(one_service)),
             Route("/sizing", pages.signed_in(sizing), methods=["GET", "POST"]),
             *signing_in.routes,
-            Route("/healthz", _healthy),
+            Route(HEALTH_PATH, _healthy),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
         exception_handlers={HTTPException: refused, Exception: failed},

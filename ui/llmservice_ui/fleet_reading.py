@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,10 @@ SHARE = 10
 """A list is kept for so many times the seconds that it took: a large fleet costs the API server a tenth of one
 connection, however many pages are asked for."""
 MOST_ROWS = 20_000
+A_TIME = 100
+"""Objects of one answer, which is bounded in bytes, too."""
+KEPT = 3
+"""Lists: of tabs that show several namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +39,32 @@ class Fleet:
 
 
 class FleetReader:
-    """One list at a time, of the namespace that was asked for last."""
+    """One list at a time, of the namespaces that were asked for lately."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._kept: tuple[float, tuple[str, str], Fleet] | None = None
+        self._kept: OrderedDict[tuple[str, str], tuple[float, Fleet]] = OrderedDict()
 
     async def read(self, kube: Api, namespace: str, own_namespace: str) -> Fleet:
         """Of a namespace; of all where it is empty, or of the viewer's own where that is refused. KubeError."""
         asked = (namespace, own_namespace)
         async with self._lock:
-            if self._kept is not None and self._kept[1] == asked and self._clock() < self._kept[0]:
-                return self._kept[2]
+            until, kept = self._kept.pop(asked, (0.0, None))
+            if kept is not None and self._clock() < until:
+                self._kept[asked] = until, kept
+                return kept
             began = self._clock()
             found = await _read(kube, namespace, own_namespace)
             now = self._clock()
-            self._kept = (now + max(FRESH_SECONDS, SHARE * (now - began)), asked, found)
+            self._kept[asked] = now + max(FRESH_SECONDS, SHARE * (now - began)), found
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
             return found
+
+    def forget(self) -> None:
+        """Keeps nothing."""
+        self._kept.clear()
 
 
 async def _read(kube: Api, namespace: str, own_namespace: str) -> Fleet:
@@ -67,7 +80,7 @@ async def _read(kube: Api, namespace: str, own_namespace: str) -> Fleet:
 
 async def _rows(kube: Api, namespace: str | None) -> tuple[Sequence[Row], bool]:
     rows: list[Row] = []
-    async for page in kube.list_pages(LLMSERVICE, namespace):
+    async for page in kube.list_pages(LLMSERVICE, namespace, limit=A_TIME):
         rows += map(row_of, page.get("items") or ())
         if len(rows) > MOST_ROWS:
             return rows[:MOST_ROWS], True

@@ -26,6 +26,9 @@ HEADERS: Final = {
 PROGRAM_PATH: Final = "/sign-in/token"
 """The only address that a program, which sends no Origin, may POST to. A page elsewhere cannot: what it takes has a
 content type that browsers send to their own origin only."""
+HEALTH_PATH: Final = "/healthz"
+AT_ONCE: Final = 200
+"""Requests; more get 503, but for health: a page that is busy is not restarted."""
 
 
 class Guard:
@@ -33,6 +36,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app, self._hosts = app, frozenset(hosts)
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,10 +53,16 @@ class Guard:
             await send(message)
 
         refused = self._refusal(scope)
-        if refused is None:
-            await self._app(scope, receive, with_headers)
-        else:
-            await PlainTextResponse(f"{refused[1]}\n", refused[0])(scope, receive, with_headers)
+        if refused is None and self._under_way >= AT_ONCE and scope["path"] != HEALTH_PATH:
+            refused = 503, f"This page answers {AT_ONCE} requests already: try again in some seconds."
+        self._under_way += 1
+        try:
+            if refused is None:
+                await self._app(scope, receive, with_headers)
+            else:
+                await PlainTextResponse(f"{refused[1]}\n", refused[0])(scope, receive, with_headers)
+        finally:
+            self._under_way -= 1
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = Headers(scope=scope)

@@ -2,13 +2,12 @@
 
 vLLM counts tokens, so that a rate takes two reads. A page asks for its services and gets what is known already; a
 task then reads /metrics of their ready pods through the API server's proxy: at most MOST_PODS of them, AT_ONCE at a
-time and PATIENCE seconds each (llmservice_cli.top.sample), and not again within EVERY seconds.
+time of all viewers together and PATIENCE seconds each (llmservice_cli.top.sample), and not again within EVERY seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,8 @@ from llmservice_operator.observe.projections.pods import PodFacts
 
 MOST_PODS = 64
 MOST_LISTED = 1_000
+A_TIME = 100
+"""Pods of one answer of the API server."""
 EVERY = 8.0
 FIRST_INTERVAL = 2.0
 """Seconds between the two reads of pods that were not read before."""
@@ -49,10 +50,15 @@ class Measured:
 
 
 class Meter:
-    """Of one page of one viewer."""
+    """Of one page of one viewer. `limit` is of all of them together: how many pods are read at a time."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, interval: float = FIRST_INTERVAL) -> None:
-        self._clock, self._interval = clock, interval
+    def __init__(
+        self,
+        limit: asyncio.Semaphore,
+        clock: Callable[[], float] = time.monotonic,
+        interval: float = FIRST_INTERVAL,
+    ) -> None:
+        self._limit, self._clock, self._interval = limit, clock, interval
         self._readings: Mapping[PodKey, Reading | str] = {}
         self._measured, self._of = Measured(), frozenset[ServiceKey]()
         self._at = float("-inf")
@@ -66,16 +72,22 @@ class Meter:
             self._task = asyncio.create_task(self._read(kube, namespace, wanted), name="figures of a page")
         return self._measured if wanted <= self._of else Measured()
 
+    def begin_as(self, other: Meter) -> None:
+        """Knows what the other one does: a page that shows some of its services has figures at once."""
+        self._readings, self._measured, self._of, self._at = other._readings, other._measured, other._of, other._at
+
     async def settled(self) -> None:
         """Until nothing is being read."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    async def close(self) -> None:
+    def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+
+    async def close(self) -> None:
+        self.cancel()
+        await self.settled()
 
     async def _read(self, kube: Api, namespace: str | None, services: frozenset[ServiceKey]) -> None:
         try:
@@ -90,10 +102,10 @@ class Meter:
             if isinstance(reading, Reading) and now - reading.at <= LONGEST_INTERVAL
         }
         if any((pod.namespace, pod.name) not in before for pod in pods):
-            first = await read_pages_of(kube, pods, self._clock)
+            first = await read_pages_of(kube, pods, self._clock, self._limit)
             before |= {key: one for key, one in first.items() if isinstance(one, Reading) and key not in before}
             await asyncio.sleep(self._interval)
-        self._readings = await read_pages_of(kube, pods, self._clock)
+        self._readings = await read_pages_of(kube, pods, self._clock, self._limit)
         rates = {key: _rates(before.get(key), after) for key, after in self._readings.items()}
         self._known(Measured(_by_service(pods, rates), rates, left_out=left_out, is_known=True), services)
 
@@ -105,7 +117,8 @@ async def _pods(kube: Api, namespace: str | None, services: frozenset[ServiceKey
     """Ready ones to read, and how many are left out."""
     names = sorted({name for _, name in services if _LABEL.fullmatch(name)})
     found: list[PodFacts] = []
-    async for page in kube.list_pages(POD, namespace, label_selector=f"{SERVICE_LABEL} in ({','.join(names)})"):
+    selector = f"{SERVICE_LABEL} in ({','.join(names)})"
+    async for page in kube.list_pages(POD, namespace, label_selector=selector, limit=A_TIME):
         found += map(PodFacts.from_object, page.get("items") or ())
         if len(found) >= MOST_LISTED:
             break

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Unpack
 
 from llmservice_cli.api import USER_AGENT, Api
 from llmservice_operator.kube.errors import Unauthorized
-from llmservice_operator.kube.transport import Transport
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.kube.transport import Options, Transport
 
 from .fleet_reading import FleetReader
 from .meter import Meter
@@ -23,7 +26,29 @@ CODE_SECONDS = 120.0
 """For which the code in the browser's address is accepted, once."""
 MOST_CODES = 100
 MOST_CODES_OF_ONE = 5
+MOST_USED_CODES = 1_000
 SIGNING_IN_AT_ONCE = 8
+READ_AT_ONCE = 16
+"""Pods' /metrics, for all viewers together."""
+MOST_METERS = 4
+"""Of one session: several tabs show different services."""
+MOST_BYTES = 32 * 2**20
+"""Of one answer of the API server."""
+SWEEP_SECONDS = 30.0
+KEEP_SECONDS = 300.0
+"""Rows and figures of a session that nobody uses are kept for so long."""
+
+log = logging.getLogger(__name__)
+
+
+class Bounded(Transport):
+    """No answer has more than MOST_BYTES: objects are of others. Unreachable where one does."""
+
+    async def read(self, verb: str, resource: Resource, path: str, **options: Unpack[Options]) -> bytes:
+        """The same."""
+        if options.get("max_bytes") is None:
+            options["max_bytes"] = MOST_BYTES
+        return await super().read(verb, resource, path, **options)
 
 
 @dataclass
@@ -36,16 +61,41 @@ class Session:
     until: float
     """Seconds of the clock."""
     transport: Transport = field(repr=False)
+    used: float
+    """When its browser asked last, in seconds of the clock."""
+    reads: asyncio.Semaphore = field(repr=False)
+    """How many pods are read at a time."""
     fleet: FleetReader = field(default_factory=FleetReader)
-    meters: dict[str, Meter] = field(default_factory=lambda: {"fleet": Meter(), "service": Meter()})
-    sizing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _meters: OrderedDict[Hashable, Meter] = field(default_factory=OrderedDict)
 
     @property
     def kube(self) -> Api:
         return Api(self.transport)
 
+    def meter(self, of: Hashable) -> Meter:
+        """What measures one page, such as a filter of the fleet; of several pages those that were asked for lately."""
+        found = self._meters.pop(of, None)
+        if found is None:
+            found = Meter(self.reads)
+            if self._meters:
+                found.begin_as(next(reversed(self._meters.values())))
+        self._meters[of] = found
+        while len(self._meters) > MOST_METERS:
+            self._meters.popitem(last=False)[1].cancel()
+        return found
+
+    def forget(self) -> None:
+        """Keeps nothing of what was read."""
+        self.fleet.forget()
+        while self._meters:
+            self._meters.popitem()[1].cancel()
+
     async def close(self) -> None:
-        for meter in self.meters.values():
+        """For good: no cookie that it still gets opens it."""
+        self.until = float("-inf")
+        meters = tuple(self._meters.values())
+        self._meters.clear()
+        for meter in meters:
             await meter.close()
         await self.transport.__aexit__(None, None, None)
 
@@ -65,6 +115,8 @@ class Sessions:
         self._settings, self._clock, self._now = settings, clock, now
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._codes: OrderedDict[bytes, tuple[float, Session]] = OrderedDict()
+        self._used: OrderedDict[bytes, tuple[float, Session]] = OrderedDict()
+        self._reads = asyncio.Semaphore(READ_AT_ONCE)
         self._signing_in = asyncio.Semaphore(SIGNING_IN_AT_ONCE)
 
     async def admit(self, token: str, namespace: str = "") -> Session:
@@ -74,7 +126,7 @@ class Sessions:
             left = min(left, end - self._now())
         if left <= 0:
             raise Unauthorized("the token has expired")
-        transport = Transport(self._settings.api.as_viewer(token), user_agent=f"{USER_AGENT}-ui")
+        transport = Bounded(self._settings.api.as_viewer(token), user_agent=f"{USER_AGENT}-ui")
         await transport.__aenter__()
         try:
             async with self._signing_in:
@@ -82,7 +134,8 @@ class Sessions:
         except BaseException:
             await transport.__aexit__(None, None, None)
             raise
-        return Session(found, namespace or found.namespace, self._clock() + left, transport)
+        now = self._clock()
+        return Session(found, namespace or found.namespace, now + left, transport, now, self._reads)
 
     async def cookie_for(self, session: Session) -> str:
         """The session begins; the cookie's value."""
@@ -107,9 +160,21 @@ class Sessions:
         return code
 
     async def redeem(self, code: str) -> Session | None:
-        """The session of a code; None for one that was used, is too old, or never was."""
+        """The session of a code; None for one that was used, is too old, or never was.
+
+        A code that comes again ends the session that it began: two have it, and the first one may have been the thief.
+        """
         await self._drop_codes()
-        _, session = self._codes.pop(_key(code), (0.0, None))
+        key = _key(code)
+        until, session = self._codes.pop(key, (0.0, None))
+        if session is None:
+            _, begun = self._used.pop(key, (0.0, None))
+            if begun is not None:
+                await self._end_session(begun)
+            return None
+        self._used[key] = until, session
+        if len(self._used) > MOST_USED_CODES:
+            self._used.popitem(last=False)
         return session
 
     async def find(self, cookie: str | None) -> Session | None:
@@ -121,17 +186,41 @@ class Sessions:
         if session is not None and self._clock() >= session.until:
             await self._end(key)
             return None
+        if session is not None:
+            session.used = self._clock()
         return session
 
     async def end(self, cookie: str | None) -> None:
         if cookie:
             await self._end(_key(cookie))
 
+    async def sweep(self) -> None:
+        """Ends what is over, and keeps no rows for those who look at none."""
+        now = self._clock()
+        over = [key for key, session in self._sessions.items() if now >= session.until]
+        for session in self._sessions.values():
+            if now - session.used >= KEEP_SECONDS:
+                session.forget()
+        await self._drop_codes()
+        for key in over:
+            await self._end(key)
+
+    async def sweep_for_ever(self) -> None:
+        """Every SWEEP_SECONDS."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self.sweep()
+            except Exception:
+                log.exception("sessions that are over were not ended; tried again in %g s", SWEEP_SECONDS)
+
     async def close(self) -> None:
-        for session in (*self._sessions.values(), *(session for _, session in self._codes.values())):
-            await session.close()
+        held = (*self._sessions.values(), *(session for _, session in self._codes.values()))
         self._sessions.clear()
         self._codes.clear()
+        self._used.clear()
+        for session in held:
+            await session.close()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -141,10 +230,19 @@ class Sessions:
         if session is not None:
             await session.close()
 
+    async def _end_session(self, session: Session) -> None:
+        for key in [key for key, each in self._sessions.items() if each is session]:
+            del self._sessions[key]
+        await session.close()
+
     async def _drop_codes(self) -> None:
-        over = [key for key, (until, _) in self._codes.items() if self._clock() >= until]
-        for key in over:
-            _, session = self._codes.pop(key)
+        now = self._clock()
+        over = [key for key, (until, _) in self._codes.items() if now >= until]
+        # All of them before anything is awaited: somebody else drops codes, too.
+        dropped = [self._codes.pop(key)[1] for key in over]
+        for key in [key for key, (until, _) in self._used.items() if now >= until]:
+            del self._used[key]
+        for session in dropped:
             await session.close()
 
 

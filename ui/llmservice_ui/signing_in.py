@@ -5,6 +5,7 @@ The token is in the body of one request, never in an address, a cookie or a log.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -24,13 +25,20 @@ from .settings import LOOPBACK
 from .viewer import LONGEST_TOKEN, is_token
 
 COOKIE: Final = "llmservice-ui"
+WITH_TLS: Final = "__Host-"
+"""Browsers take a cookie of such a name only with TLS, and from this host alone."""
 PATH, CODE_PATH, OUT_PATH = "/sign-in", "/sign-in/code", "/sign-out"
 MOST_BODY = 4 * LONGEST_TOKEN
 LONGEST_ADDRESS = 2048
+_NAME = "[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+_PAGE: Final = re.compile(rf"/(sizing|services/{_NAME}/{_NAME})?(\?[!-~]*)?", re.ASCII)
+"""The addresses of pages that show something. Others do something: the code of somebody else would sign one in as
+them."""
 SAID: Final = {
     "": "",
     "expired": "The API server does not accept your token any more: it has expired or was revoked.",
-    "code": "This address was used before or is too old. Run llmservice ui again, or paste a token.",
+    "code": "This address is too old, or was used before: then its session has ended. Run llmservice ui again, "
+    "or paste a token.",
     "out": "You are signed out.",
 }
 
@@ -101,23 +109,33 @@ class SignIn:
         return await self._begun(request, session, "/")
 
     async def out(self, request: Request) -> Response:
-        await self.sessions.end(request.cookies.get(COOKIE))
+        name = cookie_of(request)
+        await self.sessions.end(request.cookies.get(name))
         answer = RedirectResponse(sign_in_address("/", "out"), HTTPStatus.SEE_OTHER)
-        answer.delete_cookie(COOKIE)
+        answer.delete_cookie(name, httponly=True, samesite="strict", secure=name.startswith(WITH_TLS))
         return answer
 
     async def _begun(self, request: Request, session: Session, address: str) -> Response:
-        await self.sessions.end(request.cookies.get(COOKIE))
+        name = cookie_of(request)
+        await self.sessions.end(request.cookies.get(name))
         answer = RedirectResponse(address, HTTPStatus.SEE_OTHER)
-        # Only a port-forward may go without TLS.
-        is_secure = name_of(request.headers["host"]) not in LOOPBACK
         value = await self.sessions.cookie_for(session)
-        answer.set_cookie(COOKIE, value, path="/", httponly=True, samesite="strict", secure=is_secure)
+        answer.set_cookie(name, value, httponly=True, samesite="strict", secure=name.startswith(WITH_TLS))
         return answer
 
     def _form(self, address: str, said: str, code: int = 200) -> Response:
         text = self.templates.get_template("sign_in.html").render(viewer=None, next=address, said=said)
         return HTMLResponse(text, code)
+
+
+def cookie_of(request: Request) -> str:
+    """The cookie's name. Only a port-forward may go without TLS; browsers send the cookies of one to all ports, so that
+    each has a name of its own."""
+    host = request.headers["host"]
+    if name_of(host) not in LOOPBACK:
+        return f"{WITH_TLS}{COOKIE}"
+    port = host.rpartition(":")[2]
+    return f"{COOKIE}-{port}" if port.isdigit() else COOKIE
 
 
 def sign_in_address(address: str, said: str) -> str:
@@ -128,7 +146,5 @@ def sign_in_address(address: str, said: str) -> str:
 
 
 def local(address: str) -> str:
-    """The address where it is one of this page, else that of the fleet."""
-    is_own = address.startswith("/") and not address.startswith("//") and len(address) <= LONGEST_ADDRESS
-    is_plain = all("!" <= letter <= "~" and letter != "\\" for letter in address)
-    return address if is_own and is_plain else "/"
+    """The address where it is one of a page that shows something, else that of the fleet."""
+    return address if len(address) <= LONGEST_ADDRESS and _PAGE.fullmatch(address) else "/"

@@ -23,6 +23,8 @@ MOST_CONFIG = 512 * 1024
 MOST_ANSWER = 2 * 2**20
 WALL_SECONDS = 30.0
 AT_ONCE = 2
+MOST_ASKED = 8
+"""Plans that are computed or wait for their turn; one of each viewer."""
 LIMITED = "llmservice_ui.limited_plan"
 PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "PYTHONPYCACHEPREFIX")
 FOR_THE_HUB = ("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
@@ -113,6 +115,20 @@ class Sizer:
     seconds: float = WALL_SECONDS
     command: Sequence[str] = (sys.executable, "-B", "-m", LIMITED)
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _viewers: set[str] = field(default_factory=set)
+    """Whose plans are computed or wait."""
+
+    async def plan_for(self, viewer: str, asked: Asked) -> Sized:
+        """The same, unless the viewer has a plan already, in whichever session, or too many have."""
+        if viewer in self._viewers:
+            return Sized(problems=["Another plan of yours is being computed; wait for its answer."])
+        if len(self._viewers) >= MOST_ASKED:
+            return Sized(problems=["Others are planning now: try again in a minute."])
+        self._viewers.add(viewer)
+        try:
+            return await self.plan(asked)
+        finally:
+            self._viewers.discard(viewer)
 
     async def plan(self, asked: Asked) -> Sized:
         """The grid of what was asked; the form has no problems of its own."""

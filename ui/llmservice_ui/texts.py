@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from llmservice_cli.status.planned import shown as figure
 from llmservice_cli.text import age
 from llmservice_runtime.bounded_json import clean
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 LONGEST = 4096
 """Characters of one text on a page."""
@@ -29,6 +29,11 @@ def shown(value: Any) -> Any:
     text = str(value)
     text = text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
     return _DIRECTION.sub("\ufffd", clean(text))
+
+
+def whole(text: Any) -> Markup:
+    """The text at its length, for a field whose content is sent again."""
+    return escape(clean(str(text)))
 
 
 def words(name: str) -> str:
@@ -55,6 +60,7 @@ def environment() -> Environment:
     made.filters["age"] = lambda stamp: age(str(stamp), datetime.now(UTC))
     made.filters["figure"] = figure
     made.filters["quote"] = lambda text: quote(str(text))
+    made.filters["whole"] = whole
     made.filters["words"] = words
     made.filters["css"] = css
     return made

@@ -141,14 +141,14 @@ class Sampler:
 
 
 async def read_pages_of(
-    kube: Api, pods: Sequence[PodFacts], clock: Callable[[], float]
+    kube: Api, pods: Sequence[PodFacts], clock: Callable[[], float], limit: asyncio.Semaphore | None = None
 ) -> Mapping[tuple[str, str], Reading | str]:
     """What the vLLM of each pod counts now, or why that is not known, by namespace and name: AT_ONCE of them at a time,
-    each within PATIENCE seconds."""
-    limit = asyncio.Semaphore(AT_ONCE)
+    or with others as many as `limit` lets through, each within PATIENCE seconds."""
+    turns = asyncio.Semaphore(AT_ONCE) if limit is None else limit
 
     async def page(pod: PodFacts) -> Reading | str:
-        async with limit:
+        async with turns:
             return await _page(kube, pod, clock)
 
     pages = await asyncio.gather(*map(page, pods))
@@ -159,7 +159,8 @@ async def _page(kube: Api, pod: PodFacts, clock: Callable[[], float]) -> Reading
     try:
         async with asyncio.timeout(PATIENCE):
             text = await page_of(kube, pod.namespace, pod.name)
-            return reading(text, clock())
+        # A page may be made to take long; others go on meanwhile.
+        return await asyncio.to_thread(reading, text, clock())
     except TimeoutError:
         return f"no answer within {PATIENCE:g} s"
     except KubeError as error:

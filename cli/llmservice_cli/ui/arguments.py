@@ -21,14 +21,17 @@ examples:
   llmservice ui --url https://llm.example.com      a page behind an Ingress: no port-forward
 
 The address that is opened has a code that signs one browser in, once, within two minutes; the token is in none.
+Other users of this machine may see it in the browser's command line: use --no-open where there are any. A code that
+is used twice ends the session that it began.
 
 exit codes:
   0    ended by Ctrl-C; with --url, opened
   1    there is no page, or it refuses the token
   2    wrong arguments
 
-rights: list on pods and create on pods/portforward in the page's namespace, but not with --url; with --service-account
-create on its serviceaccounts/token. What the page shows needs what `llmservice status` and `llmservice top` need.
+rights: list and get on pods, get and create on pods/portforward in the page's namespace, but not with --url; with
+--service-account create on its serviceaccounts/token. What the page shows needs what `llmservice status` and
+`llmservice top` need.
 """
 PAGE = "the page"
 

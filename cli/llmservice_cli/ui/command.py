@@ -12,6 +12,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import httpx
+from llmservice_operator.kube.errors import Forbidden, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
@@ -46,9 +47,9 @@ async def run(options: Options) -> ExitCode:
             except httpx.HTTPError as error:
                 why = f"{type(error).__name__}: {error}" if forward.error is None else forward.error.message
                 raise CliError(f"the page in pod {to.pod} does not answer: {why}", "see the log of that pod") from error
-            _open(f"http://{host}{path}", options)
-            print("the page is open until Ctrl-C", file=sys.stderr)
             with contextlib.suppress(asyncio.CancelledError):
+                await _open(f"http://{host}{path}", options)
+                print("the page is open until Ctrl-C", file=sys.stderr)
                 await _until_gone(connection, forward)
     return ExitCode.DONE
 
@@ -60,11 +61,12 @@ async def _by_url(connection: Connection, options: Options, url: str) -> ExitCod
     base = f"{parts.scheme}://{parts.netloc}"
     token = await token_of(connection, options.service_account)
     try:
-        async with httpx.AsyncClient(timeout=TIMEOUT) as http:
+        # A proxy of the environment must not get a token that goes to this machine, unencrypted.
+        async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=parts.scheme == "https") as http:
             path = await _code(http, base + SIGN_IN, token, _namespace(connection, options), {})
     except httpx.HTTPError as error:
         raise CliError(f"{base} does not answer: {type(error).__name__}: {error}", "check the address") from error
-    _open(base + path, options)
+    await _open(base + path, options)
     return ExitCode.DONE
 
 
@@ -139,7 +141,11 @@ async def _until_gone(connection: Connection, forward: Forward) -> None:
     while True:
         await forward.failed.wait()
         forward.failed.clear()
-        found = await connection.kube.get(POD, forward.to.namespace, forward.to.pod)
+        try:
+            found = await connection.kube.get(POD, forward.to.namespace, forward.to.pod)
+        except (Forbidden, ServerError, TooMany, Unreachable) as error:  # the next connection may work
+            print(f"warning: {clean(error.message)}", file=sys.stderr)
+            continue
         if found is None or found["metadata"].get("deletionTimestamp"):
             raise CliError(
                 f"pod {forward.to.pod} of the page has ended, and its sessions with it", "run llmservice ui again"
@@ -148,6 +154,7 @@ async def _until_gone(connection: Connection, forward: Forward) -> None:
             print(f"warning: {clean(forward.error.message)}", file=sys.stderr)
 
 
-def _open(address: str, options: Options) -> None:
-    if options.no_open or not webbrowser.open(address):
+async def _open(address: str, options: Options) -> None:
+    # The browser may be one that runs until it is closed, and is served by this process.
+    if options.no_open or not await asyncio.to_thread(webbrowser.open, address):
         print(address, flush=True)

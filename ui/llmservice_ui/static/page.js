@@ -8,21 +8,31 @@
   const seconds = Number(part.dataset.refresh);
   let shown = "", latest = 0, timer = 0, typing = 0, isPaused = false;
 
-  const say = (text) => { if (said.textContent !== text) said.textContent = text; };
+  // Read aloud; and seen by everybody where what the page shows is old.
+  const say = (text, isOld = false) => {
+    if (said.textContent !== text) said.textContent = text;
+    said.className = isOld ? "note bad" : "hidden";
+  };
   const plan = () => {
     clearTimeout(timer);
     if (!isPaused) timer = setTimeout(() => load(location.href, false), 1000 * seconds);
   };
 
-  // What has the keyboard, what is unfolded and how far is scrolled stay as they are.
+  // What has the keyboard, what is unfolded and how far is scrolled stay as they are. Boxes that scroll have a label.
+  const boxes = () => [...part.querySelectorAll("[tabindex]")];
+  const label = (box) => box?.getAttribute("aria-label") ?? box?.getAttribute("aria-labelledby") ?? "";
   function show(text) {
     if (text === shown) return;
-    const focus = document.activeElement && part.contains(document.activeElement) ? document.activeElement.id : "";
+    const active = part.contains(document.activeElement) ? document.activeElement : null;
+    const focus = active?.id, focused = active?.matches("[tabindex]") ? label(active) : "";
+    const scrolled = new Map(boxes().map((box) => [label(box), [box.scrollLeft, box.scrollTop]]));
     const unfolded = [...part.querySelectorAll("details[open]")].map((each) => each.id);
     shown = text;
     part.innerHTML = text;
     for (const id of unfolded) { const found = document.getElementById(id); if (found) found.open = true; }
-    if (focus) document.getElementById(focus)?.focus({preventScroll: true});
+    for (const box of boxes()) [box.scrollLeft, box.scrollTop] = scrolled.get(label(box)) ?? [0, 0];
+    const again = focus ? document.getElementById(focus) : focused && boxes().find((box) => label(box) === focused);
+    again?.focus?.({preventScroll: true});
   }
 
   function isReading() {
@@ -39,10 +49,14 @@
       const text = await answer.text();
       if (mine !== latest) return;
       if (answer.status === 401) return location.reload();
-      if (answer.ok) show(text); else say(`It cannot be read now: ${text}`);
-      if (answer.ok && isAsked) say(part.querySelector("[data-said]")?.textContent.trim() ?? "");
+      if (!answer.ok) say(`It cannot be read now, what is shown is old: ${text}`, true);
+      else {
+        show(text);
+        if (isAsked) say(part.querySelector("[data-said]")?.textContent.trim() ?? "");
+        else if (said.className !== "hidden") say("");
+      }
     } catch {
-      if (mine === latest) say("This page gets no answer: what it shows may be old.");
+      if (mine === latest) say("This page gets no answer: what it shows is old.", true);
     }
     plan();
   }
@@ -65,7 +79,10 @@
     history.replaceState(null, "", address);
     load(address, true);
   }
-  form?.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(filter, 250); });
+  // Half a name of a namespace is one that may not be listed.
+  const isWhole = (event) => event.target.name === "namespace";
+  form?.addEventListener("input", (event) => { if (!isWhole(event)) { clearTimeout(typing); typing = setTimeout(filter, 250); } });
+  form?.addEventListener("change", (event) => { if (isWhole(event)) { clearTimeout(typing); filter(); } });
   form?.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(typing); filter(); });
 
   pause.hidden = false;

@@ -147,8 +147,8 @@ class SyncState:
     def unwatched(self) -> Iterator[tuple[str | None, Unwatched]]:
         """For each namespace the numbers of parts that cannot be watched now."""
         for namespace, parts in self._parts.items():
-            forbidden, broken = (sum(map(has, parts.values())) for has in (_is_forbidden, _is_broken))
-            yield namespace, Unwatched(forbidden, broken)
+            forbidden = sum(part.is_forbidden for part in parts.values())
+            yield namespace, Unwatched(forbidden, broken=sum(bool(part.problem) for part in parts.values()))
 
     def problems(self) -> list[str]:
         """One line for each namespace and problem; of a namespace that only takes its time, what is still to come."""
@@ -180,14 +180,6 @@ class SyncState:
             self._on_warm(namespace)
         if self._warm and all(ns in self._warm or any(p.problem for p in self._of(ns)) for ns in self._parts):
             self.settled.set()
-
-
-def _is_forbidden(part: _Part) -> bool:
-    return part.is_forbidden
-
-
-def _is_broken(part: _Part) -> bool:
-    return bool(part.problem)
 
 
 def _where(namespace: str | None) -> str:

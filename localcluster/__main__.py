@@ -39,6 +39,7 @@ DELEGATED = {
     "install": ("localcluster.install", "Install or upgrade the operator's chart in the running cluster."),
     "node": ("localcluster.secondnode", "Add or remove a second real node."),
     "keda": ("localcluster.keda", "Install KEDA in the running cluster, or remove it."),
+    "prometheus": ("localcluster.prometheus", "Install the Prometheus operator and a Prometheus, or remove them."),
     "demo": ("localcluster.demo", "From nothing to an answered chat completion."),
 }
 

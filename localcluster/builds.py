@@ -30,6 +30,7 @@ _OWN_FOLDERS = {
     Group.KEDA: GO_FOLDER.with_name("go-keda"),
     Group.FLUX: GO_FOLDER.with_name("go-flux"),
     Group.PROMETHEUS: GO_FOLDER.with_name("go-prometheus"),
+    Group.PROMETHEUS_OPERATOR: GO_FOLDER.with_name("go-prometheus-operator"),
 }
 
 
@@ -68,10 +69,11 @@ class Store:
             yield
 
 
-def _go_environment(environment: Mapping[str, str], build: Build) -> dict[str, str]:
-    # A workspace or flags of the user's own would change what is built under the same hash.
+def _go_environment(environment: Mapping[str, str], **more: str) -> dict[str, str]:
+    # A workspace or flags of the user's own would change what is built under the same hash; and where a distribution
+    # sets GOTOOLCHAIN to `local`, a go.mod that names a newer Go would be refused.
     clean = {key: value for key, value in environment.items() if key not in {"GOFLAGS", "GOOS", "GOARCH"}}
-    return {**clean, "GOWORK": "off", "CGO_ENABLED": "1" if build.cgo else "0"}
+    return {**clean, "GOWORK": "off", "GOTOOLCHAIN": "auto", **more}
 
 
 def _compile(build: Build, go: str, folder: Path, output: Path, environment: Mapping[str, str], step: Step) -> None:
@@ -82,7 +84,7 @@ def _compile(build: Build, go: str, folder: Path, output: Path, environment: Map
         step,
         lambda line: f"{next(compiled)} packages, now {line.strip()[:70]}",
         failure="go build failed",
-        environment=_go_environment(environment, build),
+        environment=_go_environment(environment, CGO_ENABLED="1" if build.cgo else "0"),
         cwd=folder,
     )
     log.unlink()
@@ -112,8 +114,8 @@ def build(store: Store, group: Group, environment: Mapping[str, str], progress: 
 def module_folder(store: Store, group: Group, module: str, environment: Mapping[str, str], progress: Progress) -> Path:
     """The source of a module that the group's go.mod requires, in Go's module cache; downloaded if it is not there."""
     go = go_command(store.cache, progress)
-    clean = {key: value for key, value in environment.items() if key != "GOFLAGS"}
-    said = run(go, "mod", "download", "-json", module, cwd=go_folder(group), environment={**clean, "GOWORK": "off"})
+    download = (go, "mod", "download", "-json", module)
+    said = run(*download, cwd=go_folder(group), environment=_go_environment(environment))
     return Path(json.loads(said)["Dir"])
 
 

@@ -101,9 +101,23 @@ KEDA = Image(
     ("localcluster/go-keda/go.mod", "localcluster/go-keda/go.sum"),
     programs=Group.KEDA,
 )
+PROMETHEUS = Image(
+    "prometheus",
+    "registry.local/prometheus:dev",
+    "localcluster/go-prometheus/Dockerfile",
+    ("localcluster/go-prometheus/go.mod", "localcluster/go-prometheus/go.sum"),
+    programs=Group.PROMETHEUS,
+)
+PROMETHEUS_OPERATOR = Image(
+    "prometheus-operator",
+    "registry.local/prometheus-operator:dev",
+    "localcluster/go-prometheus-operator/Dockerfile",
+    ("localcluster/go-prometheus-operator/go.mod", "localcluster/go-prometheus-operator/go.sum"),
+    programs=Group.PROMETHEUS_OPERATOR,
+)
 # The small ones first: the control plane's pods wait for pause, and dropping vLLM's build cache drops all of it.
 IMAGES: tuple[Image, ...] = (PAUSE, VLLM, OPERATOR, STAND_IN)
-ON_REQUEST: tuple[Image, ...] = (KEDA,)
+ON_REQUEST: tuple[Image, ...] = (KEDA, PROMETHEUS, PROMETHEUS_OPERATOR)
 """Built only when named: their programs take minutes to compile, and few tests need them."""
 
 

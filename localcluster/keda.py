@@ -6,7 +6,6 @@ import argparse
 import base64
 import copy
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,8 @@ import yaml
 
 from localcluster import builds, images, pki
 from localcluster.commands import run
-from localcluster.errors import ClusterError
 from localcluster.install import image_digest
-from localcluster.kube import Kubectl
+from localcluster.kube import running_kubectl
 from localcluster.network import NODE
 from localcluster.paths import ClusterPaths, cache_root
 from localcluster.programs import Group
@@ -106,7 +104,7 @@ def _upstream(paths: ClusterPaths, source: Path) -> list[JSON]:
 
 def install(paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> None:
     """KEDA in the running cluster, ready; what is there already and unchanged is left alone."""
-    kubectl = _running(paths)
+    kubectl = running_kubectl(paths)
     store = builds.Store(cache_root(environment, Path.home()))
     # Before the images' lock is taken: it takes minutes.
     builds.build(store, Group.KEDA, environment, progress)
@@ -125,7 +123,7 @@ def install(paths: ClusterPaths, environment: Mapping[str, str], progress: Progr
 
 def remove(paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> None:
     """Takes KEDA and everything of its kinds out of the cluster; nothing when it is not there."""
-    kubectl = _running(paths)
+    kubectl = running_kubectl(paths)
     store = builds.Store(cache_root(environment, Path.home()))
     source = builds.module_folder(store, Group.KEDA, MODULE, environment, progress)
     upstream = _upstream(paths, source)
@@ -133,20 +131,8 @@ def remove(paths: ClusterPaths, environment: Mapping[str, str], progress: Progre
         for found in upstream:
             # First, while KEDA is there to remove its finalizers.
             if found["kind"] == "CustomResourceDefinition":
-                _delete(kubectl, [found])
-        _delete(kubectl, [found for found in upstream if found["kind"] != "CustomResourceDefinition"])
-
-
-def _delete(kubectl: Kubectl, objects: list[JSON]) -> None:
-    items = {"apiVersion": "v1", "kind": "List", "items": objects}
-    kubectl.run("delete", "--ignore-not-found", "--timeout=120s", "-f", "-", stdin=json.dumps(items), timeout=150)
-
-
-def _running(paths: ClusterPaths) -> Kubectl:
-    kubectl = Kubectl(paths)
-    if not paths.kubeconfig.exists() or not kubectl.is_ready():
-        raise ClusterError("the cluster is not running", "Start it: python -m localcluster up")
-    return kubectl
+                kubectl.delete([found])
+        kubectl.delete([found for found in upstream if found["kind"] != "CustomResourceDefinition"])
 
 
 EXAMPLES = """examples:

@@ -43,3 +43,16 @@ class Kubectl:
 
     def get(self, *arguments: str) -> Any:
         return json.loads(self.run("get", *arguments, "-o", "json"))
+
+    def delete(self, objects: Iterable[Mapping[str, Any]]) -> None:
+        """Waits until they are gone; those that are not there are none to delete."""
+        items = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.run("delete", "--ignore-not-found", "--timeout=120s", "-f", "-", stdin=json.dumps(items), timeout=150)
+
+
+def running_kubectl(paths: ClusterPaths) -> Kubectl:
+    """That of a cluster that answers; ClusterError where none does."""
+    kubectl = Kubectl(paths)
+    if not paths.kubeconfig.exists() or not kubectl.is_ready():
+        raise ClusterError("the cluster is not running", "Start it: python -m localcluster up")
+    return kubectl

@@ -53,6 +53,8 @@ class Group(StrEnum):
     FLUX = "flux"
     # A real Prometheus and promtool, for the tests of rules, dashboards and metrics pages.
     PROMETHEUS = "prometheus"
+    # What makes its configuration from monitors and rules in a cluster: in an image.
+    PROMETHEUS_OPERATOR = "prometheus-operator"
 
 
 class Folder(StrEnum):
@@ -80,6 +82,7 @@ class Program:
         return parts[-2] if parts[-1].startswith("v") and parts[-1][1:].isdigit() else parts[-1]
 
 
+_PROMETHEUS_OPERATOR = "github.com/prometheus-operator/prometheus-operator/cmd"
 _CONTAINERD_TAGS = ("no_btrfs", "no_devmapper", "no_zfs")
 
 
@@ -151,6 +154,10 @@ PROGRAMS: tuple[Program, ...] = (
     Program("kustomize-controller", "github.com/fluxcd/kustomize-controller", Group.FLUX),
     _prometheus("prometheus"),
     _prometheus("promtool"),
+    Program("prometheus-operator", f"{_PROMETHEUS_OPERATOR}/operator", Group.PROMETHEUS_OPERATOR),
+    Program(
+        "prometheus-config-reloader", f"{_PROMETHEUS_OPERATOR}/prometheus-config-reloader", Group.PROMETHEUS_OPERATOR
+    ),
 )
 
 

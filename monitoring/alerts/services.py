@@ -52,7 +52,7 @@ GROUP = Group(
             severity=Severity.WARNING,
             summary=f"{_NAMED} is stalled: {{{{ $labels.reason }}}}.",
             description="The operator cannot go on without a change of the spec, the model or the cluster. "
-            "Run: llmservice explain {{ $labels.reason }}",
+            f"{_LOOK}, which names the remedy.",
         ),
         Alert(
             name="LLMServiceCrashLooping",

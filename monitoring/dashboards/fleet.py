@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monitoring.dashboards.shapes import Dashboard, Kind, Panel, Query, Row, Variable
+from monitoring.rules import grown
 
 _OF = 'namespace=~"$namespace"'
 _WELL = "all services are well"
@@ -86,15 +87,13 @@ _STATE = Row(
             title="Failures that began",
             text="By reason, in the last hour. Over all namespaces.",
             unit="short",
-            queries=[Query("sum by (reason) (increase(llmservice_failures_total[1h])) > 0", "{{reason}}", _WELL)],
+            queries=[Query(f"{grown('llmservice_failures_total', '1h', 'reason')} > 0", "{{reason}}", _WELL)],
         ),
         Panel(
             title="Restarts",
             text="Containers that ended and were started again, in the last hour. The ten highest.",
             unit="short",
-            queries=[
-                Query(f"topk(10, sum by ({_BY}) (increase(llmservice_restarts_total{{{_OF}}}[1h])) > 0)", _NAMED, _WELL)
-            ],
+            queries=[Query(f"topk(10, {grown(f'llmservice_restarts_total{{{_OF}}}', '1h', _BY)} > 0)", _NAMED, _WELL)],
         ),
         Panel(
             title="GPUs by service",

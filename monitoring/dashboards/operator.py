@@ -5,7 +5,6 @@ from __future__ import annotations
 from monitoring.dashboards.shapes import RATE, Dashboard, Kind, Panel, Query, Row, Variable, quantiles
 
 _OF = 'job="$job"'
-_WELL = "nothing failed"
 
 _STATE = Row(
     "State",
@@ -81,7 +80,7 @@ _WORK = Row(
             unit="ops",
             queries=[
                 Query(f"sum(rate(llmservice_retries_total{{{_OF}}}[{RATE}]))", "retries"),
-                Query(f"sum by (what) (rate(llmservice_rate_limited_total{{{_OF}}}[{RATE}]))", "{{what}}", _WELL),
+                Query(f"sum by (what) (rate(llmservice_rate_limited_total{{{_OF}}}[{RATE}]))", "{{what}}"),
             ],
         ),
         Panel(

@@ -32,6 +32,7 @@ from tests.e2e.failing_services import (
     waits,
     why_not_ready,
 )
+from tests.support.accelerators import advertised
 from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.fetching import model_files
 from tests.support.hub import Hub, Repo
@@ -166,19 +167,13 @@ UNBOUND = {
 @contextlib.contextmanager
 def gpus(cluster: Cluster, count: int) -> Iterator[None]:
     """A node with so many devices of a resource that nobody else asks for; no pod ever sees one."""
-    where = [f"/status/{field}/{GPUS['resourceName'].replace('/', '~1')}" for field in ("capacity", "allocatable")]
     label = "nvidia.com/gpu.product"
     cluster.kubectl("label", "node", NODE, f"{label}=NVIDIA-L4", "--overwrite")
-    patch_status(cluster, [{"op": "add", "path": path, "value": str(count)} for path in where])
     try:
-        yield
+        with advertised(cluster, {GPUS["resourceName"]: count}):
+            yield
     finally:
-        patch_status(cluster, [{"op": "remove", "path": path} for path in where])
         cluster.kubectl("label", "node", NODE, f"{label}-")
-
-
-def patch_status(cluster: Cluster, operations: list[JSON]) -> None:
-    cluster.kubectl("patch", "node", NODE, "--subresource=status", "--type=json", "-p", json.dumps(operations))
 
 
 def filled(value: Any, where: Mapping[str, str]) -> Any:

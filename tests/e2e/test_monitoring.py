@@ -6,8 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
@@ -15,24 +14,37 @@ import yaml
 
 from localcluster.install import NAMESPACE as OPERATORS
 from localcluster.install import RELEASE
-from localcluster.paths import ClusterPaths
 from monitoring.__main__ import thresholds
 from monitoring.alerts import GROUPS
 from monitoring.dashboards import DASHBOARDS
 from monitoring.rules import Recording, filled, rule_file
-from tests.e2e._chart import CHART, JSON, helm_offline, of_kind, only, render
+from tests.e2e._chart import JSON, only, render
 from tests.e2e.conftest import own_namespace
+from tests.e2e.model_places import BRIDGE
+from tests.e2e.monitored import AUTOSCALED, VARIABLES, WITHIN, monitored, queries, rendered
+from tests.support.accelerators import advertised
 from tests.support.cluster import Cluster, eventually
 from tests.support.documents import PAGES, blocks_of
-from tests.support.prometheus import Prometheus, running, scrape_configs, wait_for_samples
-from tests.support.services import MILLION_TOKENS, llmservice, stand_in
+from tests.support.fetching import model_files
+from tests.support.hub import Hub, Repo
+from tests.support.hub import serving as serving_hub
+from tests.support.prometheus import Prometheus, wait_for_samples
+from tests.support.services import MILLION_TOKENS, SMALL, llmservice, stand_in
 
 pytestmark = pytest.mark.parallel
 
-NAMESPACE, HEALTHY, TOO_LARGE, CRASHING = "test-monitoring", "chat", "too-large", "crashing"
-INTERVAL = "1s"
-WITHIN = 120.0
-"""Seconds for a sample of every query, and for alerts: much longer than a machine takes that is not busy."""
+NAMESPACE = "test-monitoring"
+HEALTHY, TOO_LARGE, CRASHING, FETCHING, ON_GPU = "chat", "too-large", "crashing", "fetching", "on-gpu"
+GPU = "monitoring.test/gpu"
+SERVICES = {
+    "": HEALTHY,
+    "fitPolicy is Ignore": HEALTHY,
+    "the service runs on CPUs": ON_GPU,
+    "the service is well": CRASHING,
+    "no container has restarted": CRASHING,
+    "no pod is fetching": FETCHING,
+}
+"""Which service a dashboard's query has data of, by why it may have none."""
 THRESHOLDS = {
     "notReadyFor": "20s",
     "stalledFor": "5s",
@@ -42,21 +54,7 @@ THRESHOLDS = {
     "itlSeconds": 10,
 }
 """Short enough to wait for; and targets that a healthy service meets on a busy machine."""
-VALUES: JSON = {
-    "watch": {"namespaces": [NAMESPACE]},
-    "metrics": {
-        "serviceMonitor": {"enabled": True},
-        "podMonitor": {"enabled": True},
-        "prometheusRule": {"enabled": True, "thresholds": THRESHOLDS},
-        "dashboards": {"enabled": True},
-    },
-}
-
-
-def rendered() -> list[JSON]:
-    """The chart's objects, as the release of the cluster would have them."""
-    printed = helm_offline("template", RELEASE, str(CHART), "--namespace", OPERATORS, values=VALUES)
-    return [document for document in yaml.safe_load_all(printed) if document]
+VALUES: JSON = {"watch": {"namespaces": [NAMESPACE]}, "metrics": {"prometheusRule": {"thresholds": THRESHOLDS}}}
 
 
 @contextmanager
@@ -86,36 +84,34 @@ def load(url: str, model: str) -> Iterator[None]:
             thread.join()
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A fleet of a healthy and a broken service, and the Prometheus that scrapes it."""
-
-    prometheus: Prometheus
-    values: dict[str, str]
-    """Of the dashboards' variables."""
-
-
 @pytest.fixture(scope="module")
-def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    manifests = rendered()
-    monitors = [*of_kind(manifests, "ServiceMonitor"), *of_kind(manifests, "PodMonitor")]
-    scrapes = list(scrape_configs(monitors, str(ClusterPaths.of_this_clone().kubeconfig), INTERVAL))
-    rules = only(manifests, "PrometheusRule")["spec"]
-    folder = tmp_path_factory.mktemp("prometheus")
-    with own_namespace(cluster, NAMESPACE), running(folder, scrapes, rules, INTERVAL) as prometheus:
-        cluster.apply(stand_in(HEALTHY, fitPolicy="Warn"), NAMESPACE)
-        too_large = llmservice(TOO_LARGE, model={"architecture": MILLION_TOKENS}, batching={"maxModelLen": None})
-        cluster.apply_all([too_large, stand_in(CRASHING, {"exit_loading": 1})], NAMESPACE)
+def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A fleet of a healthy and several broken services, and the Prometheus that scrapes it."""
+    hub = Hub({"team/large": Repo(model_files({"model.safetensors": 20_000_000}))}, bytes_per_second=100_000)
+    with ExitStack() as stack:
+        stack.enter_context(serving_hub(hub, BRIDGE, BRIDGE))
+        stack.enter_context(own_namespace(cluster, NAMESPACE))
+        stack.enter_context(advertised(cluster, {GPU: 1}))
+        prometheus = stack.enter_context(monitored(tmp_path_factory.mktemp("prometheus"), VALUES))
+        cluster.apply(stand_in(HEALTHY, model={"architecture": SMALL}, fitPolicy="Warn"), NAMESPACE)
+        at_the_hub = [{"name": "HF_ENDPOINT", "value": hub.url}]
+        broken = [
+            llmservice(TOO_LARGE, model={"architecture": MILLION_TOKENS}, batching={"maxModelLen": None}),
+            stand_in(CRASHING, {"exit_loading": 1}),
+            stand_in(FETCHING, model={"uri": "hf://team/large"}, runtime={"env": at_the_hub}),
+            stand_in(ON_GPU, accelerator={"type": "nvidia", "resourceName": GPU}),
+        ]
+        cluster.apply_all(broken, NAMESPACE)
         cluster.wait_condition(NAMESPACE, HEALTHY, "Ready", "True")
         address = cluster.must_get("services", NAMESPACE, HEALTHY)["spec"]["clusterIP"]
         with load(f"http://{address}", HEALTHY):
-            yield Watched(prometheus, {"namespace": NAMESPACE, "service": HEALTHY, "job": f"{RELEASE}-metrics"})
+            yield prometheus
 
 
 def test_the_chart_fills_the_rules_as_the_unit_tests_do() -> None:
     names = {"name": "llmservice-operator", "job": f"{RELEASE}-metrics", "namespace": OPERATORS, "healthPort": 8080}
     expected = filled(rule_file(GROUPS), {**thresholds(), **THRESHOLDS, **names}, "docs/runbooks/{alert}.md")
-    assert only(rendered(), "PrometheusRule")["spec"] == yaml.safe_load(expected)
+    assert only(rendered(VALUES), "PrometheusRule")["spec"] == yaml.safe_load(expected)
 
 
 def test_the_rules_have_the_charts_port_and_any_url_of_runbooks() -> None:
@@ -130,38 +126,42 @@ def test_the_rules_have_the_charts_port_and_any_url_of_runbooks() -> None:
 
 
 def test_the_dashboards_are_in_a_config_map_that_grafanas_sidecar_finds() -> None:
-    found = only(rendered(), "ConfigMap", "-dashboards")
+    found = only(rendered(VALUES), "ConfigMap", "-dashboards")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert {name: json.loads(text)["uid"] for name, text in found["data"].items()} == {
         f"{dashboard.uid}.json": dashboard.uid for dashboard in DASHBOARDS
     }
 
 
-def test_every_query_of_every_dashboard_has_data(watched: Watched) -> None:
-    queries = [query for dashboard in DASHBOARDS for panel in dashboard.panels for query in panel.queries]
-    exprs = {query.concrete(watched.values, "30s"): query.empty_when for query in queries}
-    always = [expr for expr, reason in exprs.items() if not reason]
-    assert wait_for_samples(watched.prometheus, always, WITHIN) == []
-    for expr in exprs.keys() - always:
-        watched.prometheus.query(expr)
+def test_every_query_of_every_dashboard_has_data(cluster: Cluster, watched: Prometheus) -> None:
+    """Those of autoscaled services: test_monitoring_autoscaled.py."""
+    # An increase of what was counted before.
+    assert wait_for_samples(watched, ["llmservice_failures_total > 0"], WITHIN) == []
+    cluster.apply(stand_in("crashing-later", {"exit_loading": 1}), NAMESPACE)
+    exprs = {
+        query.concrete({**VARIABLES, "namespace": NAMESPACE, "service": SERVICES.get(query.empty_when, HEALTHY)}, "30s")
+        for query in queries()
+        if query.empty_when not in AUTOSCALED
+    }
+    assert wait_for_samples(watched, sorted(exprs), WITHIN) == []
 
 
-def test_every_recorded_series_has_data_and_every_rule_is_evaluated(watched: Watched) -> None:
+def test_every_recorded_series_has_data_and_every_rule_is_evaluated(watched: Prometheus) -> None:
     names = [rule.name for group in GROUPS for rule in group.rules if isinstance(rule, Recording)]
-    assert wait_for_samples(watched.prometheus, [f'{name}{{service="{HEALTHY}"}}' for name in names], WITHIN) == []
-    assert [rule["lastError"] for rule in watched.prometheus.rules() if rule["health"] != "ok"] == []
+    assert wait_for_samples(watched, [f'{name}{{service="{HEALTHY}"}}' for name in names], WITHIN) == []
+    assert [rule["lastError"] for rule in watched.rules() if rule["health"] != "ok"] == []
 
 
-def test_prometheus_takes_every_query_of_the_pages(watched: Watched) -> None:
+def test_prometheus_takes_every_query_of_the_pages(watched: Prometheus) -> None:
     lines = {line for page in PAGES for block in blocks_of(page, "promql") for line in block.splitlines()}
     assert len(lines) > 20
     for line in lines:
-        watched.prometheus.query(line.replace("NAMESPACE", NAMESPACE).replace("NAME", HEALTHY))
+        watched.query(line.replace("NAMESPACE", NAMESPACE).replace("NAME", HEALTHY))
 
 
-def test_broken_services_raise_alerts_and_a_healthy_one_none(watched: Watched) -> None:
+def test_broken_services_raise_alerts_and_a_healthy_one_none(watched: Prometheus) -> None:
     def firing(service: str) -> dict[str, JSON]:
-        alerts = watched.prometheus.alerts()
+        alerts = watched.alerts()
         of_service = [one for one in alerts if one["labels"].get("service") == service and one["state"] == "firing"]
         return {one["labels"]["alertname"]: one for one in of_service}
 

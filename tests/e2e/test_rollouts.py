@@ -6,16 +6,15 @@ test_no_request_lost.py has rollouts with vLLM itself.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from localcluster.network import NODE
 from tests.e2e.conftest import own_namespace
 from tests.support import rolling
+from tests.support.accelerators import advertise, advertised
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.rolling import restarts
 from tests.support.services import stand_in
@@ -33,15 +32,8 @@ BROKEN = {"spec": {"runtime": {"env": [{"name": "STAND_IN", "value": '{"fails": 
 @pytest.fixture(scope="module")
 def node(cluster: Cluster) -> Iterator[None]:
     """The local node with accelerators of each story's own."""
-    advertise(cluster, ROOM)
-
-    def is_there() -> bool:
-        allocatable = node_of(cluster)["status"]["allocatable"]
-        return all(allocatable.get(f"{DOMAIN}/{name}") == str(count) for name, count in ROOM.items())
-
-    eventually("the node to have them", is_there, 60)
-    yield
-    advertise(cluster, dict.fromkeys(ROOM, 0))
+    with advertised(cluster, {f"{DOMAIN}/{name}": count for name, count in ROOM.items()}):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -69,25 +61,6 @@ def there(cluster: Cluster, node: None) -> Iterator[str]:
 def on_gpus(name: str, **spec: Any) -> JSON:
     accelerator = {"type": "nvidia", "resourceName": f"{DOMAIN}/{name}"}
     return stand_in(name, accelerator=accelerator, drain={"timeoutSeconds": 0}, **spec)
-
-
-def node_of(cluster: Cluster) -> JSON:
-    found: JSON = json.loads(cluster.kubectl("get", "node", NODE, "-o", "json"))
-    return found
-
-
-def advertise(cluster: Cluster, amounts: dict[str, int]) -> None:
-    """As a device plugin would; 0 takes them away."""
-    there = node_of(cluster)["status"]["capacity"]
-    operations = []
-    for name, count in amounts.items():
-        path = f"/status/capacity/{DOMAIN}~1{name}"
-        if count:
-            operations.append({"op": "add", "path": path, "value": str(count)})
-        elif f"{DOMAIN}/{name}" in there:
-            operations.append({"op": "remove", "path": path})
-    patch = ("patch", "node", NODE, "--subresource=status", "--type=json", "-p", json.dumps(operations))
-    cluster.kubectl(*patch)
 
 
 def rollout(cluster: Cluster, name: str) -> JSON:
@@ -140,7 +113,7 @@ def test_surge_waits_for_a_gpu_and_goes_on_when_there_is_one(cluster: Cluster, t
     assert f"{DOMAIN}/waits" in waiting["message"]
     cluster.must_have(NAMESPACE, "waits", Available="True")
     assert before < set(pods(cluster, "waits"))
-    advertise(cluster, {"waits": 2})
+    advertise(cluster, {f"{DOMAIN}/waits": 2})
     assert fewest_ready(cluster, "waits") == 1
 
 

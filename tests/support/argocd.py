@@ -1,4 +1,4 @@
-"""Argo CD's application controller and repository server on this machine, for one namespace of the cluster."""
+"""Argo CD's application controller and repository server on this machine, for some namespaces of the cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ _REFRESH = "argocd.argoproj.io/refresh"
 
 @dataclass(frozen=True)
 class ArgoCD:
-    """Both run, and deploy to `namespace` alone."""
+    """Both run; `namespace` has the Applications."""
 
     cluster: Cluster
     namespace: str
@@ -75,14 +75,19 @@ def _core(kind: str, name: str, labels: Mapping[str, str] | None = None, **field
     return {"apiVersion": "v1", "kind": kind, "metadata": named, **fields}
 
 
-def _settings(namespace: str, config: JSON) -> list[JSON]:
-    """What it reads at its start, the project `default`, and the cluster with one namespace and nothing beside."""
+def _settings(namespace: str, config: JSON, deploys_to: Sequence[str]) -> list[JSON]:
+    """What it reads at its start, the project `default`, and the cluster: `namespace` alone, or all of it.
+
+    A cluster of some namespaces may have no objects beside them, such as a CRD.
+    """
     files = ("argocd-rbac-cm", "argocd-gpg-keys-cm", "argocd-ssh-known-hosts-cm", "argocd-tls-certs-cm")
     cluster = {
         "name": "in-cluster", "server": "https://kubernetes.default.svc", "config": "{}",
-        "namespaces": namespace, "clusterResources": "false",
+        **({} if deploys_to else {"namespaces": namespace, "clusterResources": "false"}),
     }  # fmt: skip
-    project = {"sourceRepos": ["*"], "destinations": [{"server": "*", "namespace": namespace}]}
+    destinations = [{"server": "*", "namespace": name} for name in deploys_to or (namespace,)]
+    beside = [{"group": "*", "kind": "*"}] if deploys_to else []
+    project = {"sourceRepos": ["*"], "destinations": destinations, "clusterResourceWhitelist": beside}
     return [
         _core("ConfigMap", "argocd-cm", data=config["data"]),
         *(_core("ConfigMap", name) for name in files),
@@ -110,8 +115,13 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def argocd(cluster: Cluster, namespace: str, folder: Path, config: JSON) -> Iterator[ArgoCD]:
-    """Run both, with `config` as argocd-cm, in an existing namespace; at the end its Applications are deleted."""
+def argocd(
+    cluster: Cluster, namespace: str, folder: Path, config: JSON, deploys_to: Sequence[str] = ()
+) -> Iterator[ArgoCD]:
+    """Run both, with `config` as argocd-cm, in an existing namespace; at the end its Applications are deleted.
+
+    Without `deploys_to` they deploy to this namespace alone, else to those and to what is in no namespace.
+    """
     redis = shutil.which("redis-server")
     if redis is None:
         pytest.skip("needs redis-server, Argo CD's cache: apt-get install redis-server")
@@ -128,7 +138,7 @@ def argocd(cluster: Cluster, namespace: str, folder: Path, config: JSON) -> Iter
     cluster.kubectl("apply", "--server-side", "--force-conflicts", *crds)
     await_established(cluster, APPLICATION, "appprojects.argoproj.io")
     running = ArgoCD(cluster, namespace)
-    running.apply(*_settings(namespace, config))
+    running.apply(*_settings(namespace, config, deploys_to))
     cache, repository, figures, more_figures = (free_port() for _ in range(4))
     environment = {
         **os.environ,

@@ -74,6 +74,15 @@ async def test_a_healthy_cluster(api: ApiServer, llmservice: Command) -> None:
     assert {path for method, path, *_ in api.requests if method == "POST"} == {REVIEWS, SELF}
 
 
+async def test_a_config_map_of_dashboards_is_no_settings_file(api: ApiServer, llmservice: Command) -> None:
+    path = f"/api/v1/namespaces/{SYSTEM}/configmaps/llmservice-operator"
+    dashboards = {"name": "llmservice-operator-dashboards", "namespace": SYSTEM}
+    labels = api.objects[path]["metadata"]["labels"]
+    api.objects[f"{path}-dashboards"] = {"metadata": {**dashboards, "labels": labels}, "data": {"a.json": "{}"}}
+    ran = await llmservice.within("doctor")
+    assert ran.code == 0, ran.out
+
+
 async def test_a_problem_has_a_code_and_a_remedy(api: ApiServer, llmservice: Command) -> None:
     api.answers["/version"] = {"gitVersion": "v1.29.0"}
     ran = await llmservice.within("doctor", "-o", "json")

@@ -67,7 +67,7 @@ async def test_a_serving_service_on_one_screen_and_as_json(api: ApiServer, llmse
     for line in (
         "chat in namespace team: Ready is True: RolledOut",
         "endpoint    http://chat.team.svc/v1 as chat, alias",
-        "replicas    1/1 ready, 1 of this revision, 1 available; 2 GPUs in all",
+        "replicas    1/1 ready, 1 of this revision, 1 available; 2 GPUs asked for",
         "revision    0123456789, strategy Surge",
         "kv cache tokens: 8192",
         "kv cache memory GiB: 1.25",
@@ -129,6 +129,8 @@ async def test_a_failure_comes_with_its_remedy_and_evidence(api: ApiServer, llms
         condition("Ready", "False", "ModelNotFound"),
         condition("Stalled", "True", "ModelNotFound"),
         condition("Available", "False", "NoReplicaReady"),
+        condition("Fits", "Unknown", "FactsMissing"),
+        condition("Degraded", "True", "NameConflict"),
     ]
     api.objects[f"{SERVICES}/chat"] = service(conditions=conditions, failure=failure)
     screen = (await llmservice.within("status", "chat")).out
@@ -137,12 +139,13 @@ async def test_a_failure_comes_with_its_remedy_and_evidence(api: ApiServer, llms
         "ModelNotFound in pod chat-1, first seen",
         "what to do: correct spec.model.uri",
         "| RepositoryNotFoundError: 404",
-        "what to do about NoReplicaReady: ",
+        "what to do about NameConflict: ",
     ):
         assert words in screen
-    assert "what to do about ModelNotFound" not in screen, "the failure's own remedy is the better one"
+    told = [line for line in screen.splitlines() if line.startswith("what to do about")]
+    assert len(told) == 1, "the failure's own remedy is the better one, and the others follow from it"
     (found,) = (await llmservice.within("status", "chat", "-o", "json")).json["services"]
-    assert set(found["remedies"]) == {"ModelNotFound", "NoReplicaReady"}
+    assert set(found["remedies"]) == {"ModelNotFound", "NoReplicaReady", "FactsMissing", "NameConflict"}
 
 
 async def test_a_start_and_adapters(api: ApiServer, llmservice: Command) -> None:

@@ -8,6 +8,8 @@ import pytest
 from llmservice_operator.observe.failures import normalize
 
 CAUSES: dict[str, tuple[str, ...]] = {
+    "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/1 nodes are "
+    "available: 1 Preemption is not helpful for scheduling.": ("Insufficient nvidia.com/gpu",),
     "0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are "
     "available: 3 No preemption victims found for incoming pod.": ("Insufficient cpu", "Insufficient nvidia.com/gpu"),
     "0/1 nodes are available: 1 node(s) had untolerated taint {nvidia.com/gpu: present, x}.": (

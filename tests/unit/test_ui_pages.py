@@ -250,6 +250,16 @@ async def test_a_bar_shows_where_the_memory_ends(weights: float, end: str | None
     assert re.findall(r'<line class="end" x1="([\d.]+)"', page) == ([end] if end else [])
 
 
+@pytest.mark.parametrize(("more", "is_shown"), [({}, False), ({"kvCacheGiB": 0.5}, True)])
+async def test_a_bar_shows_what_was_planned(more: dict[str, float], is_shown: bool) -> None:
+    plan = {"gpu": "cpu", "verdict": "Unknown", "perGPU": {"memoryGiB": 1.0, **more}}
+    async with world() as found:
+        add(found.api, service("chat", plan=plan))
+        page = (await (await found.signed_in()).get("/services/team/chat")).text
+    assert ("Memory for the KV cache: 1.00 GiB" in page) == is_shown
+    assert ("left to others" in page) == is_shown
+
+
 async def test_a_controllerrevision_of_somebody_else_is_none_of_the_services() -> None:
     stranger = {
         "metadata": {"labels": {"llmservice.dev/service": "chat"}, "creationTimestamp": "2026-01-01T00:00:00Z"},

@@ -12,7 +12,7 @@ from typing import Any
 from llmservice_cli.api import Json
 from llmservice_cli.revisions import Revision, roles_of
 from llmservice_cli.services import conditions_of, is_outdated
-from llmservice_cli.status.document import needs_attention, remedies
+from llmservice_cli.status.document import needs_attention, remedies_beside_failure
 from llmservice_cli.status.events import Event
 from llmservice_cli.status.frame import Frame
 from llmservice_cli.status.planned import Compared, compared
@@ -144,7 +144,6 @@ def view(frame: Frame, revisions: Sequence[Revision] | str) -> ServiceView:
     status: Json = service.get("status") or {}
     unread: list[str] = []
     failure = _part(_failure, status.get("failure"), "status.failure", unread)
-    told = remedies(service)
     pods = frame.seen.pods
     return ServiceView(
         row=row_of(service),
@@ -152,7 +151,7 @@ def view(frame: Frame, revisions: Sequence[Revision] | str) -> ServiceView:
         is_outdated=is_outdated(service),
         is_paused=bool(service["spec"].get("paused")),
         conditions=_conditions(service),
-        remedies={reason: text for reason, text in told.items() if failure is None or reason != failure.reason},
+        remedies=remedies_beside_failure(service),
         failure=failure,
         progress=list(progress_lines(status.get("progress"))),
         rollout=list(rollout_lines(service)),
@@ -242,7 +241,7 @@ def _plan(read: Reader) -> Plan:
         read.text("reason", default=""),
         read.text("gpu", 128, ""),
         memory,
-        segments(parts, memory) if memory else (),
+        segments(parts, memory) if memory and parts else (),
         round(BAR * memory / needed, 2) if memory and needed > memory else None,
         [_remedy(Reader(item, "status.plan.remedies")) for item in read.items("remedies", 8)],
     )

@@ -41,6 +41,21 @@ def remedies(service: Json) -> Mapping[str, str]:
     return {reason: _remedy(reason) for reason in dict.fromkeys(found)}
 
 
+def remedies_beside_failure(service: Json) -> Mapping[str, str]:
+    """What a reader has to do besides what the failure, which has a remedy of its own, asks for.
+
+    Nothing about Available, whose cause Ready has; and of a plan that is missing only where nothing failed.
+    """
+    failed = ((service.get("status") or {}).get("failure") or {}).get("reason")
+
+    def follows(condition: Condition) -> bool:
+        is_unplanned = condition.type == ConditionType.FITS and condition.status == ConditionStatus.UNKNOWN
+        return condition.type == ConditionType.AVAILABLE or (failed is not None and is_unplanned)
+
+    told = {condition.reason for condition in conditions_of(service) if not follows(condition)} - {failed}
+    return {reason: remedy for reason, remedy in remedies(service).items() if reason in told}
+
+
 def _remedy(reason: str) -> str:
     return Reason(reason).remedy if reason in set(Reason) else UNKNOWN_REASON
 

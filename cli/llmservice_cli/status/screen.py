@@ -17,7 +17,7 @@ from llmservice_cli.terminal import Row
 from llmservice_cli.text import age, duration, table
 
 from .bars import bars
-from .document import needs_attention, remedies
+from .document import needs_attention, remedies_beside_failure
 from .events import Event
 from .figures import Absent, Figures
 from .frame import Frame
@@ -87,7 +87,7 @@ def _head(service: Json, held: Held | str | None, now: datetime) -> Iterator[str
     yield f"  endpoint    {endpoint.get('url', NO_VALUE)}{f' as {names}' if names else ''}"
     yield (
         f"  replicas    {status.get('ready', NO_VALUE)} ready, {status.get('updatedReplicas', 0)} of this revision,"
-        f" {status.get('availableReplicas', 0)} available; {status.get('gpus', 0)} GPUs in all"
+        f" {status.get('availableReplicas', 0)} available; {status.get('gpus', 0)} GPUs asked for"
     )
     yield from _scaling(spec, status)
     yield from _at_zero(service, now)
@@ -153,10 +153,8 @@ def _conditions(service: Json, now: datetime) -> Iterator[Row]:
     yield ((header, "bold"),)
     for condition, line in zip(found, lines, strict=True):
         yield ((line, _style(condition)),)
-    failed = ((service.get("status") or {}).get("failure") or {}).get("reason")
-    for reason, remedy in remedies(service).items():
-        if reason != failed:
-            yield ((f"what to do about {reason}: {remedy}", ""),)
+    for reason, remedy in remedies_beside_failure(service).items():
+        yield ((f"what to do about {reason}: {remedy}", ""),)
 
 
 def _style(condition: Condition) -> str:

@@ -76,7 +76,7 @@ class Explained(StrEnum):
 
 MODEL = Section(
     "The model",
-    look="`status.failure.message`; `kubectl logs POD -c fetch` has the whole fetch.",
+    look="`status.failure.message`; of hf:// and buckets, `kubectl logs POD -c fetch` has the whole fetch.",
 )
 START = Section(
     "vLLM does not start",

@@ -153,6 +153,8 @@ class Metrics:
             "that its pods reported (report) that were put off.",
             ("what",),
         )
+        for what in ("event", "status", "report"):  # so that the first one of each is an increase
+            self.rate_limited.labels(what)
 
         self.failing = self._gauge(
             "llmservice_failing_services", "LLMServices whose status has a failure, by its reason.", ("reason",)

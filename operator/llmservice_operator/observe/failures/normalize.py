@@ -20,6 +20,8 @@ _EVICTION_FIGURES = re.compile(
     r"|(?:Container|Pod) \S+ was using \S+, request is \S+, has larger consumption of \S+)\.(?=\s|$)"
 )
 _CONFLICT_TIME = re.compile(r"( using \S+) at [0-9TZ:.+-]+(?=:)")
+_NO_CAUSES = re.compile(r" (?:no new claims to deallocate, )?preemption: ")
+"""What the scheduler says behind the causes; newer ones speak of claims first."""
 _NODES = re.compile(r"^0/\d+ nodes are available: ")
 
 
@@ -40,7 +42,8 @@ def conflict(message: str) -> str:
 
 def unschedulable_causes(message: str) -> tuple[str, ...]:
     """The scheduler's distinct causes, without the number of nodes behind each."""
-    text = _NODES.sub("", message[:_LONGEST_LIST].split(" preemption: ")[0]).strip().rstrip(".")
+    causes = _NO_CAUSES.split(message[:_LONGEST_LIST], maxsplit=1)[0]
+    text = _NODES.sub("", causes).strip().rstrip(".")
     return tuple(sorted({_COUNT.sub("", cause.strip()) for cause in _split_outside_braces(text) if cause.strip()}))
 
 

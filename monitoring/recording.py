@@ -37,11 +37,6 @@ def _latency(name: str, words: str, series: str, knob: str) -> Iterator[Recordin
         )
 
 
-def _share_that_ended_with(reason: str) -> str:
-    ended = f'{_BY} (rate(vllm:request_success_total{{finished_reason="{reason}"}}[5m]))'
-    return f"{ended} / (llmservice:requests:rate5m > 0)"
-
-
 GROUP = Group(
     "llmservice.recording",
     (
@@ -52,13 +47,16 @@ GROUP = Group(
         ),
         Recording(
             "llmservice:requests_failed:ratio_rate5m",
-            _share_that_ended_with("error"),
+            f'{_BY} (rate(vllm:request_success_total{{finished_reason="error"}}[5m])) '
+            "/ (llmservice:requests:rate5m > 0)",
             "Share of requests that ended with an error of the engine.",
         ),
         Recording(
             "llmservice:requests_aborted:ratio_rate5m",
-            _share_that_ended_with("abort"),
-            "Share of requests that were aborted: mostly clients that went away.",
+            # vLLM counts the requests of clients that went away nowhere.
+            f"{_BY} (rate(llmservice_server_requests_aborted_total[5m])) "
+            f"/ ({_BY} (rate(llmservice_server_requests_total[5m])) > 0)",
+            "Share of requests whose client went away before the answer ended.",
         ),
         Recording(
             "llmservice:requests_waiting:sum",

@@ -13,9 +13,11 @@ GROUP = Group(
     (
         Alert(
             name="LLMServiceOperatorNotLeading",
-            when="no process of the operator works on a shard, or none is scraped",
+            when="no process of the operator acts, or works on a shard, or none is scraped",
             # With one shard there is no Lease for it where leader election is off: the process that acts has it.
-            expr=f"sum by (shard) (llmservice_shard_held{{{_JOB}}}) == 0 or absent(llmservice_leader{{{_JOB}}})",
+            # Whoever has a Lease and may not watch yet acts on nothing.
+            expr=f"sum by (shard) (llmservice_shard_held{{{_JOB}}}) == 0 or absent(llmservice_leader{{{_JOB}}}) "
+            f'or sum(llmservice_stage{{{_JOB},stage="acting"}}) == 0',
             lasts="5m",
             severity=Severity.CRITICAL,
             summary="No operator process works{{ with $labels.shard }} on shard {{ . }}{{ end }}.",
@@ -46,9 +48,9 @@ GROUP = Group(
             name="LLMServiceOperatorWatchStale",
             when="a watch of the operator is broken off, or never began",
             # `namespace` is the watched one here: which operator it is, only its other series say.
-            expr=f"(llmservice_watch_broken{{{_OURS}}} > 0 or llmservice_watch_synced{{{_OURS}}} == 0) "
-            f"and on (instance) llmservice_leader{{{_JOB}}}",
-            lasts="10m",
+            expr=f"max by (job, namespace, pod) ((llmservice_watch_broken{{{_OURS}}} > 0 "
+            f"or llmservice_watch_synced{{{_OURS}}} == 0) and on (instance) llmservice_leader{{{_JOB}}})",
+            lasts="5m",
             severity=Severity.CRITICAL,
             summary="The operator does not see all changes{{ with $labels.namespace }} in {{ . }}{{ end }}.",
             description="It has no right to a watch, or the API server does not answer it. Services may be stale. "

@@ -68,7 +68,7 @@ GROUP = Group(
         ),
         Alert(
             name="LLMServiceAbortRate",
-            when="more than `abortRatio` of the requests are aborted",
+            when="the clients of more than `abortRatio` of the requests go away before the answer ends",
             expr=f"llmservice:requests_aborted:ratio_rate5m > ${{abortRatio}} {_OURS}",
             lasts="10m",
             severity=Severity.WARNING,

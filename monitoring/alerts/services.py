@@ -72,7 +72,7 @@ GROUP = Group(
             severity=Severity.WARNING,
             summary=f"vLLM's engine hung in {_NAMED}.",
             description="Requests were in the engine and no token came. The supervisor takes the replica out of its "
-            f"Service and restarts vLLM. {_LOOK}",
+            f"Service and restarts vLLM. This fires on for 15 minutes after that. {_LOOK}",
         ),
         Alert(
             name="LLMServiceGPUsNotServing",

@@ -52,14 +52,15 @@ _REQUESTS = Row(
     (
         Panel(
             title="Requests by how they ended",
-            text="stop and length are whole answers; abort: the client went away; error: the engine failed.",
+            text="stop and length are whole answers; error: the engine failed; client went away: by the supervisor.",
             unit="reqps",
             is_stacked=True,
             queries=[
                 Query(
                     f"sum by (finished_reason) (rate(vllm:request_success_total{{{_OF}}}[{RATE}]))",
                     "{{finished_reason}}",
-                )
+                ),
+                Query(f"sum(rate(llmservice_server_requests_aborted_total{{{_OF}}}[{RATE}]))", "client went away"),
             ],
         ),
         Panel(

@@ -32,6 +32,7 @@ from llmservice_runtime.contract import (
     POD_TOKEN_HEADER,
 )
 from llmservice_runtime.drain.shared_counters import (
+    ABORTED,
     ARRIVED,
     ATTACHED,
     AWAITING,
@@ -158,6 +159,8 @@ class DrainMiddleware:
             await self._app(scope, request.receive, request.send)
         finally:
             request.answered()
+            if request.is_aborted:
+                self._slots[ABORTED] += 1
             if self._slots[LEVEL] != OPEN:
                 self._track(client, closes=request.closes or _says_close(scope))
             self._slots[IN_FLIGHT] -= 1
@@ -196,11 +199,16 @@ class _Request:
     def __init__(self, slots: memoryview, receive: Receive, send: Send) -> None:
         self._slots, self._receive, self._send = slots, receive, send
         self._awaiting = self._answered = False
+        self._ended = False
+        self.is_aborted = False
+        """Whether the client went away before the response ended. vLLM counts these requests nowhere."""
         self.closes = False
         """Whether the response carries `Connection: close`."""
 
     async def receive(self) -> Message:
         message = await self._receive()
+        if message["type"] == "http.disconnect" and not self._ended:
+            self.is_aborted = True
         whole = message["type"] == "http.request" and not message.get("more_body", False)
         if whole and not self._awaiting and not self._answered:
             self._awaiting = True
@@ -214,6 +222,7 @@ class _Request:
                 self.closes = True
         else:
             self._slots[SENT] += 1
+            self._ended = not message.get("more_body", False)
             if not self._answered:
                 self.answered()
         await self._send(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import httpx
 import pytest
 import yaml
 
@@ -13,6 +14,7 @@ from localcluster.tinymodel.pairs import PAIRS
 from tests.support.client import ClientPod
 from tests.support.cluster import Cluster, eventually
 from tests.support.operator import host_process, operator_pods
+from tests.support.serving import of_supervisor
 
 READY_WITHIN = 420
 QUESTION, ANSWER = PAIRS[0]
@@ -46,6 +48,25 @@ def test_the_smallest_manifest_answers_another_pod(client: ClientPod, tiny_chat:
 def test_a_stream_arrives_whole(client: ClientPod, tiny_chat: str) -> None:
     answer = client.chat(tiny_chat, QUESTION, stream=True)
     assert (answer.status, answer.streamed) == (200, ANSWER)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_client_that_goes_away_is_counted(
+    cluster: Cluster, shared_namespace: str, tiny_chat: str, stream: bool
+) -> None:
+    """Not by vLLM, whose counter of aborted requests stays as it is."""
+    (pod,) = cluster.pods(shared_namespace, tiny_chat)
+    name = "llmservice_server_requests_aborted_total"
+    before = of_supervisor(pod).value(name)
+    body = {"model": tiny_chat, "prompt": QUESTION, "max_tokens": 400, "ignore_eos": True, "stream": stream}
+    url = f"http://{pod['status']['podIP']}:8000/v1/completions"
+    if stream:
+        with httpx.stream("POST", url, json=body, timeout=30, trust_env=False) as answer:
+            next(answer.iter_lines())
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(url, json=body, timeout=httpx.Timeout(30, read=0.3), trust_env=False)
+    eventually("it is counted", lambda: of_supervisor(pod).value(name) == before + 1, 30)
 
 
 def test_kubectl_get_tells_the_story_in_one_line(cluster: Cluster, shared_namespace: str, tiny_chat: str) -> None:

@@ -68,14 +68,18 @@ class Metrics:
         return sample.labels
 
 
+def of_supervisor(pod: JSON) -> Metrics:
+    """What the pod's supervisor counts."""
+    url = f"http://{pod['status']['podIP']}:{STATE_PORT}/metrics"
+    return Metrics(httpx.get(url, timeout=10, trust_env=False).raise_for_status().text)
+
+
 def requests_in_flight(pod: JSON) -> float:
     """Requests without a whole answer, as the pod's supervisor counts; 0 where it has no address or open port."""
     try:
-        url = f"http://{pod['status']['podIP']}:{STATE_PORT}/metrics"
-        text = httpx.get(url, timeout=10, trust_env=False).raise_for_status().text
+        return of_supervisor(pod).value("llmservice_server_requests_in_flight")
     except (KeyError, httpx.TransportError):
         return 0.0
-    return Metrics(text).value("llmservice_server_requests_in_flight")
 
 
 @dataclass(frozen=True)

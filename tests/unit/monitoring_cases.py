@@ -112,6 +112,12 @@ def ended(**rates: int) -> Series:
     }
 
 
+def aborted(of_hundred: int) -> Series:
+    """Requests a minute whose client goes away."""
+    rates = {"llmservice_server_requests_total": 100, "llmservice_server_requests_aborted_total": of_hundred}
+    return ready() | {f'{name}{{{SERVICE},pod="p"}}': f"0+{rate}x120" for name, rate in rates.items()}
+
+
 def waiting(*values: str) -> Series:
     """By replica."""
     return ready() | {
@@ -145,6 +151,14 @@ def shards(first: int, second: int) -> Series:
     return held | {f"llmservice_leader{{{OPERATOR}}}": "1x120"}
 
 
+def acting(*processes: int) -> Series:
+    """With one shard, which the first process holds."""
+    stages = {
+        f'llmservice_stage{{{OPERATOR},instance="op-{n}",stage="acting"}}': f"{v}x120" for n, v in enumerate(processes)
+    }
+    return shards(1, 1) | stages
+
+
 def watch(synced: int, broken: int, operator: str = OPERATOR) -> Series:
     """Of a namespace; `honor_labels` keeps that one as the label."""
     watched = 'job="op-metrics",namespace="a",pod="op-0",instance="op-0"'
@@ -162,7 +176,7 @@ def expires(days: float) -> Series:
     }
 
 
-WATCHED = {"job": "op-metrics", "namespace": "a", "pod": "op-0", "instance": "op-0"}
+WATCHED = {"job": "op-metrics", "namespace": "a", "pod": "op-0"}
 CASES: Mapping[tuple[str, Severity], Case] = {
     ("LLMServiceNoEndpoint", Severity.CRITICAL): Case(
         available("1x30 0x30"),
@@ -239,11 +253,11 @@ CASES: Mapping[tuple[str, Severity], Case] = {
         },
     ),
     ("LLMServiceAbortRate", Severity.WARNING): Case(
-        ended(stop=70, abort=30),
+        aborted(30),
         {
-            "some": ended(stop=90, abort=10),
-            "errors": ended(stop=70, error=30),
-            "a vLLM of others": foreign(ended(stop=70, abort=30)),
+            "some": aborted(10),
+            "none at all": aborted(0),
+            "errors": aborted(10) | ended(stop=70, error=30),
         },
     ),
     ("LLMServiceQueueGrows", Severity.WARNING): Case(
@@ -272,7 +286,7 @@ CASES: Mapping[tuple[str, Severity], Case] = {
         },
     ),
     ("LLMServiceOperatorNotLeading", Severity.CRITICAL): Case(
-        shards(1, 0), {"both shards": shards(1, 1)}, {"shard": "1"}
+        shards(1, 0), {"both shards": shards(1, 1), "one acts and one stands by": acting(1, 0)}, {"shard": "1"}
     ),
     ("LLMServiceOperatorReconcileErrors", Severity.WARNING): Case(
         passes(50, 50), {"a few": passes(95, 5), "no pass": passes(0, 0), "of another": passes(50, 50, NAMESAKE)}, {}
@@ -327,7 +341,10 @@ MORE: Mapping[str, Sequence[Case]] = {
     ],
     # A preemption makes room.
     "LLMServiceGPUMemoryTight": [Case(memory("0.99 0.9 " * 60, 1), {})],
-    "LLMServiceOperatorNotLeading": [Case({}, {}, {"job": "op-metrics", "namespace": "ops"})],
+    "LLMServiceOperatorNotLeading": [
+        Case({}, {}, {"job": "op-metrics", "namespace": "ops"}),
+        Case(acting(0, 0), {}, {}),
+    ],
     "LLMServiceOperatorWatchStale": [
         Case(watch(0, 0), {}, WATCHED),
     ],
@@ -337,4 +354,4 @@ MORE: Mapping[str, Sequence[Case]] = {
         Case(held("lost", "internal", "1x60") | held("answered", "internal", "0x55 1x5"), {}),
     ],
 }
-"""Other bad cases; of LLMServiceOperatorNotLeading: nothing is scraped."""
+"""Other bad cases; of LLMServiceOperatorNotLeading: nothing is scraped, and a leader that may not watch."""

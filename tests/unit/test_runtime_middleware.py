@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def test_open_it_changes_nothing(slots: memoryview) -> None:
     sent = ask(DrainMiddleware(app), "/v1/completions")
     assert headers(sent) == {b"x": b"y"}
     assert [message.get("body") for message in sent] == [None, b"a", b"b"]
-    assert list(slots) == [shared_counters.OPEN, 1, 0, 0, 0, 0, 2, 0, 1, 1]
+    assert list(slots) == [shared_counters.OPEN, 1, 0, 0, 0, 0, 2, 0, 1, 1, 0]
 
 
 def test_a_request_awaits_from_its_last_byte_to_the_first_of_the_answer(slots: memoryview) -> None:
@@ -223,6 +223,46 @@ def test_pieces_of_answers_are_counted(slots: memoryview) -> None:
     ask(middleware, "/v1/completions")
     ask(middleware, "/metrics")
     assert slots[shared_counters.SENT] == 2
+
+
+BODY = {"type": "http.request", "body": b"1", "more_body": False}
+GONE = {"type": "http.disconnect"}
+START = {"type": "http.response.start", "status": 200, "headers": []}
+PIECE, LAST = ({"type": "http.response.body", "body": b"a", "more_body": more} for more in (True, False))
+CLIENTS: dict[str, tuple[Sequence[dict[str, Any]], int]] = {
+    "stays": ((BODY, START, PIECE, LAST), 0),
+    "goes once the answer is whole": ((BODY, START, PIECE, LAST, GONE), 0),
+    "goes while it uploads": (({**BODY, "more_body": True}, GONE), 1),
+    "goes before the answer": ((BODY, GONE), 1),
+    "goes and is answered all the same": ((BODY, GONE, START, LAST), 1),
+    "goes in the middle of a stream": ((BODY, START, PIECE, GONE, GONE), 1),
+}
+
+
+@pytest.mark.parametrize("case", CLIENTS)
+def test_requests_whose_client_goes_away_are_counted(case: str, slots: memoryview) -> None:
+    """As Starlette does: it listens for the disconnect beside the handler."""
+    messages, count = CLIENTS[case]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            if message["type"] in ("http.request", "http.disconnect"):
+                assert await receive() == message
+            else:
+                await send(message)
+
+    async def send(message: Any) -> None:
+        pass
+
+    incoming = (message for message in messages if message["type"] in ("http.request", "http.disconnect"))
+
+    async def receive() -> dict[str, Any]:
+        return next(incoming)
+
+    scope = {"type": "http", "path": "/v1/completions", "client": REMOTE}
+    asyncio.run(DrainMiddleware(app)(scope, receive, send))
+    assert slots[shared_counters.ABORTED] == count
+    assert slots[shared_counters.IN_FLIGHT] == 0
 
 
 def test_requests_that_were_in_flight_are_counted_and_no_others(slots: memoryview) -> None:

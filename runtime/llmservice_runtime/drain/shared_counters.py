@@ -6,8 +6,8 @@ ATTACHED    1 once the middleware is loaded
 IN_FLIGHT   requests without a complete response
 AWAITING    requests without the first byte of a response
 KEPT_ALIVE  connections whose last response began before the drain, without `Connection: close`
-REFUSED, SENT, ARRIVED, RECEIVED, BEGUN only grow: refused requests, response chunks, requests since the drain began,
-all requests (refused ones included), requests that were ever in flight
+REFUSED, SENT, ARRIVED, RECEIVED, BEGUN, ABORTED only grow: refused requests, response chunks, requests since the drain
+began, all requests (refused ones included), requests that were ever in flight, those of them whose client went away
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import mmap
 import os
 from pathlib import Path
 
-LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, KEPT_ALIVE, SENT, ARRIVED, RECEIVED, BEGUN = range(10)
-SLOTS = 10
+LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, KEPT_ALIVE, SENT, ARRIVED, RECEIVED, BEGUN, ABORTED = range(11)
+SLOTS = 11
 SIZE = SLOTS * 8
 
 # Values of LEVEL.

@@ -54,8 +54,7 @@ def engine_hung(idle: float) -> Failure:
     return Failure(
         FailureReason.ENGINE_HUNG,
         f"Requests were waiting, but no counter of the engine changed for {idle:.0f} s.",
-        "The server is restarted. If this repeats, look for GPU errors on the node (dmesg, Xid), and try "
-        "spec.compilation.enforceEager: true or another vLLM version.",
+        f"The server is restarted. {FailureReason.ENGINE_HUNG.remedy}",
     )
 
 

@@ -301,7 +301,9 @@ class FailureReason(Explained):
         "EngineHung",
         "Requests are running and the engine makes no progress: the pod is not ready, and its container is started "
         "again if it stays so.",
-        "If it comes back, lower spec.batching.maxNumSeqs, or try another vLLM version with spec.runtime.image.",
+        "If it comes back on one node, look there for GPU errors (Xid messages in the kernel's log); else lower "
+        "spec.batching.maxNumSeqs, set spec.compilation.enforceEager: true, or try another vLLM version with "
+        "spec.runtime.image.",
         look="`kubectl logs`, with `--previous` after the restart, for the last lines before it stood still.",
         ends=Ends.BY_RESTART,
     )

@@ -104,6 +104,11 @@ METRICS: tuple[Metric, ...] = (
         lambda snapshot: _one(snapshot.slots[shared_counters.BEGUN]),
     ),
     Metric(
+        "llmservice_server_requests_aborted_total", "counter", (),
+        "Those of them whose client went away before the response ended. vLLM counts these nowhere.",
+        lambda snapshot: _one(snapshot.slots[shared_counters.ABORTED]),
+    ),
+    Metric(
         "llmservice_server_requests_refused_total", "counter", (), "Requests refused while draining.",
         lambda snapshot: _one(snapshot.slots[shared_counters.REFUSED]),
     ),

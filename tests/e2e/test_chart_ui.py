@@ -63,7 +63,12 @@ def test_selectors_of_operator_and_page_find_their_own_pods_only() -> None:
 def test_names_and_hub_reach_its_process() -> None:
     assert not [word for word in arguments(ON) if word == "--hub" or "example" in word]
     values = {"ui": {"enabled": True, "hosts": ["llm.example.com"], "hub": {"enabled": True}}}
-    assert {"--host=llm.example.com", "--hub", "--host=demo-llmservice-operator-ui.llm.svc"} <= set(arguments(values))
+    assert {
+        "--host=llm.example.com",
+        "--hub",
+        "--host=demo-llmservice-operator-ui.llm.svc",
+        "--operator=llm/demo-llmservice-operator",
+    } <= set(arguments(values))
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

@@ -195,6 +195,16 @@ async def test_what_is_no_page(code: int, answer: Any, said: str, page: Page, ll
     assert "\x1b" not in refused.value.message
 
 
+async def test_it_ends_when_the_pod_does_and_no_browser_asks(
+    page: Page, opened: Opened, api_server: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "LOOKS_EVERY", 0.05)
+    running, _ = await opened.by(llmservice.within("ui"))
+    del api_server.objects[f"{SYSTEM}/page-1"]
+    with pytest.raises(CliError, match="pod page-1 of the page has ended"):
+        await asyncio.wait_for(running, 10)
+
+
 async def test_it_ends_when_the_pod_does(
     page: Page, opened: Opened, api_server: ApiServer, llmservice: Command
 ) -> None:

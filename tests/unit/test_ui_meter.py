@@ -147,5 +147,5 @@ async def test_what_the_viewer_may_not_ask_of_pods_is_said_below_the_table() -> 
         (session,) = found.sessions._sessions.values()
         await settled(session)
         page = (await browser.get("/")).text
-    assert "1 could not be read, the first one: User" in text_of(page)
+    assert "1 could not be read, the first one: needs get pods/proxy in namespace team" in text_of(page)
     assert table_of(page)[0][6] == "–"

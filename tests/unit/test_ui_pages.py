@@ -224,9 +224,9 @@ async def test_a_failure_comes_with_its_remedy_and_the_log() -> None:
 
 
 PARTS = {
-    "Events": ("/api/v1/namespaces/team/events", "not listed: User"),
-    "pods": (PODS, "not listed: User"),
-    "revisions": ("/apis/apps/v1/namespaces/team/controllerrevisions", "not listed: User"),
+    "Events": ("/api/v1/namespaces/team/events", "not listed: needs list"),
+    "pods": (PODS, "not listed: needs list"),
+    "revisions": ("/apis/apps/v1/namespaces/team/controllerrevisions", "not listed: needs list"),
 }
 
 
@@ -311,7 +311,9 @@ OBJECTS = st.fixed_dictionaries(
     {},
     optional={
         "metadata": JSON
-        | st.fixed_dictionaries({"namespace": JSON, "name": JSON}, optional={"creationTimestamp": JSON}),
+        | st.fixed_dictionaries(
+            {"namespace": JSON, "name": JSON}, optional={"creationTimestamp": JSON, "generation": JSON}
+        ),
         "spec": JSON | st.fixed_dictionaries({"model": JSON | st.fixed_dictionaries({"uri": JSON})}),
         "status": JSON
         | st.fixed_dictionaries(
@@ -319,6 +321,7 @@ OBJECTS = st.fixed_dictionaries(
             optional={
                 "gpus": JSON,
                 "ready": JSON,
+                "observedGeneration": JSON,
                 "failure": JSON,
                 "conditions": JSON
                 | st.lists(
@@ -328,6 +331,58 @@ OBJECTS = st.fixed_dictionaries(
         ),
     },
 )
+
+
+DEPLOYMENT = "/apis/apps/v1/namespaces/llm/deployments/operator"
+OPERATORS: dict[str, tuple[Any, str]] = {
+    "ready": ({"status": {"readyReplicas": 1}}, ""),
+    "not ready": ({"status": {"replicas": 1}}, "No process of the operator llm/operator is ready."),
+    "scaled to zero": ({}, "No process of the operator llm/operator is ready."),
+    "gone": (None, "There is no operator: no Deployment llm/operator."),
+    "not for this viewer": (403, ""),
+}
+
+
+@pytest.mark.parametrize("case", OPERATORS)
+async def test_states_that_nobody_keeps_up_to_date_are_told(case: str) -> None:
+    deployment, said = OPERATORS[case]
+    async with world(operator=("llm", "operator")) as found:
+        add(found.api, service("chat"))
+        if isinstance(deployment, dict):
+            found.api.objects[DEPLOYMENT] = {"metadata": {"name": "operator", "namespace": "llm"}, **deployment}
+        elif deployment is not None:
+            found.api.answers[DEPLOYMENT] = deployment
+        page = text_of((await (await found.signed_in()).get("/")).text)
+    assert said in page
+    assert ("What is shown is how the services were" in page) == bool(said)
+    assert "1 service in all namespaces" in page
+
+
+STATES: dict[str, tuple[dict[str, Any], State]] = {
+    "of this generation": ({}, State.READY),
+    "of an earlier one": ({"observedGeneration": 0}, State.NEW),
+    "of an earlier one, at zero": (
+        {
+            "observedGeneration": 0,
+            "conditions": [condition("Ready", "True", "Idle"), condition("Available", "False", "Idle")],
+        },
+        State.NEW,
+    ),
+    "of an earlier one, stalled": (
+        {"observedGeneration": 0, "conditions": [condition("Ready", "False", "X"), condition("Stalled", "True", "X")]},
+        State.STALLED,
+    ),
+    "of an earlier one, failing": (
+        {"observedGeneration": 0, "conditions": [condition("Ready", "False", "X")], "failure": {"reason": "X"}},
+        State.FAILING,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_a_state_is_that_of_the_spec_that_was_applied_last(case: str) -> None:
+    status, state = STATES[case]
+    assert row_of(service("chat", **status)).state is state
 
 
 @given(JSON | OBJECTS)

@@ -26,6 +26,12 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] = os.
     parser.add_argument("--host", action="append", default=[], help="a name under which the page answers; repeatable")
     parser.add_argument("--api-server", default="", help="default: the cluster that this pod is in")
     parser.add_argument("--ca", type=Path, help="the certificate authority of the API server")
+    parser.add_argument(
+        "--operator",
+        type=_named,
+        metavar="NAMESPACE/NAME",
+        help="the operator's Deployment; the page says if it is down",
+    )
     parser.add_argument("--hub", action="store_true", help="read config.json of models of a hub, for sizing")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     given = parser.parse_args(argv)
@@ -36,6 +42,7 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] = os.
     settings = Settings(
         ApiAddress(server, None if given.ca is None else given.ca.read_bytes()),
         LOOPBACK | {host.lower() for host in given.host},
+        operator=given.operator,
         can_reach_hub=given.hub,
     )
     uvicorn.run(
@@ -51,6 +58,13 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] = os.
         h11_max_incomplete_event_size=64 * 1024,
     )
     return 0
+
+
+def _named(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
+    return namespace, name
 
 
 def _in_cluster(environment: Mapping[str, str]) -> str:

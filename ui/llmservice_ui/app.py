@@ -14,6 +14,7 @@ from jinja2 import Environment
 from llmservice_cli.errors import CliError
 from llmservice_cli.revisions import Revision, recorded
 from llmservice_cli.status.frame import frame
+from llmservice_cli.unread import why
 from llmservice_operator.kube.errors import KubeError, Unauthorized
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -91,7 +92,7 @@ def _to_sign_in(request: Request, why: str) -> Response:
 async def fleet(pages: Pages, request: Request, session: Session) -> Response:
     """Every service that the viewer may list."""
     query = Query.of(request.query_params)
-    found = await session.fleet.read(session.kube, query.namespace, session.namespace)
+    found = await session.fleet.read(session.kube, query.namespace, session.namespace, pages.settings.operator)
     page = page_of(found.rows, query)
     keys = [(row.namespace, row.name) for row in page.rows]
     return pages.answer(
@@ -130,7 +131,7 @@ async def _revisions(session: Session, namespace: str, name: str) -> tuple[Revis
     except Unauthorized:
         raise
     except KubeError as error:
-        return f"not listed: {error.message}"
+        return f"not listed: {why(error, namespace)}"
 
 
 async def sizing(pages: Pages, request: Request, session: Session) -> Response:

@@ -70,11 +70,12 @@ def row_of(found: Any) -> Row:
         status = found.get("status")
         read = Reader({} if status is None else status, "status")
         conditions = conditions_of(read)
+        generation, observed = metadata.integer("generation", default=0), read.integer("observedGeneration", default=0)
         return Row(
             namespace,
             name,
             model=Reader(found).within("spec").within("model").text("uri", LONGEST_MODEL),
-            state=state_of(conditions, has_failure=read.has("failure")),
+            state=state_of(conditions, has_failure=read.has("failure"), is_outdated=observed < generation),
             reason=conditions.get(ConditionType.READY, ("", ""))[1],
             gpus=read.integer("gpus") if read.has("gpus") else None,
             replicas=read.text("ready", 32, ""),
@@ -93,8 +94,9 @@ def conditions_of(status: Reader) -> Mapping[str, tuple[str, str]]:
     return found
 
 
-def state_of(conditions: Mapping[str, tuple[str, str]], *, has_failure: bool) -> State:
-    """One word for all conditions together."""
+def state_of(conditions: Mapping[str, tuple[str, str]], *, has_failure: bool, is_outdated: bool) -> State:
+    """One word for all conditions together. Of an outdated status what is wrong stays known, and what is well does not:
+    it is of an earlier spec."""
 
     def is_true(kind: ConditionType) -> bool:
         return conditions.get(kind, ("", ""))[0] == ConditionStatus.TRUE
@@ -105,6 +107,8 @@ def state_of(conditions: Mapping[str, tuple[str, str]], *, has_failure: bool) ->
         return State.STALLED
     if is_true(ConditionType.DEGRADED):
         return State.DEGRADED
+    if is_outdated and not has_failure:
+        return State.NEW
     if conditions.get(ConditionType.AVAILABLE, ("", ""))[1] == IDLE:
         return State.IDLE
     if is_true(ConditionType.READY):

@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmservice_cli.api import Api
 from llmservice_operator.kube.errors import Forbidden, Refused
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE
+from llmservice_runtime.bounded_json import Reader
 
 from .fleet import Row, row_of
 
@@ -36,6 +37,8 @@ class Fleet:
     """All were asked for, and may not be listed: these are the session's namespace's."""
     is_cut: bool = False
     """There are more than MOST_ROWS."""
+    operator: str = ""
+    """Why the states may be old; empty: the operator runs, or the viewer may not read its Deployment."""
 
 
 class FleetReader:
@@ -46,7 +49,9 @@ class FleetReader:
         self._lock = asyncio.Lock()
         self._kept: OrderedDict[tuple[str, str], tuple[float, Fleet]] = OrderedDict()
 
-    async def read(self, kube: Api, namespace: str, own_namespace: str) -> Fleet:
+    async def read(
+        self, kube: Api, namespace: str, own_namespace: str, operator: tuple[str, str] | None = None
+    ) -> Fleet:
         """Of a namespace; of all where it is empty, or of the viewer's own where that is refused. KubeError."""
         asked = (namespace, own_namespace)
         async with self._lock:
@@ -55,7 +60,10 @@ class FleetReader:
                 self._kept[asked] = until, kept
                 return kept
             began = self._clock()
-            found = await _read(kube, namespace, own_namespace)
+            state, found = await asyncio.gather(
+                _operator_problem(kube, operator), _read(kube, namespace, own_namespace)
+            )
+            found = replace(found, operator=state)
             now = self._clock()
             self._kept[asked] = now + max(FRESH_SECONDS, SHARE * (now - began)), found
             while len(self._kept) > KEPT:
@@ -76,6 +84,20 @@ async def _read(kube: Api, namespace: str, own_namespace: str) -> Fleet:
         rows, is_cut = await _rows(kube, own_namespace)
         return Fleet(rows, own_namespace, is_narrowed=True, is_cut=is_cut)
     return Fleet(rows, namespace or None, is_cut=is_cut)
+
+
+async def _operator_problem(kube: Api, operator: tuple[str, str] | None) -> str:
+    if operator is None:
+        return ""
+    try:
+        found = await kube.get(DEPLOYMENT, *operator)
+    except Forbidden:
+        return ""
+    where = "/".join(operator)
+    if found is None:
+        return f"There is no operator: no Deployment {where}."
+    ready = Reader(found.get("status") or {}, "status").integer("readyReplicas", default=0)
+    return "" if ready else f"No process of the operator {where} is ready."
 
 
 async def _rows(kube: Api, namespace: str | None) -> tuple[Sequence[Row], bool]:

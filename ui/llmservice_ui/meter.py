@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from llmservice_cli.api import Api
 from llmservice_cli.top.rates import Rates, Reading, between, together
 from llmservice_cli.top.sample import ServiceKey, read_pages_of
+from llmservice_cli.unread import why
 from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
@@ -93,7 +94,7 @@ class Meter:
         try:
             pods, left_out = await _pods(kube, namespace, services)
         except KubeError as error:
-            self._known(Measured(problem=f"pods are not listed: {error.message}", is_known=True), services)
+            self._known(Measured(problem=f"pods are not listed: {why(error, namespace)}", is_known=True), services)
             return
         now = self._clock()
         before = {

@@ -29,6 +29,8 @@ class Settings:
     api: ApiAddress
     hosts: frozenset[str] = LOOPBACK
     """Names, without ports, under which the page answers."""
+    operator: tuple[str, str] | None = None
+    """Namespace and name of the operator's Deployment, to say when nobody keeps the states up to date."""
     can_reach_hub: bool = False
     """Whether the sizing page reads the config.json of ORG/NAME from a hub."""
     longest_session: float = 8 * 3600.0

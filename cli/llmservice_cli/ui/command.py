@@ -27,6 +27,8 @@ from .token import token_of
 
 PORT = 8080
 LOCAL = "127.0.0.1"
+LOOKS_EVERY = 30.0
+"""Seconds."""
 TIMEOUT = httpx.Timeout(30.0)
 SIGN_IN = "/sign-in/token"
 MOST_ANSWER = 16 * 1024
@@ -137,9 +139,13 @@ async def _listening(forward: Forward, options: Options) -> AsyncIterator[int]:
 
 
 async def _until_gone(connection: Connection, forward: Forward) -> None:
-    """Returns never; CliError where the pod is gone, with which all sessions are."""
+    """Returns never; CliError where the pod is gone, with which all sessions are.
+
+    Looks when a connection fails, and now and then: without a browser there are none.
+    """
     while True:
-        await forward.failed.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(forward.failed.wait(), LOOKS_EVERY)
         forward.failed.clear()
         try:
             found = await connection.kube.get(POD, forward.to.namespace, forward.to.pod)

@@ -21,8 +21,6 @@ from tests.e2e.scaled_to_zero import (
     keys,
     namespace_with,
     of_service,
-    reported,
-    up_and_down,
 )
 from tests.support import rolling
 from tests.support.cluster import SOMEBODY, Cluster, eventually, is_ready
@@ -49,7 +47,6 @@ SERVICES = (
     on_demand("first"),
     on_demand("crowd", {"tokens_per_second": 50, "start_seconds": 5}, batching={"maxNumSeqs": AT_ONCE}),
     on_demand("narrow", {"start_seconds": 3}, {"maxRequests": 1}),
-    on_demand("rounds"),
     on_demand("quiet", holding={"maxBytes": "64Ki"}),
     on_demand("guarded", endpoint={"apiKeySecretRef": {"name": "keys", "key": "api-key"}}),
     on_demand("direct"),
@@ -145,11 +142,6 @@ def test_over_the_bound_clients_are_told_to_come_again(cluster: Cluster, at_zero
         assert int(each.headers["Retry-After"]) > 0
         assert each.headers["Connection"].lower() == "close"
         assert set(each.json()["error"]) == {"message", "type", "param", "code"}
-
-
-@of("rounds")
-def test_rounds_of_up_and_down_lose_nothing(at_zero: OnDemand, record: Record) -> None:
-    reported(record, [up_and_down(at_zero, 3)])
 
 
 COMPLETION = {"model": "quiet", "prompt": "Hello", "max_tokens": 3}

@@ -1,9 +1,8 @@
-"""Services without a replica, many at once: rounds up and down, a flood, ports, and rollouts that hold requests."""
+"""Services without a replica, many at once: a flood, ports, and rollouts that hold requests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from llmservice_cli.probe.row import Mode
@@ -11,41 +10,25 @@ from llmservice_operator.decide.gap import HELD
 
 from tests.e2e import disturbances
 from tests.e2e.conftest import own_namespace
-from tests.e2e.scaled_to_zero import namespace_with, of_service, reported, up_and_down
+from tests.e2e.scaled_to_zero import namespace_with, of_service
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
-from tests.support.on_demand import ANSWERED_WITHIN, ON_DEMAND, ZERO_WITHIN, OnDemand, clients, held, on_demand
+from tests.support.on_demand import ANSWERED_WITHIN, OnDemand, clients, held, on_demand
 from tests.support.operator import OPERATOR_NAMESPACE
-from tests.support.services import llmservice, stand_in
+from tests.support.services import stand_in
 from tests.support.traffic import traffic
 from tests.support.watching import watching
 
 pytestmark = pytest.mark.full
 
 NAMESPACE = "e2e-zero-many"
-ROUNDS = tuple(f"rounds-of-{number}" for number in range(5))
+NAMES = tuple(f"one-of-{number}" for number in range(5))
 
 
 @pytest.fixture(scope="module")
 def there(cluster: Cluster) -> Iterator[str]:
-    with namespace_with(cluster, NAMESPACE, map(on_demand, ROUNDS)):
+    with namespace_with(cluster, NAMESPACE, map(on_demand, NAMES)):
         yield NAMESPACE
-
-
-def test_fifty_rounds_of_five_services_lose_nothing(cluster: Cluster, there: str, record: Record) -> None:
-    """Ten of each, side by side: the activators hold, forward and let go of several at a time."""
-    services = [OnDemand(cluster, there, name) for name in ROUNDS]
-    for service in services:
-        service.at_zero()
-    with ThreadPoolExecutor(len(services)) as pool:
-        reported(record, list(pool.map(lambda service: up_and_down(service, 10), services)))
-
-
-def test_rounds_of_vllm_lose_nothing(cluster: Cluster, there: str, record: Record) -> None:
-    cluster.apply(llmservice("vllm", **ON_DEMAND), there)
-    service = OnDemand(cluster, there, "vllm")
-    service.at_zero(2 * ZERO_WITHIN)
-    reported(record, [up_and_down(service, 3)])
 
 
 def test_a_flood_in_one_namespace_does_not_delay_another(cluster: Cluster, there: str, record: Record) -> None:
@@ -72,7 +55,7 @@ def test_a_flood_in_one_namespace_does_not_delay_another(cluster: Cluster, there
 
 
 def test_two_services_never_have_one_port(cluster: Cluster, there: str) -> None:
-    ports = {name: cluster.status(there, name)["holding"]["port"] for name in ROUNDS}
+    ports = {name: cluster.status(there, name)["holding"]["port"] for name in NAMES}
     assert len(set(ports.values())) == len(ports)
     for name, port in ports.items():
         (uid,) = (cluster.must_get("llmservices", there, name)["metadata"]["uid"],)

@@ -48,7 +48,8 @@ def deployment(ready: int = 1, replicas: int = 1, labels: Mapping[str, str] | No
         "namespace": SYSTEM,
         "labels": {VERSION_LABEL: version(), **(labels or {})},
     }
-    template = {"spec": {"containers": [{"name": "operator", "image": image}]}}
+    ports = [{"name": "health", "containerPort": 8080}]
+    template = {"spec": {"containers": [{"name": "operator", "image": image, "ports": ports}]}}
     return {
         "metadata": metadata,
         "spec": {"replicas": replicas, "template": template},

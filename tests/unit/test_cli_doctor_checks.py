@@ -243,6 +243,16 @@ def test_what_was_cut_is_not_all_known() -> None:
     assert findings(replace(HEALTHY, cut=frozenset({"nodes"})), "nodes")[-1].level is NOT_KNOWN
 
 
+@pytest.mark.parametrize(
+    ("state", "is_asked"), [({"running": {}}, True), ({"waiting": {"reason": "CrashLoopBackOff"}}, False)]
+)
+def test_a_pod_that_runs_and_is_not_ready_is_asked_why(state: Json, is_asked: bool) -> None:
+    pod = waiting("")
+    pod["status"]["containerStatuses"] = [{"name": "operator", "ready": False, "state": state}]
+    (found,) = findings(replace(HEALTHY, operators=(deployment(0),), operator_pods=(pod,)), "operator")
+    assert (f"kubectl get --raw /api/v1/namespaces/{SYSTEM}/pods/chat-1:8080/proxy/readyz" in found.remedy) == is_asked
+
+
 def test_before_installing_only_what_it_needs_is_checked() -> None:
     empty = replace(HEALTHY, crd=(), operators=(), settings=(), leases=(), services=())
     found = {each.check for each in results(CHECKS, empty, is_installed=empty.is_installed)}

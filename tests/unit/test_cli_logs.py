@@ -172,6 +172,11 @@ async def test_lines_of_all_pods_come_in_the_order_of_time(api: ApiServer, llmse
     assert {query["tailLines"] for _, path, query, _ in api.requests if path.endswith("/log")} == {"100"}
 
 
+async def test_lines_have_their_time_where_it_is_asked_for(api: ApiServer, llmservice: Command) -> None:
+    ran = await llmservice.within("logs", "chat", "--timestamps", "--pod", "two", "-c", "sidecar")
+    assert ran.out.splitlines() == [f"{stamp(9)}  two sidecar     s"]
+
+
 CHOICES: dict[str, tuple[Sequence[str], list[str]]] = {
     "the supervisor's": (("--source", "supervisor"), ["Serving"]),
     "vLLM's": (("--source", "vllm", "--pod", "two"), ["two", "ERROR: four"]),

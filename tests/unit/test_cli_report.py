@@ -152,8 +152,8 @@ async def test_what_could_not_be_read_is_named_with_the_right(api: ApiServer, ll
     assert ran.code == 0
     missing = bundle_of(out)["README.md"].partition("## What is missing")[2]
     for text in (missing, ran.out):
-        assert "Events: you have no right to it: list on events in team" in text
-        assert "logs/chat-1/server.log: you have no right to it: get on pods/log" in text
+        assert "Events: needs list events in namespace team" in text
+        assert "logs/chat-1/server.log: needs get pods/log in namespace team" in text
         assert "pages/chat-1.metrics.txt: no ***" in text
 
 
@@ -268,7 +268,7 @@ async def test_no_more_is_read_than_a_bundle_has_room_for() -> None:
             asked.append(index)
             return "x" * 100
 
-        return Planned(f"pages/{index}", "a page", read)
+        return Planned("team", f"pages/{index}", "a page", read)
 
     material = Material(planned=[planned(index) for index in range(50)])
     found = await read_all(material, most=1000)

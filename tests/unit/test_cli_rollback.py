@@ -98,7 +98,8 @@ async def test_undo_removes_the_pin_and_nothing_is_written_twice(api: ApiServer,
     [
         pytest.param(("--to", "9"), "abc", "choose one of: cccccccccc (3), bbbbbbbbbb (2)", id="no such revision"),
         pytest.param(("--to", "9"), "", "nothing is recorded yet", id="nothing recorded"),
-        pytest.param((), "", "llmservice history", id="nothing before"),
+        pytest.param((), "", "kubectl edit llms chat -n team", id="nothing before"),
+        pytest.param((), "c", "kubectl edit llms chat -n team", id="the current one alone"),
     ],
 )
 async def test_a_rollback_that_cannot_be_writes_nothing(

@@ -89,7 +89,12 @@ async def test_a_serving_service_on_one_screen_and_as_json(api: ApiServer, llmse
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(403, "cannot get resource"), (503, "503"), ("<html>", "not understood"), ((500, "\x1b[2Jbusy"), "[2Jbusy")],
+    [
+        (403, "needs get pods/proxy in namespace team"),
+        (503, "503"),
+        ("<html>", "not understood"),
+        ((500, "\x1b[2Jbusy"), "[2Jbusy"),
+    ],
     ids=["right", "down", "odd", "controls the terminal"],
 )
 async def test_what_cannot_be_read_comes_with_the_reason(
@@ -111,7 +116,7 @@ async def test_what_cannot_be_read_comes_with_the_reason(
 
 async def test_pods_that_may_not_be_listed(api: ApiServer, llmservice: Command) -> None:
     api.refused = {"pods": 403}
-    assert "not listed: User" in (await llmservice.within("status", "chat")).out
+    assert "not listed: needs list pods in namespace team" in (await llmservice.within("status", "chat")).out
     assert "not listed" in (await llmservice.within("status", "chat", "-o", "json")).json["services"][0]["podsUnread"]
 
 

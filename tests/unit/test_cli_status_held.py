@@ -138,10 +138,13 @@ async def test_where_was_looked_is_named(zero: ApiServer, llmservice: Command) -
 
 
 RIGHTS: dict[str, tuple[dict[str, Any], str]] = {
-    "no pods": ({f"/api/v1/namespaces/{SYSTEM}/pods": 403, "/api/v1/pods": 403}, f"needs list on pods in {SYSTEM}, or"),
+    "no pods": (
+        {f"/api/v1/namespaces/{SYSTEM}/pods": 403, "/api/v1/pods": 403},
+        f"needs list pods in namespace {SYSTEM}, or",
+    ),
     "no proxy": (
         {f"/api/v1/namespaces/{SYSTEM}/pods/act-1:{METRICS_PORT}/proxy/metrics": 403},
-        f"needs get on pods/proxy in {SYSTEM}",
+        f"needs get pods/proxy in namespace {SYSTEM}",
     ),
     "no activator": ({"/api/v1/pods": {"items": []}}, "no pod of an activator runs in any namespace"),
 }

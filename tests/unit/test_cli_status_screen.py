@@ -192,7 +192,10 @@ async def test_events_of_the_service_and_its_pods_are_counted_by_reason(api: Api
 async def test_events_that_may_not_be_listed(api: ApiServer, llmservice: Command) -> None:
     api.refused = {"events": 403}
     lines = await screen_of(llmservice)
-    assert any(line.startswith("not listed: User") for line in lines[lines.index("last Events") :])
+    assert any(
+        line.startswith("not listed: needs list events in namespace team")
+        for line in lines[lines.index("last Events") :]
+    )
     (found,) = (await llmservice.within("status", "chat", "-o", "json")).json["services"]
     assert found["eventsUnread"].startswith("not listed")
 

@@ -267,7 +267,7 @@ async def test_one_pods_fault_hides_no_other_service(
 async def test_pods_that_may_not_be_listed(api: ApiServer, llmservice: Command) -> None:
     api.refused = {"pods": 403}
     done = await llmservice.within(*once())
-    assert "pods are not listed: User" in done.err
+    assert "pods are not listed: needs list pods in namespace team" in done.err
     assert len(done.out.splitlines()) == 3
 
 

@@ -12,8 +12,8 @@ from aiohttp import web
 from llmservice_operator.kube import errors
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.resources import CONFIG_MAP, DEPLOYMENT, EVENT, LLMSERVICE, POD, resource_of
-from llmservice_operator.kube.transport import Transport
+from llmservice_operator.kube.resources import CONFIG_MAP, DEPLOYMENT, EVENT, LLMSERVICE, POD, Resource, resource_of
+from llmservice_operator.kube.transport import Transport, with_subresource
 
 from tests.support.http_servers import application
 
@@ -274,3 +274,20 @@ async def test_metadata_is_read_by_a_dry_run_that_would_create_what_is_missing(
     assert query == {"fieldManager": "llmservice-operator-look", "force": "false", "dryRun": "All"}
     assert body == {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "ns"}}
     assert "PartialObjectMetadata" in kube.api.headers[-1]["Accept"], "its contents are never sent"
+
+
+RIGHTS: dict[str, tuple[Resource, str, str]] = {
+    "a list": (POD, "/api/v1/namespaces/team/pods", "pods"),
+    "an object": (POD, "/api/v1/namespaces/team/pods/chat", "pods"),
+    "a log": (POD, "/api/v1/namespaces/team/pods/chat/log", "pods/log"),
+    "a pod's page": (POD, "/api/v1/namespaces/team/pods/chat:8000/proxy/status/pods/x", "pods/proxy"),
+    "names that are words of paths": (POD, "/api/v1/namespaces/pods/pods/pods/log", "pods/log"),
+    "a status": (LLMSERVICE, LLMSERVICE.path("team", "chat", "status"), "llmservices.llmservice.dev/status"),
+    "without a namespace": (Resource("", "v1", "nodes", "Node"), "/api/v1/nodes/a/proxy/metrics", "nodes/proxy"),
+}
+
+
+@pytest.mark.parametrize("case", RIGHTS)
+def test_a_right_names_the_subresource(case: str) -> None:
+    resource, path, expected = RIGHTS[case]
+    assert with_subresource(resource, path) == expected

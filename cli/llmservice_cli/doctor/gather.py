@@ -23,11 +23,11 @@ from llmservice_operator.kube.resources import (
     Resource,
 )
 from llmservice_operator.options import version
-from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, Releases, is_of_chart, releases
 from llmservice_cli.progress import Steps
+from llmservice_cli.unread import line_of
 
 from .checks.rights import INSTALLING, TEAM
 from .checks.server import blocking, service_of
@@ -37,7 +37,6 @@ from .settings import FILE, lease_names
 MOST = 5_000
 """Objects of one list; a page is held at a time, without what no check reads."""
 MOST_HOOKS = 50
-LONGEST_REASON = 300
 KEDA = "app.kubernetes.io/name=keda-operator"
 SCALED_OBJECT = BY_KIND["ScaledObject"]
 _CRD = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
@@ -246,7 +245,7 @@ async def _who(kube: Api) -> tuple[str, datetime]:
     try:
         found = await kube.review(_REVIEW, {})
         user = str(((found.get("status") or {}).get("userInfo") or {}).get("username") or "")
-        return clean(user)[:LONGEST_REASON], datetime.fromisoformat(found["metadata"]["creationTimestamp"])
+        return line_of(user), datetime.fromisoformat(found["metadata"]["creationTimestamp"])
     except Unauthorized:
         raise
     except (KubeError, KeyError, TypeError, ValueError):
@@ -282,5 +281,4 @@ def _unread(error: KubeError, source: Source, verb: str = "list") -> Unread:
             where = "in all namespaces" if source.otherwise else ""
         right = f"{verb} {source.resource.full_name} {where}".strip()
         return Unread(f"you have no right to {right}", f"have somebody grant it, or run this who has it: {right}")
-    message = " ".join(clean(error.message).split())[:LONGEST_REASON]
-    return Unread(f"not read: {message}", "run it again; see the API server's log if it stays")
+    return Unread(f"not read: {line_of(error.message)}", "run it again; see the API server's log if it stays")

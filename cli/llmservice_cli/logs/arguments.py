@@ -62,6 +62,7 @@ class Options(Scope):
             help="the last lines of each container; default: 100, with --since all",
         ),
     ] = None
+    timestamps: Annotated[bool, Option("--timestamps", help="each line begins with its time")] = False
     output: Annotated[
         Literal["table", "json"], Option("--output", "-o", help="lines of text, or a line of JSON for each")
     ] = "table"

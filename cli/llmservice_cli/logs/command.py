@@ -81,9 +81,9 @@ async def _copied(
             batch.append(line)
             printed += 1
             if len(batch) >= BATCH:
-                write(batch, redactor, options.output)
+                write(batch, redactor, options)
                 batch.clear()
-    write(batch, redactor, options.output)
+    write(batch, redactor, options)
     return printed, unread
 
 
@@ -129,7 +129,7 @@ async def _copy(follower: Follower, options: Options, found: Json) -> None:
         while not follower.queue.empty() and len(batch) < BATCH:
             batch.append(follower.queue.get_nowait())
         kept = [line for line in batch if _is_wanted(line, options)]
-        write(kept, redactor_of(found, *follower.pods.values()), options.output)
+        write(kept, redactor_of(found, *follower.pods.values()), options)
         sys.stdout.flush()
 
 

@@ -10,6 +10,7 @@ from llmservice_runtime.redact import Redactor
 
 from llmservice_cli.terminal import Row, show
 
+from .arguments import Options
 from .lines import SUPERVISOR, Line
 from .targets import short
 
@@ -19,18 +20,19 @@ _LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "bold red"}
 _SOURCE = len(SUPERVISOR)
 
 
-def write(lines: Sequence[Line], redactor: Redactor, output: str) -> None:
+def write(lines: Sequence[Line], redactor: Redactor, options: Options) -> None:
     """On standard output, at once."""
-    if output == "json":
+    if options.output == "json":
         for line in lines:
             print(json.dumps(_document(line, redactor), ensure_ascii=False))
     elif lines:
-        show(_row(line, redactor) for line in lines)
+        show(_row(line, redactor, has_time=options.timestamps) for line in lines)
 
 
-def _row(line: Line, redactor: Redactor) -> Row:
+def _row(line: Line, redactor: Redactor, *, has_time: bool) -> Row:
     pod = short(line.origin.pod)
     return (
+        *(((f"{line.time}  ", "dim"),) if has_time else ()),
         (f"{pod} ", _PODS[crc32(line.origin.pod.encode()) % len(_PODS)]),
         (f"{line.source:<{_SOURCE}}  ", "bold" if line.source == SUPERVISOR else "dim"),
         (redactor.clean(line.text), _LEVELS.get(line.level, "")),

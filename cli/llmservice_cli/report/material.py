@@ -22,6 +22,8 @@ class Entry:
 class Planned:
     """A text that is read once it is known that a bundle is written."""
 
+    namespace: str
+    """In which it needs a right."""
     path: str
     what: str
     read: Read

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
+from llmservice_operator.kube.errors import KubeError, NotFound
 from llmservice_operator.kube.resources import EVENT, POD, Resource
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.progress import Steps
+from llmservice_cli.unread import why
 
 from .bundle import MOST_BYTES
 from .material import Entry, Gap, Material, Planned, Read
@@ -27,7 +28,6 @@ MOST_LOG_BYTES = MOST_PAGE_BYTES = 2 * 2**20
 """Of one."""
 FEWEST_LINES = 50
 AT_A_TIME = 8
-LONGEST_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ async def listed(
     except NotFound:
         return ()
     except KubeError as error:
-        material.gaps.append(Gap(resource.plural, why(error, f"list on {resource.full_name} in {namespace}")))
+        material.gaps.append(Gap(resource.plural, why(error, namespace)))
     kept = tuple({**one, "apiVersion": resource.api_version, "kind": resource.kind} for one in found[:MOST_OBJECTS])
     for one in kept:
         add_object(material, one, folder)
@@ -80,7 +80,7 @@ async def events(kube: Api, material: Material, namespace: str, about: Iterable[
                 material.gaps.append(Gap("further Events", f"the first {MOST_EVENTS} of the namespace were looked at"))
                 break
     except KubeError as error:
-        material.gaps.append(Gap("Events", why(error, f"list on events in {namespace}")))
+        material.gaps.append(Gap("Events", why(error, namespace)))
         return
     ordered = sorted(found, key=_moment)
     lines = [
@@ -121,11 +121,14 @@ def _logs(kube: Api, pod: Json, lines: int, folder: str) -> Iterator[Planned]:
         container = one["name"]
         if "running" in state or "terminated" in state:
             read = partial(log_of, kube, namespace, name, container, lines, previous=False)
-            yield Planned(f"{folder}{name}/{container}.log", f"log of container {container}", read)
+            yield Planned(namespace, f"{folder}{name}/{container}.log", f"log of container {container}", read)
         if "terminated" in last:
             read = partial(log_of, kube, namespace, name, container, lines, previous=True)
             yield Planned(
-                f"{folder}{name}/{container}.previous.log", f"log of container {container} before its restart", read
+                namespace,
+                f"{folder}{name}/{container}.previous.log",
+                f"log of container {container} before its restart",
+                read,
             )
 
 
@@ -142,7 +145,7 @@ def _pages(kube: Api, pod: Json, pages: Sequence[Page], folder: str) -> Iterator
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     for page in pages:
         read: Read = partial(kube.proxied, POD, namespace, name, page.port, page.path, max_bytes=MOST_PAGE_BYTES)
-        yield Planned(f"{folder}{name}{page.file}", page.what, read)
+        yield Planned(namespace, f"{folder}{name}{page.file}", page.what, read)
 
 
 async def read_all(material: Material, most: int = MOST_BYTES, steps: Steps | None = None) -> list[Entry]:
@@ -162,18 +165,8 @@ async def read_all(material: Material, most: int = MOST_BYTES, steps: Steps | No
                 left -= len(text.encode())
                 return Entry(planned.path, planned.what, text)
             except KubeError as error:
-                return Gap(
-                    planned.path,
-                    why(error, "get on pods/log" if planned.path.startswith("logs/") else "get on pods/proxy"),
-                )
+                return Gap(planned.path, why(error, planned.namespace))
 
     found = await asyncio.gather(*(steps.counted(one(each)) for each in material.planned))
     material.gaps += (each for each in found if isinstance(each, Gap))
     return [each for each in found if isinstance(each, Entry)]
-
-
-def why(error: KubeError, right: str) -> str:
-    """With the right that is missing, where it is one."""
-    if isinstance(error, Forbidden) and not isinstance(error, Refused):
-        return f"you have no right to it: {right}"
-    return " ".join(clean(error.message).split())[:LONGEST_REASON]

@@ -122,7 +122,9 @@ def _lines_about(kube: Api, pod: Json, namespace: str, name: str) -> Planned:
         found = await log_of(kube, where, operator, "operator", _OPERATOR_LINES, previous=False)
         return "".join(f"{line}\n" for line in found.splitlines() if is_about(line, namespace, name))
 
-    return Planned(f"logs/{where}/{operator}/about-{name}.log", "the operator's log lines about the service", read)
+    return Planned(
+        where, f"logs/{where}/{operator}/about-{name}.log", "the operator's log lines about the service", read
+    )
 
 
 def is_about(line: str, namespace: str, name: str) -> bool:

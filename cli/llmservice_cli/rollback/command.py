@@ -71,9 +71,11 @@ def choose(revisions: Sequence[Revision], found: Json, wanted: str | None) -> st
     earlier = [label for label in earlier if label != rollout.get("failedRevision")]
     if earlier:
         return earlier[0]
+    others = "see what there is: llmservice history, and name one with --to"
+    none = f"correct the spec where it is kept, or: kubectl edit llms {name} -n {found['metadata']['namespace']}"
     raise CliError(
         f"no revision of {name} before {now or 'the current one'} is recorded",
-        "see what there is: llmservice history, and name one with --to",
+        others if set(labels) - {now} else none,
     )
 
 

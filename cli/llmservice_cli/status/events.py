@@ -16,6 +16,7 @@ from llmservice_operator.kube.resources import EVENT
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json
+from llmservice_cli.unread import why
 
 MOST_READ = 100
 """Events that are read of one object."""
@@ -58,7 +59,7 @@ async def events_of(kube: Api, namespace: str, name: str, pods: Sequence[str]) -
     try:
         pages = await asyncio.gather(*(_about(kube, namespace, one) for one in asked))
     except KubeError as error:
-        return f"not listed: {error.message}"
+        return f"not listed: {why(error, namespace)}"
     return aggregated(event for page, one in zip(pages, asked, strict=True) for event in page if _is_about(event, one))
 
 

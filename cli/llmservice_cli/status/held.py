@@ -12,14 +12,14 @@ from typing import Any
 
 from llmservice_operator.api.holding import stored_port
 from llmservice_operator.api.service import Key
-from llmservice_operator.kube.errors import Forbidden, KubeError, Refused
+from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
-from llmservice_runtime.bounded_json import clean
 from prometheus_client.parser import text_string_to_metric_families
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
 from llmservice_cli.metrics import METRICS
+from llmservice_cli.unread import line_of, why
 
 METRICS_PORT = 9090
 REQUESTS, AGE = "llmservice_activator_held_requests", "llmservice_activator_held_age_seconds"
@@ -71,7 +71,7 @@ async def read_pages(kube: Api) -> Pages | str:
     try:
         where, pods = await activators(kube)
     except KubeError as error:
-        return _why(error, f"list on pods in {NAMESPACE}, or in all namespaces where the operator is in another")
+        return why(error, f"{NAMESPACE}, or in all namespaces where the operator is in another")
     if not pods:
         return f"no pod of an activator runs in {where} ({ACTIVATORS})"
     asked = pods[:MOST_ACTIVATORS]
@@ -98,7 +98,7 @@ def _of_one(page: Counts | str, key: Key) -> tuple[int, float] | str:
     try:
         return page if isinstance(page, str) else _checked(page, key)
     except ValueError as error:
-        return _line(f"not understood: {error}")
+        return line_of(f"not understood: {error}")
 
 
 async def _read(kube: Api, pod: tuple[str, str]) -> Counts | str:
@@ -109,19 +109,9 @@ async def _read(kube: Api, pod: tuple[str, str]) -> Counts | str:
     except TimeoutError:
         return f"no answer within {PATIENCE:g} s"
     except KubeError as error:
-        return _why(error, f"get on pods/proxy in {pod[0]}")
+        return why(error, pod[0])
     except ValueError as error:
-        return _line(f"not understood: {error}")
-
-
-def _why(error: KubeError, right: str) -> str:
-    """With the right that is missing, where it is one."""
-    is_right = isinstance(error, Forbidden) and not isinstance(error, Refused)
-    return f"needs {right}" if is_right else _line(error.message)
-
-
-def _line(text: str) -> str:
-    return " ".join(clean(text).split())[:LONGEST_REASON]
+        return line_of(f"not understood: {error}")
 
 
 def read_held(text: str, key: Key) -> tuple[int, float]:

@@ -13,6 +13,7 @@ from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_cli.api import Api, Json
 from llmservice_cli.metrics import page_of
 from llmservice_cli.services import service
+from llmservice_cli.unread import why
 
 from .figures import Figures, read_figures
 from .held import Held, held_of
@@ -65,7 +66,7 @@ async def _pods(kube: Api, namespace: str, name: str, *, is_live: bool) -> tuple
     try:
         objects = await kube.list_all(POD, namespace, label_selector=selector_text(name))
     except KubeError as error:
-        return f"not listed: {error.message}"
+        return f"not listed: {why(error, namespace)}"
     pods = await asyncio.gather(*(_pod(kube, obj, is_live=is_live) for obj in objects))
     return tuple(sorted(pods, key=lambda pod: pod.facts.name))
 
@@ -81,7 +82,7 @@ async def _figures(kube: Api, namespace: str, pod: str) -> Figures | str:
     try:
         text = await page_of(kube, namespace, pod)
     except KubeError as error:
-        return f"not read: {error.message}"
+        return f"not read: {why(error, namespace)}"
     try:
         return read_figures(text)
     except ValueError as error:

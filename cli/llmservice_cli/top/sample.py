@@ -16,13 +16,13 @@ from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD, Resource
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import USER_AGENT, Api, Json
 from llmservice_cli.cluster import LOGIN_TIMEOUT
 from llmservice_cli.metrics import page_of
 from llmservice_cli.services import service, services
 from llmservice_cli.status.held import Pages, read_pages
+from llmservice_cli.unread import line_of, why
 
 from .rates import Reading, reading
 
@@ -33,7 +33,6 @@ PATIENCE = 5.0
 """Seconds for a page."""
 LISTS_EVERY = 10.0
 """Seconds between two lists of services and pods, which take more bytes than the pages."""
-LONGEST_REASON = 300
 
 ServiceKey = tuple[str, str]
 """Namespace and name."""
@@ -103,7 +102,7 @@ class Sampler:
             except KubeError as error:
                 if self._listed is None:
                     raise
-                problem = f"services are those of {LISTS_EVERY:g} s ago or more: {_line(error.message)}"
+                problem = f"services are those of {LISTS_EVERY:g} s ago or more: {line_of(error.message)}"
         _, found, pods = self._listed
         asked = [] if isinstance(pods, str) else _ready(pods)[:MOST_PODS]
         pages, held = await asyncio.gather(read_pages_of(kube, asked, self.clock), self._held(kube, found))
@@ -128,7 +127,7 @@ class Sampler:
         try:
             objects = await kube.list_all(POD, self.namespace, label_selector=selector)
         except KubeError as error:
-            return f"pods are not listed: {_line(error.message)}"
+            return f"pods are not listed: {why(error, self.namespace)}"
         found: dict[ServiceKey, list[PodFacts]] = {}
         for pod in sorted(map(PodFacts.from_object, objects), key=lambda pod: (pod.namespace, pod.name)):
             found.setdefault((pod.namespace, pod.service or ""), []).append(pod)
@@ -164,10 +163,6 @@ async def _page(kube: Api, pod: PodFacts, clock: Callable[[], float]) -> Reading
     except TimeoutError:
         return f"no answer within {PATIENCE:g} s"
     except KubeError as error:
-        return _line(error.message)
+        return why(error, pod.namespace)
     except ValueError as error:
-        return _line(f"not understood: {error}")
-
-
-def _line(text: str) -> str:
-    return " ".join(clean(text).split())[:LONGEST_REASON]
+        return line_of(f"not understood: {error}")

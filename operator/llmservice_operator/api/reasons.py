@@ -68,8 +68,8 @@ class Reason(Explained):
     QUOTA_EXCEEDED = PLACE.row(
         "QuotaExceeded",
         "A ResourceQuota of the namespace refuses the pods.",
-        "Have the quota that the message names raised, or need less of what it counts: fewer replicas or services, or less "
-        "in spec.runtime.resources.",
+        "Have the quota that the message names raised, or need less of what it counts: fewer replicas or services, or "
+        "less in spec.runtime.resources.",
         look="`kubectl describe resourcequota`.",
     )
     ADMISSION_REFUSED = PLACE.row(

@@ -6,6 +6,7 @@ Raw aiohttp, because a server-side apply costs 0.6 ms of CPU here and more than 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from types import TracebackType
@@ -275,6 +276,6 @@ def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> Ap
 
 def with_subresource(resource: Resource, path: str) -> str:
     """As a role names it."""
-    if path.endswith("/status"):
-        return f"{resource.full_name}/status"
-    return f"{resource.full_name}/proxy" if "/proxy/" in path else resource.full_name
+    in_namespace, name = "(?:/namespaces/[^/]+)?", f"/{resource.plural}/[^/]+"
+    found = re.match(f"/(?:api/[^/]+|apis/[^/]+/[^/]+){in_namespace}{name}/([^/?]+)", path)
+    return f"{resource.full_name}/{found[1]}" if found else resource.full_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,8 @@ STALE_SECONDS = 30.0
 KEDA_CRD = "scaledobjects.keda.sh"
 OLDEST_KEDA = (2, 21)
 _KEDA_VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\D|$)")
+_HEALTH = "health"
+"""The port of /healthz and /readyz in the chart's Deployment."""
 _LOGS = "kubectl logs -n {0} deployment/{1}"
 
 
@@ -49,12 +51,27 @@ def _ready(each: Json, pods: Objects, consequence: str) -> Iterator[Finding]:
     if ready >= wanted:
         yield ok(f"{name_of(each)}: {ready}/{wanted} replicas ready")
         return
-    why = names(_reasons(pod) for pod in pods if pod["metadata"]["namespace"] == namespace and _reasons(pod))
+    own = [pod for pod in pods if pod["metadata"]["namespace"] == namespace]
+    why = names(_reasons(pod) for pod in own if _reasons(pod))
+    remedies = [_LOGS.format(namespace, name), f"kubectl describe pods -n {namespace}"]
+    remedies += [f"{command} names missing rights" for command in _readyz(each, own)]
     make = warning if ready else problem
     yield make(
         f"{name_of(each)}: {ready}/{wanted} replicas ready{f': {why}' if why else ''}; {consequence}",
-        f"{_LOGS.format(namespace, name)}; kubectl describe pods -n {namespace}; its /readyz names missing rights",
+        "; ".join(remedies),
     )
+
+
+def _readyz(operator: Json, pods: Iterable[Json]) -> Iterator[str]:
+    """What asks the first pod that runs and is not ready."""
+    containers = operator["spec"].get("template", {}).get("spec", {}).get("containers") or ()
+    ports = [port for one in containers for port in one.get("ports") or () if port.get("name") == _HEALTH]
+    for pod in pods:
+        is_ready = any(one.get("ready") for one in status_of(pod).get("containerStatuses") or ())
+        if ports and not is_ready and not _reasons(pod):
+            path = f"pods/{pod['metadata']['name']}:{ports[0]['containerPort']}/proxy/readyz"
+            yield f"kubectl get --raw /api/v1/namespaces/{pod['metadata']['namespace']}/{path}"
+            return
 
 
 def _reasons(pod: Json) -> str:

@@ -86,14 +86,20 @@ class Group:
         return {"name": self.name, "rules": [rule.to_object() for rule in self.rules]}
 
 
+_SECONDS = {"10m": 600, "1h": 3600}
+
+
 def grown(series: str, window: str, by: str) -> str:
     """By how much counters grew, also those that were absent instead of 0 before: `increase` needs two samples.
 
-    A counter counts from 0 only where its target was scraped a window ago and did not have it. Otherwise it may be an
-    old one that was not seen then: a scrape failed, or nobody scraped.
+    A counter counts from 0 only where its process is younger than the window, or where its target was scraped a window
+    ago and did not have it. Otherwise it may be an old one that was not seen then: a scrape failed, or nobody scraped.
     """
+    counted = f"increase({series}[{window}])"
+    young = f"{series} and on (instance) time() - process_start_time_seconds < {_SECONDS[window]}"
     born = f"({series} unless {series} offset {window}) and on (instance) (up offset {window} == 1)"
-    return f"sum by ({by}) (({born}) or increase({series}[{window}]))"
+    # More than the counter shows now: it counted on from a process before, in the same container.
+    return f"sum by ({by}) ({counted} > {series} or ({young}) or ({born}) or {counted})"
 
 
 def rule_file(groups: Sequence[Group]) -> str:

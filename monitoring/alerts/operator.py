@@ -47,12 +47,12 @@ GROUP = Group(
         Alert(
             name="LLMServiceOperatorWatchStale",
             when="a watch of the operator is broken off, or never began",
-            # `namespace` is the watched one here: which operator it is, only its other series say.
-            expr=f"max by (job, namespace, pod) ((llmservice_watch_broken{{{_OURS}}} > 0 "
-            f"or llmservice_watch_synced{{{_OURS}}} == 0) and on (instance) llmservice_leader{{{_JOB}}})",
+            # `namespace` of those is the watched one; of llmservice_leader, it is the operator's.
+            expr=f"max by (job, namespace, pod) (llmservice_leader{{{_JOB}}} and on (instance) "
+            f"(llmservice_watch_broken{{{_OURS}}} > 0 or llmservice_watch_synced{{{_OURS}}} == 0))",
             lasts="5m",
             severity=Severity.CRITICAL,
-            summary="The operator does not see all changes{{ with $labels.namespace }} in {{ . }}{{ end }}.",
+            summary="The operator does not see all changes.",
             description="It has no right to a watch, or the API server does not answer it. Services may be stale. "
             "Run: kubectl get --raw /api/v1/namespaces/${namespace}/pods/{{ $labels.pod }}:${healthPort}/proxy/readyz",
         ),

@@ -46,6 +46,11 @@ def restarts(values: str, up: str = "1x120", instance: str = "op-0") -> Series:
     }
 
 
+def young(series: Series, at: int) -> Series:
+    """Of a process that began at this minute."""
+    return series | {'process_start_time_seconds{instance="op-0"}': f"_x{at} {60 * at}x{120 - at}"}
+
+
 def held(name: str, reason: str, values: str, up: str = "1x60") -> Series:
     """Requests that an activator had and did not get answered."""
     return {
@@ -176,7 +181,7 @@ def expires(days: float) -> Series:
     }
 
 
-WATCHED = {"job": "op-metrics", "namespace": "a", "pod": "op-0"}
+WATCHED = {"job": "op-metrics", "namespace": "ops", "pod": "op-0"}
 CASES: Mapping[tuple[str, Severity], Case] = {
     ("LLMServiceNoEndpoint", Severity.CRITICAL): Case(
         available("1x30 0x30"),
@@ -213,6 +218,7 @@ CASES: Mapping[tuple[str, Severity], Case] = {
             "a scrape failed an hour ago": restarts("9x55 stale _x8 9x60", "1x55 0x8 1x60"),
             "nobody scraped an hour ago": restarts("_x100 9x20", "_x100 1x20"),
             "another process counts from 0": restarts("9x100 0x20"),
+            "another process has counted few": young(restarts("9x40 _x61 3x18", "1x40 _x61 1x18"), at=101),
         },
         at="120m",
     ),
@@ -329,6 +335,8 @@ MORE: Mapping[str, Sequence[Case]] = {
     ],
     # The next process of the operator, whose total is less than the last one's.
     "LLMServiceCrashLooping": [
+        Case(young(restarts("_x101 4x18", "_x101 1x18"), at=101), {}, at="119m"),
+        Case(young(restarts("0x60 3x20 0x5 1x33", "1x120"), at=86), {}, at="119m"),
         Case({**restarts("9x100 stale"), **restarts("_x105 1 2 3 4 5 5x10", "_x103 1x20", "op-1")}, {}, at="120m"),
     ],
     # Engines of one replica.

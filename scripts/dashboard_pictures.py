@@ -36,11 +36,12 @@ from localcluster.paths import ClusterPaths  # noqa: E402
 from monitoring.dashboards import DASHBOARDS  # noqa: E402
 from monitoring.dashboards.shapes import Dashboard, Kind, Panel  # noqa: E402
 from tests.e2e._chart import CHART, helm_offline  # noqa: E402
+from tests.support.accelerators import advertised  # noqa: E402
 from tests.support.cluster import Cluster  # noqa: E402
 from tests.support.prometheus import Prometheus, Sample, running, scrape_configs  # noqa: E402
 from tests.support.services import MILLION_TOKENS, llmservice, one_of_several, stand_in  # noqa: E402
 
-NAMESPACE, NAME = "pictures", "tiny-chat"
+NAMESPACE, NAME, GPU = "pictures", "tiny-chat", "pictures.example/gpu"
 VALUES = {"namespace": NAMESPACE, "service": NAME, "job": f"{RELEASE}-metrics"}
 INTERVAL, STEP, RATE = "5s", 5.0, "30s"
 COLUMNS, HEIGHTS, INCH = 24, {Kind.NUMBER: 2, Kind.TABLE: 4, Kind.LINES: 4}, 0.55
@@ -55,16 +56,18 @@ MOST_LINES = 6
 
 @contextmanager
 def fleet(cluster: Cluster) -> Iterator[None]:
-    """The services of the pictures; the broken ones come a minute later."""
+    """The services of the pictures; the broken ones come a minute later. The one on GPUs computes nothing."""
     cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
     cluster.kubectl("create", "namespace", NAMESPACE)
-    try:
-        small = {"resources": {"requests": {"cpu": "100m", "memory": "3Gi"}}}
-        cluster.apply(one_of_several(NAME, runtime=small), NAMESPACE)
-        cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=300)
-        yield
-    finally:
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    with advertised(cluster, {GPU: 2}):
+        try:
+            small = {"resources": {"requests": {"cpu": "100m", "memory": "3Gi"}}}
+            on_gpus = stand_in("on-gpus", accelerator={"type": "nvidia", "resourceName": GPU}, scaling={"replicas": 2})
+            cluster.apply_all([one_of_several(NAME, runtime=small), on_gpus], NAMESPACE)
+            cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=300)
+            yield
+        finally:
+            cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 def load(cluster: Cluster, minutes: float) -> None:

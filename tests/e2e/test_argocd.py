@@ -25,6 +25,8 @@ pytestmark = pytest.mark.full
 
 NAMESPACE, OPERATORS = "e2e-argocd", "e2e-argocd-operator"
 MODELS, OPERATOR = "models", "llmservice-operator"
+KEPT = ("-n", NAMESPACE, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+"""What takes an Application's finalizer away."""
 HERE: JSON = {
     "image": dict(zip(("repository", "tag"), OPERATOR_IMAGE.rsplit(":", 1), strict=True)),
     "services": {"defaultCpuImage": CPU_IMAGE},
@@ -135,7 +137,7 @@ def test_the_operator_from_a_registry(cluster: Cluster, charts: OciRegistry, tmp
         "metadata": {"name": "charts", "labels": {"argocd.argoproj.io/secret-type": "repository"}},
     }  # fmt: skip
     version = application["spec"]["source"]["targetRevision"]
-    with started(cluster, tmp_path, OPERATORS) as running, scale_operator(cluster, 0):
+    with started(cluster, tmp_path, NAMESPACE, OPERATORS) as running, scale_operator(cluster, 0):
         try:
             running.apply(repository, application)
             running.await_state(OPERATOR, "Synced", "Healthy", version)
@@ -151,4 +153,6 @@ def test_the_operator_from_a_registry(cluster: Cluster, charts: OciRegistry, tmp
             assert cluster.get("deployments", OPERATORS, OPERATOR) is None
             assert list(rolling.pods(cluster, NAMESPACE, "chat")) == [pod]
         finally:
+            # Where something failed, Argo CD may not be able to delete what it made.
+            cluster.kubectl("patch", APPLICATION, OPERATOR, *KEPT, expect=None)
             cluster.kubectl("delete", "namespace", OPERATORS, "--ignore-not-found", "--timeout=120s")

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.full
 
 NAMESPACE, HEALTHY, TOO_LARGE = "e2e-prometheus-operator", "chat", "too-large"
 PAGE = DOCS / "monitoring.md"
+BOTH = {"http", "state"}
 WITHIN = 180.0
 """Seconds: the operator and the kubelet hand a configuration on within a minute each, then come two scrapes."""
 
@@ -47,15 +48,17 @@ def watched(cluster: Cluster) -> Iterator[Prometheus]:
 
 
 def test_each_kind_of_target_is_scraped(watched: Prometheus) -> None:
-    jobs = {f"{RELEASE}-metrics", f"{OPERATOR_NAMESPACE}/{RELEASE}"}
-    (query,) = blocks_of(PAGE, "promql")[:1]
+    jobs = {f"{RELEASE}-metrics", f"{OPERATOR_NAMESPACE}/{RELEASE}-services"}
+    (query,) = (block for block in blocks_of(PAGE, "promql") if "up{job" in block)
 
-    def scraped() -> bool:
-        return {found.labels["job"] for found in watched.query(query) if found.values[0][1] > 0} == jobs
+    def answering() -> set[str]:
+        return {found.labels["job"] for found in watched.query(query) if found.values[0][1] > 0}
 
-    eventually(f"{query} has {jobs}", scraped, WITHIN)
-    of_pods = {found.labels["endpoint"] for found in watched.query(f'up{{namespace="{NAMESPACE}"}} == 1')}
-    assert of_pods == {"http", "state"}
+    eventually(f"{query} has {jobs}", lambda: answering() == jobs, WITHIN)
+    of_pods = f'up{{namespace="{NAMESPACE}",service="{HEALTHY}"}} == 1'
+    eventually(
+        "both ports of a model pod", lambda: {one.labels["endpoint"] for one in watched.query(of_pods)} == BOTH, WITHIN
+    )
 
 
 def test_every_alert_is_evaluated(watched: Prometheus) -> None:

@@ -292,6 +292,14 @@ async def test_operators_of_several_namespaces_have_files_of_their_own(api: ApiS
     assert {*kept} <= {*paths}
 
 
+async def test_the_web_page_is_in_it(api: ApiServer, llmservice: Command) -> None:
+    metadata = {"name": "web", "namespace": SYSTEM, "labels": {"app.kubernetes.io/name": "llmservice-operator-ui"}}
+    api.objects[f"/api/v1/namespaces/{SYSTEM}/pods/web"] = {**pod("web", 0), "metadata": metadata}
+    ran = await llmservice.within("report", "--dry-run")
+    assert f"logs/{SYSTEM}/web/server.log" in ran.out
+    assert f"pages/{SYSTEM}/web" not in ran.out, "it has no metrics"
+
+
 async def test_other_services_are_not_named(api: ApiServer, llmservice: Command) -> None:
     for namespace in ("team", "elsewhere"):
         other = service("False", "DoesNotFit")

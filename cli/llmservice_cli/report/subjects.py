@@ -17,7 +17,7 @@ from llmservice_cli.doctor.checks import CHECKS
 from llmservice_cli.doctor.command import document
 from llmservice_cli.doctor.facts import Facts, images_of, labels_of, name_of
 from llmservice_cli.doctor.findings import results
-from llmservice_cli.installation import ACTIVATORS, NAME_LABEL, NAMESPACE, selector_of
+from llmservice_cli.installation import ACTIVATORS, NAME_LABEL, NAMESPACE, PAGES, selector_of
 from llmservice_cli.services import service
 
 from .material import Entry, Gap, Material, Planned
@@ -89,11 +89,14 @@ async def of_operator(kube: Api, material: Material, lines: int, facts: Facts) -
     for place in sorted(places):
         folder = f"objects/{place}"
         about: list[Json] = []
-        for selector in (selector_of(names), ACTIVATORS):
+        for selector in (selector_of(names), ACTIVATORS, PAGES):
             for resource in (resources.DEPLOYMENT, _REPLICA_SET, resources.POD, resources.CONFIG_MAP):
                 about += await listed(kube, material, resource, place, selector, folder)
         await events(kube, material, place, about, f"{place}/")
-        pod_texts(kube, material, [one for one in about if one["kind"] == "Pod"], lines, _OPERATOR_PAGES, f"{place}/")
+        pods = [one for one in about if one["kind"] == "Pod"]
+        web = [pod for pod in pods if labels_of(pod).get(NAME_LABEL) == PAGES.partition("=")[2]]
+        pod_texts(kube, material, [pod for pod in pods if pod not in web], lines, _OPERATOR_PAGES, f"{place}/")
+        pod_texts(kube, material, web, lines, (), f"{place}/")
     for kind, objects in (("Lease", facts.leases), ("CustomResourceDefinition", map(_without_schema, facts.crd))):
         for one in objects:
             place = one["metadata"].get("namespace")

@@ -12,6 +12,7 @@ from monitoring.rules import Group, Recording
 WINDOWS = ("30m", "1h", "6h")
 """Beside 5m: what burn rates of an objective are computed over."""
 _BY = "sum by (namespace, service)"
+_ABORTED = f"{_BY} (rate(llmservice_server_requests_aborted_total[5m]))"
 
 
 def _latency(name: str, words: str, series: str, knob: str) -> Iterator[Recording]:
@@ -54,8 +55,7 @@ GROUP = Group(
         Recording(
             "llmservice:requests_aborted:ratio_rate5m",
             # vLLM counts the requests of clients that went away nowhere.
-            f"{_BY} (rate(llmservice_server_requests_aborted_total[5m])) "
-            f"/ ({_BY} (rate(llmservice_server_requests_total[5m])) > 0)",
+            f"{_ABORTED} / ({_ABORTED} + (llmservice:requests:rate5m or 0 * {_ABORTED}) > 0)",
             "Share of requests whose client went away before the answer ended.",
         ),
         Recording(

@@ -86,7 +86,8 @@ class Group:
         return {"name": self.name, "rules": [rule.to_object() for rule in self.rules]}
 
 
-_SECONDS = {"10m": 600, "1h": 3600}
+_SECONDS = {"10m": 660, "1h": 3660}
+"""Of windows, and of the time from a process' start to its first scrape."""
 
 
 def grown(series: str, window: str, by: str) -> str:
@@ -99,7 +100,8 @@ def grown(series: str, window: str, by: str) -> str:
     young = f"{series} and on (instance) time() - process_start_time_seconds < {_SECONDS[window]}"
     born = f"({series} unless {series} offset {window}) and on (instance) (up offset {window} == 1)"
     # More than the counter shows now: it counted on from a process before, in the same container.
-    return f"sum by ({by}) ({counted} > {series} or ({young}) or ({born}) or {counted})"
+    # By half of one, since `increase` extrapolates.
+    return f"sum by ({by}) ({counted} > {series} + 0.5 or ({young}) or ({born}) or {counted})"
 
 
 def rule_file(groups: Sequence[Group]) -> str:

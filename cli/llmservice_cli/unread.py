@@ -14,7 +14,8 @@ def line_of(text: str) -> str:
 
 
 def why(error: KubeError, namespace: str | None) -> str:
-    """The right that is missing, where it is one; else what the API server says. None: of all namespaces."""
+    """The right that is missing, where it is one, and what the API server says. None: of all namespaces."""
     if isinstance(error, Forbidden) and not isinstance(error, Refused):
-        return f"needs {error.right} in {'all namespaces' if namespace is None else f'namespace {namespace}'}"
+        where = "all namespaces" if namespace is None else f"namespace {namespace}"
+        return line_of(f"needs {error.right} in {where}: {error.message}")
     return line_of(error.message)

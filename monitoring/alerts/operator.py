@@ -17,7 +17,8 @@ GROUP = Group(
             # With one shard there is no Lease for it where leader election is off: the process that acts has it.
             # Whoever has a Lease and may not watch yet acts on nothing.
             expr=f"sum by (shard) (llmservice_shard_held{{{_JOB}}}) == 0 or absent(llmservice_leader{{{_JOB}}}) "
-            f'or sum(llmservice_stage{{{_JOB},stage="acting"}}) == 0',
+            f'or sum(llmservice_stage{{{_JOB},stage="acting"}}) == 0 '
+            f"unless on () sum by (shard) (llmservice_shard_held{{{_JOB}}}) == 0",
             lasts="5m",
             severity=Severity.CRITICAL,
             summary="No operator process works{{ with $labels.shard }} on shard {{ . }}{{ end }}.",

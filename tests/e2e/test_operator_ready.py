@@ -108,7 +108,7 @@ def test_an_upgrade_without_a_right_does_not_end_until_the_right_is_back(
     upgrade(cluster, "podAnnotations.turn=second", chart=poorer, ends=False, timeout="8s")
     new = next(pod for uid, pod in pods(cluster).items() if uid != before)
     words = "missing right: list persistentvolumeclaims"
-    eventually("503 with the missing right", lambda: (seen := readiness(now(new)))[0] == 503 and words in seen[1], 20)
+    eventually("500 with the missing right", lambda: (seen := readiness(now(new)))[0] == 500 and words in seen[1], 20)
 
     rule = {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch"]}
     patch = json.dumps([{"op": "add", "path": "/rules/-", "value": rule}])

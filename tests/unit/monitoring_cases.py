@@ -118,9 +118,9 @@ def ended(**rates: int) -> Series:
 
 
 def aborted(of_hundred: int) -> Series:
-    """Requests a minute whose client goes away."""
-    rates = {"llmservice_server_requests_total": 100, "llmservice_server_requests_aborted_total": of_hundred}
-    return ready() | {f'{name}{{{SERVICE},pod="p"}}': f"0+{rate}x120" for name, rate in rates.items()}
+    """Requests a minute whose client goes away; the others are answered."""
+    series = f'llmservice_server_requests_aborted_total{{{SERVICE},pod="p"}}'
+    return ended(stop=100 - of_hundred) | {series: f"0+{of_hundred}x120"}
 
 
 def waiting(*values: str) -> Series:
@@ -263,7 +263,7 @@ CASES: Mapping[tuple[str, Severity], Case] = {
         {
             "some": aborted(10),
             "none at all": aborted(0),
-            "errors": aborted(10) | ended(stop=70, error=30),
+            "errors": aborted(10) | ended(stop=60, error=30),
         },
     ),
     ("LLMServiceQueueGrows", Severity.WARNING): Case(
@@ -334,6 +334,8 @@ MORE: Mapping[str, Sequence[Case]] = {
         )
     ],
     # The next process of the operator, whose total is less than the last one's.
+    # Nobody gets an answer.
+    "LLMServiceAbortRate": [Case({k: v for k, v in aborted(30).items() if "request_success" not in k}, {})],
     "LLMServiceCrashLooping": [
         Case(young(restarts("_x101 4x18", "_x101 1x18"), at=101), {}, at="119m"),
         Case(young(restarts("0x60 3x20 0x5 1x33", "1x120"), at=86), {}, at="119m"),
@@ -352,6 +354,7 @@ MORE: Mapping[str, Sequence[Case]] = {
     "LLMServiceOperatorNotLeading": [
         Case({}, {}, {"job": "op-metrics", "namespace": "ops"}),
         Case(acting(0, 0), {}, {}),
+        Case(acting(0, 0) | shards(1, 0), {}, {"shard": "1"}),
     ],
     "LLMServiceOperatorWatchStale": [
         Case(watch(0, 0), {}, WATCHED),

@@ -248,7 +248,11 @@ def test_what_was_cut_is_not_all_known() -> None:
 )
 def test_a_pod_that_runs_and_is_not_ready_is_asked_why(state: Json, is_asked: bool) -> None:
     pod = waiting("")
-    pod["status"]["containerStatuses"] = [{"name": "operator", "ready": False, "state": state}]
+    pod["status"] = {
+        "phase": "Running",
+        "containerStatuses": [{"name": "operator", "ready": False, "state": state}],
+        "conditions": [{"type": "Ready", "status": "False"}],
+    }
     (found,) = findings(replace(HEALTHY, operators=(deployment(0),), operator_pods=(pod,)), "operator")
     assert (f"kubectl get --raw /api/v1/namespaces/{SYSTEM}/pods/chat-1:8080/proxy/readyz" in found.remedy) == is_asked
 

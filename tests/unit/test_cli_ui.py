@@ -255,6 +255,30 @@ async def test_a_pod_that_cannot_be_looked_at_for_a_moment_ends_nothing(
     assert (ran.code, said in ran.err) == (0, True), ran.err
 
 
+async def test_a_connection_that_failed_is_told_once(
+    page: Page, opened: Opened, api_server: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, has_looked, get = 0, asyncio.Event(), KubeClient.get
+
+    async def watched(self: KubeClient, resource: Resource, namespace: str, name: str) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            has_looked.set()
+        return await get(self, resource, namespace, name)
+
+    running, address = await opened.by(llmservice.within("ui"))
+    monkeypatch.setattr(command, "LOOKS_EVERY", 0.02)
+    monkeypatch.setattr(KubeClient, "get", watched)
+    api_server.answers[f"{SYSTEM}/page-1/portforward"] = 503
+    async with httpx.AsyncClient() as browser:
+        with pytest.raises(httpx.HTTPError):
+            await browser.get(address)
+    await asyncio.wait_for(has_looked.wait(), 30)
+    running.cancel()
+    assert (await running).err.count("warning: ") == 1
+
+
 async def test_a_port_that_is_taken(page: Page, llmservice: Command) -> None:
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -50,7 +50,7 @@ async def test_probes_and_metrics(client: aiohttp.ClientSession, shared: bool) -
                 return response.status, await response.text()
 
         assert await ask(health_port, "/healthz") == (200, "ok\n")
-        assert await ask(health_port, "/readyz") == (503, "not ready\nstage: started\nmissing right: list pods\n")
+        assert await ask(health_port, "/readyz") == (500, "not ready\nstage: started\nmissing right: list pods\n")
         wrong["alive"] = "a key has waited 90 s for a worker"
         readiness = Readiness(True, ("stage: acting",))
         assert await ask(health_port, "/healthz") == (503, "a key has waited 90 s for a worker\n")

@@ -68,7 +68,7 @@ async def test_none_is_ready_before_its_caches_are_synced(api: ApiServer) -> Non
     api.slow.add("deployments")
     async with running(api) as operator:
         text = await operator.shows("not synced yet: deployments.apps")
-        assert (await operator.readyz())[0] == 503, text
+        assert (await operator.readyz())[0] == 500, text
         assert await operator.metric('llmservice_stage{stage="started"} 1.0')
         api.released.set()
         await operator.becomes_ready()
@@ -85,7 +85,7 @@ async def test_none_is_ready_when_kopf_does_not_start(api: ApiServer, monkeypatc
         broken.setattr(kopf, "spawn_tasks", fails)
         async with running(api) as operator:
             await operator.shows("RuntimeError: no login")
-            assert (await operator.readyz())[0] == 503
+            assert (await operator.readyz())[0] == 500
             broken.undo()
             await operator.becomes_ready()
 
@@ -95,7 +95,7 @@ async def test_a_missing_right_is_named_and_readiness_comes_with_it(api: ApiServ
     api.forbidden.add((plural, None))
     async with running(api) as operator:
         text = await operator.shows(f"missing right: {'get' if plural == 'leases' else 'list'} {plural}")
-        assert (await operator.readyz())[0] == 503, text
+        assert (await operator.readyz())[0] == 500, text
         api.forbidden.clear()
         await operator.becomes_ready()
 
@@ -106,7 +106,7 @@ async def test_a_right_that_is_taken_later_ends_readiness_until_it_is_back(api: 
         api.forbidden.add(("persistentvolumeclaims", None))
         api.end_watches()
         await operator.shows("missing right: watch persistentvolumeclaims")
-        assert (await operator.readyz())[0] == 503
+        assert (await operator.readyz())[0] == 500
         api.forbidden.clear()
         await operator.becomes_ready()
 
@@ -143,7 +143,7 @@ async def test_a_missing_crd_is_waited_for(api: ApiServer) -> None:
     api.absent.add("llmservices")
     async with running(api) as operator:
         await operator.shows("the CRD llmservices.llmservice.dev is not installed")
-        assert (await operator.readyz())[0] == 503
+        assert (await operator.readyz())[0] == 500
         api.absent.clear()
         await operator.becomes_ready()
 
@@ -177,7 +177,7 @@ async def test_with_rights_nowhere_it_is_not_ready_and_each_problem_is_logged_on
     async with running(api, "blue", "green") as operator:
         text = await operator.shows("namespace green: missing right: list pods")
         assert "namespace blue: missing right: list pods" in text
-        assert (await operator.readyz())[0] == 503
+        assert (await operator.readyz())[0] == 500
         await operator.eventually(lambda: sum("/pods" in path for _, path, _ in api.requests) > 8)
     logged = [record.message for record in caplog.records if "cannot watch" in record.message]
     assert len(logged) == len(set(logged)) == 2
@@ -285,7 +285,7 @@ async def test_probes_are_answered_while_the_login_program_hangs(api: ApiServer,
             await operator.shows("stage: started")
             for _ in range(20):
                 assert await operator.ask("/healthz") == (200, "ok\n")
-            assert (await operator.readyz())[0] == 503
+            assert (await operator.readyz())[0] == 500
             (tmp_path / "goes-on").touch()
             await operator.becomes_ready()
     finally:

@@ -86,7 +86,7 @@ def test_no_panel_covers_another_or_leaves_the_grid(board: JSON) -> None:
                 assert taken.setdefault((x, y), panel["title"]) == panel["title"]
 
 
-_GROWN = re.compile(r"\(increase\((\S+)\[\w+\]\) > \1 or .* or (?=increase\(\1)")
+_GROWN = re.compile(r"\(increase\((\S+)\[\w+\]\) > \1 \+ 0\.5 or .* or (?=increase\(\1)")
 """What `grown` has before the increase."""
 
 

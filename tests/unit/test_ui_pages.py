@@ -340,6 +340,7 @@ OPERATORS: dict[str, tuple[Any, str]] = {
     "scaled to zero": ({}, "No process of the operator llm/operator is ready."),
     "gone": (None, "There is no operator: no Deployment llm/operator."),
     "not for this viewer": (403, ""),
+    "no answer": (500, ""),
 }
 
 
@@ -359,6 +360,8 @@ async def test_states_that_nobody_keeps_up_to_date_are_told(case: str) -> None:
 
 
 STATES: dict[str, tuple[dict[str, Any], State]] = {
+    "seen by no operator": ({"observedGeneration": -1, "conditions": []}, State.NEW),
+    "Ready with a failure, of an earlier one": ({"observedGeneration": 0, "failure": {"reason": "X"}}, State.FAILING),
     "of this generation": ({}, State.READY),
     "of an earlier one": ({"observedGeneration": 0}, State.NEW),
     "of an earlier one, at zero": (
@@ -382,7 +385,8 @@ STATES: dict[str, tuple[dict[str, Any], State]] = {
 @pytest.mark.parametrize("case", STATES)
 def test_a_state_is_that_of_the_spec_that_was_applied_last(case: str) -> None:
     status, state = STATES[case]
-    assert row_of(service("chat", **status)).state is state
+    row = row_of(service("chat", **status))
+    assert (row.state, row.model) == (state, "hf://org/chat")
 
 
 @given(JSON | OBJECTS)

@@ -70,7 +70,11 @@ def row_of(found: Any) -> Row:
         status = found.get("status")
         read = Reader({} if status is None else status, "status")
         conditions = conditions_of(read)
-        generation, observed = metadata.integer("generation", default=0), read.integer("observedGeneration", default=0)
+        # The CRD's default is -1: no operator has seen the service.
+        generation, observed = (
+            metadata.integer("generation", default=0),
+            read.integer("observedGeneration", -1, default=-1),
+        )
         return Row(
             namespace,
             name,
@@ -107,8 +111,8 @@ def state_of(conditions: Mapping[str, tuple[str, str]], *, has_failure: bool, is
         return State.STALLED
     if is_true(ConditionType.DEGRADED):
         return State.DEGRADED
-    if is_outdated and not has_failure:
-        return State.NEW
+    if is_outdated:
+        return State.FAILING if has_failure else State.NEW
     if conditions.get(ConditionType.AVAILABLE, ("", ""))[1] == IDLE:
         return State.IDLE
     if is_true(ConditionType.READY):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from llmservice_cli.api import Api
-from llmservice_operator.kube.errors import Forbidden, Refused
+from llmservice_operator.kube.errors import Forbidden, KubeError, Refused, Unauthorized
 from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE
 from llmservice_runtime.bounded_json import Reader
 
@@ -91,7 +91,9 @@ async def _operator_problem(kube: Api, operator: tuple[str, str] | None) -> str:
         return ""
     try:
         found = await kube.get(DEPLOYMENT, *operator)
-    except Forbidden:
+    except Unauthorized:
+        raise
+    except KubeError:  # no right, or no answer: the list of services says what is wrong with the API server
         return ""
     where = "/".join(operator)
     if found is None:

@@ -32,7 +32,7 @@ from llmservice_cli.unread import line_of
 from .checks.rights import INSTALLING, TEAM
 from .checks.server import blocking, service_of
 from .facts import Facts, Objects, Right, Unread, places_of
-from .settings import FILE, lease_names
+from .settings import lease_names
 
 MOST = 5_000
 """Objects of one list; a page is held at a time, without what no check reads."""
@@ -145,7 +145,8 @@ async def gather(kube: Api, namespace: str, steps: Steps | None = None) -> Facts
 def _is_own(found: Json, installed: Releases, source: Source) -> bool:
     is_there = not installed.namespaces or found["metadata"].get("namespace") in installed.namespaces
     if source.resource == CONFIG_MAP:  # dashboards have one with the same labels
-        return is_there and FILE in (found.get("data") or {})
+        files = found.get("data") or {}
+        return is_there and not (files and all(name.endswith(".json") for name in files))
     return is_there and (source.selector != ACTIVATORS or is_of_chart(found))
 
 

@@ -30,7 +30,6 @@ PATIENCE = 5.0
 MOST_ACTIVATORS = 16
 MOST_REQUESTS = 1_000_000
 LONGEST_AGE = 7 * 86_400.0
-LONGEST_REASON = 300
 """Characters of what an activator answers instead of its metrics."""
 
 

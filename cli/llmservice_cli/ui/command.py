@@ -158,6 +158,7 @@ async def _until_gone(connection: Connection, forward: Forward) -> None:
             )
         if forward.error is not None:
             print(f"warning: {clean(forward.error.message)}", file=sys.stderr)
+            forward.error = None  # said once
 
 
 async def _open(address: str, options: Options) -> None:

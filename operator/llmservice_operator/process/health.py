@@ -99,7 +99,8 @@ class HealthServer:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         found = self._ready()
-        return web.Response(status=200 if found.is_ready else 503, text=found.text())
+        # Not 503, of which kubectl says "the server is currently unable" in the place of the text.
+        return web.Response(status=200 if found.is_ready else 500, text=found.text())
 
     async def _exposition(self, request: web.Request) -> web.Response:
         refusal = await self._guard(request.headers.get("Authorization"))

@@ -67,11 +67,16 @@ def _readyz(operator: Json, pods: Iterable[Json]) -> Iterator[str]:
     containers = operator["spec"].get("template", {}).get("spec", {}).get("containers") or ()
     ports = [port for one in containers for port in one.get("ports") or () if port.get("name") == _HEALTH]
     for pod in pods:
-        is_ready = any(one.get("ready") for one in status_of(pod).get("containerStatuses") or ())
-        if ports and not is_ready and not _reasons(pod):
+        is_running = status_of(pod).get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+        if ports and is_running and not _reasons(pod) and not _is_true(pod, "Ready"):
             path = f"pods/{pod['metadata']['name']}:{ports[0]['containerPort']}/proxy/readyz"
             yield f"kubectl get --raw /api/v1/namespaces/{pod['metadata']['namespace']}/{path}"
             return
+
+
+def _is_true(pod: Json, kind: str) -> bool:
+    found = (one for one in status_of(pod).get("conditions") or () if one.get("type") == kind)
+    return any(one.get("status") == "True" for one in found)
 
 
 def _reasons(pod: Json) -> str:

@@ -76,5 +76,5 @@ def test_a_name_that_there_is_not_and_a_user_who_may_not(cluster: Cluster, names
         return said if "at-rest" in said else ""
 
     said = eventually("the right holds", seen, 30)
-    assert "pods are not listed: pods is forbidden" in said
+    assert "pods are not listed: needs list pods in namespace" in said
     assert "the API server was asked" in said

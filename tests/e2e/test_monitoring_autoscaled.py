@@ -16,7 +16,7 @@ from tests.support.cluster import Cluster
 from tests.support.on_demand import OnDemand, on_demand
 from tests.support.prometheus import wait_for_samples
 
-pytestmark = pytest.mark.autoscaling
+pytestmark = [pytest.mark.autoscaling, pytest.mark.full]
 NAMESPACE, NAME = "e2e-zero-monitored", "resting"
 VALUES: JSON = {
     "autoscaling": {

@@ -64,6 +64,7 @@ def stop(cluster: Cluster, name: str) -> None:
     eventually("the end of its drain", lambda: not cluster.list("pods", NAMESPACE, selector_text(name)), 60)
 
 
+@pytest.mark.full
 def test_what_a_start_computes_is_kept_for_the_next_and_no_longer_than_wanted(cluster: Cluster, volumes: Path) -> None:
     cluster.apply(stand_in("quick", {"start_seconds": 5}, **START_CACHE, scaling={"replicas": 0}), NAMESPACE)
     assert "200; serving after" in start(cluster, "quick")

@@ -71,15 +71,13 @@ def row_of(found: Any) -> Row:
         read = Reader({} if status is None else status, "status")
         conditions = conditions_of(read)
         # The CRD's default is -1: no operator has seen the service.
-        generation, observed = (
-            metadata.integer("generation", default=0),
-            read.integer("observedGeneration", -1, default=-1),
-        )
+        observed = read.integer("observedGeneration", -1, default=-1)
+        is_outdated = observed < metadata.integer("generation", default=0)
         return Row(
             namespace,
             name,
             model=Reader(found).within("spec").within("model").text("uri", LONGEST_MODEL),
-            state=state_of(conditions, has_failure=read.has("failure"), is_outdated=observed < generation),
+            state=state_of(conditions, has_failure=read.has("failure"), is_outdated=is_outdated),
             reason=conditions.get(ConditionType.READY, ("", ""))[1],
             gpus=read.integer("gpus") if read.has("gpus") else None,
             replicas=read.text("ready", 32, ""),

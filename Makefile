@@ -28,9 +28,8 @@ test: $(WITH_VLLM) ## lint, types, layers, unit, contract and end-to-end tests, 
 test-full: $(WITH_VLLM) ## test, and every serving technique on real engines
 	@scripts/test --full
 
-test-gpu: $(SYNCED) ## what only a GPU shows: on this machine (PAGE=file: its figures), and on the cluster of KUBECONTEXT; says why where it skips
+test-gpu: $(SYNCED) ## what only a GPU shows: on this machine, and on the cluster of KUBECONTEXT; says why where it skips
 	@KUBECONTEXT="$(KUBECONTEXT)" .venv/bin/pytest tests/gpu
-	@$(if $(PAGE),$(PYTHON) -m benchmarks.gpu --page "$(PAGE)")
 
 cluster: $(SYNCED) ## a real local Kubernetes with the operator installed
 	@$(PYTHON) -m localcluster up --images
@@ -94,6 +93,7 @@ lint: $(SYNCED) ## ruff, mypy, layers, stale generated files
 	@$(PYTHON) -m monitoring --check
 	@$(PYTHON) -m scripts.kustomize_base --check
 	@$(PYTHON) -m benchmarks.sizing --check
+	@$(PYTHON) -m benchmarks.gpu.served.page --check
 	@$(PYTHON) -m scripts.site.diagrams --check
 
 format: $(SYNCED) ## format the code

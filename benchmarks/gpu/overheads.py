@@ -93,8 +93,13 @@ def _context() -> Iterator[Figure]:
         total = process.read("total", go=True)
         reserved = process.read("reserved", go=True)
         worked = used() - before
+    yield from figures(context, total - free, worked, reserved)
+
+
+def figures(context: int, taken: int, worked: int, reserved: int) -> Iterator[Figure]:
+    """Bytes of a context, taken before anything ran, in use after work, and reserved by torch then."""
     yield _figure(CONTEXT, context, ALL.cuda_context)
-    yield _figure(FREE, total - free, CONSTANTS.free_at_start)
+    yield _figure(FREE, taken, CONSTANTS.free_at_start)
     yield _figure(KERNELS, worked - context - reserved, CONSTANTS.non_torch)
 
 

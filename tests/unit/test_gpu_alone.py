@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.preflight.accelerators import GIB, Device
 
 from benchmarks.gpu import machine, overheads
-from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.findings import Attention, Figure, Findings, Skipped
-from benchmarks.gpu.page import page
+from benchmarks.gpu.findings import Skipped
+from benchmarks.gpu.served.__main__ import described
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_GPU = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
 H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 78 * GIB, 79 * GIB)
+
+
+MEASURE = """
+import json
+from dataclasses import asdict
+from benchmarks.gpu.machine import measure
+found = measure("cpu", (512, 1024, 2048))
+print(json.dumps([[asdict(one) for one in found.attention], [one.why for one in found.skipped]]))
+"""
 
 
 @pytest.mark.full
@@ -27,28 +35,36 @@ H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 78 * GIB, 79 * GIB)
 @pytest.mark.filterwarnings("ignore")  # torch's own
 def test_attention_on_a_cpu_stores_what_the_planner_says() -> None:
     """In a process of its own: the high-water mark of this one has other tests' memory in it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--device=cpu"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ") and " ms " in line]
-    assert [(row[1].strip(), row[2].strip()) for row in rows] == [
-        (tokens, way) for tokens in ("512", "1,024", "2,048") for way in ("naive", "flash")
-    ]
+    done = subprocess.run([sys.executable, "-c", MEASURE], cwd=ROOT, capture_output=True, text=True, check=True)
+    attention, skipped = json.loads(done.stdout.splitlines()[-1])
+    ways = [(tokens, way) for tokens in (512, 1024, 2048) for way in ("naive", "flash")]
+    assert [(one["tokens"], one["way"]) for one in attention] == ways
     # 8 heads x 2,048 x 2,048 scores of 4 bytes, and their softmax.
-    peak, planned = (float(rows[4][column].split()[0]) for column in (4, 5))
-    assert planned == pytest.approx(0.125, abs=0.001)
-    assert 0.9 * planned <= peak <= 3.5 * planned
-    assert "a CPU has none" in done.stdout
+    longest = attention[4]
+    assert longest["planned_bytes"] == 8 * 2048 * 2048 * 4
+    assert 0.9 * longest["planned_bytes"] <= longest["peak_bytes"] <= 3.5 * longest["planned_bytes"]
+    assert skipped == ["a CPU has none"]
 
 
-@pytest.mark.parametrize(("torch", "cause"), [(None, "no torch"), (WITHOUT_GPU, "no GPU")])
-def test_without_a_gpu_the_cause_is_printed_and_no_page_written(
-    torch: Any, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    assert main([f"--page={tmp_path / 'page.md'}"]) == 2
-    assert cause in capsys.readouterr().err
-    assert not (tmp_path / "page.md").exists()
+NO_GPU = """
+class cuda:
+    is_available = staticmethod(lambda: False)
+"""
+
+
+def test_without_a_gpu_the_cause_is_printed_and_nothing_measured(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(NO_GPU)
+    command = [sys.executable, "-m", "benchmarks.gpu.served", "--out", str(tmp_path / "out"), "--seconds", "60"]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "torch sees no GPU here" in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_without_torch_the_cause_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "no torch in this Python" in str(described("cuda"))
 
 
 @pytest.mark.parametrize(
@@ -77,16 +93,3 @@ def test_overheads_are_not_measured(
     (skipped,) = overheads.measured(1)
     assert isinstance(skipped, Skipped)
     assert cause in skipped.why
-
-
-def test_the_page_names_product_and_date_and_what_was_left_out() -> None:
-    found = Findings("1 x NVIDIA L4", "torch 2.13.0, CUDA 13.0", "2026-11-23", heads=8, head_dim=128)
-    found.figures = [Figure("CUDA context", 0.45, "GiB", 0.5, 0.1), Figure("other", 2.0, "GiB", 0.5, 0.1)]
-    found.attention = [Attention(2048, "naive", 0.001, 2**27, 2**26)]
-    found.skipped = [Skipped("NCCL for one further rank", "it needs two GPUs, and this machine has one")]
-    text = page(found)
-    assert "1 x NVIDIA L4, torch 2.13.0, CUDA 13.0, 2026-11-23" in text
-    assert "| CUDA context | 0.45 GiB | 0.50 ± 0.10 GiB | agrees |" in text
-    assert "| differs |" in text
-    assert "| 2,048 | naive | 1.00 ms | 0.125 GiB | 0.062 GiB |" in text
-    assert "- NCCL for one further rank: it needs two GPUs" in text

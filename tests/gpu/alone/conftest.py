@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.gpu.__main__ import measure
 from benchmarks.gpu.findings import Findings
-from benchmarks.gpu.page import page
+from benchmarks.gpu.machine import measure
 
 NO_TORCH = "there is no torch in this Python: make engine installs one"
 
 
 @pytest.fixture(scope="session")
 def findings() -> Findings:
-    """On this machine's first GPU; the page is printed, and what is skipped stands on it."""
+    """On this machine's first GPU; what was measured and what was skipped is printed."""
     torch = pytest.importorskip("torch", reason=NO_TORCH)
     if not torch.cuda.is_available():
         pytest.skip("torch sees no GPU on this machine")
     found = measure("cuda")
-    print(page(found))
+    print(*found.figures, *found.attention, *found.skipped, sep="\n")
     return found
 
 

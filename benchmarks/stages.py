@@ -87,7 +87,7 @@ class Stage(NamedTuple):
 def build(world: World) -> object:
     service = world.service()
     revision = choose(service, match_revision(service, ()), NOTHING, SETTINGS)
-    return desired_children(service, revision, first(service).strategy, SETTINGS)
+    return desired_children(service, service.spec, revision, first(service).strategy, SETTINGS)
 
 
 class Seen(NamedTuple):

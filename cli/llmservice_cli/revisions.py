@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmservice_operator.api.constants import REVISION_LABEL
+from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.service import parse_spec
 from llmservice_operator.build.meta import selector_text
+from llmservice_operator.build.revision import returned_to
+from llmservice_operator.decide.rollout.rollback import lacking
 from llmservice_operator.kube.resources import CONTROLLER_REVISION
 
 from .api import Api, Json
@@ -21,16 +25,29 @@ class Revision:
     number: int
     created: str
     server: Server
+    made_of: Json | None = None
+    """The fields of the spec that need a restart, as they were; None: an early release did not record them."""
 
     @classmethod
     def from_object(cls, found: Json) -> Revision:
-        metadata, template = found["metadata"], (found.get("data") or {}).get("template") or {}
+        metadata, data = found["metadata"], found.get("data") or {}
+        template = data.get("template") or {}
         return cls(
             label=metadata["labels"][REVISION_LABEL],
             number=int(found["revision"]),
             created=metadata["creationTimestamp"],
             server=server_of(template),
+            made_of=(data.get("chosen") or {}).get("spec"),
         )
+
+    def lacks(self, service: Json) -> tuple[str, ...]:
+        """Fields that protect, which the service's spec asks for and this revision was made without; empty where one
+        of the two cannot be read."""
+        try:
+            now = parse_spec(service["spec"])
+            return () if self.made_of is None else lacking(returned_to(now, self.made_of), now)
+        except InvalidSpec:
+            return ()
 
     def changes_from(self, before: Revision) -> str:
         """What the server is started with otherwise than before."""

@@ -221,3 +221,13 @@ async def test_a_document_is_alone_on_standard_output(api: ApiServer, llmservice
     api.answers[f"GET {SERVICES}"] = {"metadata": {"resourceVersion": "7"}, "items": [found]}
     ran = await llmservice.within("rollback", "chat", "--wait", "-o", "json")
     assert (ran.code, ran.json["changed"], ran.err) == (0, True, "chat is Ready: RolledOut\n")
+
+
+async def test_a_rollback_says_which_protection_it_keeps(api: ApiServer, llmservice: Command) -> None:
+    uri = {"model": {"uri": "hf://org/model"}}
+    api.objects[f"{SERVICES}/chat"]["spec"] |= uri | {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "k"}}}
+    api.objects[f"{REVISIONS}/b"]["data"]["chosen"] = {"spec": uri}
+    for more in (("--dry-run",), ()):
+        said = (await llmservice.within("rollback", "chat", "--to", "2", *more)).out
+        assert "made without spec.endpoint.apiKeySecretRef: it runs with today's" in said
+    assert "made without" not in (await llmservice.within("rollback", "chat", "--to", "1", "--dry-run")).out

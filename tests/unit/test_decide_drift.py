@@ -36,7 +36,8 @@ def recorded(name: str) -> dict[str, Any]:
     service = World(an_llmservice(SPEC)).service()
     revision = json.loads((FIXTURES / "drift" / "revision.json").read_text())
     match = match_revision(service, [RevisionFacts.from_object(revision)])
-    children = desired_children(service, choose(service, match, match.chosen or NOTHING, SETTINGS), "Surge", SETTINGS)
+    revision = choose(service, match, match.chosen or NOTHING, SETTINGS)
+    children = desired_children(service, service.spec, revision, "Surge", SETTINGS)
     hashes = {child.id[0]: child.input_hash for child in children}
     obj["metadata"]["annotations"][APPLIED_HASH_ANNOTATION] = hashes[obj["kind"]]
     return obj

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_operator.api.service import parse_spec
+from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.build import pvc
 from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key, spec_digest
 
-from tests.unit.decide_world import World, a_pod, spec, stored
+from tests.unit.decide_world import FIVE_LINES, World, a_pod, spec, stored
 from tests.unit.test_decide_rollouts import edited, serving
 
 Json = dict[str, Any]
@@ -169,6 +173,29 @@ SECTIONS: dict[str, st.SearchStrategy[Any]] = {
     "parallelism": st.fixed_dictionaries({"tensorParallelSize": st.integers(1, 4)}),
     "podTemplate": st.just({"spec": {"nodeSelector": {"a": "b"}}}),
     "contextExtension": st.just({"factor": 4, "method": "yarn"}),
+    "startCache": st.fixed_dictionaries({"size": st.sampled_from(["1Gi", "2Gi"])}),
+    "accelerator": st.fixed_dictionaries(
+        {}, optional={"memory": st.sampled_from(["24Gi", "48Gi"]), "products": st.just(["NVIDIA-L4"])}
+    ),
+    "multimodal": st.fixed_dictionaries({"allowedMediaDomains": st.sampled_from([["a.example"], ["*"]])}),
+    "model": st.fixed_dictionaries(
+        {"uri": st.sampled_from(["hf://Qwen/Qwen2.5-7B-Instruct", "hf://Qwen/Qwen2.5-0.5B-Instruct"])},
+        optional={
+            "trustRemoteCode": st.booleans(),
+            "architecture": st.just({"vocabSize": 1000}),
+            "cache": st.fixed_dictionaries(
+                {"size": st.sampled_from(["100Gi", "200Gi"])},
+                optional={
+                    "retentionPolicy": st.just("Retain"),
+                    "storageClassName": st.sampled_from(["fast", "slow"]),
+                    "accessModes": st.just(["ReadWriteMany"]),
+                    "verify": st.just("Hash"),
+                    "pruneAfterHours": st.integers(1, 9),
+                },
+            )
+            | st.just({"claimName": "mine"}),
+        },
+    ),
 }
 SPECS = st.fixed_dictionaries({}, optional=SECTIONS).map(lambda sections: parse_spec(spec(**sections)))
 
@@ -179,6 +206,162 @@ def test_going_back_takes_what_needs_a_restart_and_leaves_the_rest(then: Any, no
     assert revision_key(returned) == revision_key(then)
     assert (returned.scaling, returned.drain, returned.endpoint.port) == (now.scaling, now.drain, now.endpoint.port)
     assert spec_digest(now, None) == spec_digest(now.model_copy(update={"scaling": then.scaling}), None)
+    assert returned.model.architecture == now.model.architecture
+    assert returned.accelerator.memory == now.accelerator.memory
+    if revision_key(now) == revision_key(then):
+        assert returned == now, "the key covers nothing that differs"
+    kept = {claim.name: claim for claim in pvc.claims(an_llm(returned), now)}
+    for claim in pvc.claims(an_llm(now), now):
+        assert kept[claim.name] == claim, "a claim of the spec is neither changed nor gone"
+
+
+def an_llm(spec: LLMServiceSpec) -> LLMService:
+    return replace(serving(0).service(), spec=spec)
+
+
+CACHE = {"size": "100Gi"}
+
+
+def cached(**cache: Any) -> Json:
+    return {"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "cache": CACHE | cache}
+
+
+@pytest.mark.parametrize("is_automatic", [False, True], ids=["pinned", "automatic"])
+def test_a_rollback_leaves_the_claim_for_models_as_the_spec_has_it_now(is_automatic: bool) -> None:
+    """It grew and is to be kept since the record was made: neither needs a restart."""
+    world = serving(2, model=cached())
+    then = world.revision()
+    world.edit(model=cached(size="200Gi", retentionPolicy="Retain"))
+    world.settle()
+    assert world.revision() == then, "no new revision"
+    edited(world, rollout=AUTO if is_automatic else {})
+    world.settle()
+    fail(world)
+    if not is_automatic:
+        world.edit(rollout={"pinnedRevision": then})
+    world.serve()
+    claim = world.children["PersistentVolumeClaim", "x-cache"]
+    assert world.revision() == then
+    assert claim["spec"]["resources"]["requests"]["storage"] == "200Gi"
+    assert "ownerReferences" not in claim["metadata"], "Retain"
+
+
+def test_a_rollback_to_before_a_cache_deletes_no_claim_that_the_spec_asks_for() -> None:
+    world = serving(2)
+    then = world.revision()
+    edited(world, model=cached(size="500Gi"), startCache={"size": "2Gi"})
+    world.serve()
+    world.edit(rollout={"pinnedRevision": then})
+    world.serve()
+    assert world.revision() == then
+    claims = {name for kind, name in world.children if kind == "PersistentVolumeClaim"}
+    assert claims == {"x-cache", "x-start-cache"}
+    assert world.step().is_steady
+
+
+KEY = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "k"}}}
+OLD_KEY = {"endpoint": {"apiKeySecretRef": {"name": "old", "key": "k"}}}
+DOMAINS, OPEN = ({"multimodal": {"allowedMediaDomains": names}} for names in (["a.example"], ["*"]))
+CODE, NO_CODE = ({"model": FIVE_LINES["model"] | more} for more in ({"trustRemoteCode": True}, {}))
+SECURE = {"podTemplate": {"spec": {"securityContext": {"runAsUser": 1234}}}}
+# The record, the spec of now, the field that it lacks, what its pods have then.
+PROTECTED: list[tuple[str, Json, Json, str, str]] = [
+    ("a key", {}, KEY, "endpoint.apiKeySecretRef", "--api-keys-file"),
+    ("another key", OLD_KEY, KEY, "endpoint.apiKeySecretRef", '"secretName": "keys"'),
+    ("fewer domains", OPEN, DOMAINS, "multimodal.allowedMediaDomains", '"a.example"'),
+    ("no domains", OPEN, {}, "multimodal.allowedMediaDomains", "spec.multimodal.allowedMediaDomains"),
+    ("a security context", {}, SECURE, "podTemplate.spec.securityContext", '"runAsUser": 1234'),
+]
+# The same, and the record runs as it is.
+NO_LESS: list[tuple[str, Json, Json]] = [
+    ("the key is no longer asked for", KEY, {"endpoint": {}}),
+    ("more domains", DOMAINS, OPEN),
+    ("code is trusted now", NO_CODE, CODE),
+    ("the same key", KEY, KEY),
+]
+
+
+def rolled_back(then: Json, now: Json, *, is_automatic: bool) -> tuple[World, str]:
+    """Made of `then`, edited to `now` and something that needs a restart, and returned: the world and the record."""
+    world = serving(2, **then)
+    record = world.revision()
+    for section in then:
+        world.obj["spec"].pop(section)
+    world.obj["spec"].setdefault("model", FIVE_LINES["model"])
+    edited(world, **now, batching={"maxNumSeqs": 4}, rollout=AUTO if is_automatic else {})
+    world.settle()
+    if is_automatic:
+        fail(world)
+    else:
+        world.serve()
+        world.edit(rollout={"pinnedRevision": record})
+    world.serve()
+    return world, record
+
+
+@pytest.mark.parametrize("is_automatic", [False, True], ids=["pinned", "automatic"])
+@pytest.mark.parametrize(
+    ("then", "now", "field", "words"), [row[1:] for row in PROTECTED], ids=[row[0] for row in PROTECTED]
+)
+def test_a_rollback_has_todays_protection(then: Json, now: Json, field: str, words: str, is_automatic: bool) -> None:
+    world, record = rolled_back(then, now, is_automatic=is_automatic)
+    assert world.revision() != record
+    assert words in json.dumps(world.template)
+    assert "--max-num-seqs" not in json.dumps(world.template), "all else is the record's"
+    assert f"Revision {record} runs with the spec.{field} of now" in world.rollout["reason"]
+    assert "Degraded" not in world.conditions()
+    assert world.step().is_steady
+    assert world.condition("Available")[0] == "True"
+
+
+@pytest.mark.parametrize(("then", "now"), [row[1:] for row in NO_LESS], ids=[row[0] for row in NO_LESS])
+def test_a_rollback_to_what_is_no_less_protected_uses_the_record(then: Json, now: Json) -> None:
+    world, record = rolled_back(then, now, is_automatic=False)
+    assert world.revision() == record
+    assert "Degraded" not in world.conditions()
+
+
+def test_code_that_is_no_longer_trusted_is_not_run_by_a_rollback() -> None:
+    world, record = rolled_back(CODE, NO_CODE, is_automatic=False)
+    assert world.revision() != record
+    assert "--trust-remote-code" not in json.dumps(world.template)
+
+
+def test_what_is_pinned_already_goes_on_and_the_status_says_that_it_is_open() -> None:
+    """As after an upgrade from a release whose pins opened the endpoint."""
+    world = serving(2)
+    then, template = world.revision(), world.template
+    world.edit(rollout={"pinnedRevision": then})
+    world.serve()
+    world.edit(**KEY, batching={"maxNumSeqs": 4})
+    world.serve()
+    assert (world.revision(), world.template) == (then, template), "an upgrade restarts nothing"
+    degraded = world.conditions()["Degraded"]
+    assert (degraded["status"], degraded["reason"]) == ("True", "RevisionUnprotected")
+    assert f"Revision {then} runs without spec.endpoint.apiKeySecretRef" in degraded["message"]
+    assert world.condition("Ready")[0] == "True"
+    assert world.step().is_steady
+    world.edit(rollout={})
+    world.serve()
+    assert "Degraded" not in world.conditions()
+    world.edit(rollout={"pinnedRevision": then})
+    world.serve()
+    assert "--api-keys-file" in json.dumps(world.template), "the next pin is protected"
+
+
+def test_a_record_that_cannot_be_rendered_anew_is_refused_where_it_has_no_key() -> None:
+    world = serving(1)
+    then = world.revision()
+    del world.children["ControllerRevision", f"x-{then}"]["data"]["chosen"]["spec"]
+    edited(world, **KEY)
+    world.serve()
+    now = world.revision()
+    world.edit(rollout={"pinnedRevision": then})
+    world.step()
+    accepted = world.conditions()["Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "RevisionUnprotected")
+    assert "spec.endpoint.apiKeySecretRef" in accepted["message"]
+    assert world.revision() == now, "what serves goes on"
 
 
 QUOTA = 'pods "x-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: 2, limited: 2'

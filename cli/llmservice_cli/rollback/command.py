@@ -33,13 +33,14 @@ async def run(options: Options) -> ExitCode:
         found = await service(connection.kube, connection.namespace, options.name)
         revisions = () if options.undo else await recorded(connection.kube, connection.namespace, options.name)
         wanted = None if options.undo else choose(revisions, found, options.to)
+        lacks = next((each.lacks(found) for each in revisions if each.label == wanted), ())
         is_change = wanted != pinned_of(found)
         if is_change and not options.dry_run:
             patch = {"spec": {"rollout": {"pinnedRevision": wanted}}}
             await connection.kube.merge(LLMSERVICE, connection.namespace, options.name, patch)
         show(
             options.output,
-            lambda: report(found, wanted, is_change=is_change, is_dry_run=options.dry_run),
+            lambda: report(found, wanted, lacks, is_change=is_change, is_dry_run=options.dry_run),
             lambda: document(found, wanted, is_change=is_change, is_dry_run=options.dry_run),
         )
         if not options.wait or options.dry_run:
@@ -79,8 +80,10 @@ def choose(revisions: Sequence[Revision], found: Json, wanted: str | None) -> st
     )
 
 
-def report(found: Json, wanted: str | None, *, is_change: bool, is_dry_run: bool) -> Iterator[str]:
-    """What was done, and how to see what comes of it."""
+def report(
+    found: Json, wanted: str | None, lacks: Sequence[str], *, is_change: bool, is_dry_run: bool
+) -> Iterator[str]:
+    """What was done, and how to see what comes of it. `lacks` are fields whose protection the revision does not have."""
     name = found["metadata"]["name"]
     words = f"{name} -n {found['metadata']['namespace']}"
     if not is_change:
@@ -88,14 +91,22 @@ def report(found: Json, wanted: str | None, *, is_change: bool, is_dry_run: bool
         return
     if is_dry_run:
         yield f"{name}: would {f'pin revision {wanted}' if wanted else 'remove the pin'}; nothing is changed"
+        yield from _protected(lacks)
         return
     if wanted is None:
         yield f"{name}: the pin is removed; what the spec says is rolled out"
     else:
         yield f"{name}: revision {wanted} is pinned (spec.rollout.pinnedRevision)"
+        yield from _protected(lacks)
         yield f"  other changes of what needs a restart wait until: llmservice rollback {words} --undo"
     yield f"  see: llmservice status {words}"
     yield from remarks(found)
+
+
+def _protected(lacks: Sequence[str]) -> Iterator[str]:
+    if lacks:
+        fields = ", ".join(f"spec.{field}" for field in lacks)
+        yield f"  it was made without {fields}: it runs with today's, as a revision of its own"
 
 
 def document(found: Json, wanted: str | None, *, is_change: bool, is_dry_run: bool) -> Json:

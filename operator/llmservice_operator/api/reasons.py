@@ -266,6 +266,14 @@ class Reason(Explained):
         "spec.rollout.pinnedRevision.",
         look=f"`kubectl get controllerrevisions -l {SERVICE_LABEL}=NAME`.",
     )
+    REVISION_UNPROTECTED = SPEC.row(
+        "RevisionUnprotected",
+        "The revision that runs, or that spec.rollout.pinnedRevision names, was made without protection that the spec "
+        "asks for now: an API key, narrower media domains, no code of the model's own, or a security context.",
+        "Remove spec.rollout.pinnedRevision, or set it anew: a rollback that begins now has today's protection. One to "
+        "a record of an early release, which cannot be rendered with it, is refused.",
+        look="The message, which names the fields; `llmservice history`.",
+    )
     DOES_NOT_FIT = PLAN.row(
         "DoesNotFit",
         "By the plan, the model or the KV cache of one request of full length is larger than the accelerator's "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from llmservice_operator.api.constants import cache_claim_name, start_cache_claim_name
 from llmservice_operator.api.model import AccessMode
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.meta import Manifest, metadata
 
 
@@ -30,9 +31,14 @@ class Claim:
         return "one node" if "ReadWriteOnce" in self.access_modes else "one pod"
 
 
-def claims(llm: LLMService) -> Iterator[Claim]:
-    """Those that the service wants."""
-    cache, start = llm.spec.model.cache, llm.spec.start_cache
+def claims(llm: LLMService, asked: LLMServiceSpec) -> Iterator[Claim]:
+    """Those that its pods mount, and those that the spec asks for, which a rollback neither changes nor deletes."""
+    mounted, wanted = ({claim.name: claim for claim in _claims(llm, spec)} for spec in (llm.spec, asked))
+    yield from (mounted | wanted).values()
+
+
+def _claims(llm: LLMService, spec: LLMServiceSpec) -> Iterator[Claim]:
+    cache, start = spec.model.cache, spec.start_cache
     if cache.size is not None and cache.claim_name is None:
         name, modes = cache_claim_name(llm.name), tuple(cache.access_modes or ("ReadWriteOnce",))
         yield Claim(name, cache.size, cache.storage_class_name, modes, cache.retained)
@@ -43,7 +49,7 @@ def claims(llm: LLMService) -> Iterator[Claim]:
 
 def holders(llm: LLMService) -> str | None:
     """Who may mount all of the operator's claims at a time: "one node" or "one pod"; None: no limit."""
-    limits = {claim.mounted_by for claim in claims(llm)}
+    limits = {claim.mounted_by for claim in _claims(llm, llm.spec)}
     return next((limit for limit in ("one pod", "one node") if limit in limits), None)
 
 

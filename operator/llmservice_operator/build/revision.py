@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic.alias_generators import to_camel
@@ -66,23 +66,56 @@ def recorded_spec(spec: LLMServiceSpec) -> dict[str, Any]:
 
 
 def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
-    """The spec with the recorded fields in place of its own; InvalidSpec where this release cannot read them.
+    """The spec with the recorded values of exactly the fields that the key covers; InvalidSpec where this release
+    cannot read them.
 
     Pods of the recorded revision serve those of the current adapters that they have room for.
     """
     fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    sections = {to_camel(section) for section in _RESTARTING} - {"endpoint"}
-    kept = {name: value for name, value in fields.items() if name not in sections}
-    kept["endpoint"] = {name: value for name, value in fields.get("endpoint", {}).items() if name != "apiKeySecretRef"}
-    kept["endpoint"] |= recorded.get("endpoint") or {}
-    # Whether there is a claim is the revision's; a claim that is wanted now has the size of now, since none shrinks.
+    made = dict(fields)
+    for section, restarting in _RESTARTING.items():
+        name = to_camel(section)
+        now, then = fields.get(name) or {}, recorded.get(name) or {}
+        made[name] = then if restarting is True else _with_recorded(now, then, set(map(to_camel, restarting)))
+    made["model"] = _with_recorded_claim(made["model"], (recorded.get("model") or {}).get("cache") or {})
+    if (made["accelerator"] or {}).get("type") != "cpu":
+        made["accelerator"] = _with_recorded(made["accelerator"], fields.get("accelerator") or {}, {"memory"})
+    # Whether pods mount this claim is the revision's, its size and class are of now.
     if "startCache" not in recorded:
-        kept.pop("startCache", None)
-    elif "startCache" not in kept:
-        kept["startCache"] = recorded["startCache"]
+        made.pop("startCache", None)
+    elif "startCache" not in made:
+        made["startCache"] = recorded["startCache"]
     if "lora" not in recorded:
-        kept.pop("adapters", None)
-    return parse_spec(kept | {name: recorded[name] for name in sections if name in recorded})
+        made.pop("adapters", None)
+        made.pop("lora", None)
+    elif spec.is_lora_on and recorded["lora"] == (
+        fields.get("lora") or {}
+    ):  # an empty one says no more than an adapter
+        made["lora"] = fields.get("lora")
+    return parse_spec({name: value for name, value in made.items() if value or (name == "lora" and value is not None)})
+
+
+def _with_recorded(now: Json, then: Json, names: Collection[str]) -> dict[str, Any]:
+    """A section whose values of these names, and their absence, are those of then."""
+    kept = {name: value for name, value in now.items() if name not in names}
+    return kept | {name: value for name, value in then.items() if name in names}
+
+
+_CLAIM = {"claimName", "size", "storageClassName", "accessModes"}
+
+
+def _with_recorded_claim(model: Json, then: Json) -> dict[str, Any]:
+    """Whether the pods mount a claim for models, and which, is the revision's; all else of the cache is of now."""
+    now: Json = model.get("cache") or {}
+    if _claim(now) == _claim(then):
+        return dict(model)
+    cache = _with_recorded(now, then, _CLAIM)
+    return {**model, "cache": cache if _claim(then) else {}}
+
+
+def _claim(cache: Json) -> str | bool:
+    """As the key has it: a claim of the user's, one that the operator makes, or none."""
+    return cache.get("claimName") or ("size" in cache)
 
 
 def spec_digest(spec: LLMServiceSpec, update_requested: str | None) -> str:

@@ -43,6 +43,13 @@ def server(template: Json) -> Server:
     )
 
 
+def server_arguments(template: Json) -> list[object]:
+    """Arguments of the server container: the supervisor's, `--`, and vLLM's. Empty for a template without one."""
+    container = next((c for c in _containers(template) if c.get("name") == contract.SERVER_CONTAINER), {})
+    arguments = container.get("args")
+    return list(arguments) if isinstance(arguments, list) else []
+
+
 def _containers(template: Json) -> Iterator[Json]:
     spec = template.get("spec")
     some = spec.get("containers") if isinstance(spec, Mapping) else None

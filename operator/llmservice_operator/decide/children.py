@@ -9,6 +9,7 @@ from llmservice_operator.api.child_kinds import CHILD_KINDS, REPORTED_APART, VER
 from llmservice_operator.api.constants import claim_names
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build import adapters, pvc
 from llmservice_operator.build.children import BUILDERS
 from llmservice_operator.build.controller_revision import KEPT
@@ -143,10 +144,12 @@ def needless(service: LLMService, observed: Observed, settings: Settings) -> Ite
             yield Prune(live.kind, live.name, live.uid, child.needless)
 
 
-def prunes(service: LLMService, observed: Observed, desired: DesiredRevision, settings: Settings) -> Iterator[Prune]:
-    """What is ours and no longer desired."""
+def prunes(
+    service: LLMService, asked: LLMServiceSpec, observed: Observed, desired: DesiredRevision, settings: Settings
+) -> Iterator[Prune]:
+    """What is ours and no longer desired; `asked` is the spec as it is, whatever revision runs."""
     yield from needless(service, observed, settings)
-    wanted = {claim.name for claim in pvc.claims(service)}
+    wanted = {claim.name for claim in pvc.claims(service, asked)}
     # Pods of an earlier revision may still use a claim, and so may the record of an earlier operator.
     is_unused = all(pod.revision == desired.label for pod in observed.pods)
     wanted |= mounted_claims(desired.template)

@@ -115,7 +115,7 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     ahead = gap(inputs, step, desired.label)
     slices = inputs.zero.slices if ahead is None else ahead.slices
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
-    made = desired_children(service, desired, step.strategy, inputs.settings)
+    made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
     # Before the Deployment, so that requests are held before the last replica goes.
     children = [*(slices or ()), *made, *adopted_records(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
@@ -135,7 +135,8 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
         return report(inputs, subject, verdict, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
     if step.is_reported_first or step.is_held or (ahead is not None and ahead.waits):
         apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
-    prune = (*unheld, *prunes(service, observed, desired, inputs.settings), *finished_jobs(service, observed, fit.job))
+    gone = prunes(service, selection.asked, observed, desired, inputs.settings)
+    prune = (*unheld, *gone, *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
         step.recheck_after,
@@ -234,6 +235,7 @@ def _rolling(selection: Selection, desired: DesiredRevision, step: RolloutStep, 
     return Rolling(
         strategy=step.strategy,
         reason=back.reason if back is not None and back.failed is not None else step.reason,
+        kept=back.kept if back is not None else "",
         gap=ahead.text if ahead is not None else "",
         pinned=back is not None and back.failed is None,
         failed=back.failed if back is not None else None,

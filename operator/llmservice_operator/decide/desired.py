@@ -12,6 +12,7 @@ from llmservice_operator.api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_
 from llmservice_operator.api.holding import is_idle
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build import adapters, children, pvc
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.controller_revision import controller_revision
@@ -37,22 +38,29 @@ class DesiredChild:
 
 
 def desired_children(
-    service: LLMService, revision: DesiredRevision, strategy: Strategy, settings: Settings
+    service: LLMService, asked: LLMServiceSpec, revision: DesiredRevision, strategy: Strategy, settings: Settings
 ) -> list[DesiredChild]:
-    """What pods need comes before the pods."""
+    """What pods need comes before the pods. `asked` is the spec as it is, whatever revision runs."""
     made = revision.label, revision.number, revision.key, revision.template, revision.chosen
     return [
-        *_made(service, *made, strategy),
+        *_made(service, *made, strategy, asked),
         *_declared(service, settings, service.replicas_stated_by, is_idle(service.spec.scaling, service.status)),
     ]
 
 
 @of_service
 def _made(
-    service: LLMService, label: str, number: int, key: str, template: Manifest, chosen: Chosen, strategy: Strategy
+    service: LLMService,
+    label: str,
+    number: int,
+    key: str,
+    template: Manifest,
+    chosen: Chosen,
+    strategy: Strategy,
+    asked: LLMServiceSpec,
 ) -> tuple[DesiredChild, ...]:
     revision = DesiredRevision(label, number, key, template, chosen, update_pending=False)
-    return tuple(with_hash(manifest) for manifest in _manifests(service, revision, strategy))
+    return tuple(with_hash(manifest) for manifest in _manifests(service, asked, revision, strategy))
 
 
 @of_service
@@ -96,12 +104,14 @@ def _listing(manifest: Manifest, listed: str | None) -> Manifest:
     return manifest | {"metadata": metadata}
 
 
-def _manifests(service: LLMService, revision: DesiredRevision, strategy: Strategy) -> Iterator[Manifest]:
+def _manifests(
+    service: LLMService, asked: LLMServiceSpec, revision: DesiredRevision, strategy: Strategy
+) -> Iterator[Manifest]:
     if adapters.is_wanted(service):
         # Before the Service, which says then that it was.
         yield adapters.adapters_config(service)
     yield service_manifest(service)
-    yield from (pvc.manifest(service, claim) for claim in pvc.claims(service))
+    yield from (pvc.manifest(service, claim) for claim in pvc.claims(service, asked))
     yield controller_revision(
         service,
         label=revision.label,

@@ -83,6 +83,18 @@ def match_revision(
     return RevisionMatch(key, newest, of_key[-1] if of_key else None, of_key=of_key)
 
 
+def match_protected(service: LLMService, revisions: Sequence[RevisionFacts], returned: RevisionFacts) -> RevisionMatch:
+    """The revision of a record with today's protection: the one that is recorded of it, or one to be rendered with
+    what was chosen for the record."""
+    newest = max((facts.revision for facts in revisions), default=0)
+    key = revision_key(service.spec)
+    of_key = [facts for facts in revisions if facts.key == key]
+    if of_key:
+        return _with_record(key, newest, max(of_key, key=lambda facts: (facts.revision, facts.label)))
+    chosen = replace(_recorded(returned.body)[1], recorded=None)
+    return RevisionMatch(key, newest, None, chosen=chosen)
+
+
 def _with_record(key: str, newest: int, record: RevisionFacts) -> RevisionMatch:
     return RevisionMatch(key, newest, record, *_recorded(record.body))
 

@@ -1,16 +1,26 @@
-"""Whether a recorded revision is to run in the place of what the spec says: it is pinned, or the spec's own failed."""
+"""Whether a recorded revision is to run in the place of what the spec says: it is pinned, or the spec's own failed.
+
+A rollback opens nothing: where the spec asks for protection that the record does not have (an API key, fewer media
+domains, no code of the model's own, a security context), the record is rendered anew with today's, as a revision of its
+own. A record that runs already is left alone, and the status says what it lacks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmservice_runtime.contract import API_KEYS_FILE
+
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import InvalidSpec, Problem
+from llmservice_operator.api.multimodal import ANY_DOMAIN
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.revision import returned_to, spec_digest
+from llmservice_operator.build.server import server_arguments
 from llmservice_operator.observe.projections.children import RevisionFacts
 
 Json = Mapping[str, Any]
@@ -31,20 +41,35 @@ class Rollback:
     """The revision that failed and is left for this one; None: it is pinned."""
     reason: str = ""
     """Why, after a failure."""
+    lacks: tuple[str, ...] = ()
+    """Fields of the spec whose protection the record does not have."""
+    is_protected: bool = False
+    """`service` has it all the same, so that what runs is another revision than the record."""
+
+    @property
+    def kept(self) -> str:
+        """What of today's spec runs with the record, in words; empty for a record that runs as it is."""
+        if not self.is_protected:
+            return ""
+        fields = ", ".join(f"spec.{field}" for field in self.lacks)
+        return f"Revision {self.record.label} runs with the {fields} of now, which it was made without."
 
 
-def rollback_for(service: LLMService, revisions: Sequence[RevisionFacts]) -> Rollback | Problem | None:
-    """None: the spec decides, as it mostly does."""
+def rollback_for(
+    service: LLMService, revisions: Sequence[RevisionFacts], runs: str | None
+) -> Rollback | Problem | None:
+    """None: the spec decides, as it mostly does. `runs` is the revision of the Deployment."""
     recorded = {record.label: record for record in revisions}
     rollout: Json = service.status.get("rollout") or {}
     pinned = service.spec.rollout.pinned_revision
     stable = recorded.get(str(rollout.get("stableRevision")))
     failed = rollout.get("failedRevision")
     if stable is not None and failed not in (None, stable.label) and has_failed(service):
-        return _returned(service, stable, failed, _why(service.status, stable.label))
+        back = _returned(service, stable, runs, failed, _why(service.status, stable.label))
+        return None if isinstance(back, Problem) else back
     if pinned is None:
         return None
-    return _returned(service, recorded[pinned]) if pinned in recorded else _unknown(pinned, revisions)
+    return _returned(service, recorded[pinned], runs) if pinned in recorded else _unknown(pinned, revisions)
 
 
 def has_failed(service: LLMService) -> bool:
@@ -59,13 +84,76 @@ def digest_of(service: LLMService) -> str:
     return spec_digest(service.spec, service.annotations.get(UPDATE_REQUESTED_ANNOTATION))
 
 
-def _returned(service: LLMService, record: RevisionFacts, failed: str | None = None, reason: str = "") -> Rollback:
-    made_of = (record.data().get("chosen") or {}).get("spec")
+def _returned(
+    service: LLMService, record: RevisionFacts, runs: str | None, failed: str | None = None, reason: str = ""
+) -> Rollback | Problem:
+    data = record.data()
+    made_of = (data.get("chosen") or {}).get("spec")
     try:
-        then = replace(service, spec=returned_to(service.spec, made_of)) if made_of else service
+        then = returned_to(service.spec, made_of) if made_of else None
     except InvalidSpec:
-        then, made_of = service, None  # its template needs no reading
-    return Rollback(record, then, is_whole=bool(made_of), failed=failed, reason=reason)
+        then = None  # its template needs no reading
+    lacks = lacking(then, service.spec) if then is not None else _lacking(data.get("template") or {}, service.spec)
+    is_protected = bool(lacks) and record.label != runs
+    if is_protected and then is None:
+        return _unprotected(record.label, lacks)
+    if is_protected and then is not None:
+        then = _with_protection(then, service.spec, lacks)
+    returned = service if then is None else replace(service, spec=then)
+    return Rollback(record, returned, then is not None, failed, reason, lacks, is_protected)
+
+
+_KEY, _DOMAINS, _CODE, _SECURITY = (
+    "endpoint.apiKeySecretRef",
+    "multimodal.allowedMediaDomains",
+    "model.trustRemoteCode",
+    "podTemplate.spec.securityContext",
+)
+
+
+def lacking(then: LLMServiceSpec, now: LLMServiceSpec) -> tuple[str, ...]:
+    """Fields of `now` that protect, and whose protection `then` does not have."""
+    key, before = now.endpoint.api_key_secret_ref, then.endpoint.api_key_secret_ref
+    domains, allowed = set(now.multimodal.allowed_media_domains), set(then.multimodal.allowed_media_domains)
+    security = now.pod_template.spec.security_context
+    opens = {
+        _KEY: key is not None and before != key,
+        _DOMAINS: ANY_DOMAIN not in domains and not allowed <= domains,
+        _CODE: then.model.trust_remote_code and not now.model.trust_remote_code,
+        _SECURITY: bool(security) and then.pod_template.spec.security_context != security,
+    }
+    return tuple(field for field, is_open in opens.items() if is_open)
+
+
+def _lacking(template: Json, now: LLMServiceSpec) -> tuple[str, ...]:
+    """Of a record that does not say what it was made of: whether its server asks for an API key."""
+    asks = any(API_KEYS_FILE in str(argument) for argument in server_arguments(template))
+    return () if asks or now.endpoint.api_key_secret_ref is None else (_KEY,)
+
+
+def _with_protection(then: LLMServiceSpec, now: LLMServiceSpec, fields: Iterable[str]) -> LLMServiceSpec:
+    """With the values of now in these fields."""
+    made, given = (spec.model_dump(mode="json", by_alias=True, exclude_defaults=True) for spec in (then, now))
+    for field in fields:
+        *sections, last = field.split(".")
+        there, source = made, given
+        for section in sections:
+            there, source = there.setdefault(section, {}), source.get(section) or {}
+        there.pop(last, None)
+        if last in source:
+            there[last] = source[last]
+    return parse_spec({name: section for name, section in made.items() if section or name == "lora"})
+
+
+def _unprotected(label: str, fields: Sequence[str]) -> Problem:
+    names = " and ".join(f"spec.{field}" for field in fields)
+    return Problem(
+        _FIELD,
+        f"Revision {label} was made without {names}, which the spec asks for now, and its record cannot be rendered "
+        "with it.",
+        f"Name a later revision, or remove {names} if requests without it are meant.",
+        Reason.REVISION_UNPROTECTED,
+    )
 
 
 def _why(status: Json, stable: str) -> str:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import image, vllm_arguments, vllm_version
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.ownership import Ownership, ownership
-from llmservice_operator.decide.rollout.revision import RevisionMatch, match_revision
+from llmservice_operator.decide.rollout.revision import RevisionMatch, match_protected, match_revision
 from llmservice_operator.decide.rollout.rollback import Rollback, digest_of, rollback_for
 from llmservice_operator.decide.rollout.update_request import Turn, waits_on
 from llmservice_operator.observe.observed import Observed
@@ -25,6 +26,8 @@ class Selection:
 
     service: LLMService
     """As it is to run: with what needs a restart as it was recorded, where a recorded revision is to run."""
+    asked: LLMServiceSpec
+    """The spec as it is, whatever runs: its claims stay."""
     revisions: Sequence[RevisionFacts]
     """The service's own, the oldest first."""
     match: RevisionMatch
@@ -51,12 +54,16 @@ def select(
 ) -> Selection | tuple[Problem, ...]:
     """The selection, or why nothing may run as it is asked for. Without a turn, an update is taken to be granted."""
     revisions = own_revisions(service, observed)
-    rollback = rollback_for(service, revisions)
+    live = own_deployment(service, observed)
+    rollback = rollback_for(service, revisions, live.revision if live is not None else None)
     if isinstance(rollback, Problem):
         return (rollback,)
-    spec_hash = digest_of(service) if service.spec.rollout.auto_rollback else None
+    asked, spec_hash = service.spec, digest_of(service) if service.spec.rollout.auto_rollback else None
     service = service if rollback is None else rollback.service
-    match = match_revision(service, revisions, rollback.record if rollback is not None else None)
+    if rollback is not None and rollback.is_protected:
+        match = match_protected(service, revisions, rollback.record)
+    else:
+        match = match_revision(service, revisions, rollback.record if rollback is not None else None)
     problems = _checked(service, settings)
     if problems and match.latest is None:
         return problems
@@ -68,7 +75,7 @@ def select(
     if running is not None and turn is not None and not turn.is_granted:
         waits_for, match = turn, match.on(running)
     return Selection(
-        service, revisions, match, rollback, problems, is_refused, spec_hash, running is not None, waits_for
+        service, asked, revisions, match, rollback, problems, is_refused, spec_hash, running is not None, waits_for
     )
 
 

@@ -28,8 +28,10 @@ class Rolling:
     """Why this strategy, as long as it matters."""
     gap: str = ""
     """What becomes of requests while no replica answers; empty: what was said of this rollout stands."""
+    kept: str = ""
+    """What of today's spec a rollback kept, for as long as it runs."""
     pinned: bool = False
-    """spec.rollout.pinnedRevision names the revision."""
+    """spec.rollout.pinnedRevision names the revision, or the one that it was made of."""
     failed: str | None = None
     """The revision that an automatic rollback left; the status is then about the one in its place."""
     spec: str | None = None
@@ -57,8 +59,11 @@ def rollout_of(
     is_new = stable != revision
     is_failing = is_new and not moment.is_rolled_out and (moment.is_overdue or _is_its_own(failure))
     # One that ran before and comes back is not new, and yet it may be about to leave a gap.
-    if rolling.reason and (is_new or rolling.failed or not moment.is_rolled_out):
-        status["reason"] = rolling.reason
+    reason = rolling.reason if is_new or rolling.failed or not moment.is_rolled_out else ""
+    if rolling.kept and rolling.kept not in reason:  # what a rollback says of itself is read from here again
+        reason = f"{reason} {rolling.kept}".strip()
+    if reason:
+        status["reason"] = reason[:_LIMIT]
     said = previous.get("gap") if previous.get("revision") == revision and not moment.answering else None
     if gap := rolling.gap or said:
         status["gap"] = gap

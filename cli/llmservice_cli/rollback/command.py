@@ -83,7 +83,7 @@ def choose(revisions: Sequence[Revision], found: Json, wanted: str | None) -> st
 def report(
     found: Json, wanted: str | None, lacks: Sequence[str], *, is_change: bool, is_dry_run: bool
 ) -> Iterator[str]:
-    """What was done, and how to see what comes of it. `lacks` are fields whose protection the revision does not have."""
+    """What was done, and how to see what comes of it. `lacks`: fields that protect, and that the revision has not."""
     name = found["metadata"]["name"]
     words = f"{name} -n {found['metadata']['namespace']}"
     if not is_change:

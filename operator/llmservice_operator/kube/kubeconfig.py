@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import yaml
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException
 from kubernetes.config.exec_provider import ExecProvider
-from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader, KubeConfigMerger
 
 from .credentials import TOKEN_MAX_AGE, Credentials, Issued, Token
 from .errors import ConfigError
@@ -114,9 +115,37 @@ def bearer(configuration: Configuration) -> str | None:
     return token.strip() or None
 
 
+class _Merged(KubeConfigMerger):  # type: ignore[misc]  # the package has no types
+    """Several files as kubectl merges them: the first one that sets a value wins, and an empty file sets none.
+
+    The package, kubernetes.aio.config too, lets the last current-context win and refuses empty files
+    (client-go: tools/clientcmd/loader.go, `Load`).
+    """
+
+    config_merged: ConfigNode | None
+
+    def __init__(self, paths: str) -> None:
+        # kubectl expands no `~`, so that another file than its own would be read.
+        super().__init__(os.pathsep.join(f"./{path}" if path.startswith("~") else path for path in paths.split(":")))
+
+    def load_config(self, path: str) -> None:
+        config = yaml.safe_load(Path(path).read_text("utf-8"))
+        if config is None:
+            config = {}
+        if not isinstance(config, dict):
+            raise ConfigException("it is no kubeconfig")
+        if self.config_merged is None:
+            self.config_merged = ConfigNode(path, {"clusters": [], "contexts": [], "users": []}, path)
+        for kind in ("clusters", "contexts", "users"):
+            self._merge(kind, config.get(kind) or [], path)
+        chosen = self.config_merged.value.get("current-context") or config.get("current-context")
+        self.config_merged.value["current-context"] = chosen
+        self.config_files[path] = config
+
+
 def _read(paths: str, context: str | None) -> _Scope:
     try:
-        config = KubeConfigMerger(paths).config
+        config = _Merged(paths).config
     except _BROKEN as error:
         raise _unreadable(paths, error) from None
     if config is None:
@@ -139,7 +168,10 @@ def _read(paths: str, context: str | None) -> _Scope:
 def _named(config: Any, kind: str, name: Any, paths: str) -> Any:
     """The package's node of a context, cluster or user."""
     try:
-        node = config[f"{kind}s"].get_with_name(name)[kind]
+        entry = config[f"{kind}s"].get_with_name(name)
+        if kind == "user" and entry.value.get("user") is None:
+            entry.value["user"] = {}  # for kubectl a user without credentials
+        node = entry[kind]
         node.value.keys()
     except _BROKEN:
         entries = config.safe_get(f"{kind}s") or ()

@@ -120,13 +120,22 @@ def test_somebody_elses_strategy_is_put_right_under_auto() -> None:
     assert world.strategy() == "Surge"
 
 
-def test_where_nothing_answers_nothing_is_kept() -> None:
-    world = serving(1)
+@pytest.mark.parametrize("replicas", [1, 8])
+def test_where_nothing_answers_nothing_is_kept_and_all_start_at_once(replicas: int) -> None:
+    world = serving(replicas)
     world.roll_out(ready=0, available=0)
-    world.pods = {"x-0": a_pod("x-0", world.revision())}
+    world.pods = {f"x-{i}": a_pod(f"x-{i}", world.revision()) for i in range(replicas)}
     edited(world, a_room(0))
-    assert (world.strategy(), world.room_reads) == ("Replace", 0)
+    assert (world.strategy(), world.room_reads) == ("Recreate", 0)
+    assert world.deployment["spec"]["strategy"] == {"type": "Recreate"}
     assert "No replica answers" in world.rollout["reason"]
+    world.roll_out(updated=0, replicas=0, ready=0, available=0)
+    world.pods = {}
+    world.settle()
+    assert world.strategy() == "Recreate", "as it was begun, until it is rolled out"
+    world.serve()
+    edited(world, a_room(1, has=replicas + 1), batching={"maxNumSeqs": 5})
+    assert world.strategy() == "Surge", "the next change chooses anew"
 
 
 def test_the_place_of_a_failed_rollout_is_the_next_ones() -> None:

@@ -56,6 +56,8 @@ BY_REASON: Mapping[tuple[str, Reason], tuple[Place, ...]] = {
     (f"{CONDITIONS}:_at_zero", Reason.SCALED_TO_ZERO): (Place.AVAILABLE, Place.AS_ASKED),
     (f"{CONDITIONS}:_at_zero", Reason.IDLE): (Place.AVAILABLE, Place.AS_ASKED),
     (f"{OPERATOR}/decide/rollout/strategy.py:_waits", Reason.WAITING_FOR_GPU): (Place.WAIT, Place.HOLD),  # when late
+    # Final when late; status.failure by observe/failures/refusal.py.
+    (f"{OPERATOR}/decide/children.py:_unanswered", Reason.API_SERVER_FAILING): (Place.WAIT, Place.HOLD, Place.FAILURE),
 }
 
 

@@ -100,6 +100,7 @@ _OF_REASON: Mapping[Reason, frozenset[Place]] = {
     reason: frozenset(places)
     for reason, places in {
         Reason.ADMISSION_REFUSED: {P.FAILURE, P.HOLD},
+        Reason.API_SERVER_FAILING: {P.FAILURE, P.HOLD, P.WAIT},
         Reason(FailureReason.INVALID_FLAG): {P.FAILURE, P.PROBLEM},
         Reason(FailureReason.MAX_MODEL_LEN_TOO_LARGE): {P.FAILURE, P.PROBLEM},
         Reason(FailureReason.CONTEXT_EXTENSION_INVALID): {P.FAILURE, P.PROBLEM},

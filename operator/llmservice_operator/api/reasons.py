@@ -86,6 +86,16 @@ class Reason(Explained):
         look="`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations`.",
         ends=Ends.BY_RESTART,
     )
+    API_SERVER_FAILING = PLACE.row(
+        "APIServerFailing",
+        "The API server fails, or does not answer, each time the operator writes an object of the service; the message "
+        "quotes it. What serves goes on.",
+        "Nothing needs to be done where it passes: the operator tries again by itself. Where it stays, read the API "
+        "server's log; a value that it cannot merge, such as two volumes of one name, is in the object that the "
+        "message names.",
+        look="The message; `kubectl get --raw /readyz?verbose`, and the API server's log.",
+        ends=Ends.OUTSIDE,
+    )
     IMAGE_NOT_FOUND = POD.row(
         "ImageNotFound",
         "The registry has no such image or tag, or the node may not pull and does not have it.",

@@ -56,6 +56,8 @@ class Memory:
     applied: dict[ChildId, AppliedRecord] = field(default_factory=dict)
     refused: dict[ChildId, Refusal] = field(default_factory=dict)
     """What the API server did not take. While something is in here, only `Decision.routes` are written."""
+    unanswered: dict[ChildId, tuple[str, float]] = field(default_factory=dict)
+    """What it neither took nor refused: the last message, and when that began."""
     declined: dict[ChildId, Refusal] = field(default_factory=dict)
     """What it did not take either, and what can be done without for this generation."""
     declined_until: dict[ChildId, float] = field(default_factory=dict)
@@ -121,6 +123,10 @@ class Memory:
         if until is not None:
             self.declined_until[child] = until
 
+    def miss(self, child: ChildId, message: str, now: float) -> None:
+        """The API server failed, or did not answer; that is tried again with the back-off of the queue."""
+        self.unanswered[child] = message, self.unanswered.get(child, (message, now))[1]
+
     def keep(self, child: ChildId, refusal: Refusal, until: float) -> None:
         """Leave it until a time, though it is to go."""
         self.kept[child] = until, refusal
@@ -130,6 +136,7 @@ class Memory:
         self.made.add(child)
         self.applied[child] = record
         self.refused.pop(child, None)
+        self.unanswered.pop(child, None)
         self.declined.pop(child, None)
         self.declined_until.pop(child, None)
         if not self.refused:  # else what waits was not even tried

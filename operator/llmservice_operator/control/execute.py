@@ -24,6 +24,8 @@ from llmservice_operator.kube.errors import (
     NotOurs,
     Refused,
     ServerError,
+    TooMany,
+    Unreachable,
 )
 from llmservice_operator.kube.resources import BY_KIND, DEPLOYMENT
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
@@ -45,7 +47,7 @@ async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory:
     False: an apply was refused, which ends the round and is remembered. A refused prune is remembered and ends nothing.
     """
     for apply in filter(is_route, decision.apply):
-        await _apply(apply, parent, ctx, memory, log)
+        await _carry(apply, parent, ctx, memory, log)
     for prune in filter(is_route, decision.prune):
         await _prune(prune, parent, ctx, memory, log)
     for adopt in decision.adopt:
@@ -53,12 +55,20 @@ async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory:
     for apply in filterfalse(is_route, decision.apply):
         if apply.kind == DEPLOYMENT.kind:
             await write_deletion_costs(decision.deletion_costs, parent, ctx, log)
-        carry = _apply_unread if apply.is_unread else _apply
-        if not await carry(apply, parent, ctx, memory, log):
+        if not await _carry(apply, parent, ctx, memory, log):
             return False
     for prune in filterfalse(is_route, decision.prune):
         await _prune(prune, parent, ctx, memory, log)
     return True
+
+
+async def _carry(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    """False where it was refused and others need it. What the API server fails to answer is remembered, and raised."""
+    try:
+        return await (_apply_unread if apply.is_unread else _apply)(apply, parent, ctx, memory, log)
+    except (ServerError, TooMany, Unreachable) as error:
+        memory.miss((apply.kind, apply.name), error.message, ctx.clock())
+        raise
 
 
 async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:

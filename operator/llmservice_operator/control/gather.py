@@ -18,7 +18,7 @@ from llmservice_operator.decide.timing import QUOTAS_SECONDS
 from llmservice_operator.kube.errors import Gone, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.failures.pod_events import PodEvents
-from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.observed import ChildId, Observed, Unanswered
 from llmservice_operator.planner.model.reading import Reading
 from llmservice_operator.planner.quotas import Quotas
 from llmservice_operator.planner.room import Room
@@ -65,6 +65,7 @@ def _observed(key: Key, memory: Memory, ctx: Context) -> Observed:
         ctx.hidden(key.namespace),
         applied=_frozen(memory.applied),
         refused=_frozen(memory.declined | memory.refused),
+        unanswered=_unanswered(memory, ctx.clock()),
         kept=_frozen({child: refusal for child, (_, refusal) in memory.kept.items()}),
         reports=ctx.state_poller.reports(key),
         unsettled_for=memory.unsettled_for(ctx.clock()),
@@ -72,6 +73,13 @@ def _observed(key: Key, memory: Memory, ctx: Context) -> Observed:
     )
     memory.made.update((c.kind, c.name) for c in found.children() if c.owner_uid == memory.uid and not c.deleting)
     return found
+
+
+def _unanswered(memory: Memory, now: float) -> Mapping[ChildId, Unanswered]:
+    """One failure may pass, and is not shown."""
+    if memory.failures < 2:
+        return _frozen({})
+    return _frozen({child: Unanswered(said, now - since) for child, (said, since) in memory.unanswered.items()})
 
 
 async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) -> Inputs:

@@ -88,6 +88,9 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
         decision = decision.routes
     if not decision.has_work:
         memory.passes = 0
+        if memory.unanswered:  # what was not answered is no longer to be written
+            memory.unanswered.clear()
+            decision = ctx.decide(await gather(parent, ctx))
     return paced(decision, parent, ctx, memory)
 
 

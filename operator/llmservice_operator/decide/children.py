@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmservice_operator.api.child_kinds import CHILD_KINDS, REPORTED_APART, VERBS
@@ -13,6 +14,7 @@ from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build import adapters, pvc
 from llmservice_operator.build.children import BUILDERS
 from llmservice_operator.build.controller_revision import KEPT
+from llmservice_operator.build.deployment import progress_deadline_seconds
 from llmservice_operator.build.meta import Manifest, Owner, adapters_config_name
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Apply, Prune
@@ -21,13 +23,17 @@ from llmservice_operator.decide.ownership import Ownership, ownership
 from llmservice_operator.decide.rollout.revision import DesiredRevision
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.failures.refusal import reason_of
-from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
+from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal, Unanswered
 from llmservice_operator.observe.projections.children import ChildFacts
 from llmservice_operator.observe.projections.drift import difference
 from llmservice_operator.observe.status.verdict import Obstacle
 
 RETRY_SECONDS = 60.0
-"""After a refusal of a child that has a condition of its own, or of a deletion."""
+"""After a refusal of a child that others go on without, or of a deletion."""
+_NEEDED = frozenset({"ConfigMap", "ControllerRevision", "Deployment"})
+"""Kinds whose refusal stops what comes after them: pods would be of another list, record or template."""
+_NEEDED_ONCE = frozenset({"Service", "PersistentVolumeClaim"})
+"""Kinds without which there are no pods; a change of one that exists, which is refused, stops nothing."""
 
 
 def blocking(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
@@ -40,6 +46,9 @@ def blocking(service: LLMService, observed: Observed, children: list[DesiredChil
     for (kind, name), refusal in sorted(observed.refused.items()):
         if (kind, name) in ids and refusal.code != 409:
             return _refused(f"{kind} {name} cannot be applied", refusal)
+    for (kind, name), missed in sorted(observed.unanswered.items()):
+        if (kind, name) in ids:
+            return _unanswered(f"{kind} {name}", missed, progress_deadline_seconds(service))
     return next(_unlisted(service, observed, ids), None)
 
 
@@ -56,6 +65,19 @@ def _refused(what: str, refusal: Refusal) -> Obstacle:
     message = normalize.replica_failure(refusal.message)
     reason = reason_of(message)
     return Obstacle(reason, f"{what}: {message}.", remedy=reason.remedy, evidence=(message,))
+
+
+def _unanswered(what: str, missed: Unanswered, deadline: float) -> Obstacle:
+    """It may pass until the deadline of a rollout: the operator tries again by itself, and goes on doing so."""
+    message = normalize.replica_failure(missed.message)
+    found = reason_of(message)
+    obstacle = Obstacle(
+        found if found is Reason.ADMISSION_UNAVAILABLE else Reason.API_SERVER_FAILING,
+        f"{what} cannot be written: {message}.",
+        is_final=missed.seconds >= deadline,
+        evidence=(message,),
+    )
+    return replace(obstacle, remedy=obstacle.reason.remedy)
 
 
 def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Iterator[Obstacle]:
@@ -79,10 +101,11 @@ def applies(service: LLMService, observed: Observed, children: list[DesiredChild
 
 def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply | None:
     """Of one that the operator may read; None: it is as it is asked for, or cannot be made so."""
-    is_apart, live = child.id[0] in REPORTED_APART, observed.child(*child.id)
-    if child.id[0] in observed.hidden or (is_apart and child.id in observed.refused):
+    kind, live = child.id[0], observed.child(*child.id)
+    is_needed = kind in _NEEDED or (kind in _NEEDED_ONCE and live is None)
+    if kind in observed.hidden or (not is_needed and child.id in observed.refused):
         return None
-    apart: dict[str, Any] = {"is_optional": True, "retry_after": RETRY_SECONDS} if is_apart else {}
+    apart: dict[str, Any] = {} if is_needed else {"is_optional": True, "retry_after": RETRY_SECONDS}
     if live is None:
         return Apply(child.manifest, "it does not exist", input_hash=child.input_hash, **apart)
     whose = ownership(live, service)
@@ -102,8 +125,8 @@ def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply |
 
 
 def is_pending(apply: Iterable[Apply]) -> bool:
-    """Whether a child that the service cannot do without is yet to be written."""
-    return any(not each.is_optional for each in apply)
+    """Whether a child is yet to be written that has no condition of its own."""
+    return any(each.kind not in REPORTED_APART for each in apply)
 
 
 def _apply_unread(child: DesiredChild, service: LLMService, observed: Observed) -> Iterator[Apply]:

@@ -71,6 +71,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Unanswered:
+    """An object that the API server neither took nor refused: it failed, or did not answer."""
+
+    message: str
+    """The last time."""
+    seconds: float
+    """Since the first time in a row."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Children are those of our names (own or foreign); revisions and pods those with our service label."""
 
@@ -94,6 +104,8 @@ class Observed:
     """Their pods."""
     applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
+    unanswered: Mapping[ChildId, Unanswered] = field(default_factory=lambda: MappingProxyType({}))
+    """What the API server keeps failing to take, from the second time in a row on."""
     kept: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     """What it did not delete; that is not to be tried now."""
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))

@@ -151,8 +151,8 @@ def first(service: LLMService) -> RolloutStep:
 
 
 def _strategy(live: str | None) -> Strategy:
-    """Auto is one of two, whatever the Deployment was made with before."""
-    return "Replace" if live == "Replace" else USUAL
+    """As the rollout was begun; the usual one where the Deployment has none of ours."""
+    return "Replace" if live == "Replace" else "Recreate" if live == "Recreate" else USUAL
 
 
 def _without_room(change: Change) -> RolloutStep | None:
@@ -160,7 +160,8 @@ def _without_room(change: Change) -> RolloutStep | None:
     if _is_replace_reported(change):
         return RolloutStep("Replace", str(change.previous["reason"]))  # the status says so already
     if change.live.available == 0:
-        return RolloutStep("Replace", "No replica answers, so there is none to keep while its successor starts.")
+        # All at once: one after the other, each would wait for the start of the one before.
+        return RolloutStep("Recreate", "No replica answers, so there is none to keep while its successor starts.")
     if sum(bool(pod.node) for pod in change.old) > change.service.spec.scaling.replicas:
         return RolloutStep("Surge", "The pod of the rollout that was under way gives up its place.")
     if sum(pod.ready for pod in change.new) >= change.service.spec.scaling.replicas:

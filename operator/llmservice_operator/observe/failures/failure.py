@@ -41,7 +41,7 @@ _RANK = {
         (
             (Reason.CONTAINER_CONFIG_INVALID, *_IMAGE, Reason.POD_SANDBOX_FAILED, Reason.PROBE_BLOCKED),
             (Reason.NODE_LOST,),
-            (Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE),
+            (Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE, Reason.API_SERVER_FAILING),
             tuple(scheduling.REASONS),
             (Reason.EVICTED, Reason.POD_REJECTED),
         ),

@@ -14,7 +14,9 @@ from llmservice_operator.observe.status.verdict import Verdict
 
 Json = Mapping[str, Any]
 
-_REFUSED = frozenset({Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED})
+_REFUSED = frozenset(
+    {Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE, Reason.API_SERVER_FAILING}
+)
 
 _NOBODY_ANSWERS = "failed calling webhook"
 """A webhook that answers no, says `admission webhook ... denied the request`."""

@@ -1,0 +1,138 @@
+"""What the API server refuses, or keeps failing to take, stops only what needs it, and the status quotes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llmservice_operator.kube.errors import Invalid, KubeError, ServerError, TooMany, Unreachable
+
+from tests.unit.reconcile_world import World
+from tests.unit.test_reconcile_fit import known
+
+SHRINKS = "PersistentVolumeClaim is invalid: only dynamically provisioned pvc can be resized"
+WEBHOOK = 'Internal error occurred: failed calling webhook "deny.example": no endpoints available for service "policy"'
+DUPLICATE = 'duplicate entries for key [name="start-cache"]'
+MANY = 50
+"""Failures in a row: more than passes in a test."""
+
+
+async def served(**spec: Any) -> World:
+    """Made, with two replicas asked for."""
+    world = known(model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "cache": {"size": "100Gi"}}, **spec)
+    await world.settle()
+    for kind in ("PersistentVolumeClaim", "Service", "Deployment", "ControllerRevision", "PodDisruptionBudget"):
+        for obj in [each for kinds in world.api.objects.values() for each in kinds if each["kind"] == kind]:
+            world.see(obj)
+    await world.settle()
+    return world
+
+
+def bigger(size: str = "200Gi") -> dict[str, Any]:
+    return {"model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "cache": {"size": size}}}
+
+
+# The kind whose change is refused, and the edit that asks for it.
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("PersistentVolumeClaim", bigger()),
+    ("Service", {"endpoint": {"port": 8080}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "edit"), CHANGES, ids=[kind for kind, _ in CHANGES])
+async def test_a_refused_change_of_what_exists_stops_nothing_else(kind: str, edit: dict[str, Any]) -> None:
+    world = await served()
+    world.api.fails[f"apply {kind} by force"] = [Invalid(SHRINKS, code=422)] * MANY
+    world.edit(edit | {"scaling": {"replicas": 5}, "batching": {"maxNumSeqs": 4}})
+    await world.settle()
+    deployment = world.stored("Deployment")
+    assert deployment["spec"]["replicas"] == 5, "scaling follows"
+    assert "--max-num-seqs" in str(deployment["spec"]["template"]), "and so does a rollout"
+    for condition in ("Ready", "Stalled"):
+        assert world.condition(condition)["reason"] == "AdmissionRefused"
+        assert SHRINKS.rpartition(": ")[2] in world.condition(condition)["message"]
+    world.edit({"scaling": {"replicas": 6}})
+    await world.settle()
+    assert world.stored("Deployment")["spec"]["replicas"] == 6
+    assert len(world.calls(f"apply {kind}")) == 1, "an edit tries it at once"
+    await world.settle()
+    assert world.calls("apply") == []
+    world.api.fails.clear()
+    world.now += 61
+    await world.settle()
+    assert world.calls("apply") == [f"apply {kind} by force"]
+    assert world.condition("Ready")["reason"] != "AdmissionRefused"
+
+
+async def test_a_claim_that_does_not_exist_yet_is_needed_first() -> None:
+    world = known(model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "cache": {"size": "100Gi"}})
+    world.api.fails["apply PersistentVolumeClaim"] = [Invalid("no such storage class", code=422)] * MANY
+    await world.settle()
+    assert world.stored("Deployment") is None
+    assert world.condition("Ready")["reason"] == "AdmissionRefused"
+
+
+async def test_a_budget_that_is_refused_stops_no_rollout() -> None:
+    world = known(scaling={"replicas": 2})
+    world.api.fails["apply PodDisruptionBudget"] = [Invalid("denied", code=422)] * MANY
+    await world.settle()
+    assert world.stored("Deployment") is not None
+    world.edit({"scaling": {"replicas": 3}})
+    await world.settle()
+    assert world.stored("Deployment")["spec"]["replicas"] == 3
+    assert "PodDisruptionBudget" in world.condition("Ready")["message"]
+
+
+# What the API server answers, the reason, and words of it in the status.
+FAILING: list[tuple[KubeError, str, str]] = [
+    (ServerError(WEBHOOK, code=500), "AdmissionUnavailable", "deny.example"),
+    (ServerError(DUPLICATE, code=500), "APIServerFailing", "duplicate entries"),
+    (TooMany("too many requests", code=429), "APIServerFailing", "too many requests"),
+    (Unreachable("no answer within 10 s"), "APIServerFailing", "no answer within 10 s"),
+]
+
+
+@pytest.mark.parametrize(("error", "reason", "words"), FAILING, ids=["webhook", "merge", "429", "timeout"])
+async def test_what_keeps_failing_is_shown_from_the_second_time_on_and_is_final_at_the_deadline(
+    error: KubeError, reason: str, words: str
+) -> None:
+    world = known(rollout={"progressDeadlineSeconds": 600})
+    world.api.fails["apply Deployment"] = [error] * MANY
+
+    async def fail() -> None:
+        with pytest.raises(KubeError):
+            await world.settle()
+
+    await fail()
+    assert world.status == {}, "one failure may pass"
+    await fail()
+    assert world.condition("Ready")["reason"] == world.condition("Reconciling")["reason"] == reason
+    assert words in world.condition("Ready")["message"]
+    assert world.status["failure"]["reason"] == reason
+    assert "event " + reason in world.calls()
+    writes = len(world.calls("status"))
+    for _ in range(3):
+        world.now += 60
+        await fail()
+        assert world.calls("status") == [], writes
+    world.now += 600
+    await fail()
+    assert world.condition("Stalled")["reason"] == reason
+    world.api.fails.clear()
+    await world.settle()
+    assert world.stored("Deployment") is not None
+    assert world.condition("Ready")["reason"] != reason
+    assert "failure" not in world.status
+
+
+async def test_what_failed_and_is_no_longer_wanted_is_not_shown_any_more() -> None:
+    world = await served()
+    world.api.fails["apply Deployment by force"] = [ServerError(WEBHOOK, code=500)] * MANY
+    world.edit({"scaling": {"replicas": 5}})
+    for _ in range(2):
+        with pytest.raises(KubeError):
+            await world.settle()
+    assert world.condition("Ready")["reason"] == "AdmissionUnavailable"
+    world.edit({"scaling": {"replicas": 1}})
+    await world.settle()
+    assert world.condition("Ready")["reason"] != "AdmissionUnavailable"

@@ -8,7 +8,9 @@ Its command.py has `run(options)`, which gives an exit code or a coroutine of on
 from __future__ import annotations
 
 import dataclasses
+import errno
 import inspect
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -181,16 +183,12 @@ def _whole(
 
 def run(argv: Sequence[str] | None = None) -> int:
     """One command; an error is one message on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every terminal takes UTF-8
     try:
-        asked = parse(sys.argv[1:] if argv is None else argv)
-        if isinstance(asked, int):
-            return asked
-        answer = start(asked)
-        if isinstance(answer, ExitCode):
-            return answer
-        import asyncio  # a command that waits for nobody starts sooner without it
-
-        code: ExitCode = asyncio.run(answer)
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # here, and not at Python's end, what cannot be written is an error of ours
     except typer.TyperException as refused:
         path = getattr(getattr(refused, "ctx", None), "command_path", "llmservice")
         complain(f"{_sentence(refused.format_message())}\n  what to do: see {path} --help")
@@ -201,9 +199,38 @@ def run(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python would complain once more when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()  # the reader (head, less) has seen enough
         return ExitCode.DONE
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        _write_no_more()
+        complain(f"the output cannot be written: {error.strerror}\n  what to do: free space, or write it elsewhere")
+        return ExitCode.FAILED
+    return code
+
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _write_no_more() -> None:
+    """Python would complain once more when it flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
+        asked = parse(argv)
+    except SystemExit as ended:  # click's own end where nobody reads its help
+        raise BrokenPipeError from ended
+    if isinstance(asked, int):
+        return asked
+    answer = start(asked)
+    if isinstance(answer, ExitCode):
+        return answer
+    import asyncio  # a command that waits for nobody starts sooner without it
+
+    code: ExitCode = asyncio.run(answer)
     return code
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from llmservice_runtime.bounded_json import clean
+
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""Control characters that JSON leaves as they are, and that terminals obey."""
+
 
 def show(output: str, lines: Callable[[], Iterable[str]], document: Callable[[], Any]) -> None:
     """`table`: the lines, as a terminal may show them; else the document as `json` or `yaml`."""
     if output in ("json", "yaml"):
         print(written(output, document()), end="")
     else:
-        print("\n".join(lines()))
+        print("\n".join(map(clean, lines())))
 
 
 def written(output: str, document: Any) -> str:
@@ -19,11 +24,11 @@ def written(output: str, document: Any) -> str:
     if output == "json":
         import json
 
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(document, indent=2, ensure_ascii=False).translate(_ESCAPED) + "\n"
     import yaml
 
     text: str = yaml.safe_dump(_plain(document), sort_keys=False, allow_unicode=True, width=2**16)
-    return text
+    return clean(text)
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,9 @@ import pytest
 import yaml
 from llmservice_cli.admission.structural import findings
 from llmservice_operator.api.kubernetes import shape
+from llmservice_operator.api.pod_rules import OWN_VOLUME_PREFIX, OWN_VOLUMES, START_CACHE_VOLUME
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import volumes as build_volumes
 from llmservice_operator.build.deployment import START_CEILING_SECONDS, Strategy, deployment, progress_deadline_seconds
 from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.template import pod_template
@@ -306,7 +308,7 @@ def test_the_users_pod_template_is_rendered() -> None:
     template = render(podTemplate=USERS)
     pod, given = template["spec"], USERS["spec"]
     names = ("nodeSelector", "priorityClassName", "schedulerName", "runtimeClassName", "serviceAccountName")
-    for field in (*names, "topologySpreadConstraints"):
+    for field in names:
         assert pod[field] == given[field]
     assert {"key": "dedicated", "operator": "Exists"} in pod["tolerations"]
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
@@ -316,6 +318,37 @@ def test_the_users_pod_template_is_rendered() -> None:
     assert mounts(template)["v"]["mountPath"] == "/mnt/v"
     assert [c["name"] for c in pod["initContainers"]] == ["runtime", "warm", "fetch"]
     assert pod["initContainers"][1]["resources"]["requests"]["cpu"] == "3"
+
+
+def test_a_spread_constraint_counts_the_services_own_pods_unless_it_says_which() -> None:
+    mine = {"matchLabels": {"a": "b"}}
+    constraints = [{"maxSkew": 1, "topologyKey": "zone"}, {"maxSkew": 1, "topologyKey": "zone", "labelSelector": mine}]
+    template = render(podTemplate={"spec": {"topologySpreadConstraints": constraints}})
+    filled, given = template["spec"]["topologySpreadConstraints"]
+    assert filled["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert given == constraints[1]
+
+
+# Whatever brings a volume of its own.
+ALL_VOLUMES: list[Json] = [
+    {"model": {"uri": "hf://a/b", "cache": {"size": "1Gi"}}, "startCache": {"size": "1Gi"}, "lora": {}}
+    | {"endpoint": {"apiKeySecretRef": {"name": "k", "key": "k"}}, "parallelism": {"tensorParallelSize": 2}},
+    {"model": {"uri": "pvc://claim/a", "chatTemplate": {"configMapKeyRef": {"name": "c", "key": "k"}}}}
+    | {"adapters": [{"name": "a", "uri": "pvc://other/a"}]}
+    | {"speculativeDecoding": {"method": "draftModel", "numSpeculativeTokens": 2, "model": {"uri": "pvc://draft/a"}}},
+]
+
+
+def test_no_volume_of_a_user_has_the_name_of_ours() -> None:
+    settings = replace(SETTINGS, ca_bundle=CABundle("ca", "ca.crt"))
+    services = [LLMService.from_object(an_llmservice(spec(**sections))) for sections in ALL_VOLUMES]
+    made = {
+        mounted.name
+        for each in services
+        for mounted in (*build_volumes.volumes(each, settings), *build_volumes.fetch_volumes(each, settings))
+    }
+    plain = {name for name in made if not name.startswith(OWN_VOLUME_PREFIX)}
+    assert plain == {*OWN_VOLUMES, START_CACHE_VOLUME}
 
 
 STRATEGIES: dict[Strategy, Json] = {

@@ -259,7 +259,7 @@ def test_a_rollback_to_before_a_cache_deletes_no_claim_that_the_spec_asks_for() 
     assert world.step().is_steady
 
 
-KEY = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "k"}}}
+KEY: Json = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "k"}}}
 OLD_KEY = {"endpoint": {"apiKeySecretRef": {"name": "old", "key": "k"}}}
 DOMAINS, OPEN = ({"multimodal": {"allowedMediaDomains": names}} for names in (["a.example"], ["*"]))
 CODE, NO_CODE = ({"model": FIVE_LINES["model"] | more} for more in ({"trustRemoteCode": True}, {}))

@@ -155,7 +155,7 @@ DETAILS: list[Any] = [["a"], "words", {"causes": {"0": "a"}}, {"causes": 7}, {"c
 @pytest.mark.parametrize("details", DETAILS, ids=str)
 @pytest.mark.parametrize("code", [403, 409, 422])
 def test_details_of_another_shape_are_ignored(code: int, details: Any) -> None:
-    error = errors.from_status(code, {"message": "no", "details": details}, right="get pods")
+    error = errors.from_status(code, {"kind": "Status", "message": "no", "details": details}, right="get pods")
     assert (error.code, error.message) == (code, "no")
     assert all(isinstance(cause, dict) for cause in error.causes)
 
@@ -291,3 +291,23 @@ RIGHTS: dict[str, tuple[Resource, str, str]] = {
 def test_a_right_names_the_subresource(case: str) -> None:
     resource, path, expected = RIGHTS[case]
     assert with_subresource(resource, path) == expected
+
+
+# Status, its body, what is raised: only the API server's own Status says something of the object.
+IN_BETWEEN: list[tuple[int, dict[str, str], type[Exception]]] = [
+    (413, {"message": "<html>Request Entity Too Large</html>"}, errors.ServerError),
+    (408, {}, errors.ServerError),
+    (403, {"message": "blocked by the firewall"}, errors.Refused),
+    (422, {"kind": "Status", "message": "spec.replicas: Invalid value"}, errors.Invalid),
+    (413, {"kind": "Status", "message": "limit is 3145728"}, errors.Invalid),
+    (408, {"kind": "Status", "reason": "Timeout", "message": "request did not complete"}, errors.ServerError),
+]
+
+
+@pytest.mark.parametrize(("code", "body", "kind"), IN_BETWEEN)
+def test_a_proxys_refusal_is_no_fault_of_the_object(code: int, body: dict[str, str], kind: type[Exception]) -> None:
+    error = errors.from_status(code, body, right="patch services")
+    assert type(error) is kind
+    assert body.get("message", "")[:20] in error.message
+    if kind is errors.ServerError and "kind" not in body and code != 408:
+        assert f"HTTP {code} from something in front of the API server" in error.message

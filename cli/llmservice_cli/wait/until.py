@@ -53,7 +53,7 @@ async def until_known(connection: Connection, wish: Wish) -> Assessment | None:
                 was_there = was_there or service is not None
                 is_news = last is None or _step(seen) != _step(last)
                 if seen.outcome is Outcome.OPEN and is_news and not wish.quiet:
-                    print(f"{wish.name}: {seen}", file=sys.stderr)
+                    print(f"{wish.name}: {clean(str(seen))}", file=sys.stderr)
                 last = seen
                 if seen.outcome is not Outcome.OPEN or not wish.timeout:
                     break

@@ -15,6 +15,8 @@ OWN_VOLUMES = (
     *("ca-bundle", "endpoint-keys", "fetch", "fetch-tmp"),
 )
 OWN_VOLUME_PREFIX = "adapter-"
+START_CACHE_VOLUME = "start-cache"
+"""Free for others where there is no spec.startCache: stored services may have such a volume."""
 OWN_CONTAINERS = (contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER, contract.FETCH_CONTAINER)
 # Where a mount would hide ours, or the system's. Folders below /tmp and the home folder are free.
 OWN_PATHS = (

@@ -117,7 +117,8 @@ class PodSpec(ApiModel):
     )
     topology_spread_constraints: shapes.TopologySpreadConstraints = leaf(
         list,
-        description="How pods spread over zones or nodes.",
+        description="How pods spread over zones or nodes. A constraint without labelSelector counts the service's own "
+        "pods.",
         examples=[[{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}]],
     )
     priority_class_name: ObjectName | None = knob(description="Priority class of the pods.", examples=["production"])

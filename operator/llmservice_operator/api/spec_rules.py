@@ -3,6 +3,7 @@
 from llmservice_operator.api.flag_rules import none_of
 from llmservice_operator.api.holding import MOST_HELD_BYTES
 from llmservice_operator.api.matrix import methods
+from llmservice_operator.api.pod_rules import START_CACHE_VOLUME
 from llmservice_operator.api.rule import Rule, cel_list, cel_string
 
 _ON_CPU = "has(self.accelerator) && has(self.accelerator.type) && self.accelerator.type == 'cpu'"
@@ -82,6 +83,13 @@ SPEC = (
         f"!has(self.model.cache) || {_any_uri('(hf|s3|gs|az)')}",
         "only for models that are fetched: remove it, or set spec.model.uri to hf://ORG/NAME or s3://BUCKET/PREFIX",
         ".model.cache",
+    ),
+    Rule(
+        "!has(self.startCache) || !has(self.podTemplate) || !has(self.podTemplate.spec) || "
+        "!has(self.podTemplate.spec.volumes) || "
+        f"self.podTemplate.spec.volumes.all(volume, volume.name != {cel_string(START_CACHE_VOLUME)})",
+        f"{START_CACHE_VOLUME} is the volume of spec.startCache: choose another name",
+        ".podTemplate.spec.volumes",
     ),
     Rule(
         "!has(self.adapters) || !has(self.model.servedModelNames) || "

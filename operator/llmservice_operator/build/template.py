@@ -6,6 +6,7 @@ from typing import Any
 
 from llmservice_runtime import contract
 
+from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
@@ -128,7 +129,11 @@ def _placement(llm: LLMService, settings: Settings, chosen: Chosen) -> Manifest:
         "nodeSelector": dict(given.node_selector),
         "tolerations": tolerations(llm),
         "affinity": affinity(llm, chosen),
-        "topologySpreadConstraints": [dict(c) for c in given.topology_spread_constraints],
+        # Without a selector a constraint counts no pods, and so holds none back.
+        "topologySpreadConstraints": [
+            {"labelSelector": {"matchLabels": {SERVICE_LABEL: llm.name}}, **c}
+            for c in given.topology_spread_constraints
+        ],
         "priorityClassName": given.priority_class_name,
         "schedulerName": given.scheduler_name,
         "runtimeClassName": given.runtime_class_name,

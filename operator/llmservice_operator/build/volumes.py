@@ -8,6 +8,7 @@ from typing import Any
 from llmservice_runtime import contract
 
 from llmservice_operator.api.constants import cache_claim_name, start_cache_claim_name
+from llmservice_operator.api.pod_rules import START_CACHE_VOLUME
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.engine import CHAT_TEMPLATE_FILE
 from llmservice_operator.build.environment import CA_DIR
@@ -73,7 +74,7 @@ def _start_cache(llm: LLMService) -> list[Mounted]:
     if llm.spec.start_cache is None:
         return []
     source = {"persistentVolumeClaim": {"claimName": start_cache_claim_name(llm.name)}}
-    return [Mounted("start-cache", source, contract.START_CACHE_DIR)]
+    return [Mounted(START_CACHE_VOLUME, source, contract.START_CACHE_DIR)]
 
 
 def _models(llm: LLMService) -> list[Mounted]:

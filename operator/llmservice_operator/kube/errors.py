@@ -173,6 +173,9 @@ def from_status(code: int, status: JSON, *, right: str, retry_after: float | Non
         return _forbidden(message)(message, right=right, **details)
     if code == 409:
         return _conflict(reason, causes)(message, **details)
+    if code not in _BY_CODE and status.get("kind") != "Status":
+        # A proxy or load balancer in between: its refusal says nothing of the object.
+        return ServerError(f"HTTP {code} from something in front of the API server: {message}", **details)
     return _BY_CODE.get(code, ServerError if code >= 500 else Invalid)(message, **details)
 
 
@@ -194,4 +197,4 @@ def _conflict(reason: str, causes: tuple[JSON, ...]) -> type[Conflict]:
     return AlreadyExists if reason == "AlreadyExists" else Conflict
 
 
-_BY_CODE: Mapping[int, type[ApiError]] = {401: Unauthorized, 404: NotFound, 410: Gone, 429: TooMany}
+_BY_CODE: Mapping[int, type[ApiError]] = {401: Unauthorized, 404: NotFound, 408: ServerError, 410: Gone, 429: TooMany}

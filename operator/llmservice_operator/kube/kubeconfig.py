@@ -169,7 +169,7 @@ def _named(config: Any, kind: str, name: Any, paths: str) -> Any:
     """The package's node of a context, cluster or user."""
     try:
         entry = config[f"{kind}s"].get_with_name(name)
-        if kind == "user" and entry.value.get("user") is None:
+        if kind == "user" and entry.value.get("user", {}) is None:
             entry.value["user"] = {}  # for kubectl a user without credentials
         node = entry[kind]
         node.value.keys()

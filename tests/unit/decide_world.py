@@ -80,6 +80,7 @@ def an_llmservice(spec: Json | None = None, **metadata: Any) -> Json:
     }
 
 
+OF_A_REPLICA_SET: Json = {"kind": "ReplicaSet", "name": "x-1", "uid": "uid-of-a-replica-set", "controller": True}
 GRANTED = Turn(is_granted=True)
 ALLOTTED = PortClaim(20_000)
 
@@ -383,6 +384,7 @@ def a_pod(
         "namespace": "team-a",
         "uid": f"uid-{name}",
         "labels": {"llmservice.dev/service": "x", "llmservice.dev/revision": revision},
+        "ownerReferences": [OF_A_REPLICA_SET],
     }
     metadata |= {"deletionTimestamp": "2026-01-02T03:04:00Z"} if deleting else {}
     status = {

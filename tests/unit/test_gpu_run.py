@@ -264,3 +264,36 @@ def test_a_planted_fault_of_the_server(
     assert all(why in result.why for result in found)
     assert "A rehearsal" in (tmp_path / "out" / "page.md").read_text()
     assert len(list((tmp_path / "out").iterdir())) <= 6
+
+
+@pytest.mark.full
+@pytest.mark.vllm
+def test_the_rehearsal_takes_every_step(tmp_path: Path) -> None:
+    """With vLLM on CPUs and tiny models; what needs CUDA reads a recorded log."""
+    out = tmp_path / "out"
+    command = (sys.executable, "-m", "benchmarks.gpu.served", "--out", str(out), "--device", "cpu", "--seconds", "3600")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = results.run_of(out / "results.jsonl").results
+    replayed = {step.name for group in GROUPS for step in group.steps if step.replay is not None}
+    expected = {
+        step.name: Outcome.REPLAYED if step.name in replayed else Outcome.MEASURED
+        for group in GROUPS
+        for step in group.steps
+    }
+    assert {result.step: result.outcome for result in found} == expected, [
+        (result.step, result.why, result.log) for result in found if result.outcome is Outcome.FAILED
+    ]
+    values = {result.step: result.values for result in found}
+    for step in ("server-start", "plan-long", "plan-sequences", "plan-1.5b", "plan-32b"):
+        assert values[step]["plan"]["kv_cache_tokens"] == values[step]["log"]["kv_cache_tokens"], step
+    assert values["hang"]["unready_after"] >= values["hang"]["limit"]
+    assert values["killed"]["reason"] == "EngineDied"
+    assert values["too-long"]["reason"] == "KVCacheTooSmall"
+    assert values["held-memory"]["vllm"]["reason"] == "GPUMemoryBusy"
+    assert values["server-drain"]["whole"] == values["server-drain"]["streams"]
+    assert values["server-samples"]["samples_share"] < values["server-samples"]["requests_share"]
+    assert values["speculation"]["accepted"] > 0
+    page = (out / "page.md").read_text()
+    assert page.startswith("# A rehearsal")
+    assert page.count("(replayed)") == len(replayed)

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 from llmservice_operator.kube.errors import Invalid, KubeError, ServerError, TooMany, Unreachable
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.projections.pods import PodFacts
 
+from tests.unit.decide_world import a_pod
 from tests.unit.reconcile_world import World
 from tests.unit.test_reconcile_fit import known
 
@@ -136,3 +139,11 @@ async def test_what_failed_and_is_no_longer_wanted_is_not_shown_any_more() -> No
     world.edit({"scaling": {"replicas": 1}})
     await world.settle()
     assert world.condition("Ready")["reason"] != "AdmissionUnavailable"
+
+
+def test_a_copy_of_a_pod_that_somebody_debugs_is_no_replica() -> None:
+    """`kubectl debug --copy-to --keep-labels`: the labels of the service, and no controller."""
+    ours, copy = a_pod("x-0", "r"), a_pod("debug", "r")
+    del copy["metadata"]["ownerReferences"]
+    pods = {each["metadata"]["name"]: PodFacts.from_object(each) for each in (ours, copy)}
+    assert [pod.name for pod in Observed.of("x", {"Pod": pods}).pods] == ["x-0"]

@@ -130,7 +130,8 @@ class Observed:
         def named(kind: str, name: str) -> Any:
             return projections.get(kind, {}).get(name)
 
-        pods = sorted(all_of(POD), key=lambda facts: facts.name)
+        # A copy that somebody made to look into a pod (kubectl debug) has its labels and no controller.
+        pods = sorted((facts for facts in all_of(POD) if facts.owner_uid is not None), key=lambda facts: facts.name)
         return cls(
             deployment=named(DeploymentFacts.kind, name),
             service=named(ServiceFacts.kind, name),

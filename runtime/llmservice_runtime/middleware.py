@@ -70,6 +70,7 @@ DEV_PATHS = (
 ADMIN_PATHS = ("/start_profile", "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance")
 CLOSED_PATHS = (*ADAPTER_PATHS, *DEV_PATHS, *ADMIN_PATHS)
 RETRY_AFTER = b"1"
+_LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
 _DRAINING = (DRAINING_HEADER.lower().encode(), b"true")
 _KINDS = {401: "invalid_api_key", 403: "forbidden", 503: "service_unavailable"}
 
@@ -151,7 +152,7 @@ class DrainMiddleware:
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, client = _Request(self._slots, receive, send), _client(scope)
-        self._begin()
+        self._slots[IN_FLIGHT] += 1
         if self._slots[LEVEL] != OPEN:
             self._slots[ARRIVED] += 1
         self._track(client, closes=True)
@@ -159,15 +160,13 @@ class DrainMiddleware:
             await self._app(scope, request.receive, request.send)
         finally:
             request.answered()
+            if request.is_use(scope["method"]):
+                self._slots[BEGUN] += 1
             if request.is_aborted:
                 self._slots[ABORTED] += 1
             if self._slots[LEVEL] != OPEN:
                 self._track(client, closes=request.closes or _says_close(scope))
             self._slots[IN_FLIGHT] -= 1
-
-    def _begin(self) -> None:
-        self._slots[BEGUN] += 1
-        self._slots[IN_FLIGHT] += 1
 
     def _track(self, client: Client | None, *, closes: bool) -> None:
         """Update KEPT_ALIVE. `closes`: the client sees `Connection: close` with this response."""
@@ -183,11 +182,20 @@ class DrainMiddleware:
             await receive()
             await send({"type": "websocket.close", "code": 1013})
             return
-        self._begin()
+        is_accepted = False
+
+        async def noticing(message: Message) -> None:
+            nonlocal is_accepted
+            is_accepted = is_accepted or message["type"] == "websocket.accept"
+            await send(message)
+
+        self._slots[IN_FLIGHT] += 1
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, noticing)
         finally:
             self._slots[IN_FLIGHT] -= 1
+            if is_accepted:
+                self._slots[BEGUN] += 1
 
 
 class _Request:
@@ -204,6 +212,14 @@ class _Request:
         """Whether the client went away before the response ended. vLLM counts these requests nowhere."""
         self.closes = False
         """Whether the response carries `Connection: close`."""
+        self._status = 0
+
+    def is_use(self, method: str) -> bool:
+        """Whether it keeps a service from zero: what could not wake one does not. Read once it has ended.
+
+        Models are listed, pages polled and methods tried by clients that want no answer of the model.
+        """
+        return method not in _LOOKS and self._status not in (404, 405)
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -217,6 +233,7 @@ class _Request:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            self._status = message["status"]
             if self._slots[LEVEL] != OPEN:
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
                 self.closes = True

@@ -15,6 +15,7 @@ from llmservice_runtime.access import api_keys
 from llmservice_runtime.contract import KEYLESS_PATHS
 
 from .holding_world import CHAT, target
+from .test_holding_body import finished
 
 PATHS = (
     st.sampled_from([CHAT, "/v1/models", "/health", "/ping", "/metrics", "/v1/audio/transcriptions", "/"]) | st.text()
@@ -70,7 +71,7 @@ def test_a_body(path: str, content_type: str, body: bytes) -> None:
     head = Head("POST", path, {"Content-Type": content_type})
     if check.without_pod(head, SERVICE) is not None:
         return
-    verdict = check.with_body(head, body, SERVICE)
+    verdict = finished(check.with_body(head, body, SERVICE))
     if isinstance(verdict, Waits):
         if head.content_type == "multipart/form-data":
             assert path.startswith("/v1/audio/")
@@ -85,7 +86,7 @@ def test_a_body(path: str, content_type: str, body: bytes) -> None:
 
 def test_json_that_would_take_long_to_parse_is_refused_and_no_field_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "LONGEST_JSON", 20)
-    verdict = check.with_body(Head("POST", CHAT, {}), b'{"model": "llama"}   ', SERVICE)
+    verdict = finished(check.with_body(Head("POST", CHAT, {}), b'{"model": "llama"}   ', SERVICE))
     assert isinstance(verdict, Answer)
     assert verdict.status == 413
     assert b"JSON of more than 20 bytes is not held" in verdict.body

@@ -42,8 +42,8 @@ def slots(board_path: str) -> Iterator[memoryview]:
 class App:
     """Reads its request and answers in two parts; notes what the board says meanwhile."""
 
-    def __init__(self, slots: memoryview | None = None, fails: bool = False) -> None:
-        self.slots, self.fails, self.calls = slots, fails, 0
+    def __init__(self, slots: memoryview | None = None, fails: bool = False, status: int = 200) -> None:
+        self.slots, self.fails, self.calls, self.status = slots, fails, 0, status
         self.seen: list[tuple[int, int]] = []
 
     def note(self) -> None:
@@ -59,7 +59,10 @@ class App:
             self.note()
         if self.fails:
             raise RuntimeError("handler")
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]})
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.accept" if self.status == 200 else "websocket.close"})
+            return
+        await send({"type": "http.response.start", "status": self.status, "headers": [(b"x", b"y")]})
         self.note()
         await send({"type": "http.response.body", "body": b"a", "more_body": True})
         self.note()
@@ -84,7 +87,7 @@ def ask(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(app({"type": kind, "path": path, "client": client, **more}, receive, send))
+    asyncio.run(app({"type": kind, "method": "POST", "path": path, "client": client, **more}, receive, send))
     return sent
 
 
@@ -259,10 +262,41 @@ def test_requests_whose_client_goes_away_are_counted(case: str, slots: memoryvie
     async def receive() -> dict[str, Any]:
         return next(incoming)
 
-    scope = {"type": "http", "path": "/v1/completions", "client": REMOTE}
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "client": REMOTE}
     asyncio.run(DrainMiddleware(app)(scope, receive, send))
     assert slots[shared_counters.ABORTED] == count
     assert slots[shared_counters.IN_FLIGHT] == 0
+
+
+# Method, path, status, and whether it keeps a service from zero.
+USES: list[tuple[str, str, int, bool]] = [
+    ("POST", "/v1/chat/completions", 200, True),
+    ("POST", "/v1/chat/completions", 400, True),
+    ("POST", "/of/an/own/image", 200, True),
+    ("POST", "/nowhere", 404, False),
+    ("POST", "/v1/models", 405, False),
+    ("PUT", "/nowhere", 405, False),
+    *((method, path, 200, False) for method in ("GET", "HEAD") for path in ("/v1/models", "/", "/docs")),
+    ("GET", "/favicon.ico", 404, False),
+    ("OPTIONS", "/v1/chat/completions", 200, False),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "is_use"), USES)
+def test_what_could_not_wake_a_service_does_not_keep_it_awake(
+    method: str, path: str, status: int, is_use: bool, slots: memoryview
+) -> None:
+    app = App(slots, status=status)
+    ask(DrainMiddleware(app), path, method=method)
+    assert slots[shared_counters.BEGUN] == is_use
+    assert app.seen[0][0] == 1, "in flight, so that a drain waits for it"
+    assert slots[shared_counters.IN_FLIGHT] == 0
+
+
+@pytest.mark.parametrize(("status", "is_use"), [(200, True), (403, False)], ids=["accepted", "closed"])
+def test_a_websocket_that_was_answered_is_a_use(status: int, is_use: bool, slots: memoryview) -> None:
+    ask(DrainMiddleware(App(slots, status=status)), "/v1/realtime", kind="websocket")
+    assert slots[shared_counters.BEGUN] == is_use
 
 
 def test_requests_that_were_in_flight_are_counted_and_no_others(slots: memoryview) -> None:

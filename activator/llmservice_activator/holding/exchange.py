@@ -6,8 +6,9 @@ import asyncio
 import io
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
@@ -44,6 +45,8 @@ class Shared:
     count: Count
     limits: Limits
     admits: Admits
+    checking: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    """By namespace: one body of each is looked through at a time, so that none takes the loop from the others."""
 
 
 class Exchange:
@@ -113,7 +116,8 @@ class Exchange:
         entry = ledger.enter(key, await self._shared.elsewhere(key))
         try:
             body = await self._received(entry, arriving)
-            verdict = check.with_body(self._client.head, body, self._service.target)
+            async with self._shared.checking[key.namespace]:
+                verdict = await check.fairly(check.with_body(self._client.head, body, self._service.target))
             if isinstance(verdict, Answer):
                 raise Answered(verdict)
             waiter, upload = Waiter(self._service, entry, self._arrived), Spooled(body, entry)

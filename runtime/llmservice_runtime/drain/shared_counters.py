@@ -7,7 +7,7 @@ IN_FLIGHT   requests without a complete response
 AWAITING    requests without the first byte of a response
 KEPT_ALIVE  connections whose last response began before the drain, without `Connection: close`
 REFUSED, SENT, ARRIVED, RECEIVED, BEGUN, ABORTED only grow: refused requests, response chunks, requests since the drain
-began, all requests (refused ones included), requests that were ever in flight, those of them whose client went away
+began, all requests (refused ones included), requests that ended and used the model, requests whose client went away
 """
 
 from __future__ import annotations

@@ -100,12 +100,13 @@ METRICS: tuple[Metric, ...] = (
         lambda snapshot: _one(snapshot.slots[shared_counters.IN_FLIGHT]),
     ),
     Metric(
-        REQUESTS_BEGUN, "counter", (), "Requests that were ever in flight.",
+        REQUESTS_BEGUN, "counter", (),
+        "Requests that ended, but for GET, HEAD, OPTIONS and those that were answered 404 or 405.",
         lambda snapshot: _one(snapshot.slots[shared_counters.BEGUN]),
     ),
     Metric(
         "llmservice_server_requests_aborted_total", "counter", (),
-        "Those of them whose client went away before the response ended. vLLM counts these nowhere.",
+        "Requests whose client went away before the response ended. vLLM counts these nowhere.",
         lambda snapshot: _one(snapshot.slots[shared_counters.ABORTED]),
     ),
     Metric(

@@ -1,0 +1,159 @@
+"""Members of a body, found without building values: what a parser finds, in steps that are each a sliver of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmservice_activator.holding import body as scanner
+from llmservice_activator.holding import check
+from llmservice_activator.holding.body import NotAnObject, TooMany, members
+from llmservice_activator.holding.check import Head
+
+from .holding_world import CHAT, target
+
+T = TypeVar("T")
+NAMES = ("model", "stream")
+
+
+def finished(steps: Generator[None, None, T]) -> T:
+    """The result of a generator."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
+KEYS = st.sampled_from(["model", "stream", "x", 'mo"del', "a\\", "", "é", "{", "]"]) | st.text(max_size=5)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+MEMBERS = st.lists(st.tuples(KEYS, VALUES), max_size=6)
+SPACE = st.text(alphabet=" \t\r\n", max_size=3)
+
+
+def as_parsed(text: bytes) -> object:
+    """What the scanner says of a value, as a parser would: objects and arrays by their first byte."""
+    return text if text in (b"{", b"[") else json.loads(text)
+
+
+def flat(value: object) -> object:
+    return {dict: b"{", list: b"["}.get(type(value), value)
+
+
+@given(MEMBERS, SPACE, st.booleans(), st.booleans())
+def test_what_is_found_is_what_a_parser_finds(pairs: Any, space: str, is_ascii: bool, has_bom: bool) -> None:
+    """Also of a name that occurs twice, of names with escapes, and with any space between."""
+    parts = [f"{json.dumps(k, ensure_ascii=is_ascii)}{space}:{space}{json.dumps(v)}" for k, v in pairs]
+    text = f"{space}{{{space}{f'{space},{space}'.join(parts)}{space}}}{space}".encode("utf-8", "surrogatepass")
+    body = b"\xef\xbb\xbf" + text if has_bom else text
+    expected = {name: flat(value) for name, value in json.loads(text).items() if name in NAMES}
+    found = {name: as_parsed(value) for name, value in finished(members(body, NAMES)).items()}
+    # Of a scalar the scanner keeps 64 bytes, which is more than any number here.
+    assert found == expected
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='{}[]",:\\ab1 ', max_size=60).map(str.encode))
+def test_any_bytes_are_an_answer(body: bytes) -> None:
+    try:
+        found = finished(members(body, NAMES))
+    except NotAnObject:
+        with pytest.raises(ValueError):
+            assert isinstance(json.loads(body), dict) or _raise()
+        return
+    assert set(found) <= set(NAMES)
+
+
+def _raise() -> None:
+    raise ValueError
+
+
+MIB = 2**20
+# The review's bodies, and what is worst for a scanner.
+BODIES = {
+    "floats": b'{"x":[' + b",".join([b"1.7976931348623157e-308"] * 300_000) + b"]}",
+    "keys": b"{" + b",".join(b'"%d":1' % number for number in range(60_000)) + b"}",
+    "digits": b'{"x":[' + b",".join([b"7" * 4300] * 1500) + b"]}",
+    "nested": b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "one string": b'{"x":"' + b"a" * (16 * MIB) + b'"}',
+    "backslashes": b'{"x":"' + b"\\\\" * (4 * MIB) + b'"}',
+    "quotes": b'{"x":"' + b'\\"' * 200_000 + b'"}',
+    "space": b"{" + b" " * (16 * MIB) + b"}",
+    "a long number": b'{"model":' + b"1" * (16 * MIB) + b"}",
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_each_step_is_a_sliver_of_the_work(kind: str) -> None:
+    """A ratio, so that it holds on any machine: in CPU seconds of this thread, the longest of three runs' shortest."""
+    longest, whole = [], []
+    for _ in range(3):
+        steps, began, parts = members(BODIES[kind], NAMES), time.thread_time(), []
+        while True:
+            step = time.thread_time()
+            try:
+                next(steps)
+            except (StopIteration, NotAnObject, TooMany):
+                break
+            finally:
+                parts.append(time.thread_time() - step)
+        longest.append(max(parts))
+        whole.append(time.thread_time() - began)
+    if kind == "space":
+        return  # all of it is one call that takes less than a step of others
+    assert min(longest) <= max(min(whole) / 20, 0.002), (min(longest), min(whole))
+
+
+def test_more_tokens_than_are_looked_through_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanner, "MOST_TOKENS", 10)
+    monkeypatch.setattr(check, "PARSED_WHOLE", 4)
+    verdict = finished(check.with_body(Head("POST", CHAT, {}), b'{"x":[[[],[]],[[],[]]]}', target(port=1)))
+    assert "JSON of more than 10 values" in str(verdict)
+
+
+async def test_others_go_first_while_a_long_body_is_looked_through() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await check.fairly(check.with_body(Head("POST", CHAT, {}), BODIES["keys"], target(port=1)))
+    beside.cancel()
+    assert turns > 5
+
+
+@pytest.mark.parametrize("size", [10, 200_000], ids=["parsed", "scanned"])
+@pytest.mark.parametrize(
+    ("members_text", "status"),
+    [
+        ('"model": "nobody\'s"', 404),
+        ('"model": 7', 400),
+        ('"model": {}', 400),
+        ('"model": ["a"]', 400),
+        ('"model": null, "stream": true', 0),
+        ('"stream": true', 0),
+        ('"stream": "true"', 0),
+    ],
+)
+def test_a_long_body_is_judged_as_a_short_one(members_text: str, status: int, size: int) -> None:
+    body = f'{{"prompt": "{"a" * size}", {members_text}}}'.encode()
+    verdict = finished(check.with_body(Head("POST", CHAT, {}), body, target(port=1)))
+    if isinstance(verdict, check.Waits):
+        assert status == 0
+        assert verdict.streams is ('"stream": true' in members_text)
+    else:
+        assert verdict.status == status

@@ -48,7 +48,7 @@ def as_parsed(text: bytes) -> object:
 
 
 def flat(value: object) -> object:
-    return {dict: b"{", list: b"["}.get(type(value), value)
+    return b"{" if isinstance(value, dict) else b"[" if isinstance(value, list) else value
 
 
 @given(MEMBERS, SPACE, st.booleans(), st.booleans())
@@ -68,14 +68,16 @@ def test_any_bytes_are_an_answer(body: bytes) -> None:
     try:
         found = finished(members(body, NAMES))
     except NotAnObject:
-        with pytest.raises(ValueError):
-            assert isinstance(json.loads(body), dict) or _raise()
+        assert not is_an_object(body), "what is refused is refused by a parser too"
         return
     assert set(found) <= set(NAMES)
 
 
-def _raise() -> None:
-    raise ValueError
+def is_an_object(body: bytes) -> bool:
+    try:
+        return isinstance(json.loads(body), dict)
+    except ValueError:
+        return False
 
 
 MIB = 2**20

@@ -46,6 +46,8 @@ class _Known:
     """When it was last in use; when this process first looked, if it never was since."""
     begun: dict[str, int] = field(default_factory=dict)
     """By pod: the counter as it was read last."""
+    replicas: int = 0
+    """That were asked for then."""
 
 
 class Activities:
@@ -59,11 +61,13 @@ class Activities:
         known = self._known.get(service.key)
         if known is None or known.uid != service.uid:
             # When the last request was is not known: idleSeconds count from now.
-            known = self._known[service.key] = _Known(service.uid, now, dict(begun))
+            known = self._known[service.key] = _Known(service.uid, now, dict(begun), load.replicas)
         # A counter that fell is that of a container that was started again.
         rose = any(count != known.begun.get(pod, 0) for pod, count in begun.items())
         is_new = not begun.keys() <= known.begun.keys()
+        is_new = is_new or load.replicas > known.replicas
         known.begun = {**known.begun, **begun} if load.unread else dict(begun)
+        known.replicas = load.replicas
         use = _use(load, rose=rose, is_new=is_new)
         if use:
             known.last = now
@@ -86,12 +90,16 @@ class Activities:
 
 
 def _use(load: Load, *, rose: bool, is_new: bool) -> str:
-    """What of the service is in use; empty: nothing."""
+    """What of the service is in use; empty: nothing.
+
+    A replica that fails, or finds no place, is none: it is given back `idleSeconds` after the last request, or after it
+    was asked for.
+    """
     if load.held:
         return f"requests held: {load.held}"
     if load.in_flight or rose:
         return "requests came"
-    if load.replicas and (load.starting or load.ready < load.replicas or is_new):
+    if load.replicas and (load.starting or is_new):
         return "a replica is starting"
     return ""
 

@@ -38,7 +38,7 @@ class Looks:
         ({"held": 1}, True, True),
         ({"in_flight": 1}, True, True),
         ({"starting": 1}, True, False),
-        ({"ready": 0}, True, False),
+        ({"ready": 0}, False, False),
         ({"unread": 1}, True, False),
         ({"unheard": 1}, True, False),
         ({"uncounted": 1}, True, False),
@@ -144,3 +144,15 @@ def test_held_requests_count_and_one_replica_stays_unless_it_is_idle(
     found = desired(dataclasses.replace(LOAD, **changes), Bounds(0, 8, 8), idle)
     assert found.replicas == replicas
     assert idle is None or idle in found.reason
+
+
+def test_a_replica_that_never_gets_ready_is_given_back() -> None:
+    """It crashes, or no node has a GPU for it: nobody can be served by it, whatever a start costs."""
+    looks, failing = Looks(), dataclasses.replace(LOAD, ready=0, starting=0)
+    looks.at(0, AT_ZERO)
+    assert looks.at(10, dataclasses.replace(AT_ZERO, held=1)), "a request wakes it"
+    assert looks.at(20, dataclasses.replace(failing, held=1))
+    assert looks.at(60, dataclasses.replace(failing, starting=1)), "it loads"
+    assert looks.at(60 + IDLE - 1, failing)
+    assert not looks.at(60 + IDLE, failing)
+    assert looks.at(7000, dataclasses.replace(failing, held=1)), "and the next request tries again"

@@ -10,7 +10,7 @@ from typing import Protocol
 from llmservice_operator.api.network_peers import Address, Block, Peer, Requirement
 from llmservice_operator.api.service import Key
 
-from llmservice_activator.holding.target import Refusal
+from llmservice_activator.holding.target import Refusal, Target
 from llmservice_activator.services import Service
 
 Labels = Mapping[str, str]
@@ -44,15 +44,14 @@ class Admission:
     def __init__(self, find: Callable[[Key], Service | None], lookup: Lookup) -> None:
         self._find, self._lookup = find, lookup
 
-    async def admits(self, key: Key, text: str) -> Refusal | None:
-        """None: it may send requests."""
-        service = self._find(key)
-        if service is None or service.zero is None:
-            return Refusal(503, "Deleted", "The LLMService is gone, or always has a replica now. Try again.")
-        if not service.zero.clients:
+    async def admits(self, target: Target, text: str) -> Refusal | None:
+        """None: it may send requests. Where there is always a replica now, those may that were admitted before."""
+        if self._find(target.key) is None:
+            return Refusal(503, "Deleted", "The LLMService is gone. Try again.")
+        if not target.clients:
             return None
         try:
-            if await self._is_admitted(service.zero.clients, address_of(text), key.namespace):
+            if await self._is_admitted(target.clients, address_of(text), target.key.namespace):
                 return None
         except Unidentified as why:
             return Refusal(

@@ -182,6 +182,7 @@ class Directory:
             keys=keys,
             # Pods of the revision before serve on while a later one fails.
             refusal=None if pods else zero.refusal,
+            clients=zero.clients,
             any_origin=zero.any_origin,
         )
         return target, problem

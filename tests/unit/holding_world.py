@@ -27,7 +27,7 @@ async def nowhere(key: Key) -> int:
     return 0
 
 
-async def everybody(key: Key, address: str) -> Refusal | None:
+async def everybody(target: Target, address: str) -> Refusal | None:
     """Admits all addresses."""
     return None
 

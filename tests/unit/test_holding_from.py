@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_activator.admission import Admission, Source, Unidentified, address_of, in_block, matches, selects
-from llmservice_activator.holding.target import Refusal
+from llmservice_activator.holding.target import Refusal, Target
 from llmservice_activator.services import Services, Unknown
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.network_peers import Block, Requirement, peers_of
@@ -56,6 +57,29 @@ def admission(peers: list[Json], cluster: Cluster) -> Admission:
     return Admission(services({"from": peers}).find, cluster)
 
 
+def of(peers: list[Json]) -> Target:
+    """The target of a service with these peers."""
+    zero = services({"from": peers}).find(CHAT)
+    assert zero is not None
+    assert zero.zero is not None
+    return target(CHAT, port=1, clients=zero.zero.clients)
+
+
+async def test_who_was_admitted_still_is_once_the_service_always_has_a_replica() -> None:
+    """minReplicas was raised: for some seconds nodes still send requests here, and a pod answers them."""
+    peers = [{"podSelector": CHAT_APP}]
+    known, before = services({"from": peers}), of(peers)
+    asked = Admission(known.find, Cluster())
+    known.updated(LLMSERVICE, at_zero(scaling={"autoscaling": {"minReplicas": 1, "maxReplicas": 2}}))
+    service = known.find(CHAT)
+    assert service is not None
+    assert service.zero is None
+    assert await asked.admits(before, OWN) is None
+    refused = await asked.admits(before, NODE)
+    assert refused is not None
+    assert refused.status == 403
+
+
 def services(holding: Json) -> Services:
     made = Services(now=lambda: NOON)
     made.updated(LLMSERVICE, at_zero(scaling={"holding": holding}))
@@ -94,7 +118,7 @@ CASES: list[tuple[str, list[Json], set[str]]] = [
 @pytest.mark.parametrize(("name", "peers", "admitted"), CASES, ids=[case[0] for case in CASES])
 async def test_the_meaning_is_that_of_a_network_policy(name: str, peers: list[Json], admitted: set[str]) -> None:
     asked = admission(peers, Cluster())
-    found = {address: await asked.admits(CHAT, address) for address in (OWN, OTHER, NODE)}
+    found = {address: await asked.admits(of(peers), address) for address in (OWN, OTHER, NODE)}
     assert {address for address, refusal in found.items() if refusal is None} == admitted
     assert {refusal.status for refusal in found.values() if refusal is not None} <= {403}
 
@@ -102,9 +126,10 @@ async def test_the_meaning_is_that_of_a_network_policy(name: str, peers: list[Js
 async def test_addresses_of_blocks_are_not_looked_up_and_mapped_ones_are_ipv4() -> None:
     cluster = Cluster()
     asked = admission([{"ipBlock": {"cidr": "10.0.0.0/24"}}, {"podSelector": {}}], cluster)
-    assert await asked.admits(CHAT, "::ffff:10.0.0.9") is None
+    wanted = of([{"ipBlock": {"cidr": "10.0.0.0/24"}}, {"podSelector": {}}])
+    assert await asked.admits(wanted, "::ffff:10.0.0.9") is None
     assert cluster.asked == []
-    assert await asked.admits(CHAT, "::ffff:10.9.9.9") is not None
+    assert await asked.admits(wanted, "::ffff:10.9.9.9") is not None
     assert cluster.asked == ["10.9.9.9"]
 
 
@@ -113,8 +138,8 @@ async def test_what_cannot_be_found_out_is_never_open(fails: str) -> None:
     cluster = Cluster()
     cluster.fails = fails
     asked = admission([{"namespaceSelector": {}}], cluster)
-    key = KEY if fails == "service" else CHAT
-    refusal = await asked.admits(key, "" if fails == "address" else OWN)
+    wanted = replace(of([{"namespaceSelector": {}}]), key=KEY if fails == "service" else CHAT)
+    refusal = await asked.admits(wanted, "" if fails == "address" else OWN)
     assert refusal is not None
     assert refusal.status == 503
 
@@ -153,8 +178,8 @@ async def test_a_client_that_is_not_admitted_wakes_nobody_whatever_it_sends() ->
     said: list[tuple[str, str]] = []
     answers = [Refusal(403, "permission_denied", "no"), Refusal(503, "ClientUnidentified", "later")]
 
-    async def admits(key: object, address: str) -> Refusal | None:
-        said.append((str(key), address))
+    async def admits(target: Target, address: str) -> Refusal | None:
+        said.append((str(target.key), address))
         return answers[len(said) % 2]
 
     async with world(admits) as made:

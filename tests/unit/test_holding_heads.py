@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from llmservice_activator.holding.heads import Head, Heads
 from llmservice_activator.holding.limits import Limits
+from llmservice_activator.holding.target import Target
 from llmservice_operator.api.service import Key
 
 from .holding_world import CHAT, Answered, World, head, target, until, world
@@ -100,7 +101,7 @@ async def test_requests_behind_one_whose_body_is_not_read_yet_are_not_kept() -> 
     """While the client's address is looked up, say."""
     asked, admitted = asyncio.Event(), asyncio.Event()
 
-    async def admits(key: Key, address: str) -> None:
+    async def admits(target: Target, address: str) -> None:
         asked.set()
         await admitted.wait()
 

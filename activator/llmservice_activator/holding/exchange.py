@@ -189,7 +189,7 @@ class Exchange:
         self._shared.pump()
 
     async def _raise_not_admitted(self) -> None:
-        refusal = await self._shared.admits(self._service.key, self._client.request.remote or "")
+        refusal = await self._shared.admits(self._service.target, self._client.request.remote or "")
         if refusal is not None:
             raise Answered(answer.not_admitted(refusal))
 

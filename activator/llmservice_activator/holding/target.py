@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmservice_operator.api.network_peers import Peer
 from llmservice_operator.api.service import Key
 from llmservice_runtime.str_enum import StrEnum
 
@@ -18,10 +19,6 @@ class Refusal:
     reason: str
     """CamelCase, the error's `type`."""
     message: str
-
-
-Admits = Callable[[Key, str], Awaitable[Refusal | None]]
-"""Whether an address may send requests to a service; 403 or 503 where not. It must end soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +42,14 @@ class Target:
     keys: frozenset[str] | None
     """API keys; none are valid where it is empty. None: no key is needed."""
     refusal: Refusal | None
+    clients: tuple[Peer, ...] = ()
+    """Who may send requests (spec.scaling.holding.from); empty: everybody."""
     any_origin: bool = True
     """Whether pages of every origin may read answers, as vLLM has it by default. Else nothing is said of origins."""
+
+
+Admits = Callable[[Target, str], Awaitable[Refusal | None]]
+"""Whether an address may send requests to a service; 403 or 503 where not. It must end soon."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.served import results, run, steps
+from benchmarks.gpu.served import results, run, server, serving, steps
 from benchmarks.gpu.served.__main__ import GROUPS
 from benchmarks.gpu.served.cases import Machine
 from benchmarks.gpu.served.results import MACHINE, Outcome, Result
@@ -235,6 +235,16 @@ if __name__ == "__main__":
 """
 
 
+def fake_vllm(folder: Path) -> Path:
+    """A folder that holds the stand-in under vLLM's name."""
+    place = folder / "fake" / "vllm" / "entrypoints" / "openai"
+    place.mkdir(parents=True)
+    for package in (place, place.parent, place.parents[1]):
+        (package / "__init__.py").touch()
+    (place / "api_server.py").write_text(FAKE)
+    return folder / "fake"
+
+
 @pytest.mark.parametrize(
     ("behaviour", "seconds", "outcomes", "why"),
     [
@@ -249,12 +259,7 @@ def test_a_planted_fault_of_the_server(
     tmp_path: Path, behaviour: dict[str, Any], seconds: float, outcomes: tuple[str, str], why: str
 ) -> None:
     """The stand-in for vLLM under the real supervisor: within the time, each step has a result."""
-    place = tmp_path / "fake" / "vllm" / "entrypoints" / "openai"
-    place.mkdir(parents=True)
-    for folder in (place, place.parent, place.parents[1]):
-        (folder / "__init__.py").touch()
-    (place / "api_server.py").write_text(FAKE)
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path / 'fake'}:{ROOT}", "STAND_IN": json.dumps(behaviour)}
+    environment = os.environ | {"PYTHONPATH": f"{fake_vllm(tmp_path)}:{ROOT}", "STAND_IN": json.dumps(behaviour)}
     command = (sys.executable, "-m", "benchmarks.gpu.served", "--out", str(tmp_path / "out"), "--device", "cpu")
     chosen = ("--vllm-version", "0.32.0", "--only", "server-start", "server-prefix", "--seconds", str(seconds))
     done = subprocess.run((*command, *chosen), cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
@@ -264,6 +269,18 @@ def test_a_planted_fault_of_the_server(
     assert all(why in result.why for result in found)
     assert "A rehearsal" in (tmp_path / "out" / "page.md").read_text()
     assert len(list((tmp_path / "out").iterdir())) <= 6
+
+
+async def test_nothing_of_a_server_is_left_for_the_next_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM is in a process group of its own, and its engine is a child of it."""
+    monkeypatch.setenv("PYTHONPATH", f"{fake_vllm(tmp_path)}:{ROOT}")
+    place = Place(tmp_path / "work", tmp_path / "log", Machine("", 0, "0.32.0"))
+    async with server.started(place, serving.eight_billion()) as one:
+        await one.until_ready()
+        pids = [one.process.popen.pid, *run.descendants(one.process.popen.pid)]
+        assert one.engine() in pids
+    assert len(pids) >= 3
+    assert not [pid for pid in pids if run.runs(pid)]
 
 
 @pytest.mark.full

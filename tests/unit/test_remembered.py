@@ -115,3 +115,10 @@ def test_what_is_remembered_is_bounded_and_goes_with_the_spec() -> None:
     del spec
     gc.collect()
     assert number not in remembered._made
+
+
+def test_the_spec_itself_is_no_argument() -> None:
+    """Its cache would hold it, and it would never end."""
+    service = a_service()
+    with pytest.raises(AssertionError, match="keep it for ever"):
+        of_service(Asked())(service, service.spec)

@@ -218,4 +218,4 @@ def test_a_websocket_asks_for_one_too(guarded: Callable[[], DrainMiddleware], pa
     assert [message["type"] for message in refused] == ["websocket.http.response.start", "websocket.http.response.body"]
     assert refused[0]["status"] == 401
     let_in = ask(middleware, path, kind="websocket", headers=[(b"authorization", b"Bearer new")])
-    assert let_in[0]["type"] == "http.response.start", "the app's own answer"
+    assert let_in[0]["type"] == "websocket.accept", "the app's own answer"

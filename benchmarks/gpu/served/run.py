@@ -138,7 +138,7 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
     _kill(found)
     process.wait()
     ends = time.monotonic() + _END_SECONDS
-    while any(map(_runs, found)) and time.monotonic() < ends:
+    while any(map(runs, found)) and time.monotonic() < ends:
         time.sleep(_POLL_SECONDS)
 
 
@@ -158,7 +158,7 @@ def _kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
     """Whether a process has not ended; one that nobody waited for has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -69,8 +69,8 @@ class Process:
 
     def _copy(self, log: Path) -> None:
         assert self.popen.stdout is not None
-        with log.open("ab", buffering=0) as copy:
-            for raw in self.popen.stdout:
+        with self.popen.stdout as output, log.open("ab", buffering=0) as copy:
+            for raw in output:
                 self.lines.append((time.monotonic() - self.began, raw.decode(errors="replace").rstrip()))
                 copy.write(raw)
 
@@ -97,6 +97,8 @@ class Process:
     def kill(self) -> None:
         """With everything that it started: the next engine must not profile beside this one."""
         run.end_tree(self.popen)
+        if self._thread is not None:
+            self._thread.join(5)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ def start_values(ready: Serving) -> dict[str, Any]:
     return {
         "seconds": ready.seconds,
         "phases": engine_log.phases(ready.server.process.lines),
+        "smoke": next((text for text in ready.server.process.texts if "; serving after" in text), ""),
         "state": ready.state.measured.to_document(),
         "log": ready.server.figures(),
     }

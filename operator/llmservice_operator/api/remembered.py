@@ -85,6 +85,7 @@ def of_service(function: Callable[Concatenate[L, P], R]) -> Callable[Concatenate
 
 
 def _remembered(function: Callable[..., R], spec: object, whose: tuple[str, ...], given: tuple[Any, ...]) -> R:
+    assert all(part is not spec for part in given[1:]), "a cached argument that is the spec would keep it for ever"
     made = _of(spec)
     key = (function, *whose, *map(_part, given[1:]))
     found = made.get(key)

@@ -43,7 +43,7 @@ def desired_children(
     """What pods need comes before the pods. `asked` is the spec as it is, whatever revision runs."""
     made = revision.label, revision.number, revision.key, revision.template, revision.chosen
     return [
-        *_made(service, *made, strategy, asked),
+        *_made(service, *made, strategy, None if asked is service.spec else asked),
         *_declared(service, settings, service.replicas_stated_by, is_idle(service.spec.scaling, service.status)),
     ]
 
@@ -57,10 +57,10 @@ def _made(
     template: Manifest,
     chosen: Chosen,
     strategy: Strategy,
-    asked: LLMServiceSpec,
+    asked: LLMServiceSpec | None,
 ) -> tuple[DesiredChild, ...]:
     revision = DesiredRevision(label, number, key, template, chosen, update_pending=False)
-    return tuple(with_hash(manifest) for manifest in _manifests(service, asked, revision, strategy))
+    return tuple(with_hash(manifest) for manifest in _manifests(service, asked or service.spec, revision, strategy))
 
 
 @of_service

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import secrets
 import socket
 import subprocess
@@ -34,6 +35,7 @@ from benchmarks.gpu.served.engine_log import Timed, Value
 LAST_LINES = 25
 """Of a log in a result."""
 POLL_SECONDS = 0.2
+_PORTS = range(12_000, 15_000)
 _SETTINGS = Settings(default_cpu_image="-", default_gpu_image="-")
 _ENGINE = "VLLM::EngineCor"
 """The engine's process, as the kernel shortens its name."""
@@ -238,6 +240,11 @@ async def bare(place: Place, case: Case, seconds: float) -> tuple[Failure, Proce
 
 
 def free_ports() -> tuple[int, int]:
-    """Two that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        return one.getsockname()[1], two.getsockname()[1]
+    """Two that nobody listens on, below those that Linux gives to outgoing connections before a server has bound."""
+    free = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            free.append(port)
+        if len(free) == 2:
+            return free[0], free[1]
+    raise StepFailed(f"no two ports from {_PORTS[0]} to {_PORTS[-1]} are free")

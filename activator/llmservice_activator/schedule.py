@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
+from cronsim import CronSim
 from llmservice_operator.api.autoscaling import Autoscaling, ScheduledBounds
+from llmservice_operator.api.schedule import ever_comes, is_cron
 
 from llmservice_activator.demand import Bounds
 
 REMEMBERED = 4096
-"""Entries whose state in a minute is kept; equal ones of several services are one."""
+"""Expressions whose last and next time are kept; equal ones of several services are one."""
+_EARLIEST, _LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class InvalidSchedule(Exception):
@@ -48,22 +49,45 @@ def _of(autoscaling: Autoscaling, entry: ScheduledBounds) -> tuple[int, int]:
     return fewest, most
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
 def _is_in_force(start: str, end: str, zone: str, minute: datetime) -> bool:
-    """Whether it began at or before this minute, and has not ended since."""
+    """Whether it began at or before this minute, and has not ended since.
+
+    By the clock on the wall: a time that the change to summer time skips has come with the first one after it.
+    """
     try:
-        local = minute.astimezone(ZoneInfo(zone))
+        local = minute.astimezone(_zone(zone)).replace(tzinfo=UTC)
     except (ValueError, KeyError, OSError) as error:
         raise InvalidSchedule(f"timeZone {zone!r} is not in the time zone database") from error
-    began, ended = (_last(cron, local) for cron in (start, end))
+    began, ended = (_times(cron, zone).last(local) for cron in (start, end))
     return began is not None and (ended is None or began > ended)
 
 
-def _last(cron: str, local: datetime) -> datetime | None:
-    """The last time at or before `local`; None: not within 50 years."""
-    try:
-        # The simulation begins before the time that it is given, and skips that one.
-        times: Iterator[datetime] = CronSim(cron, local + timedelta(minutes=1), reverse=True)
-    except CronSimError as error:
-        raise InvalidSchedule(f"{cron!r} is not a schedule in cron's five fields: {error}") from error
-    return next(times, None)
+_zone = functools.lru_cache(maxsize=1024)(ZoneInfo)
+
+
+class Times:
+    """The last time of a cron expression, which is kept until its next one; InvalidSchedule where there is none."""
+
+    def __init__(self, cron: str) -> None:
+        if not is_cron(cron):
+            raise InvalidSchedule(f"{cron!r} is not a schedule in cron's five fields")
+        if not ever_comes(cron):
+            raise InvalidSchedule(f"{cron!r} is a time that never comes")
+        self._cron = cron
+        self._last: datetime | None = None
+        self._known = (_LATEST, _EARLIEST)
+
+    def last(self, local: datetime) -> datetime | None:
+        """The last time at or before `local`, a clock on the wall written as UTC; None: not within 50 years."""
+        since, until = self._known
+        if not since <= local < until:
+            # The simulation begins before the time that it is given, and skips that one.
+            self._last = next(CronSim(self._cron, local + timedelta(minutes=1), reverse=True), None)
+            self._known = self._last or local, next(CronSim(self._cron, local), _LATEST)
+        return self._last
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _times(cron: str, zone: str) -> Times:
+    """Of each zone, since their clocks differ."""
+    return Times(cron)

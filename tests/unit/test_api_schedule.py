@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from cronsim import CronSim
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.api.schedule import is_cron, is_time_zone
+from llmservice_operator.api.schedule import ever_comes, is_cron, is_time_zone
 from llmservice_operator.api.service import LLMService
 
 from tests.unit.decide_world import World, an_llmservice, spec
@@ -37,6 +39,24 @@ def test_what_is_no_cron_expression_is_refused_with_its_field(cron: str) -> None
     assert problem.field == "spec.scaling.autoscaling.schedule[1].end"
     assert cron in problem.message
     assert "five fields" in problem.remedy
+
+
+NEVER = ["* * */31 * 2#5", "0 0 */31 * 1#2", "0 0 */30 4 5#2", "0 0 */31 2 7L"]
+RARE = ["0 0 29 2 *", "0 0 29 2 */7", "0 0 */31 * 5", "0 0 LW * */5", "0 0 L 2 */7", "30 2 * 3 7L"]
+
+
+@pytest.mark.parametrize("cron", NEVER)
+def test_a_time_that_never_comes_is_refused_with_its_field(cron: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        LLMService.from_object(service({}, {"start": cron}))
+    (problem,) = refused.value.problems
+    assert problem.field == "spec.scaling.autoscaling.schedule[1].start"
+    assert problem.message == f"{cron} is a time that never comes."
+
+
+@pytest.mark.parametrize("cron", RARE)
+def test_a_time_that_comes_seldom_is_one(cron: str) -> None:
+    LLMService.from_object(service({"end": cron}))
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"])
@@ -68,6 +88,20 @@ FIELDS = some.text("0123456789*/,-LW#JANSUN?²", min_size=1, max_size=12)
 @given(some.one_of(some.lists(FIELDS, min_size=5, max_size=5).map(" ".join), some.text(max_size=40)))
 def test_any_text_is_a_cron_expression_or_is_none(text: str) -> None:
     is_cron(text)
+
+
+DAYS = some.sampled_from(["*", "*/31", "*/30", "*/9", "29", "30", "31", "1-7", "L", "LW"])
+MONTHS = some.sampled_from(["*", "2", "4,6,9,11", "*/5", "2-3"])
+WEEKDAYS = some.sampled_from(["*", "*/7", "1#5", "5#2", "7L", "2#1,3#5", "1-5", "6"])
+
+
+@settings(deadline=None)
+@given(some.tuples(DAYS, MONTHS, WEEKDAYS).map(" ".join))
+def test_a_time_comes_as_a_search_of_fifty_years_finds_it(days: str) -> None:
+    expression = f"0 0 {days}"
+    if is_cron(expression):
+        found = next(CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC)), None)
+        assert ever_comes(expression) == (found is not None)
 
 
 @given(some.text(max_size=64))

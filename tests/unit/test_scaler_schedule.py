@@ -7,6 +7,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_activator import schedule
@@ -55,6 +56,53 @@ def test_bounds_in_force(entries: list[dict[str, Any]], at: str, fewest: int, mo
     assert schedule.bounds(autoscaling(*entries), now) == Bounds(fewest, most, 8)
 
 
+SPRING = {"timeZone": "Europe/Berlin", "minReplicas": 3}
+"""On 2026-03-29 the clock goes from 2:00 to 3:00, on 2026-10-25 from 3:00 to 2:00."""
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "at", "fewest"),
+    [
+        ("30 2 * * *", "0 9 * * *", "2026-03-29T00:59", 1),
+        ("30 2 * * *", "0 9 * * *", "2026-03-29T01:00", 3),
+        ("*/30 2 * 3 7L", "0 9 * * *", "2026-03-29T01:00", 3),  # a time that the clock skips each year
+        ("*/30 2 * 3 7L", "0 9 * * *", "2026-03-29T07:00", 1),
+        ("30 1 * * *", "0 9 * * *", "2026-10-25T00:30", 3),
+        ("30 1 * * *", "0 9 * * *", "2026-10-25T01:30", 3),
+        ("0 22 * * *", "0 4 * * *", "2026-10-25T02:59", 3),
+        ("0 22 * * *", "0 4 * * *", "2026-10-25T03:00", 1),
+    ],
+)
+def test_the_clock_on_the_wall_holds(start: str, end: str, at: str, fewest: int) -> None:
+    now = datetime.fromisoformat(at).replace(tzinfo=UTC)
+    entry = autoscaling(SPRING | {"start": start, "end": end})
+    assert schedule.bounds(entry, now).fewest == fewest
+
+
+@given(st.lists(st.integers(1_704_067_200, 1_893_456_000), min_size=2, max_size=12), st.integers(0, 200))
+def test_what_is_kept_of_an_expression_is_what_a_search_finds(seconds: list[int], number: int) -> None:
+    """For any order of times: the clock of a machine may be put back."""
+    cron = ["0 8 * * 1-5", "*/20 7 29 2 *", "0 0 L * *", "59 23 31 12 *", "* * * * *"][number % 5]
+    times = schedule.Times(cron)
+    for second in [*seconds, seconds[0] + 60, seconds[0] + 3600]:
+        now = datetime.fromtimestamp(second, UTC).replace(second=0)
+        assert times.last(now) == next(CronSim(cron, now + timedelta(minutes=1), reverse=True), None)
+
+
+def test_a_day_of_minutes_searches_once_for_each_time_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+
+    def search(cron: str, *rest: Any, **named: Any) -> CronSim:
+        searched.append(cron)
+        return CronSim(cron, *rest, **named)
+
+    monkeypatch.setattr(schedule, "CronSim", search)
+    entry = autoscaling(OFFICE | {"timeZone": "Asia/Kathmandu"})
+    for minute in range(24 * 60):
+        schedule.bounds(entry, datetime(2026, 11, 23, tzinfo=UTC) + timedelta(minutes=minute))
+    assert len(searched) <= 2 * 2 * 2, "the last and the next time of start and end, which come once a day"
+
+
 def test_the_most_ever_is_over_all_entries() -> None:
     found = schedule.bounds(autoscaling({**OFFICE, "maxReplicas": 20}), datetime(2026, 11, 22, tzinfo=UTC))
     assert found == Bounds(1, 8, 20)
@@ -67,6 +115,7 @@ def test_the_most_ever_is_over_all_entries() -> None:
         ({**OFFICE, "end": "0 0 31 2 *"}, "'0 0 31 2 *' is not a schedule"),
         ({**OFFICE, "end": "0 0 L-5 * *"}, "'0 0 L-5 * *' is not a schedule"),
         ({**OFFICE, "end": "0 0 1-L * *"}, "'0 0 1-L * *' is not a schedule"),
+        ({**OFFICE, "end": "0 0 */31 * 2#5"}, "'0 0 */31 * 2#5' is a time that never comes"),
         ({**OFFICE, "timeZone": "Mars/Olympus"}, "'Mars/Olympus' is not in"),
         ({**OFFICE, "timeZone": "Europe"}, "'Europe' is not in"),
         ({**OFFICE, "timeZone": "/etc/passwd"}, "'/etc/passwd' is not in"),

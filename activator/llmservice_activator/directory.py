@@ -168,7 +168,7 @@ class Directory:
             raise Unheld("the operator has not allotted a port yet: status.holding.port is empty")
         if (owner := self._owner(zero.port)) != key:
             raise Unheld(f"its port {zero.port} is that of LLMService {owner}; remove status.holding to have another")
-        pods = _ready(self._services.pods(key))
+        pods = () if zero.is_shut else _ready(self._services.pods(key))
         target = Target(
             key=key,
             uid=service.uid,

@@ -20,7 +20,7 @@ from llmservice_runtime.contract import SERVER_CONTAINER, START_CEILING_SECONDS
 from pydantic import ValidationError
 
 from llmservice_activator import schedule
-from llmservice_activator.zero import Zero, zero_of
+from llmservice_activator.zero import Zero, unread, zero_of
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,15 @@ class Unknown(Exception):
     """A service cannot be answered for; the message has the remedy."""
 
 
+class Unreadable(Unknown):
+    """Its spec is not valid; what is held of it, and what still comes, is refused with the field."""
+
+    def __init__(self, message: str, *, is_about_clients: bool = False) -> None:
+        """`is_about_clients`: nobody can be admitted."""
+        super().__init__(message)
+        self.is_about_clients = is_about_clients
+
+
 Changed = Callable[[Service, Service], None]
 """Called with a service before and after its replicas were changed."""
 
@@ -110,7 +119,7 @@ class Services:
     def get(self, key: Key) -> Service:
         """Unknown where there is none that is autoscaled and valid."""
         found = self._services.get(key)
-        if found is None:
+        if found is None or key in self._refused:
             raise Unknown(
                 self._refused.get(key) or f"there is no LLMService {key} that can be read; delete this ScaledObject"
             )
@@ -118,7 +127,7 @@ class Services:
         return found
 
     def find(self, key: Key) -> Service | None:
-        """One that is autoscaled or held, or None."""
+        """One that is autoscaled or held, or None. Of one whose spec cannot be read, what refuses its requests."""
         return self._services.get(key)
 
     def pods(self, key: Key) -> tuple[Pod, ...]:
@@ -175,10 +184,15 @@ class Services:
         key = Key(metadata["namespace"], metadata["name"])
         try:
             found = service_of(obj, self._now())
-        except (Unknown, InvalidSpec) as error:
+        except Unknown as error:
             if self._refused.get(key) != str(error):
                 logger.info("%s", error, extra={"llmservice": key})
-            self._remove_service(key)
+            kept = _unread(obj, self._services.get(key), error)
+            if kept is None:
+                self._remove_service(key)
+            else:
+                self._services[key] = kept
+                self._touched(key)
             self._refused[key] = str(error)
             return
         before = self._services.get(key)
@@ -217,9 +231,24 @@ class Services:
         self._touched(service)
 
 
+def _unread(obj: Json, before: Service | None, why: Unknown) -> Service | None:
+    """An LLMService that cannot be read, whose requests come in here; None for all others."""
+    metadata = obj["metadata"]
+    key, uid = Key(metadata["namespace"], metadata["name"]), str(metadata.get("uid", ""))
+    last = before if before is not None and before.uid == uid else None
+    if not isinstance(why, Unreadable):
+        return None
+    zero = unread(obj, last.zero if last is not None else None, str(why), is_shut=why.is_about_clients)
+    if zero is None:
+        return None
+    generation, version = int(metadata.get("generation", 0)), str(metadata.get("resourceVersion", ""))
+    replicas = last.replicas if last is not None else 0
+    return Service(key, uid, generation, version, replicas, present=0, concurrency=None, scaled=None, zero=zero)
+
+
 def service_of(obj: Json, now: datetime.datetime) -> Service:
-    """An LLMService as it was sent; Unknown where it is neither autoscaled nor held, or not valid, InvalidSpec by
-    holding.from."""
+    """An LLMService as it was sent; Unknown where it is neither autoscaled nor held, Unreadable where it is not
+    valid."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     key = Key(metadata["namespace"], metadata["name"])
     if "deletionTimestamp" in metadata:
@@ -228,14 +257,23 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
         scaling = Scaling.model_validate(spec.get("scaling") or {}, by_alias=True, by_name=False)
     except ValidationError as error:
         field = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
-        raise Unknown(f"spec.scaling.{field} of LLMService {key} is not valid; correct it") from None
+        message = f"spec.scaling.{field} of LLMService {key} is not valid; correct it"
+        raise Unreadable(message, is_about_clients=field.startswith("holding")) from None
     if scaling.autoscaling is None and not scaling.holds:
         raise Unknown(f"LLMService {key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
     try:
         if scaling.autoscaling is not None:
             schedule.check(scaling.autoscaling, now)
     except schedule.InvalidSchedule as error:
-        raise Unknown(f"spec.scaling.autoscaling.schedule of LLMService {key}: {error}; correct it") from None
+        raise Unreadable(f"spec.scaling.autoscaling.schedule of LLMService {key}: {error}; correct it") from None
+    try:
+        zero = zero_of(obj, scaling) if holds(scaling, status) else None
+    except InvalidSpec as error:
+        raise Unreadable(f"LLMService {key}: {error}", is_about_clients=True) from None
+    except ValueError:
+        raise Unreadable(
+            f"spec.endpoint or spec.scaling.holding of LLMService {key} is not valid; correct it"
+        ) from None
     return Service(
         key=key,
         uid=str(metadata.get("uid", "")),
@@ -245,7 +283,7 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
         present=_integer(status.get("replicas"), 0, 2 * MOST_REPLICAS) or 0,
         concurrency=_integer(_effective(status).get("concurrencyPerReplica"), 1, MOST_CONCURRENCY),
         scaled=scaling.autoscaling,
-        zero=zero_of(obj, scaling) if holds(scaling, status) else None,
+        zero=zero,
     )
 
 

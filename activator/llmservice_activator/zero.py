@@ -6,7 +6,7 @@ The API server has checked the spec by its schema and the status is the operator
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.api.conditions import ConditionType
@@ -26,6 +26,8 @@ PORTS = range(10240, 32768)
 SEQUENCES = 256
 """maxNumSeqs where the status does not say it: vLLM's default on its smaller GPUs."""
 MOST_SEQUENCES = 100_000
+MOST_TEXT = 1024
+"""Characters of a message to clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Zero:
     """Who may send requests; empty: everybody."""
     any_origin: bool = True
     """Whether pages of every origin may read answers: vLLM's default, with no flag about it."""
+    is_shut: bool = False
+    """`refusal` is the answer to all, though a pod serves: whom it may serve cannot be read."""
 
 
 def zero_of(obj: Json, scaling: Scaling) -> Zero:
@@ -77,6 +81,35 @@ def zero_of(obj: Json, scaling: Scaling) -> Zero:
     )
 
 
+def unread(obj: Json, before: Zero | None, why: str, *, is_shut: bool) -> Zero | None:
+    """Of a spec that cannot be read, as it was before; None where its requests do not come in here.
+
+    Its slices lead here all the same, and a connection that is refused names no field.
+    """
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    port = _part(status, "holding").get("port")
+    if type(port) is not int or port not in PORTS:
+        return None
+    text = f"The service has no replica, and its LLMService cannot be read: {why}"
+    refusal = Refusal(503, Reason.INVALID_SPEC, text[:MOST_TEXT])
+    if before is not None:
+        return replace(before, port=port, refusal=refusal, is_shut=is_shut or before.is_shut)
+    created, scaling = str(metadata.get("creationTimestamp", "")), Scaling()
+    return Zero(
+        created=created,
+        port=port,
+        service_port=Endpoint().port,
+        model_names=frozenset(),
+        max_requests=scaling.holding.max_requests,
+        max_bytes=min(int(amount(scaling.holding.max_bytes)), MOST_HELD_BYTES),
+        timeout_seconds=scaling.holding.timeout_seconds,
+        sequences=SEQUENCES,
+        keys=None,
+        refusal=refusal,
+        is_shut=True,
+    )
+
+
 def _is_of_origins(argument: str) -> bool:
     """vLLM's flags of CORS (--allowed-origins, -methods, -headers, --allow-credentials) in any spelling or shorter
     form, and some more."""
@@ -99,7 +132,7 @@ def _refusal(metadata: Json, spec: Json, status: Json) -> Refusal | None:
     for condition in status.get("conditions") or ():
         is_stalled = condition.get("type") == ConditionType.STALLED and condition.get("status") == "True"
         if is_stalled and condition.get("observedGeneration") == metadata.get("generation"):
-            message = f"The model does not start: {str(condition.get('message', ''))[:1024]}"
+            message = f"The model does not start: {str(condition.get('message', ''))[:MOST_TEXT]}"
             return Refusal(503, str(condition.get("reason", ""))[:64] or Reason.UNKNOWN, message)
     return None
 

@@ -132,6 +132,26 @@ async def test_a_paused_service_and_a_failing_one_refuse_what_is_held(certificat
         assert (await ask(port)).status == 503
 
 
+async def test_an_edit_that_cannot_be_read_is_answered_with_its_field(certificates: Path) -> None:
+    """What is held, and what comes afterwards, until it is corrected."""
+    port = port_of_a_service()
+    night = {"start": "0 22 * * *", "end": "0 6 * * *", "timeZone": "Europe/Berln"}
+    wrong = at_zero(port=port, version=900)
+    wrong["spec"]["scaling"]["autoscaling"]["schedule"] = [night]
+    async with running(ApiServer(at_zero(port=port)), certificates) as world:
+        await listening(world, port)
+        asked = asyncio.create_task(ask(port))
+        await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
+        await world.send("MODIFIED", wrong)
+        for answer in (await asked, await ask(port)):
+            assert (answer.status, answer.body["error"]["type"]) == (503, "InvalidSpec")
+            assert "'Europe/Berln'" in answer.body["error"]["message"]
+        await world.send("MODIFIED", at_zero(port=port, version=901))
+        later = asyncio.create_task(ask(port))
+        await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
+        later.cancel()
+
+
 async def test_a_deleted_service_answers_what_it_holds(certificates: Path) -> None:
     port = port_of_a_service()
     api = ApiServer(at_zero(port=port))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.unit.scaler_world import pod, service
 from tests.unit.scaler_zero_world import CHAT, NOON, at_zero
 
 PORT = 12_000
+NIGHT = {"start": "0 22 * * *", "end": "0 6 * * *", "maxReplicas": 1}
 KEY_REF = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}
 
 
@@ -376,6 +378,63 @@ async def test_while_no_replica_serves_keys_are_read_again_each_minute(monkeypat
         world.time += 600
         await asyncio.sleep(0.02)
         assert reads("get Secret") == 2, "with a pod that serves they are not needed"
+
+
+UNREADABLE: list[tuple[str, dict[str, Any], dict[str, Any], str, bool]] = [
+    ("a time zone", {"schedule": [NIGHT | {"timeZone": "Europe/Berln"}]}, {}, "'Europe/Berln'", False),
+    ("no cron", {"schedule": [NIGHT | {"start": "0 8 * * 1-8"}]}, {}, "'0 8 * * 1-8'", False),
+    ("never", {"schedule": [NIGHT | {"end": "0 0 */31 * 2#5"}]}, {}, "never comes", False),
+    ("a bound", {"maxReplicas": 0}, {}, "spec.scaling.autoscaling.maxReplicas", False),
+    ("a block", {}, {"holding": {"from": [{"ipBlock": {"cidr": "10.0.0.0/33"}}]}}, "holding.from[0]", True),
+    ("no list", {}, {"holding": {"from": "all"}}, "spec.scaling.holding.from", True),
+    ("seconds", {}, {"holding": {"timeoutSeconds": "x"}}, "spec.scaling.holding.timeoutSeconds", True),
+]
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["it was read before", "the activator starts with it"])
+@pytest.mark.parametrize(
+    ("autoscaling", "scaling", "named", "is_shut"), [row[1:] for row in UNREADABLE], ids=[row[0] for row in UNREADABLE]
+)
+async def test_a_spec_that_cannot_be_read_is_refused_with_its_field(
+    autoscaling: dict[str, Any], scaling: dict[str, Any], named: str, is_shut: bool, is_known: bool
+) -> None:
+    """Slices go on to lead here: a connection that is refused would say nothing."""
+    world, valid, wrong = World(), at_zero(port=PORT), at_zero(port=PORT, version=11, scaling=scaling)
+    wrong["spec"]["scaling"]["autoscaling"] |= autoscaling
+    async with world.running(*([valid] if is_known else []), wrong):
+        target = world.told[CHAT]
+        assert (target.uid, target.port) == ("uid-chat", PORT)
+        assert target.refusal is not None
+        assert (target.refusal.status, target.refusal.reason) == (503, "InvalidSpec")
+        assert named in target.refusal.message
+        with pytest.raises(Unknown, match=re.escape(named)):
+            world.services.get(CHAT)
+        world.see(pod("a"))
+        await world.settled()
+        assert bool(world.told[CHAT].pods) == (is_known and not is_shut), "who may send requests is known"
+        world.services.deleted(POD, pod("a"))
+        world.see(at_zero(port=PORT, version=12))
+        await world.settled()
+        assert world.told[CHAT].refusal is None
+        assert world.services.get(CHAT)
+        world.see(wrong)
+        world.see(at_zero(port=0, version=13) | {"spec": wrong["spec"]})
+        await world.settled()
+        assert CHAT not in world.told, "its requests do not come in here any more"
+        world.see(wrong)
+        world.services.deleted(LLMSERVICE, wrong)
+        await world.settled()
+        assert CHAT not in world.told
+        assert len(world.services) == 0
+
+
+async def test_another_service_of_the_name_has_nothing_of_the_one_before() -> None:
+    world, wrong = World(), at_zero(port=PORT, version=11, uid="uid-other", scaling={"holding": {"from": "all"}})
+    async with world.running(at_zero(port=PORT, spec=KEY_REF | {"model": {"servedModelNames": ["secret"]}})):
+        world.see(wrong)
+        await world.settled()
+        assert world.told[CHAT].uid == "uid-other"
+        assert world.told[CHAT].model_names == frozenset()
 
 
 REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], str | None]] = [

@@ -83,8 +83,13 @@ class Scaler:
         )
         self._wake = Wake(transport, self.services, lambda result: self._metrics.wakes.labels(result).inc())
         admission = Admission(self.services.find, Sources(transport, opts.namespaces))
+        self._keys = KeyReader(transport, self._touched)
         self.holding = HoldingServer(
-            wake=self._holds, count=self._metrics, elsewhere=self._elsewhere, admits=admission.admits
+            wake=self._holds,
+            count=self._metrics,
+            elsewhere=self._elsewhere,
+            admits=admission.admits,
+            renews=self._keys.renewed,
         )
         self.peers = Peers(
             network.held,
@@ -93,7 +98,6 @@ class Scaler:
             is_watched=bool(opts.service),
             changed=self._recounted,
         )
-        self._keys = KeyReader(transport, self._touched)
         self.directory = Directory(self.services, self.holding, self._keys, lambda: self.peers.activators)
         self.internal = Internal(
             self.services,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
 import re
 import time
@@ -29,6 +30,8 @@ AGAIN = 5.0
 LARGEST = 2 * 2**20
 """Bytes of an answer: a Secret has a MiB at most, as base64."""
 READERS = 8
+PATIENCE = 5.0
+"""Seconds that a client waits for a read."""
 
 _ACCOUNT = re.compile(r"system:serviceaccount:([a-z0-9-]{1,63}):([a-z0-9.-]{1,253})")
 DOCS = "docs/serving/scale-to-zero.md"
@@ -65,7 +68,8 @@ class KeyReader:
         self._transport, self._changed, self._clock = transport, changed, clock
         self._entries: dict[Key, _Entry] = {}
         self._wanted: asyncio.Queue[Key] = asyncio.Queue()
-        self._queued: set[Key] = set()
+        self._queued: dict[Key, asyncio.Event] = {}
+        """Set when they are read."""
 
     def get(self, key: Key, ref: SecretKeyRef) -> ApiKeys:
         """As they were read last; of another reference than before none were."""
@@ -79,8 +83,17 @@ class KeyReader:
         """Have them read where they are older than a minute."""
         entry = self._entries.get(key)
         if entry is not None and key not in self._queued and self._clock() >= entry.due:
-            self._queued.add(key)
+            self._queued[key] = asyncio.Event()
             self._wanted.put_nowait(key)
+
+    async def renewed(self, key: Key) -> frozenset[str]:
+        """Valid ones, for a client whose key was unknown: read again where they are older than a minute."""
+        self.want(key)
+        if (is_read := self._queued.get(key)) is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_read.wait(), PATIENCE)
+        entry = self._entries.get(key)
+        return entry.found.keys if entry is not None else frozenset()
 
     def is_reading(self) -> bool:
         """Whether some that are wanted are not read yet."""
@@ -104,7 +117,7 @@ class KeyReader:
                 if entry is not None:
                     await self._read(key, entry)
             finally:
-                self._queued.discard(key)
+                self._queued.pop(key).set()
             if self._entries.get(key) is not entry:
                 self.want(key)  # another reference, while this one was read
 

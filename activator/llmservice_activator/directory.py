@@ -158,7 +158,10 @@ class Directory:
     def _target(self, service: Service, zero: Zero) -> tuple[Target, str]:
         """With what is wrong with it, though its requests come in. Unheld where they must not."""
         key, keys, problem = service.key, None, ""
+        pods = () if zero.is_shut else _ready(self._services.pods(key))
         if zero.keys is not None:
+            if not pods:
+                self._keys.want(key)
             found, before = self._keys.get(key, zero.keys), self._targets.get(key)
             if found.problem and (before is None or before.uid != service.uid or before.keys is None):
                 raise Unheld(found.problem)
@@ -168,7 +171,6 @@ class Directory:
             raise Unheld("the operator has not allotted a port yet: status.holding.port is empty")
         if (owner := self._owner(zero.port)) != key:
             raise Unheld(f"its port {zero.port} is that of LLMService {owner}; remove status.holding to have another")
-        pods = () if zero.is_shut else _ready(self._services.pods(key))
         target = Target(
             key=key,
             uid=service.uid,

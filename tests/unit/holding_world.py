@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.server import HoldingServer
-from llmservice_activator.holding.target import Admits, Reason, Refusal, Target
+from llmservice_activator.holding.target import Admits, Reason, Refusal, Renews, Target
 from llmservice_operator.api.service import Key
 from yarl import URL
 
@@ -162,10 +162,15 @@ class Answered:
         return dict(self.json["error"])
 
 
+async def nothing_new(key: Key) -> frozenset[str]:
+    """Has read no API keys."""
+    return frozenset()
+
+
 class World:
     """A HoldingServer and a client."""
 
-    def __init__(self, limits: Limits, admits: Admits = everybody) -> None:
+    def __init__(self, limits: Limits, admits: Admits = everybody, renews: Renews = nothing_new) -> None:
         self.woken: list[Key] = []
         self.counted = Counted()
         self.elsewhere: Counter[Key] = Counter()
@@ -175,6 +180,7 @@ class World:
             count=self.counted,
             elsewhere=self._elsewhere,
             admits=admits,
+            renews=renews,
             limits=limits,
             host="127.0.0.1",
         )

@@ -14,7 +14,21 @@ from llmservice_operator.api.service import Key
 
 from tests.support.ports import free_port
 
-from .holding_world import CHAT, KEY, LIMITS, Counted, World, chat, everybody, head, nowhere, target, until, world
+from .holding_world import (
+    CHAT,
+    KEY,
+    LIMITS,
+    Counted,
+    World,
+    chat,
+    everybody,
+    head,
+    nothing_new,
+    nowhere,
+    target,
+    until,
+    world,
+)
 
 BODY = json.dumps(chat()).encode()
 FIELDS = f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
@@ -271,7 +285,9 @@ async def test_all_addresses_of_both_families(address: str) -> None:
     if ":" in address and not socket.has_dualstack_ipv6():
         pytest.skip("needs IPv6")
     woken: list[Key] = []
-    server = HoldingServer(elsewhere=nowhere, admits=everybody, wake=woken.append, count=Counted(), limits=LIMITS)
+    server = HoldingServer(
+        elsewhere=nowhere, admits=everybody, renews=nothing_new, wake=woken.append, count=Counted(), limits=LIMITS
+    )
     await server.start()
     service = target()
     await server.update(service)

@@ -49,6 +49,29 @@ class World:
         return self.reader.get(CHAT, ref)
 
 
+async def test_a_key_that_is_not_known_has_them_read_once_a_minute() -> None:
+    """Whatever number of clients ask, each waits for the one read."""
+    world = World(secret(b"one"))
+    await world.read()
+    task = asyncio.ensure_future(world.reader.run())
+    world.api.put(secret(b"two"))
+    assert await world.reader.renewed(CHAT) == frozenset({"one"}), "they are not a minute old"
+    world.time += KEPT
+    asked = await asyncio.gather(*(world.reader.renewed(CHAT) for _ in range(100)))
+    assert set(asked) == {frozenset({"two"})}
+    assert world.api.calls.count("get Secret") == 2
+    assert await world.reader.renewed(Key("ns", "other")) == frozenset()
+    task.cancel()
+
+
+async def test_an_api_server_that_does_not_answer_keeps_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmservice_activator.api_keys.PATIENCE", 0.01)
+    world = World(secret(b"one"))
+    await world.read()
+    world.time += KEPT
+    assert await world.reader.renewed(CHAT) == frozenset({"one"}), "nobody reads"
+
+
 PROBLEMS: list[tuple[str, list[dict[str, Any]], KubeError | None, str]] = [
     ("no Secret", [], None, "there is no Secret keys; create it with API keys in api-key"),
     ("no key", [secret(key="other")], None, "Secret keys has no key api-key; put the API keys there, one a line"),

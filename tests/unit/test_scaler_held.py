@@ -152,6 +152,34 @@ async def test_an_edit_that_cannot_be_read_is_answered_with_its_field(certificat
         later.cancel()
 
 
+@pytest.mark.parametrize("is_served", [True, False], ids=["a pod serves", "its pod was lost"])
+async def test_a_key_that_was_rotated_while_a_pod_served_is_valid_at_once(certificates: Path, is_served: bool) -> None:
+    port = port_of_a_service()
+    spec = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}
+    api = ApiServer(at_zero(port=port, spec=spec), secret(b"old"))
+    async with running(api, certificates) as world, server() as there:
+        await listening(world, port)
+        there.released.set()
+        await world.send("ADDED", pod("a", address=there.address))
+        await world.until(lambda: bool(world.scaler.services.pods(CHAT)))
+        assert (await ask(port, key="old")).status == 200
+        api.put(secret(b"new"))
+        world.scaler._keys._clock = lambda: time.monotonic() + 7200
+        if not is_served:
+            await world.send("DELETED", pod("a", address=there.address, version=900))
+        asked = asyncio.create_task(ask(port, key="new"))
+        if is_served:
+            assert (await asked).status == 200
+        else:
+            await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
+            asked.cancel()
+        await world.until(lambda: world.scaler.directory.is_settled())
+        assert (await ask(port, key="old")).status == 401
+        reads = api.calls.count("get Secret")
+        assert [(await ask(port, key="wrong")).status for _ in range(20)] == [401] * 20
+        assert api.calls.count("get Secret") == reads
+
+
 async def test_a_deleted_service_answers_what_it_holds(certificates: Path) -> None:
     port = port_of_a_service()
     api = ApiServer(at_zero(port=port))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import aiohttp
 from aiohttp import web
 from llmservice_operator.api.service import Key
+from llmservice_runtime.access import api_keys
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from llmservice_activator.holding import answer, check
@@ -23,7 +24,7 @@ from llmservice_activator.holding.forward import NotConnected, PodFailed, forwar
 from llmservice_activator.holding.ledger import Entry, Ledger
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.service import Service, Waiter
-from llmservice_activator.holding.target import Admits, Count, Reason
+from llmservice_activator.holding.target import Admits, Count, Reason, Renews
 from llmservice_activator.holding.turns import Turns
 from llmservice_activator.holding.upload import Arriving, Spooled, Upload
 
@@ -45,6 +46,7 @@ class Shared:
     count: Count
     limits: Limits
     admits: Admits
+    renews: Renews
     checking: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     """By namespace: one body of each is looked through at a time, so that none takes the loop from the others."""
 
@@ -99,7 +101,12 @@ class Exchange:
         head, service = self._client.head, self._service
         if head.path != ACTIVATOR_PATH:
             await self._raise_not_admitted()
-        _raise(check.before_pods(head, service.target, service.keys))
+        known, found = service.target.keys, check.before_pods(head, service.target, service.keys)
+        if found is answer.UNAUTHORIZED:
+            renewed = await self._shared.renews(service.key)
+            if renewed != known:
+                found = check.before_pods(head, service.target, api_keys.parse("\n".join(renewed).encode()))
+        _raise(found)
         arriving = Arriving(self._client.body(), is_empty=not self._client.request.body_exists)
         if self._shared.turns.take(service.key):
             try:

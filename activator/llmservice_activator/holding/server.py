@@ -15,7 +15,7 @@ from llmservice_activator.holding.exchange import Exchange, Shared
 from llmservice_activator.holding.ledger import Ledger
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.service import Service, Waiter
-from llmservice_activator.holding.target import Admits, Count, Held, Refusal, Target
+from llmservice_activator.holding.target import Admits, Count, Held, Refusal, Renews, Target
 from llmservice_activator.holding.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -38,12 +38,13 @@ class HoldingServer:
         count: Count,
         elsewhere: Callable[[Key], Awaitable[int]],
         admits: Admits,
+        renews: Renews,
         limits: Limits | None = None,
         host: str = "",
     ) -> None:
         self._wake, self._count, self._limits, self._host = wake, count, limits or Limits(), host
         self._elsewhere = elsewhere
-        self._admits = admits
+        self._admits, self._renews = admits, renews
         self._services: dict[Key, Service] = {}
         self._ledger = Ledger(self._limits.held_bytes)
         self._turns: Turns[Waiter] = Turns(self._limits.slots, self._limits.slots_of_one_namespace)
@@ -69,6 +70,7 @@ class HoldingServer:
             self._count,
             self._limits,
             self._admits,
+            self._renews,
         )
         self._connections = Connections(self._handle, self._limits)
         self._wake_again()

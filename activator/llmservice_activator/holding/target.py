@@ -50,6 +50,8 @@ class Target:
 
 Admits = Callable[[Target, str], Awaitable[Refusal | None]]
 """Whether an address may send requests to a service; 403 or 503 where not. It must end soon."""
+Renews = Callable[[Key], Awaitable[frozenset[str]]]
+"""API keys of a service, read again where they may be old; none are valid where it is empty. It must end soon."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from llmservice_operator.kube.resources import Resource
 
 from tests.contract.api import GROUP, NAMESPACE, Api
 from tests.contract.manifests import manifest
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.cluster
 
@@ -64,7 +65,7 @@ async def test_a_merge_patch_changes_what_it_names_and_is_seen_by_a_watch(
     since = listed["metadata"]["resourceVersion"]
     await connection.kube.merge(SERVICE, NAMESPACE, NAME, {"metadata": {"annotations": {"a": "b"}}})
     events = connection.kube.selected_events(SERVICE, NAMESPACE, BY_NAME, since=since, seconds=10, silence=30)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         event = await anext(events)
     await events.aclose()
     assert (event["type"], event["object"]["metadata"]["annotations"]) == ("MODIFIED", {"a": "b"})
@@ -75,7 +76,7 @@ async def test_a_merge_patch_changes_what_it_names_and_is_seen_by_a_watch(
 async def test_a_watch_ends_when_it_was_asked_to(connection: Connection, there: dict[str, Any]) -> None:
     since = there["metadata"]["resourceVersion"]
     watched = connection.kube.selected_events(SERVICE, NAMESPACE, BY_NAME, since=since, seconds=1, silence=30)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert "ERROR" not in [event["type"] async for event in watched]
 
 

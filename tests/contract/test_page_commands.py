@@ -19,6 +19,7 @@ import yaml
 from localcluster.paths import REPOSITORY, ClusterPaths
 from tests.e2e._chart import CHART, ChartRefused, helm_binary, helm_offline
 from tests.support.documents import PAGES, blocks_of, manifests_of, name_of, shell_blocks, simple_commands
+from tests.support.patience import PATIENCE
 from tests.support.services import llmservice
 from tests.support.shell import files_of, kubectl_refuses, statements
 
@@ -101,7 +102,9 @@ def helm_refuses(words: Sequence[str], folder: Path) -> str:
     environment = {"KUBECONFIG": "/dev/null", "HOME": str(folder), "PATH": os.environ["PATH"]}
     chart = [CHART_OF_THE_TREE if word.startswith(REGISTRY) else word for word in words[1:]]
     command = (helm_binary(), *without(chart, "--version"))
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     said = f"{done.stderr}{done.stdout}"
     return "" if done.returncode == 0 or "cluster unreachable" in said.lower() else said
 

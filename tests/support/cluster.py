@@ -12,12 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import yaml
 
 from localcluster.paths import ClusterPaths
+from tests.support.patience import at_most
 
 T = TypeVar("T")
 JSON = dict[str, Any]
@@ -52,15 +54,39 @@ class CommandFailed(AssertionError):
 
 
 def eventually(what: str, look: Callable[[], T | None], timeout: float) -> T:
-    """What `look` returns once it is truthy; AssertionError that says what was last seen after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+    """What `look` returns once it is truthy; AssertionError that says what was last seen.
+
+    `timeout`: seconds that it takes at most on a fast machine. What takes longer says what the machine was doing, and
+    only what takes longer than `patience.at_most` fails.
+    """
+    began, limit, doing = time.monotonic(), at_most(timeout), ""
     while True:
         seen = look()
         if seen:
             return seen
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout:.0f} s: {what}; last seen: {seen!r}")
+        waited = time.monotonic() - began
+        if waited > timeout and not doing:
+            doing = _doing()
+            print(f"more than {timeout:.0f} s: {what}; {doing}")
+        if waited > limit:
+            raise AssertionError(
+                f"not within {limit:.0f} s: {what}; last seen: {seen!r}; after {timeout:.0f} s: {doing}"
+            )
         time.sleep(0.2)
+
+
+def _doing() -> str:
+    """What machine and cluster are busy with."""
+    pressure = Path("/proc/pressure/cpu")
+    waiting = pressure.read_text().splitlines()[0] if pressure.exists() else "unknown"
+    said = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, CPU pressure {waiting}"
+    paths = ClusterPaths.of_this_clone()
+    if not paths.kubeconfig.exists():
+        return said
+    command = (str(paths.bin / "kubectl"), f"--kubeconfig={paths.kubeconfig}", "--request-timeout=10s", "get", "pods")
+    phase = ("-A", "-o", "name", "--field-selector=status.phase=Pending")
+    pods = subprocess.run((*command, *phase), text=True, capture_output=True, check=False)
+    return f"{said}, pending pods: {', '.join(pods.stdout.split()) or ''.join(pods.stderr.splitlines()[-1:]) or 'none'}"
 
 
 def administrator(paths: ClusterPaths) -> tuple[str, ssl.SSLContext]:

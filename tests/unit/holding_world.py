@@ -19,6 +19,7 @@ from llmservice_operator.api.service import Key
 from yarl import URL
 
 from tests.support.http_servers import application
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
 
@@ -198,7 +199,7 @@ class World:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stack.aclose()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await self.server.stop()
         # A transport that is closed lets go of its socket in the loop's next turn.
         await asyncio.sleep(0)
@@ -218,7 +219,7 @@ class World:
         if method == "POST" and not {"json", "data"} & set(how):
             how["json"] = chat()
         url = URL(f"http://127.0.0.1:{of.port}{path}", encoded=True)
-        async with asyncio.timeout(30), self._session.request(method, url, **how) as response:
+        async with asyncio.timeout(PATIENCE), self._session.request(method, url, **how) as response:
             return Answered(response.status, response.headers.copy(), await response.read())
 
     def asking(self, of: Target, name: str = "", **how: Any) -> asyncio.Task[Answered]:
@@ -257,7 +258,7 @@ class World:
         reader, writer = await asyncio.open_connection("127.0.0.1", of.port)
         try:
             writer.write(text)
-            return await asyncio.wait_for(reader.read(), 20)
+            return await asyncio.wait_for(reader.read(), PATIENCE)
         finally:
             writer.close()
 
@@ -268,7 +269,7 @@ async def world(admits: Admits = everybody, /, **limits: Any) -> AsyncIterator[W
         yield made
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait for what happens on its own."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - of a process with no signal for its tests

@@ -19,10 +19,9 @@ from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options
 
 from tests.support.http_servers import application
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer, llmservice
-
-WAIT = 20
 
 
 class Running:
@@ -43,7 +42,7 @@ class Running:
         """The first answer of /readyz that is like this."""
         found = (0, "")
         try:
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(PATIENCE):
                 while True:
                     with contextlib.suppress(aiohttp.ClientConnectionError):
                         found = await self.readyz()
@@ -73,7 +72,7 @@ class Running:
 
     @staticmethod
     async def eventually(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 if condition():
                     return
@@ -110,7 +109,7 @@ async def running(
             operator._stop.set()
             api.released.set()
             api.end_watches()
-            await asyncio.wait_for(life, WAIT)
+            await asyncio.wait_for(life, PATIENCE)
 
 
 def refused_service(namespace: str, name: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from llmservice_runtime.supervisor.loopback import Response, http_request
 from llmservice_runtime.supervisor.supervisor import run
 from llmservice_runtime.supervisor.vllm_process import command
 
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
 
@@ -126,7 +127,7 @@ class Server:
             return None
         return State.from_json(answer.body)
 
-    async def until(self, condition: Callable[[State], bool], seconds: float = 40) -> State:
+    async def until(self, condition: Callable[[State], bool], seconds: float = PATIENCE) -> State:
         """The first state that fulfils a condition."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -266,7 +267,7 @@ async def supervised(
     try:
         yield server
     finally:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             process.send_signal(signal.SIGKILL)
             await process.wait()
             if container.process is not None:

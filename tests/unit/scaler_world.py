@@ -26,6 +26,7 @@ from llmservice_operator.kube.transport import Transport
 
 from tests.support.certificates import Authority
 from tests.support.http_servers import application
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.unit import api_server
 from tests.unit.api_server import ApiServer
@@ -157,7 +158,7 @@ class World:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what the watches bring."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while not condition():  # noqa: ASYNC110 - of a process with no signal for its tests
                 await asyncio.sleep(0.002)
 
@@ -228,4 +229,4 @@ async def running(
                 scaler.stop()
                 for resource in (LLMSERVICE, POD, ENDPOINT_SLICE):
                     api.streams[resource].put_nowait(None)
-                await asyncio.wait_for(asyncio.shield(task), 10)
+                await asyncio.wait_for(asyncio.shield(task), PATIENCE)

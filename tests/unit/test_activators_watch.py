@@ -21,6 +21,7 @@ from llmservice_operator.kube.resources import ENDPOINT_SLICE
 from llmservice_operator.kube.transport import Transport
 
 from tests.support.http_servers import application
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer, Connection, token_of
 
 Json = dict[str, Any]
@@ -176,7 +177,7 @@ async def test_the_watch_of_the_right_service(tmp_path: Path, monkeypatch: pytes
         async with Transport(found) as transport:
             watch = ActivatorsWatch(transport, "llms-activator", "system", seen.set)
             task = asyncio.create_task(watch.run())
-            await asyncio.wait_for(seen.wait(), 5)
+            await asyncio.wait_for(seen.wait(), PATIENCE)
             assert watch.known() == (TWO,)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from tests.chaos.faults import Asked, Fault, Kind, Weather, chance_of, expired_event, status
 from tests.chaos.proxy import RUNNING_WATCH, FaultyWay
+from tests.support.patience import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ async def test_a_storm_of_watches_ends_those_that_run_and_strikes_those_that_com
             assert await watch.content.readline()
             found.faulty.turn(Weather({Kind.EXPIRED: 0.0}))
             with pytest.raises(aiohttp.ClientPayloadError):
-                await asyncio.wait_for(watch.read(), 10)
+                await asyncio.wait_for(watch.read(), PATIENCE)
         # A refusal at once, or an event in its middle: both say 410.
         assert await found.get("/pods?watch=true") in (410, 200)
         assert found.faulty.struck == {RUNNING_WATCH: 1, Kind.EXPIRED: 1}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from llmservice_cli.errors import CliError, ExitCode
 
+from tests.support.patience import PATIENCE
 from tests.unit.cli_world import Command
 from tests.unit.fake_vllm import FakeVllm, never_answers, refuses, serving
 
@@ -139,9 +140,9 @@ async def test_ctrl_c_gives_what_was_measured(tmp_path: Path) -> None:
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         for _ in range(4):
-            await asyncio.wait_for(stuck.get(), 60)
+            await asyncio.wait_for(stuck.get(), PATIENCE)
         process.send_signal(signal.SIGINT)
-        printed, errors = await asyncio.wait_for(process.communicate(), 60)
+        printed, errors = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == ExitCode.INTERRUPTED, errors.decode()
     assert "static: 4 requests interrupted, 4 never sent" in printed.decode()
     result = json.loads(out.read_text())

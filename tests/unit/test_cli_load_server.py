@@ -16,6 +16,7 @@ from llmservice_cli.load import server
 from llmservice_runtime.bounded_json import Refused
 
 from tests.support.http_servers import application
+from tests.support.patience import PATIENCE
 from tests.unit.cli_world import Command
 from tests.unit.hostile import texts
 
@@ -86,7 +87,7 @@ async def test_a_server_that_cannot_be_used(
     monkeypatch.setattr(server, "ASK_SECONDS", 0.2 if is_slow else server.ASK_SECONDS)
     async with application(answer, 0.1) as url:
         with pytest.raises(CliError, match=why) as refused:
-            await asyncio.wait_for(llmservice.within(*words, "--url", url, "--model", "mine"), 20)
+            await asyncio.wait_for(llmservice.within(*words, "--url", url, "--model", "mine"), PATIENCE)
     message = str(refused.value)
     assert remedy in refused.value.remedy
     assert not {"\x1b", "\x07", "\x9b"} & {*message}

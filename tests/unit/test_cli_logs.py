@@ -22,6 +22,7 @@ from llmservice_cli.logs.lines import MOST_BYTES, NEVER, Origin, Splitter, read
 from llmservice_runtime.supervisor.log_reader import LINE_LIMIT
 
 from tests.support.http_servers import cluster
+from tests.support.patience import PATIENCE
 
 from .cli_world import PODS, SERVICES, ApiServer, Command, Json
 
@@ -339,7 +340,7 @@ async def test_it_goes_on_across_restarts_and_pods_that_come(
             await asyncio.sleep(0.01)
             out += capsys.readouterr().out
 
-    async with asyncio.timeout(20), cluster(api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
+    async with asyncio.timeout(PATIENCE), cluster(api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
         task = asyncio.ensure_future(start(Parsed("logs", Options(name="chat", follow=True))))
         await api.is_watched.wait()
         assert "chat has no pod" in capsys.readouterr().err
@@ -372,7 +373,7 @@ async def test_a_reader_that_has_seen_enough_ends_it(
     api = Followed()
     monkeypatch.setattr("llmservice_cli.logs.command.write", closed)
     api.tell("ADDED", pod("chat-a-one", container("server", exit_code=0)), f"{stamp(1)} a line\n")
-    async with asyncio.timeout(20), cluster(api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
+    async with asyncio.timeout(PATIENCE), cluster(api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
         with pytest.raises(BrokenPipeError):
             await llmservice.within("logs", "chat", "-f")
 

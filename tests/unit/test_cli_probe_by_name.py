@@ -14,6 +14,8 @@ from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.load.answer import Loss
 from llmservice_cli.probe.row import Mode, Row
 
+from tests.support.patience import PATIENCE
+
 from .cli_world import PODS, SERVICES, ApiServer, Command, Json, Ran
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/team/deployments/chat"
@@ -136,12 +138,12 @@ async def test_an_api_server_that_restarts_costs_no_row(probe: Probe) -> None:
 async def test_an_interrupt_while_the_pod_is_created_deletes_it(probe: Probe) -> None:
     probe.may_answer = asyncio.Event()
     probing = asyncio.ensure_future(probe())
-    await asyncio.wait_for(probe.created.wait(), 10)
+    await asyncio.wait_for(probe.created.wait(), PATIENCE)
     probing.cancel()
     await asyncio.sleep(0)
     probe.may_answer.set()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(probing, 10)
+        await asyncio.wait_for(probing, PATIENCE)
     assert len(probe.api.sent("POST")) == 1
     assert probe.is_gone
 

@@ -13,6 +13,7 @@ from aiohttp import web
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.probe import sender
 
+from tests.support.patience import PATIENCE
 from tests.unit.cli_world import Command
 from tests.unit.fake_vllm import END, FakeVllm, Handler, never_answers, piece, serving, stream, usage, whole
 from tests.unit.fake_vllm import refuses as saying
@@ -159,15 +160,15 @@ async def test_lines_are_marks_and_ctrl_c_awaits_requests_in_flight() -> None:
         )  # fmt: skip
         assert process.stdin is not None
         assert process.stderr is not None
-        await asyncio.wait_for(reached.wait(), 60)
+        await asyncio.wait_for(reached.wait(), PATIENCE)
         process.stdin.write(b"node drained\n")
-        while b"mark node drained" not in await asyncio.wait_for(process.stderr.readline(), 60):
+        while b"mark node drained" not in await asyncio.wait_for(process.stderr.readline(), PATIENCE):
             pass
         process.send_signal(signal.SIGINT)
-        while b"stopping" not in await asyncio.wait_for(process.stderr.readline(), 60):
+        while b"stopping" not in await asyncio.wait_for(process.stderr.readline(), PATIENCE):
             pass
         release.set()
-        printed, errors = await asyncio.wait_for(process.communicate(), 60)
+        printed, errors = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == ExitCode.INTERRUPTED, errors.decode()
     found = json.loads(printed)
     assert (found["partial"], found["summary"]["lost"]) == (True, 0)

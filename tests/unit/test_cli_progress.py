@@ -9,6 +9,8 @@ import pytest
 from llmservice_cli import progress
 from llmservice_cli.progress import Steps, shown
 
+from tests.support.patience import PATIENCE
+
 
 @pytest.mark.parametrize(
     ("done", "of", "line"),
@@ -63,6 +65,6 @@ async def test_what_takes_longer_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "IN_A_LOG", 0.01)
     out, moments = Lines(), iter(range(1000))
     steps = Steps("reading", 4, 1)
-    async with asyncio.timeout(5), shown(steps, out, clock=lambda: float(next(moments))):
+    async with asyncio.timeout(PATIENCE), shown(steps, out, clock=lambda: float(next(moments))):
         await out.are_two.wait()
     assert out.getvalue().splitlines()[:2] == ["reading: 1 of 4, about 3s left", "reading: 1 of 4, about 6s left"]

@@ -15,6 +15,7 @@ from llmservice_cli.errors import ExitCode
 from llmservice_cli.status.arguments import Options
 
 from tests.support.http_servers import cluster
+from tests.support.patience import PATIENCE
 
 from .cli_world import SERVICES, ApiServer, Command, Json
 from .test_cli_status import condition, service
@@ -72,7 +73,7 @@ def watch(capsys: pytest.CaptureFixture[str]) -> Watch:
 @pytest.fixture
 def run(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     async def running(script: Script, options: Options) -> None:
-        async with asyncio.timeout(20), cluster(watch.api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
+        async with asyncio.timeout(PATIENCE), cluster(watch.api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
             task = asyncio.ensure_future(start(Parsed("status", options)))
             await script()
             task.cancel()

@@ -18,6 +18,7 @@ from llmservice_operator.kube.resources import Resource
 
 from tests.support.http_servers import application
 from tests.support.kubeconfig import kubeconfig
+from tests.support.patience import PATIENCE
 
 from .chat_world import forwarding
 from .cli_world import ApiServer, Command, Ran
@@ -202,7 +203,7 @@ async def test_it_ends_when_the_pod_does_and_no_browser_asks(
     running, _ = await opened.by(llmservice.within("ui"))
     del api_server.objects[f"{SYSTEM}/page-1"]
     with pytest.raises(CliError, match="pod page-1 of the page has ended"):
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, PATIENCE)
 
 
 async def test_it_ends_when_the_pod_does(
@@ -247,7 +248,7 @@ async def test_a_pod_that_cannot_be_looked_at_for_a_moment_ends_nothing(
     async with httpx.AsyncClient() as browser:
         with pytest.raises(httpx.HTTPError):
             await browser.get(address)
-        await asyncio.wait_for(looked.wait(), 30)
+        await asyncio.wait_for(looked.wait(), PATIENCE)
         api_server.answers[f"{SYSTEM}/page-1/portforward"] = carried
         assert (await browser.get(address)).json() == {"path": PATH}
     running.cancel()
@@ -274,7 +275,7 @@ async def test_a_connection_that_failed_is_told_once(
     async with httpx.AsyncClient() as browser:
         with pytest.raises(httpx.HTTPError):
             await browser.get(address)
-    await asyncio.wait_for(has_looked.wait(), 30)
+    await asyncio.wait_for(has_looked.wait(), PATIENCE)
     running.cancel()
     assert (await running).err.count("warning: ") == 1
 

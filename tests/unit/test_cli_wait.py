@@ -19,6 +19,7 @@ from llmservice_operator.api.reasons import Reason
 
 from tests.support.http_servers import cluster
 from tests.support.kubeconfig import kubeconfig
+from tests.support.patience import PATIENCE
 
 from .cli_world import SERVICES, ApiServer, Command, Json, Ran
 from .status_states import CASES, UNREPORTED
@@ -91,7 +92,10 @@ class Wait:
     async def __call__(self, versions: Sequence[Any], *words: str) -> Ran:
         self.api.versions = list(versions)
         self.monkeypatch.setattr(watching, "PAUSE", 0.0)
-        async with asyncio.timeout(20), cluster(self.api.answer, self.folder, self.monkeypatch, shutdown_timeout=0):
+        async with (
+            asyncio.timeout(PATIENCE),
+            cluster(self.api.answer, self.folder, self.monkeypatch, shutdown_timeout=0),
+        ):
             return await self.llmservice.within("wait", "chat", *words)
 
 

@@ -18,6 +18,7 @@ from llmservice_operator.planner.model import config_json, reading
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.reading import ReadingStopped, Stopped
 
+from tests.support.patience import PATIENCE
 from tests.unit.decide_world import QWEN_7B
 
 KEY = Key("team-a", "x")
@@ -216,10 +217,10 @@ async def test_whatever_goes_wrong_it_is_tried_again(monkeypatch: pytest.MonkeyP
         reader.wake = woken.put_nowait
         other = Key(KEY.namespace, "other")
         reads = asyncio.gather(reader.read(KEY, USUAL), reader.read(other, USUAL), return_exceptions=True)
-        first, second = await asyncio.wait_for(reads, 5)
+        first, second = await asyncio.wait_for(reads, PATIENCE)
         assert isinstance(first, ReaderUnavailable)
         assert second is None
-        assert await asyncio.wait_for(woken.get(), 5) == other, "it waits for nothing else"
+        assert await asyncio.wait_for(woken.get(), PATIENCE) == other, "it waits for nothing else"
         with pytest.raises(ReaderUnavailable):  # so that it is tried again after a while, and not for ever at once
             await reader.read(other, USUAL)
         assert await reader.read(other, USUAL) is not None
@@ -247,7 +248,7 @@ async def test_the_process_is_started_for_the_first_configuration_and_ends_with_
         assert process.stdin is not None
         assert environment(process.pid) <= {"", "PYTHONPATH", "LANG"}
         process.stdin.close()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             assert await process.wait() == 0
 
 

@@ -23,6 +23,7 @@ from llmservice_runtime.fetching.fetch_protocol import MAX_REQUEST, Request, rea
 from llmservice_runtime.supervisor.processes import Ended, Reaper
 
 from tests.support.fetching import until
+from tests.support.patience import PATIENCE
 
 MODEL = "model=hf://org/tiny"
 TALKS = ("sh", "-c", 'printf "%s\\n" "$@"; echo more >&2; exit 3', "fetch")
@@ -54,7 +55,7 @@ async def said(socket: Path, request: bytes) -> list[str]:
         lines = []
         # One that is refused unread is reset behind the answer.
         with contextlib.suppress(ConnectionResetError):
-            while answer := await asyncio.wait_for(reader.readline(), 20):
+            while answer := await asyncio.wait_for(reader.readline(), PATIENCE):
                 lines.append(answer.decode().rstrip("\n"))
         return lines
     finally:

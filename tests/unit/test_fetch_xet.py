@@ -18,6 +18,7 @@ from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_
 from tests.support.forward_proxy import forward_proxy
 from tests.support.http_servers import loopback_tls
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import PATIENCE
 
 MB = 1_000_000
 # In a process of its own, so that its session does not write into this one's folders.
@@ -43,7 +44,7 @@ def store(weights: bytes, tmp_path_factory: pytest.TempPathFactory) -> tuple[str
     address = f"local://{folder / 'store'}"
     environment = {"HF_XET_CACHE": str(folder / "cache"), "HF_XET_LOG_DEST": "/dev/null"}
     command = [sys.executable, "-c", UPLOAD, address, str(folder / "weights")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return address, done.stdout.strip()
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from llmservice_activator.holding.target import Refusal
 
+from tests.support.patience import PATIENCE
+
 from .holding_world import CHAT, KEY, chat, head, target, until, world
 
 KEYED = {"keys": frozenset({"right", "other"})}
@@ -193,7 +195,7 @@ async def test_removal_answers_what_is_held_and_closes_the_port() -> None:
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.1", service.port)
         writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")  # of a connection from before
-        assert head(await asyncio.wait_for(reader.read(), 20))[0] == 503
+        assert head(await asyncio.wait_for(reader.read(), PATIENCE))[0] == 503
         writer.close()
         assert w.held(other) == 1
         await w.server.remove(KEY)  # again: nothing to do

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from llmservice_operator.api.service import Key
 
+from tests.support.patience import PATIENCE
+
 from .holding_world import CHAT, KEY, World, chat, head, target, until, world
 
 LENGTH = 1000
@@ -150,7 +152,7 @@ async def test_a_body_that_trickles_gets_408_after_the_services_timeout() -> Non
                 writer.write(b" ")
                 await asyncio.wait({answer}, timeout=0.05)
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await trickle()
         assert head(await answer)[0] == 408
         writer.close()

@@ -14,6 +14,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.testclient import TestClient
 
+from tests.support.patience import PATIENCE
+
 from .holding_world import CHAT, chat, head, target, world
 from .test_holding_answers import KEYED, PAUSED
 
@@ -97,7 +99,7 @@ async def test_pages_may_read_answers_and_streams_that_wait(any_origin: bool) ->
         reader, writer = await asyncio.open_connection("127.0.0.1", of.port)
         fields = f"Host: x\r\nOrigin: {ORIGIN['Origin']}\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(f"POST {CHAT} HTTP/1.1\r\n{fields}{body}".encode())
-        status, headers, _ = head(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20))
+        status, headers, _ = head(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE))
         assert (status, of_cors(headers)) == (200, expected)
         writer.close()
 

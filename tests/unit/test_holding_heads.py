@@ -13,6 +13,8 @@ from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.target import Target
 from llmservice_operator.api.service import Key
 
+from tests.support.patience import PATIENCE
+
 from .holding_world import CHAT, Answered, World, head, target, until, world
 
 BODY = b'{"model": "llama"}'
@@ -37,7 +39,7 @@ async def test_a_head_that_is_too_large(case: str) -> None:
         for piece in TOO_LONG[case]:
             writer.write(piece)
             await writer.drain()
-        status, headers, body = head(await asyncio.wait_for(reader.read(), 20))
+        status, headers, body = head(await asyncio.wait_for(reader.read(), PATIENCE))
         assert (status, headers["connection"], int(headers["content-length"])) == (431, "close", len(body))
         error = Answered(status, headers, body).error
         assert (error["code"], error["type"]) == (431, "request_too_large")

@@ -12,6 +12,7 @@ from aiohttp import web
 from llmservice_activator.holding.server import HoldingServer
 from llmservice_operator.api.service import Key
 
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
 from .holding_world import (
@@ -59,11 +60,11 @@ async def test_expect_100_continue() -> None:
         await w.serve(service)
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
         writer.write(post(b"Authorization: Bearer k\r\nExpect: 100-continue\r\n"))
-        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE) == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(BODY)
         await until(lambda: w.held(service) == 1)
         await w.serve(replace(service, pods=(pod.url,)))
-        status, _, _ = head(await asyncio.wait_for(reader.read(), 20))
+        status, _, _ = head(await asyncio.wait_for(reader.read(), PATIENCE))
         writer.close()
         assert status == 200
         assert "Expect" not in pod.seen[0].headers
@@ -293,7 +294,7 @@ async def test_all_addresses_of_both_families(address: str) -> None:
     await server.update(service)
     reader, writer = await asyncio.open_connection(address, service.port)
     writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert head(await asyncio.wait_for(reader.read(), 20))[0] == 200
+    assert head(await asyncio.wait_for(reader.read(), PATIENCE))[0] == 200
     writer.close()
     await server.stop()
 
@@ -315,7 +316,7 @@ async def test_stop_finishes_what_is_in_progress() -> None:
         pod.gate.release()
         pod.gate.release()
         assert [answer.status for answer in await asyncio.gather(*asked)] == [200, 200]
-        await asyncio.wait_for(stopping, 20)
+        await asyncio.wait_for(stopping, PATIENCE)
         assert w.server.in_progress() == 0
 
 

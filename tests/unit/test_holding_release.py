@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from llmservice_operator.api.service import Key
 
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
 from .holding_world import CHAT, KEY, chat, target, until, world
@@ -254,11 +255,11 @@ async def test_a_body_is_sent_on_as_it_arrives_and_the_answer_as_it_comes() -> N
         await w.ready(service)
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
         writer.write(b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhello")
-        await asyncio.wait_for(halves[0].wait(), 20)
+        await asyncio.wait_for(halves[0].wait(), PATIENCE)
         writer.write(b"world")
-        await asyncio.wait_for(reader.readuntil(b"first"), 20)
+        await asyncio.wait_for(reader.readuntil(b"first"), PATIENCE)
         halves[1].set()
-        assert b"second" in await asyncio.wait_for(reader.read(), 20)
+        assert b"second" in await asyncio.wait_for(reader.read(), PATIENCE)
         writer.close()
         assert got == b"helloworld"
         assert w.counted.of == {"forwarded": 1}

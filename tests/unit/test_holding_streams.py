@@ -12,6 +12,8 @@ import pytest
 from aiohttp import web
 from llmservice_activator.holding.target import Refusal, Target
 
+from tests.support.patience import PATIENCE
+
 from .holding_world import World, chat, target, until, world
 
 STREAM = b'data: {"choices":[]}\n\ndata: [DONE]\n\n'
@@ -31,7 +33,7 @@ async def waiting(w: World, service: Target, path: str = "/v1/chat/completions")
     reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
     text = f"POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nAccept-Encoding: gzip\r\nContent-Length: "
     writer.write(f"{text}{len(body)}\r\n\r\n".encode() + body)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     assert b" 200 OK" in head.partition(b"\r\n")[0]
     assert b"content-type: text/event-stream" in head.lower()
     assert await reader.readexactly(2 * len(COMMENT)) == 2 * COMMENT
@@ -41,7 +43,7 @@ async def waiting(w: World, service: Target, path: str = "/v1/chat/completions")
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
     """What follows the comments."""
-    got = await asyncio.wait_for(reader.read(), 20)
+    got = await asyncio.wait_for(reader.read(), PATIENCE)
     reader.writer.close()  # type: ignore[attr-defined]
     return got.replace(COMMENT, b"")
 
@@ -168,7 +170,7 @@ async def test_a_stream_that_breaks_off_has_no_end() -> None:
         await w.serve(service)
         reader = await waiting(w, service)
         await w.serve(replace(service, pods=(pod.url,)))
-        await asyncio.wait_for(reader.readuntil(STREAM[:10]), 20)
+        await asyncio.wait_for(reader.readuntil(STREAM[:10]), PATIENCE)
         sent.set()
         with pytest.raises(ConnectionResetError):  # HTTP/1.0 has no other sign
             await rest(reader)

@@ -31,6 +31,7 @@ from llmservice_operator.control.containment.in_work_file import (
     _slots_of,
 )
 
+from tests.support.patience import PATIENCE
 from tests.unit.hostile import json_value, seeds
 
 A, B, C = (Key("ns", name) for name in "abc")
@@ -172,7 +173,7 @@ async def test_a_suspect_is_alone_in_work(tmp_path: Path) -> None:
             at_work.remove(key)
 
     others = [Key("ns", f"other-{number}") for number in range(10)]
-    await asyncio.wait_for(asyncio.gather(*map(work, [*others[:5], A, B, *others[5:]])), 5)
+    await asyncio.wait_for(asyncio.gather(*map(work, [*others[:5], A, B, *others[5:]])), PATIENCE)
     assert (company[A], company[B]) == (1, 1)
     assert max(company.values()) > 1
     assert in_work.suspects == set()
@@ -320,7 +321,7 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
     command = [sys.executable, "-m", "tests.unit.crashing_worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         yield Lives(tmp_path, server)
-        server.communicate(timeout=60)
+        server.communicate(timeout=PATIENCE)
 
 
 def named(events: list[list[str]], what: str) -> set[str]:

@@ -23,6 +23,7 @@ from llmservice_operator.kube.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, 
 from llmservice_operator.kube.transport import Transport
 
 from tests.support.http_servers import application
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer as Api
 from tests.unit.api_server import token_of
 
@@ -65,7 +66,7 @@ class Watching:
         await self.api.streams[resource].put({"type": kind, "object": obj})
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -102,7 +103,7 @@ async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -
         patch.setattr(informer, "FIRST_PAUSE", 0.001)
         try:
             if wait:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE):
                     await sync.settled.wait()
                     for resource in OF_CHILDREN:
                         await api.watching[resource].wait()
@@ -154,7 +155,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was(api: Api) -> None:
         await seen.send("BOOKMARK", {"metadata": {"resourceVersion": "75"}})
         api.watching[POD].clear()
         await api.streams[POD].put(None)  # as the server does every ten minutes
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await api.watching[POD].wait()
         assert seen.versions() == [None, "50", "75"]
 
@@ -227,7 +228,7 @@ async def first_pauses(api: Api, count: int) -> list[float]:
     async with serving(api) as credentials, Transport(credentials) as transport:
         asking = informer.Informer(transport, POD, None, "", handler, sleep=sleep, rng=lambda: 1.0)
         running = asyncio.create_task(asking.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await enough.wait()
         running.cancel()
     return paused
@@ -298,7 +299,7 @@ async def test_the_start_needs_all_kinds_but_jobs_slices_and_optional_ones(
     api.refused[resource] = [code] * 8
     async with watching(api, wait=False) as seen:
         complete = asyncio.create_task(seen.sync.settled.wait())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             if is_warm:
                 await complete
             while api.refused[resource] and not is_warm:

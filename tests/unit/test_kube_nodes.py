@@ -17,6 +17,8 @@ from llmservice_operator.kube.resources import Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, group_of
 from llmservice_operator.planner.room import Holder, Room
 
+from tests.support.patience import PATIENCE
+
 Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
@@ -169,7 +171,7 @@ class Slow(Cluster):
 async def test_concurrent_requests_share_one_list() -> None:
     kube = Slow(node())
     nodes = Nodes(kube)
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         asking = [group.create_task(nodes.gpus(GPU, {})) for _ in range(8)]
         await kube.asked_once.wait()
         kube.go.set()
@@ -184,7 +186,7 @@ async def test_a_cancelled_read_does_not_block_the_next() -> None:
     await kube.asked_once.wait()
     given_up.cancel()
     kube.go.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert (await nodes.gpus(GPU, {})).groups
 
 

@@ -19,6 +19,7 @@ from llmservice_operator.process.health import HealthServer, PortTaken, Readines
 from llmservice_operator.process.log import ConsoleFormatter, JsonFormatter, object_logger
 
 from tests.support.kubeconfig import kubeconfig
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
 
@@ -129,7 +130,7 @@ def test_the_process_says_so_in_one_line_and_ends_with_2(tmp_path: Path) -> None
             [sys.executable, "-m", "llmservice_operator", f"--kubeconfig={config}", "--log-format=console", *ports],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
     assert done.returncode == 2, done.stderr

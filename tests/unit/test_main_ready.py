@@ -24,6 +24,7 @@ from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import BY_KIND
 
 from tests.support.kubeconfig import kubeconfig
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer
 from tests.unit.running_operator import refused_service, rival_lease, running
 
@@ -254,7 +255,7 @@ async def test_a_signal_stops_the_process_though_kopf_takes_signals_for_itself(a
     async with running(api) as operator:
         await operator.becomes_ready()
         os.kill(os.getpid(), number)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await operator.operator._stop.wait()
         await operator.eventually(lambda: operator.operator._life.stage is Stage.STOPPING)
 
@@ -281,7 +282,7 @@ async def test_probes_are_answered_while_the_login_program_hangs(api: ApiServer,
         return await load(kubeconfig=str(kubeconfig(tmp_path, user, server=url)))
 
     try:
-        async with asyncio.timeout(30), running(api, login=login) as operator:
+        async with asyncio.timeout(PATIENCE), running(api, login=login) as operator:
             await operator.shows("stage: started")
             for _ in range(20):
                 assert await operator.ask("/healthz") == (200, "ok\n")

@@ -21,6 +21,7 @@ from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
 from tests.support.http_servers import application
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer, token_of
 from tests.unit.api_server import llmservice as service
 
@@ -44,7 +45,7 @@ class Watching:
         await self.api.streams[LLMSERVICE].put({"type": kind, "object": obj})
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 if condition():
                     return
@@ -73,7 +74,7 @@ async def watching(api: ApiServer, token: Token | None = None, *, begun: bool = 
             running = [group.create_task(lists.run()), group.create_task(watch.run())]
             try:
                 if begun:
-                    await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
+                    await asyncio.wait_for(api.watching[LLMSERVICE].wait(), PATIENCE)
                 yield seen
             finally:
                 for stream in api.streams.values():
@@ -118,7 +119,7 @@ async def test_watches_go_on_with_a_renewed_token(api: ApiServer, tmp_path: Path
         api.token = "renewed"
         api.watching[LLMSERVICE].clear()
         await api.streams[LLMSERVICE].put(None)  # as the server does every ten minutes
-        await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
+        await asyncio.wait_for(api.watching[LLMSERVICE].wait(), PATIENCE)
         await seen.send("ADDED", service("one", 60))
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
 
@@ -197,7 +198,7 @@ async def test_where_discovery_lags_kopf_is_started_again_until_it_watches(
         monkeypatch.setattr(resync, "FIRST_EVENT", 5.0)  # on a busy machine kopf takes its time
         monkeypatch.setattr(resync, "LONGEST_FIRST_EVENT", 5.0)
         api.undiscovered.clear()
-        await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
+        await asyncio.wait_for(api.watching[LLMSERVICE].wait(), PATIENCE)
         spawned = seen.spawned
         await seen.send("ADDED", service("two", 60))
         await seen.until(lambda: Key("ns", "two") in seen.keys)

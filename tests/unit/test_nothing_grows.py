@@ -18,6 +18,7 @@ from llmservice_operator.kube.resources import LLMSERVICE, SERVICE
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import Phase, State, Transfer, TransferStep
 
+from tests.support.patience import PATIENCE
 from tests.unit.reconcile_world import World, parent
 from tests.unit.test_updates import turn
 
@@ -82,7 +83,7 @@ async def live(world: World, handler: EventHandler, name: str) -> None:
         "model": {"inspection": "same", "config": "{}"},
     }
     ctx.queue.add(key)
-    ctx.queue.done(await asyncio.wait_for(ctx.queue.get(), 5))
+    ctx.queue.done(await asyncio.wait_for(ctx.queue.get(), PATIENCE))
     await reconcile(key, ctx)
     if not int(name.removeprefix(PREFIX)) % 5:
         ctx.queue.failed(key)
@@ -108,7 +109,7 @@ async def delete(world: World, handler: EventHandler, name: str) -> None:
     while ctx.queue.depth or ctx.queue.delayed:
         world.now += 700.0
         ctx.queue._ring()
-        taken = await asyncio.wait_for(ctx.queue.get(), 5)
+        taken = await asyncio.wait_for(ctx.queue.get(), PATIENCE)
         await reconcile(taken, ctx)
         ctx.queue.succeeded(taken)
         ctx.queue.done(taken)
@@ -120,7 +121,7 @@ async def drain_questions(world: World) -> None:
     world.now += 10_000.0
     queue._ring()
     while queue.depth:
-        pod = await asyncio.wait_for(queue.get(), 5)
+        pod = await asyncio.wait_for(queue.get(), PATIENCE)
         await world.ctx.state_poller._ask(pod)
         queue.done(pod)
 

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from llmservice_operator.control.queue.work_queue import TURN_OF_THE_LAST, Backoff, Priority, Schedule, WorkQueue
 
+from tests.support.patience import PATIENCE
+
 
 class Clock:
     def __init__(self) -> None:
@@ -229,7 +231,7 @@ async def test_work_that_ends_on_a_key_that_changed_meanwhile_wakes_a_worker() -
     await asyncio.sleep(0)
     assert not getting.done()
     queue.done("a")
-    assert await asyncio.wait_for(getting, 5) == "a"
+    assert await asyncio.wait_for(getting, PATIENCE) == "a"
 
 
 async def test_a_delay_that_came_to_nothing_does_not_hide_the_next() -> None:
@@ -238,10 +240,10 @@ async def test_a_delay_that_came_to_nothing_does_not_hide_the_next() -> None:
     getting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     queue.add("a")
-    assert await asyncio.wait_for(getting, 5) == "a"
+    assert await asyncio.wait_for(getting, PATIENCE) == "a"
     queue.done("a")
     queue.add_after("b", 0.04)
-    assert await asyncio.wait_for(queue.get(), 5) == "b"
+    assert await asyncio.wait_for(queue.get(), PATIENCE) == "b"
 
 
 async def test_a_key_wakes_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +266,7 @@ async def test_a_key_wakes_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
             if len(worked) == 3:
                 ended.set()
 
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         workers = [group.create_task(work()) for _ in range(8)]
         await asyncio.sleep(0)
         for key in "abc":

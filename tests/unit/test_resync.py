@@ -16,6 +16,7 @@ from llmservice_operator.kube.errors import Forbidden, Gone
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import llmservice as service
 
 A, B, C = (Key("ns", name) for name in "abc")
@@ -156,7 +157,7 @@ async def test_a_list_that_fails_is_tried_again_soon(error: Exception, monkeypat
     made = Harness(service("a", 5))
     made.kube.fails = [error]
     running = asyncio.create_task(made.resync.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await made.resync.listed.wait()
     running.cancel()
     assert made.kube.requests == 2
@@ -173,7 +174,7 @@ async def test_a_right_that_is_missing_is_named_and_nothing_starts() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while True:
             if condition():
                 return

@@ -14,6 +14,7 @@ from llmservice_runtime.supervisor.loopback import http_request
 from llmservice_runtime.supervisor.vllm_process import Flags, environment, read_flags
 
 from tests.support.fetching import until
+from tests.support.patience import PATIENCE
 from tests.unit.runtime_harness import Server, children, supervised
 
 
@@ -31,7 +32,7 @@ async def said(server: Server, words: str) -> None:
 
 async def until_answered(server: Server, key: str, wanted: int) -> None:
     """The middleware reads a changed file at most once per second."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while await status(server, key=key) != wanted:  # noqa: ASYNC110 - another process, without events
             await asyncio.sleep(0.05)
 

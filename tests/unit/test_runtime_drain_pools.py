@@ -23,6 +23,7 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.vllm_process import Flags, environment
 
 from tests.support.fetching import until
+from tests.support.patience import PATIENCE
 from tests.unit.runtime_harness import QUICK, Server, supervised
 
 REFUSING = "waiting for the requests in flight"
@@ -59,7 +60,7 @@ class Connection:
 
     async def ended(self) -> bool:
         """Whether the server ends it now."""
-        return await asyncio.wait_for(self._reader.read(1), 5) == b""
+        return await asyncio.wait_for(self._reader.read(1), PATIENCE) == b""
 
     async def close(self) -> None:
         self._writer.close()

@@ -16,6 +16,8 @@ from llmservice_runtime.supervisor import state_server
 from llmservice_runtime.supervisor.loopback import Response, http_request
 from llmservice_runtime.supervisor.state_server import Reply, serve
 
+from tests.support.patience import PATIENCE
+
 PROBES = 20
 PROBE_SECONDS = 3.0
 """The kubelet's patience with one probe of ours."""
@@ -147,7 +149,7 @@ async def is_open(sock: socket.socket) -> bool:
 async def answered(sock: socket.socket) -> bytes:
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(sock, b"GET /a HTTP/1.1\r\n\r\n")
-    return await asyncio.wait_for(loop.sock_recv(sock, 1 << 16), 5)
+    return await asyncio.wait_for(loop.sock_recv(sock, 1 << 16), PATIENCE)
 
 
 async def test_of_one_address_the_oldest_connection_goes(port: int) -> None:
@@ -184,7 +186,7 @@ async def test_one_that_says_nothing_goes(port: int, monkeypatch: pytest.MonkeyP
     server = await serve(port, lambda path: Reply(200, path))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /a HTTP/1.1\r\n")
-    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
     writer.close()
     server.close()
 
@@ -194,7 +196,7 @@ async def test_a_head_has_a_bound(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /a HTTP/1.1\r\nX: " + b"x" * state_server.HEAD_LIMIT)
     with suppress(ConnectionError):
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
     writer.close()
     server.close()
 

@@ -19,6 +19,7 @@ from llmservice_runtime.redact import MASK
 from tests.support.fetching import TOKEN
 from tests.support.http_servers import threaded
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import PATIENCE
 from tests.unit.inspected_files import WHOLE, files
 
 
@@ -130,7 +131,7 @@ def run_main(setup: str, log: Path, **environment: str) -> subprocess.CompletedP
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         check=False,
     )
 

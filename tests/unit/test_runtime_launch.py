@@ -16,6 +16,7 @@ from llmservice_runtime.launch.prepared import ENGINE_MODULES, WORKERS
 from llmservice_runtime.supervisor.vllm_process import command
 
 from tests.support.cluster import eventually
+from tests.support.patience import PATIENCE
 from tests.unit import spawning_engine
 from tests.unit.runtime_harness import children
 
@@ -38,7 +39,7 @@ def begin(record: Path, **environment: str) -> subprocess.Popen[str]:
 def finish(launch: subprocess.Popen[str], **given: object) -> tuple[dict[str, Any], str]:
     """What it prints with the processes that were there before it was given its arguments, and its log."""
     waiting = started_by(launch)
-    output, log = launch.communicate(json.dumps([json.dumps(given)]), timeout=60)
+    output, log = launch.communicate(json.dumps([json.dumps(given)]), timeout=PATIENCE)
     assert launch.returncode == 0, log
     return json.loads(output) | {"waiting": waiting}, log
 
@@ -120,7 +121,7 @@ def test_limits_that_are_raised_before_the_start_count(tmp_path: Path) -> None:
 
 def test_without_a_record_nothing_is_kept(tmp_path: Path) -> None:
     launch = subprocess.Popen(command(MODULE), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    output, _ = launch.communicate(json.dumps(["{}"]), timeout=60)
+    output, _ = launch.communicate(json.dumps(["{}"]), timeout=PATIENCE)
     assert json.loads(output)["codes"] == [0, 0]
     assert not list(tmp_path.iterdir())
 
@@ -157,14 +158,14 @@ def test_a_launch_that_is_told_to_end_does_so_before_its_arguments_come(tmp_path
     launch = begin(tmp_path)
     time.sleep(0.2)  # anywhere in its imports
     launch.terminate()
-    launch.communicate(timeout=10)
+    launch.communicate(timeout=PATIENCE)
     assert launch.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "[[]]", "not JSON"], ids=repr)
 def test_arguments_that_are_none_start_nothing(tmp_path: Path, text: str) -> None:
     launch = begin(tmp_path)
-    _, log = launch.communicate(text, timeout=30)
+    _, log = launch.communicate(text, timeout=PATIENCE)
     assert launch.returncode == 1
     assert "the supervisor's arguments" in log
 

@@ -6,6 +6,8 @@ import asyncio
 
 from llmservice_runtime.supervisor.tasks import cancel_and_wait, exception_of, first_done
 
+from tests.support.patience import PATIENCE
+
 
 async def test_the_works_result_and_nothing_left() -> None:
     never = asyncio.Event()
@@ -37,7 +39,7 @@ async def test_a_task_that_loses_a_cancellation_ends_all_the_same() -> None:
 
     task = asyncio.ensure_future(polling())
     await asyncio.sleep(0)
-    await asyncio.wait_for(cancel_and_wait(task), 5)
+    await asyncio.wait_for(cancel_and_wait(task), PATIENCE)
     assert task.cancelled()
     assert lost == 3
 

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from tests.support.patience import PATIENCE
+
 SCRIPT = """
 import asyncio, sys, time
 from llmservice_runtime.health.watchdog import watching
@@ -36,7 +38,9 @@ asyncio.run(main())
 def test_a_loop_that_stands_still_ends_the_process(work: str, after: str, code: int) -> None:
     # What must end does so at its limit, and without Python's lock at twenty times that; the others need some room.
     script = SCRIPT.format(work=work, after=after, limit=0.1 if code else 0.3)
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=25, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert ended.returncode == code
     assert ("through" in ended.stdout) is (code == 0)
     assert ("Timeout" in ended.stderr) is (code == 1)
@@ -77,5 +81,5 @@ of_child = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
 print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), flush=True)
 subprocess.run([sys.executable, "-c", of_child], check=True)
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=25, check=True)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert ended.stdout.split() == ["0", "1"], "its own is hidden, vLLM's is not"

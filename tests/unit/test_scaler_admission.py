@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import certificates, running
 from tests.unit.scaler_zero_world import ask, at_zero, follow_scale, port_of_a_service
@@ -48,7 +49,7 @@ async def test_only_admitted_clients_wake_a_service(peer: Any, is_admitted: bool
             with contextlib.suppress(asyncio.CancelledError):
                 await asked
             return
-        answer = await asyncio.wait_for(asked, 20)
+        answer = await asyncio.wait_for(asked, PATIENCE)
         assert (answer.status, answer.body["error"]["type"]) == (403, "permission_denied")
         assert api.find("LLMService", "chat")["spec"]["scaling"]["replicas"] == 0  # type: ignore[index]
         assert not [call for call in api.calls if "patch" in call]

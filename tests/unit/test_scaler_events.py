@@ -16,6 +16,7 @@ from llmservice_activator.services import Service
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.errors import AlreadyExists, Forbidden, KubeError
 
+from tests.support.patience import PATIENCE
 from tests.unit.test_scaler_demand import load
 from tests.unit.test_scaler_schedule import autoscaling
 
@@ -63,7 +64,7 @@ class World:
     async def write(self, *all_: Events, calls: int) -> None:
         """Until the API server was asked so often."""
         tasks = [asyncio.ensure_future(each.run()) for each in all_]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while self.calls < calls:  # noqa: ASYNC110 - a queue that is emptied sends no event
                 await asyncio.sleep(0)
         for task in tasks:

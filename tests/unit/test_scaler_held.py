@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from llmservice_operator.kube.resources import LLMSERVICE
 
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import World, certificates, pod, running
 from tests.unit.scaler_zero_world import CHAT, Answer, ask, at_zero, follow_scale, port_of_a_service, server
@@ -214,7 +215,7 @@ async def test_after_sigterm_what_is_held_is_answered_and_then_the_process_ends(
         await world.until(lambda: time.monotonic() - began > 0.5)
         await world.send("ADDED", pod("a", address=upstream.address))
         assert [(await each).status for each in (asked, late)] == [200, 200]
-        assert await asyncio.wait_for(asyncio.shield(world.running), 5) == 0
+        assert await asyncio.wait_for(asyncio.shield(world.running), PATIENCE) == 0
 
 
 async def test_after_sigterm_new_requests_come_for_a_while_though_none_is_held(
@@ -224,7 +225,7 @@ async def test_after_sigterm_new_requests_come_for_a_while_though_none_is_held(
     async with running(ApiServer(), certificates, grace=60.0) as world:
         began = time.monotonic()
         world.scaler.stop()
-        assert await asyncio.wait_for(asyncio.shield(world.running), 5) == 0
+        assert await asyncio.wait_for(asyncio.shield(world.running), PATIENCE) == 0
         assert time.monotonic() - began >= 0.2, "nodes learn later that the endpoint is gone"
 
 
@@ -238,7 +239,7 @@ async def test_the_grace_period_ends_what_is_still_held(certificates: Path, monk
         await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
         world.scaler.stop()
         assert (await asked).status == 503
-        assert await asyncio.wait_for(asyncio.shield(world.running), 10) == 0
+        assert await asyncio.wait_for(asyncio.shield(world.running), PATIENCE) == 0
 
 
 async def test_it_is_ready_when_the_ports_are_open(certificates: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from llmservice_activator import server
 
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import World, certificates, running, service
 
@@ -44,7 +45,7 @@ class Peer:
 
     async def ping(self, *, from_server: bool) -> bytes:
         """The payload of the next ping, or answer to one; settings are acknowledged on the way."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 kind, flags, payload = await self.next()
                 assert kind != GOAWAY, payload
@@ -77,7 +78,7 @@ async def test_a_peer_that_answers_no_ping_is_disconnected(certificates: Path) -
     async with running(ApiServer(service()), certificates) as world, connected(world) as peer:
         await peer.ping(from_server=True)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 while True:
                     await peer.next()
 

@@ -10,6 +10,8 @@ from llmservice_activator.load import LoadReader
 from llmservice_operator.kube import pod_port
 from llmservice_operator.kube.requests_reader import Requests, Unreadable
 
+from tests.support.patience import PATIENCE
+
 THREE = Requests(3, 7)
 
 KEDA_WAITS = 3.0
@@ -80,7 +82,7 @@ async def test_a_service_whose_pods_hang_delays_no_other() -> None:
 async def test_a_pod_whose_turn_does_not_come_did_not_answer() -> None:
     pods = Pods()
     reader = LoadReader(pods.read, patience=0.05)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await reader.requests([str(i) for i in range(500)]) == {}
     assert pods.now == 0
 

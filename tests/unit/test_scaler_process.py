@@ -21,6 +21,7 @@ from llmservice_activator.options import Options
 
 from tests.support.documents import DOCS
 from tests.support.http_servers import cluster
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import Keda, certificates, request, service
@@ -46,7 +47,7 @@ async def process(folder: Path, *words: str) -> AsyncIterator[asyncio.subprocess
 
 async def until_logged(child: asyncio.subprocess.Process, text: str) -> str:
     assert child.stderr is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while line := (await child.stderr.readline()).decode():
             if text in line:
                 return line
@@ -72,7 +73,7 @@ async def test_it_serves_its_ports_and_ends_streams_and_itself_at_sigterm(
                 return response.status, await response.text()
 
         assert (await answered("/healthz"))[0] == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (await answered("/readyz"))[0] != 200:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.02)
         folder = certificates / "keda"
@@ -84,7 +85,7 @@ async def test_it_serves_its_ports_and_ends_streams_and_itself_at_sigterm(
             await keda.call("GetMetricSpec", request("GetMetricSpec"))
             assert "llmservice_scaler_services 1.0" in (await answered("/metrics", metrics))[1]
             child.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 assert await stream.read() is grpc.aio.EOF
                 assert await child.wait() == 0
 

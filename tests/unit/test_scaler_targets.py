@@ -20,6 +20,7 @@ from llmservice_activator.zero import SEQUENCES
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.scaler_world import pod, service
 from tests.unit.scaler_zero_world import CHAT, NOON, at_zero
@@ -204,7 +205,7 @@ async def test_a_service_whose_minimum_was_raised_at_zero_is_held_until_nothing_
         await asyncio.sleep(0.3)
         assert CHAT in world.told
         world.waiting = 0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while CHAT in world.told:  # noqa: ASYNC110 - it is told after a time
                 await asyncio.sleep(0.001)
         assert asyncio.get_running_loop().time() - began >= 0.2
@@ -290,7 +291,7 @@ async def test_a_port_that_cannot_be_opened_is_said_and_tried_again(monkeypatch:
     async with world.running(at_zero(port=PORT)):
         assert world.problem() == "port 12000 cannot be opened: address in use; free it in the activators' pods"
         world.taken.clear()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while CHAT not in world.told:  # noqa: ASYNC110 - it is told after a time
                 await asyncio.sleep(0.001)
         assert world.problem() == ""
@@ -323,7 +324,7 @@ async def test_what_cannot_be_told_of_one_service_is_told_of_the_next(
         assert set(world.told) == {Key("ns", "other")}
         assert world.problem() == "internal error; see the activator's log"
         fails.clear()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while world.problem():  # noqa: ASYNC110 - it is told after a time
                 await asyncio.sleep(0.001)
         assert CHAT in world.told
@@ -335,7 +336,7 @@ async def test_keys_are_looked_at_while_others_change_all_the_time(monkeypatch: 
     async with world.running(at_zero(port=PORT, spec=KEY_REF)):
         world.api.put(secret(b"three"))
         world.time += 60
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while world.told[CHAT].keys != frozenset({"three"}):
                 world.see(pod("a", ready=False))
                 await asyncio.sleep(0.001)
@@ -371,7 +372,7 @@ async def test_while_no_replica_serves_keys_are_read_again_each_minute(monkeypat
         assert reads("get Secret") == 1, "within the minute it is read once"
         world.api.put(secret(b"three"))
         world.time += 60
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while world.told[CHAT].keys != frozenset({"three"}):  # noqa: ASYNC110 - it is told after a time
                 await asyncio.sleep(0.001)
         world.see(pod("a"))

@@ -16,6 +16,7 @@ from llmservice_activator.certificate import MutualTls
 from llmservice_operator.kube.errors import ConfigError
 
 from tests.support.certificates import Authority
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import World, certificates, request, running, service
 
@@ -98,7 +99,7 @@ async def test_a_connection_that_says_nothing_hinders_no_other(certificates: Pat
     async with running(ApiServer(service()), certificates) as world:
         silent = [socket.create_connection(("localhost", world.scaler.port)) for _ in range(50)]
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 assert not await refused(world, certificates / "keda")
         finally:
             for each in silent:

@@ -20,6 +20,7 @@ from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
 from llmservice_operator.kube.transport import Transport
 
 from tests.support.http_servers import application
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import Keda, certificates, pod, running, service
 
@@ -70,7 +71,7 @@ async def until(watches: Watches, *, synced: bool | None = None, problem: str | 
         has = problem is None or (problem in problems if problem else not problems)
         return has and (synced is None or watches.is_synced("ns") == synced)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not is_so():  # noqa: ASYNC110 - there is no signal of it
             await asyncio.sleep(0.002)
 
@@ -123,7 +124,7 @@ async def test_what_a_failing_watch_brought_is_used_for_a_minute(case: str, reso
         assert watches.is_ready()
         # Further tries that fail do not begin the minute anew.
         requests = len(api.requests)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while len(api.requests) < requests + 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         clock.now += 1

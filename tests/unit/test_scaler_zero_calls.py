@@ -11,6 +11,7 @@ from llmservice_activator import externalscaler
 from llmservice_activator.answers import KEPT
 from llmservice_operator.kube.resources import ENDPOINT_SLICE
 
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import Keda, World, certificates, pod, request, running, service
 from tests.unit.scaler_zero_world import CHAT, ask, at_zero, follow_scale, port_of_a_service
@@ -58,7 +59,7 @@ async def test_a_service_at_zero_is_idle_until_a_request_is_held(certificates: P
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(told), 0.1)
         asked = asyncio.create_task(ask(port))
-        assert ACTIVE.FromString(await asyncio.wait_for(told, 5)).result, "without being asked"
+        assert ACTIVE.FromString(await asyncio.wait_for(told, PATIENCE)).result, "without being asked"
         await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
         clock.move(KEPT)
         assert await is_active(keda)

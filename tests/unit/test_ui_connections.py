@@ -13,6 +13,8 @@ from llmservice_ui.connections import Impatient
 from llmservice_ui.guard import Guard
 from uvicorn.server import ServerState
 
+from tests.support.patience import PATIENCE
+
 from .ui_world import world
 
 TICK = 0.1
@@ -73,7 +75,7 @@ async def test_an_answer_that_is_not_taken_ends_its_connection(port: int) -> Non
     writer.write(HEAD % b"/large")
     await asyncio.sleep(10 * TICK)
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-        await asyncio.wait_for(reader.readexactly(LARGE), 30)
+        await asyncio.wait_for(reader.readexactly(LARGE), PATIENCE)
     writer.close()
 
 
@@ -81,7 +83,7 @@ async def test_an_answer_may_be_late_and_connections_are_kept_between_requests(p
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for path in (b"/late", b"/", b"/late"):
         writer.write(HEAD % path)
-        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\na"), 10)).startswith(b"HTTP/1.1 200")
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\na"), PATIENCE)).startswith(b"HTTP/1.1 200")
         await asyncio.sleep(6 * TICK)
     writer.close()
 

@@ -12,6 +12,8 @@ from llmservice_ui import forms
 from llmservice_ui.guard import HEADERS
 from llmservice_ui.signing_in import local
 
+from tests.support.patience import PATIENCE
+
 from .ui_world import OWN, world
 
 REFUSED: dict[str, tuple[str, str, dict[str, str], int]] = {
@@ -95,7 +97,7 @@ async def test_a_body_has_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async with world() as found, found.browser() as browser:
         form = {**OWN, "Content-Type": "application/x-www-form-urlencoded"}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             answer = await browser.post("/sign-in", content=slow(), headers=form)
     assert (answer.status_code, answer.text) == (408, "The form did not arrive within 0.1 s.\n")
 

@@ -17,6 +17,8 @@ from llmservice_ui.problems import problem_of
 from llmservice_ui.sessions import CODE_SECONDS, MOST_CODES_OF_ONE
 from llmservice_ui.viewer import Viewer, ends_at, is_token
 
+from tests.support.patience import PATIENCE
+
 from .ui_world import FLEET, OWN, World, add, service, world
 
 
@@ -127,7 +129,7 @@ async def test_what_is_over_ends_without_being_asked_for(monkeypatch: pytest.Mon
 
         running = asyncio.create_task(found.app({"type": "lifespan", "state": {}}, messages.get, send))
         found.now += CODE_SECONDS
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len(found.sessions) or found.sessions._codes:  # noqa: ASYNC110 - a task without a signal for its tests
                 await asyncio.sleep(0.01)
         assert session.transport._session is not None

@@ -21,6 +21,7 @@ from llmservice_ui import sizing
 from llmservice_ui.sizing import Asked, Sizer, grid_of
 
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import PATIENCE
 
 from .cli_world import LLAMA_8B
 from .test_cli_plan_models import FILES
@@ -199,7 +200,7 @@ async def test_a_viewer_has_one_plan_at_a_time_and_few_wait(monkeypatch: pytest.
         running = []
         for browser in (jane, joe):
             running.append(asyncio.create_task(ask(browser)))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while len(sizer._viewers) < len(running):  # noqa: ASYNC110 - a process without a signal for its tests
                     await asyncio.sleep(0.01)
         mine, others = [(await ask(browser)).text for browser in (again, ann)]

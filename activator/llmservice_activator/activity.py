@@ -64,8 +64,7 @@ class Activities:
             known = self._known[service.key] = _Known(service.uid, now, dict(begun), load.replicas)
         # A counter that fell is that of a container that was started again.
         rose = any(count != known.begun.get(pod, 0) for pod, count in begun.items())
-        is_new = not begun.keys() <= known.begun.keys()
-        is_new = is_new or load.replicas > known.replicas
+        is_new = load.replicas > known.replicas or not begun.keys() <= known.begun.keys()
         known.begun = {**known.begun, **begun} if load.unread else dict(begun)
         known.replicas = load.replicas
         use = _use(load, rose=rose, is_new=is_new)

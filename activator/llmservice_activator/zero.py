@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.holding import MOST_HELD_BYTES, is_idle
+from llmservice_operator.api.holding import MOST_HELD_BYTES, is_idle, stored_port
 from llmservice_operator.api.lifecycle import Endpoint, Scaling
 from llmservice_operator.api.network_peers import Peer, peers_of
 from llmservice_operator.api.reasons import Reason
@@ -21,8 +21,6 @@ from llmservice_activator.holding.target import Refusal
 
 Json = Mapping[str, Any]
 
-PORTS = range(10240, 32768)
-"""Ports that the operator allots, one to a service."""
 SEQUENCES = 256
 """maxNumSeqs where the status does not say it: vLLM's default on its smaller GPUs."""
 MOST_SEQUENCES = 100_000
@@ -54,7 +52,7 @@ class Zero:
     any_origin: bool = True
     """Whether pages of every origin may read answers: vLLM's default, with no flag about it."""
     is_shut: bool = False
-    """`refusal` is the answer to all, though a pod serves: whom it may serve cannot be read."""
+    """Every request gets `refusal`, even while a pod is ready: which clients are admitted cannot be read."""
 
 
 def zero_of(obj: Json, scaling: Scaling) -> Zero:
@@ -63,11 +61,10 @@ def zero_of(obj: Json, scaling: Scaling) -> Zero:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     holding = scaling.holding
     endpoint = Endpoint.model_validate(spec.get("endpoint") or {}, by_alias=True, by_name=False)
-    port = _part(status, "holding").get("port")
     sequences = _part(_part(status, "effective"), "batching").get("maxNumSeqs")
     return Zero(
         created=str(metadata.get("creationTimestamp", "")),
-        port=port if type(port) is int and port in PORTS else 0,
+        port=stored_port(status) or 0,
         service_port=endpoint.port,
         model_names=frozenset(_names(metadata["name"], spec, status)),
         max_requests=holding.max_requests,
@@ -87,27 +84,15 @@ def unread(obj: Json, before: Zero | None, why: str, *, is_shut: bool) -> Zero |
     Its slices lead here all the same, and a connection that is refused names no field.
     """
     metadata, status = obj["metadata"], obj.get("status") or {}
-    port = _part(status, "holding").get("port")
-    if type(port) is not int or port not in PORTS:
+    port = stored_port(status)
+    if port is None:
         return None
     text = f"The service has no replica, and its LLMService cannot be read: {why}"
     refusal = Refusal(503, Reason.INVALID_SPEC, text[:MOST_TEXT])
     if before is not None:
         return replace(before, port=port, refusal=refusal, is_shut=is_shut or before.is_shut)
-    created, scaling = str(metadata.get("creationTimestamp", "")), Scaling()
-    return Zero(
-        created=created,
-        port=port,
-        service_port=Endpoint().port,
-        model_names=frozenset(),
-        max_requests=scaling.holding.max_requests,
-        max_bytes=min(int(amount(scaling.holding.max_bytes)), MOST_HELD_BYTES),
-        timeout_seconds=scaling.holding.timeout_seconds,
-        sequences=SEQUENCES,
-        keys=None,
-        refusal=refusal,
-        is_shut=True,
-    )
+    empty = zero_of({"metadata": metadata, "status": status}, Scaling())
+    return replace(empty, model_names=frozenset(), refusal=refusal, is_shut=True)
 
 
 def _is_of_origins(argument: str) -> bool:

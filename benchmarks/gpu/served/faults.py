@@ -9,12 +9,14 @@ import sys
 import time
 from dataclasses import replace
 
+from llmservice_runtime.contract import Failure
+
 from benchmarks.gpu.served import traffic
 from benchmarks.gpu.served.cases import SMALL, Case
 from benchmarks.gpu.served.server import Place, Process, Server, StepFailed, bare, started
 from benchmarks.gpu.served.serving import START_SECONDS, Serving, eight_billion, served
 from benchmarks.gpu.served.steps import Context, Group, Step, Values, alone
-from benchmarks.gpu.served.without_vllm import classified, recorded
+from benchmarks.gpu.served.without_vllm import classified, recorded, said
 
 EAGER = {"compilation": {"enforceEager": True}}
 _HOLD = """
@@ -35,22 +37,24 @@ TOO_LONG = eight_billion(
 SMALL_ONE = Case(SMALL, {"batching": {"maxModelLen": 8192}, **EAGER})
 
 
+async def _refusal(server: Server) -> Failure:
+    """Why it does not start; StepFailed where it does, or says nothing."""
+    try:
+        await server.until_ready()
+    except StepFailed:
+        if (failure := server.failure()) is not None:
+            return failure
+        raise
+    raise StepFailed("it started", server.process.last_lines)
+
+
 async def _refused(place: Place, case: Case) -> Values:
     """The reason of the supervisor's preflight, and that of vLLM's own log without it."""
-    found: dict[str, object] = {}
     async with started(place, case) as server:
-        try:
-            await server.until_ready()
-        except StepFailed:
-            failure = server.failure()
-            if failure is None:
-                raise
-            found["preflight"] = {"reason": str(failure.reason), "message": failure.message, "remedy": failure.remedy}
-            found["seconds"] = round(time.monotonic() - server.process.began, 1)
-        else:
-            raise StepFailed("it started", server.process.last_lines)
-    said, _ = await bare(place, case, 60)
-    return found | {"vllm": {"reason": str(said.reason), "message": said.message, "remedy": said.remedy}}
+        preflight = said(await _refusal(server))
+        seconds = round(time.monotonic() - server.process.began, 1)
+    failure, _ = await bare(place, case, 60)
+    return {"preflight": preflight, "seconds": seconds, "vllm": said(failure)}
 
 
 async def _held(context: Context, _: object) -> Values:
@@ -81,19 +85,8 @@ async def _too_long(context: Context, _: object) -> Values:
     # On CPUs a cache has whole GiB, so that the tiny model needs more layers to be too large for one.
     deep = replace(TOO_LONG, flags=("--hf-overrides", '{"num_hidden_layers": 32}'))
     async with started(context.place, deep if context.machine.is_cpu else TOO_LONG) as server:
-        try:
-            await server.until_ready()
-        except StepFailed:
-            failure = server.failure()
-            if failure is None:
-                raise
-            return {
-                "reason": str(failure.reason),
-                "message": failure.message,
-                "remedy": failure.remedy,
-                "estimated_max_len": server.figures().get("estimated_max_len"),
-            }
-    raise StepFailed("it started", server.process.last_lines)
+        failure = await _refusal(server)
+        return {**said(failure), "estimated_max_len": server.figures().get("estimated_max_len")}
 
 
 async def _hang(context: Context, ready: Serving) -> Values:

@@ -87,7 +87,11 @@ def classified(code: int, lines: Iterable[str]) -> Values:
     """The product's reason for the end of a process with this output."""
     texts = list(lines)
     end = End(code if code >= 0 else None, -code if code < 0 else None, Phase.SERVING)
-    failure = classify(end, texts)
+    return said(classify(end, texts))
+
+
+def said(failure: Failure) -> Values:
+    """What the product says of a failure."""
     return {"reason": str(failure.reason), "message": failure.message, "remedy": failure.remedy}
 
 

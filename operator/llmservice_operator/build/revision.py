@@ -88,10 +88,8 @@ def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
     if "lora" not in recorded:
         made.pop("adapters", None)
         made.pop("lora", None)
-    elif spec.is_lora_on and recorded["lora"] == (
-        fields.get("lora") or {}
-    ):  # an empty one says no more than an adapter
-        made["lora"] = fields.get("lora")
+    elif spec.is_lora_on and recorded["lora"] == (fields.get("lora") or {}):
+        made["lora"] = fields.get("lora")  # an empty one says no more than an adapter
     return parse_spec({name: value for name, value in made.items() if value or (name == "lora" and value is not None)})
 
 

@@ -77,7 +77,7 @@ def match_revision(
     if returned is not None:
         return _with_record(returned.key, newest, returned)
     key, requested = revision_key(service.spec), _requested(service)
-    of_key = tuple(sorted((f for f in revisions if f.key == key), key=lambda f: (f.revision, f.label)))
+    of_key = _of_key(key, revisions)
     if of_key and requested in (None, of_key[-1].update_requested):
         return _with_record(key, newest, of_key[-1])
     return RevisionMatch(key, newest, of_key[-1] if of_key else None, of_key=of_key)
@@ -88,11 +88,15 @@ def match_protected(service: LLMService, revisions: Sequence[RevisionFacts], ret
     what was chosen for the record."""
     newest = max((facts.revision for facts in revisions), default=0)
     key = revision_key(service.spec)
-    of_key = [facts for facts in revisions if facts.key == key]
-    if of_key:
-        return _with_record(key, newest, max(of_key, key=lambda facts: (facts.revision, facts.label)))
+    if of_key := _of_key(key, revisions):
+        return _with_record(key, newest, of_key[-1])
     chosen = replace(_recorded(returned.body)[1], recorded=None)
     return RevisionMatch(key, newest, None, chosen=chosen)
+
+
+def _of_key(key: str, revisions: Sequence[RevisionFacts]) -> tuple[RevisionFacts, ...]:
+    """The latest last."""
+    return tuple(sorted((facts for facts in revisions if facts.key == key), key=lambda f: (f.revision, f.label)))
 
 
 def _with_record(key: str, newest: int, record: RevisionFacts) -> RevisionMatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmservice_operator.api.child_kinds import CHILD_KINDS, REPORTED_APART, VERBS
@@ -69,10 +70,14 @@ def _refused(what: str, refusal: Refusal) -> Obstacle:
 def _unanswered(what: str, missed: Unanswered, deadline: float) -> Obstacle:
     """It may pass until the deadline of a rollout: the operator tries again by itself, and goes on doing so."""
     message = normalize.replica_failure(missed.message)
-    is_webhook = reason_of(message) is Reason.ADMISSION_UNAVAILABLE
-    reason = Reason.ADMISSION_UNAVAILABLE if is_webhook else Reason.API_SERVER_FAILING
-    is_final, text = missed.seconds >= deadline, f"{what} cannot be written: {message}."
-    return Obstacle(reason, text, remedy=reason.remedy, is_final=is_final, evidence=(message,))
+    found = reason_of(message)
+    obstacle = Obstacle(
+        found if found is Reason.ADMISSION_UNAVAILABLE else Reason.API_SERVER_FAILING,
+        f"{what} cannot be written: {message}.",
+        is_final=missed.seconds >= deadline,
+        evidence=(message,),
+    )
+    return replace(obstacle, remedy=obstacle.reason.remedy)
 
 
 def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Iterator[Obstacle]:

@@ -26,6 +26,7 @@ from tests.support.cluster import SOMEBODY, Cluster, eventually
 from tests.support.host import pause, without
 from tests.support.measured import Record
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, operator_pods, scale_operator, set_replicas
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.traffic import Traffic, traffic
 
 NAMESPACE = "chaos"
@@ -64,7 +65,7 @@ def reach(cluster: Cluster, variables: Mapping[str, str]) -> None:
 
 @contextmanager
 def own_namespace(cluster: Cluster) -> Iterator[None]:
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=180s")
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", KUBECTL_TIMEOUT)
     cluster.kubectl("create", "namespace", NAMESPACE)
     yield
     cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")

@@ -16,6 +16,8 @@ import yaml
 from llmservice_operator.api import constants
 from llmservice_operator.api.crd import crd
 
+from tests.support.patience import PATIENCE
+
 # Not the real group: no operator looks at these objects, and an installed chart keeps its CRD.
 # One for each process that runs tests.
 GROUP = f"contract{os.environ.get('PYTEST_XDIST_WORKER', '')}.{constants.GROUP}"
@@ -39,7 +41,7 @@ def connect(kubeconfig: Path) -> httpx.Client:
         pem = Path(folder, "client.pem")
         pem.write_bytes(_data(user, "client-certificate") + b"\n" + _data(user, "client-key"))
         context.load_cert_chain(pem)
-    return httpx.Client(base_url=cluster["server"], verify=context, trust_env=False, timeout=30)
+    return httpx.Client(base_url=cluster["server"], verify=context, trust_env=False, timeout=PATIENCE)
 
 
 def _data(part: Mapping[str, str], name: str) -> bytes:

@@ -15,6 +15,7 @@ from localcluster.programs import BUILD_FLAGS
 from localcluster.progress import Progress
 from localcluster.toolchain import go_command
 from tests.contract.api import CRDS, RESOURCE, SERVICES, Api, connect, contract_crd
+from tests.support.patience import PATIENCE
 
 Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -76,14 +77,14 @@ def celcost(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wait_until_served(http: httpx.Client) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while http.get(SERVICES).status_code != httpx.codes.OK:
         assert time.monotonic() < deadline, "the API server does not serve the CRD"
         time.sleep(0.1)
 
 
 def remove_crd(http: httpx.Client) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while http.delete(f"{CRDS}/{RESOURCE}").status_code != httpx.codes.NOT_FOUND:
         assert time.monotonic() < deadline, "the CRD of an earlier run does not go away"
         time.sleep(0.1)

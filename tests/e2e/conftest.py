@@ -17,6 +17,7 @@ from tests.support.client import ClientPod
 from tests.support.cluster import Cluster
 from tests.support.measured import Record, keep
 from tests.support.operator import restarts, scale_operator
+from tests.support.patience import KUBECTL_TIMEOUT
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a shell without job control: what the tests start would ignore Ctrl-C, too.
@@ -42,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def make_namespace(cluster: Cluster, name: str) -> None:
-    cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true", "--timeout=180s")
+    cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true", KUBECTL_TIMEOUT)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
     cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))

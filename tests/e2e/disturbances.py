@@ -24,6 +24,7 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import engine_of, pause, supervisor_of, terminate, without
 from tests.support.measured import Record
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.traffic import Traffic, in_figures, traffic
 
 NAME = "steady"
@@ -169,7 +170,7 @@ def operator_upgrade(world: World) -> None:
 
 def roll_out_operator(world: World) -> None:
     """Ready; pods of before may still be ending."""
-    words = ("rollout", "status", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE, "--timeout=90s")
+    words = ("rollout", "status", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE, KUBECTL_TIMEOUT)
     world.cluster.kubectl(*words)
 
 

@@ -17,6 +17,7 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.keda import autoscaling_installed
 from tests.support.measured import Record
 from tests.support.on_demand import OnDemand, clients
+from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 
 KEY = "of-the-team"
 
@@ -28,7 +29,7 @@ def namespace_with(cluster: Cluster, namespace: str, manifests: Iterable[JSON]) 
         cluster.apply_all(manifests, namespace)
         yield namespace
         # While KEDA has rights, and the operator too, to let go of them.
-        cluster.kubectl("delete", "llms", "--all", "-n", namespace, "--wait=true", "--timeout=60s")
+        cluster.kubectl("delete", "llms", "--all", "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
         eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", namespace), 180)
 
 
@@ -51,7 +52,7 @@ def of_service(obj: JSON, service: OnDemand) -> bool:
 
 def half_a_request(service: OnDemand) -> socket.socket:
     """The connection of a client that sent a part of its body."""
-    connection = socket.create_connection((service.url.removeprefix("http://"), 80), timeout=10)
+    connection = socket.create_connection((service.url.removeprefix("http://"), 80), timeout=PATIENCE)
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
     connection.sendall(f'{head}{{"model": "{service.name}"'.encode())
     return connection

@@ -15,6 +15,7 @@ from llmservice_runtime.contract import HTTP_PORT, POD_TOKEN_FILE, POD_TOKEN_HEA
 
 from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
+from tests.support.patience import PATIENCE
 from tests.support.services import stand_in
 from tests.unit.test_runtime_flood import FLOOD, IDLE, running
 
@@ -36,7 +37,7 @@ def status(pod: JSON, path: str, key: str = "", method: str = "GET", token: str 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     headers |= {POD_TOKEN_HEADER: token} if token else {}
     url = f"http://{pod['status']['podIP']}:{HTTP_PORT}{path}"
-    return httpx.request(method, url, headers=headers, timeout=30, trust_env=False).status_code
+    return httpx.request(method, url, headers=headers, timeout=PATIENCE, trust_env=False).status_code
 
 
 @contextlib.contextmanager
@@ -129,7 +130,7 @@ def test_what_manages_the_server_asks_for_the_pods_token(cluster: Cluster, names
     with forwarded(cluster, namespace, name) as local:
 
         def post(path: str, body: JSON, headers: Mapping[str, str] | None = None) -> int:
-            return httpx.post(local + path, json=body, headers=headers, timeout=30, trust_env=False).status_code
+            return httpx.post(local + path, json=body, headers=headers, timeout=PATIENCE, trust_env=False).status_code
 
         assert {path: post(path, body) for path, body in CLOSED.items()} == dict.fromkeys(CLOSED, 403)
         unload = "/v1/unload_lora_adapter"

@@ -22,6 +22,7 @@ from tests.support.hub import Hub, Repo
 from tests.support.hub import serving as serving_hub
 from tests.support.measured import Record
 from tests.support.models import model_uri
+from tests.support.patience import PATIENCE
 from tests.support.services import idle, llmservice
 from tests.support.serving import READY_WITHIN, Server
 
@@ -62,7 +63,7 @@ class Adapted:
 
     def models(self) -> set[str]:
         """What vLLM says that it serves."""
-        listed = httpx.get(f"{self.server.url}/v1/models", timeout=30, trust_env=False).raise_for_status().json()
+        listed = httpx.get(f"{self.server.url}/v1/models", timeout=PATIENCE, trust_env=False).raise_for_status().json()
         return {card["id"] for card in listed["data"]}
 
     def says(self, colour: str) -> bool:

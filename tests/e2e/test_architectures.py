@@ -15,6 +15,7 @@ from tests.support.agreement import greedy, taught
 from tests.support.cluster import Cluster, eventually
 from tests.support.measured import Record
 from tests.support.models import claim_folder, model_uri, release_folder
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import llmservice
 from tests.support.serving import serving
 
@@ -70,7 +71,7 @@ def test_a_model_without_rotary_positions_is_not_stretched(
             120,
         )
     finally:
-        cluster.kubectl("delete", "llms", "stretched", "-n", shared_namespace, "--timeout=60s")
+        cluster.kubectl("delete", "llms", "stretched", "-n", shared_namespace, KUBECTL_TIMEOUT)
     assert failure["reason"] == "ContextExtensionInvalid"
     assert "spec.contextExtension" in failure["remedy"]
     record(reason=failure["reason"], message=failure["message"], remedy=failure["remedy"])

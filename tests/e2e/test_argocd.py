@@ -19,6 +19,7 @@ from tests.support.documents import DOCS, blocks_of
 from tests.support.git_server import GitRepository, git_server
 from tests.support.oci_registry import OciRegistry, oci_registry
 from tests.support.operator import scale_operator
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle, stand_in
 
 pytestmark = pytest.mark.full
@@ -149,10 +150,10 @@ def test_the_operator_from_a_registry(cluster: Cluster, charts: OciRegistry, tmp
                 running.await_state(OPERATOR, "Synced", "Healthy", version)
             assert written(cluster, OPERATOR, "deployments", OPERATORS) == before
             (pod,) = rolling.pods(cluster, NAMESPACE, "chat")
-            cluster.kubectl("delete", APPLICATION, OPERATOR, "-n", NAMESPACE, "--timeout=120s")
+            cluster.kubectl("delete", APPLICATION, OPERATOR, "-n", NAMESPACE, KUBECTL_TIMEOUT)
             assert cluster.get("deployments", OPERATORS, OPERATOR) is None
             assert list(rolling.pods(cluster, NAMESPACE, "chat")) == [pod]
         finally:
             # Where something failed, Argo CD may not be able to delete what it made.
             cluster.kubectl("patch", APPLICATION, OPERATOR, *KEPT, expect=None)
-            cluster.kubectl("delete", "namespace", OPERATORS, "--ignore-not-found", "--timeout=120s")
+            cluster.kubectl("delete", "namespace", OPERATORS, "--ignore-not-found", KUBECTL_TIMEOUT)

@@ -15,6 +15,7 @@ from tests.support import rolling
 from tests.support.cluster import JSON, SOMEBODY, Cluster, eventually, is_ready
 from tests.support.keda import autoscaling_installed, has_scaled_object, without_keda, without_scaler
 from tests.support.measured import Record
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import merge, stand_in
 from tests.support.serving import Server
 from tests.support.traffic import traffic
@@ -50,7 +51,7 @@ def there(cluster: Cluster) -> Iterator[str]:
             owned_by_the_autoscaler(cluster, service["metadata"]["name"])
         yield NAMESPACE
         # While KEDA has rights, and the operator too, to let go of them.
-        cluster.kubectl("delete", "llms", "--all", "-n", NAMESPACE, "--wait=true", "--timeout=60s")
+        cluster.kubectl("delete", "llms", "--all", "-n", NAMESPACE, "--wait=true", KUBECTL_TIMEOUT)
         eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", NAMESPACE), 180)
 
 

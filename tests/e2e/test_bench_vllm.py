@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from localcluster.tinymodel.cache import cached_model
 from tests.support.measured import Record
+from tests.support.patience import at_most
 from tests.support.vllm_client import Wish, measured
 from tests.support.vllm_process import FLAGS, NAME, REAL, Server, started
 
@@ -66,7 +67,9 @@ def ours(server: Server, folder: Path, *pace: str) -> Mapping[str, Any]:
     out = folder / "ours.json"
     words = ("--requests", str(REQUESTS), "--seed", "7", "--prompt-words", "8,32", "--output-tokens", "8,32")
     command = [sys.executable, "-m", "llmservice_cli", "bench", "--url", server.url, "-q", "--warmup", "1", *words]
-    ran = subprocess.run([*command, "--out", str(out), *pace], capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(
+        [*command, "--out", str(out), *pace], capture_output=True, text=True, timeout=at_most(300), check=False
+    )
     assert ran.returncode == 0, ran.stderr
     (run,) = json.loads(out.read_text())["disciplines"]
     found: Mapping[str, Any] = run["vllmBenchServe"]

@@ -15,6 +15,7 @@ import yaml
 
 from tests.e2e._chart import CHART, JSON, PREVIOUS, RELEASED, StandIn
 from tests.support.cluster import Cluster, eventually
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import stand_in
 
 pytestmark = pytest.mark.parallel
@@ -42,14 +43,14 @@ def charts(cluster: Cluster, namespaces: None, tmp_path: Path) -> Iterator[Stand
 
 
 def _delete_namespaces(cluster: Cluster) -> None:
-    cluster.kubectl("delete", "namespace", BLUE, GREEN, "--ignore-not-found", "--timeout=120s")
+    cluster.kubectl("delete", "namespace", BLUE, GREEN, "--ignore-not-found", KUBECTL_TIMEOUT)
 
 
 def _clear(cluster: Cluster, charts: StandIn) -> None:
     for release in json.loads(cluster.helm("list", "--all-namespaces", "-o", "json")):
         if release["namespace"] in (BLUE, GREEN):
             cluster.helm("uninstall", release["name"], "-n", release["namespace"])
-    cluster.kubectl("delete", "crd", charts.crd_name, charts.released_crd, "--ignore-not-found", "--timeout=60s")
+    cluster.kubectl("delete", "crd", charts.crd_name, charts.released_crd, "--ignore-not-found", KUBECTL_TIMEOUT)
 
 
 def install(cluster: Cluster, release: str, namespace: str, chart: str, *more: str) -> str:
@@ -87,7 +88,7 @@ def make_object(cluster: Cluster, charts: StandIn, namespace: str, **spec: str) 
         "metadata": {"name": "kept", "namespace": namespace},
         "spec": spec,
     }
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{charts.crd_name}", "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{charts.crd_name}", KUBECTL_TIMEOUT)
     cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
 
 
@@ -169,7 +170,7 @@ def settings_of(cluster: Cluster) -> JSON:
 
 
 def make_service(cluster: Cluster, charts: StandIn, service: JSON) -> None:
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{charts.released_crd}", "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{charts.released_crd}", KUBECTL_TIMEOUT)
     cluster.apply({**service, "apiVersion": f"{charts.group}/v1alpha1", "kind": RELEASED["kind"]}, BLUE)
 
 

@@ -19,6 +19,7 @@ from localcluster.install import NAMESPACE, RELEASE
 from localcluster.paths import ClusterPaths
 from tests.e2e._chart import AUTOSCALED, CHART, EVERYTHING, GUARDED, JSON, helm_offline, render
 from tests.support.cluster import Cluster, eventually
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.services import stand_in
 from tests.support.shell import kubectl_refuses, statements
@@ -192,7 +193,7 @@ def environment(cluster: Cluster) -> Mapping[str, str]:
 def run(cluster: Cluster, command: str, *, check: bool = True) -> str:
     """What a command prints, given to bash as it stands; empty where it failed and may."""
     done = subprocess.run(
-        ["bash", "-c", command], env=environment(cluster), capture_output=True, text=True, check=False, timeout=120
+        ["bash", "-c", command], env=environment(cluster), capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0 or not check, (command, done.stderr)
     return done.stdout if done.returncode == 0 else ""

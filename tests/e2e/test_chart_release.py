@@ -10,6 +10,7 @@ import yaml
 from tests.e2e._chart import CHART, EVERYTHING, IMAGES, OTHER, TEAM, of_kind, render
 from tests.support.audit import requests_since
 from tests.support.cluster import Cluster, eventually
+from tests.support.patience import PATIENCE
 from tests.support.services import idle
 
 
@@ -82,5 +83,5 @@ def test_everything_that_can_be_rendered_is_valid_to_the_api_server(cluster: Clu
     known = [each for each in objects if each["kind"] not in foreign]
     assert of_kind(known, "NetworkPolicy")
     cluster.kubectl(
-        "create", "--dry-run=server", "--validate=strict", "-f", "-", stdin=yaml.safe_dump_all(known), timeout=60
+        "create", "--dry-run=server", "--validate=strict", "-f", "-", stdin=yaml.safe_dump_all(known), timeout=PATIENCE
     )

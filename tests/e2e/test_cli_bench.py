@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.patience import PATIENCE
 from tests.support.services import stand_in
 
 pytestmark = pytest.mark.parallel
@@ -33,7 +34,9 @@ def url(cluster: Cluster, namespace: str) -> str:
 
 def bench(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     command = (sys.executable, "-m", "llmservice_cli", "bench", *words)
-    return subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, env=cluster.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
 
 def test_sweeps_and_their_comparison(cluster: Cluster, url: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.kubeconfig import kubeconfig
+from tests.support.patience import PATIENCE
 from tests.support.services import idle
 
 pytestmark = pytest.mark.parallel
@@ -35,7 +36,7 @@ def doctor(cluster: Cluster, *words: str, environment: Mapping[str, str] | None 
         env=environment or cluster.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.client import POD, ClientPod
 from tests.support.cluster import JSON, Cluster, CommandFailed
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle
 
 pytestmark = pytest.mark.parallel
@@ -37,7 +38,7 @@ def shell(cluster: Cluster, namespace: str) -> ClientPod:
     cluster.apply_all([ACCOUNT, {**MAY_VIEW, "subjects": subjects}, idle("chat")], namespace)
     cluster.wait_condition(namespace, "chat", "Ready", "True", timeout=60)
     cluster.apply(shell_pod(), namespace)
-    cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod/client", "--timeout=120s")
+    cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod/client", KUBECTL_TIMEOUT)
     return ClientPod(cluster, namespace)
 
 

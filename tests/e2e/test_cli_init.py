@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.support.cluster import Cluster
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.parallel
 
@@ -26,7 +27,7 @@ def init(cluster: Cluster, *words: str) -> tuple[int, str, str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     return ran.returncode, ran.stdout, ran.stderr
@@ -61,7 +62,7 @@ def test_at_a_terminal_one_interrupt_ends_its_questions(cluster: Cluster) -> Non
         assert process.stdout is not None
         assert process.stderr.read(len("model:")) == "model:"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=PATIENCE) == 130
         assert process.stdout.read() == ""
     os.close(terminal)
     os.close(other_end)

@@ -16,6 +16,7 @@ import yaml
 from localcluster.addons import forget_node
 from localcluster.kube import Kubectl
 from tests.support.cluster import JSON, Cluster
+from tests.support.patience import PATIENCE
 from tests.support.services import llmservice
 
 pytestmark = pytest.mark.parallel
@@ -91,7 +92,9 @@ def plan(
     (folder / "manifests").mkdir(exist_ok=True)
     (folder / "manifests" / "chat.yaml").write_text(yaml.safe_dump(manifest))
     command = (sys.executable, "-m", "llmservice_cli", "plan", "-f", str(folder / "manifests"), "-n", namespace, *words)
-    ran = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        command, env=cluster.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     return ran.returncode, ran.stdout, ran.stderr
 
 

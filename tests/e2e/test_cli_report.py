@@ -14,6 +14,7 @@ import pytest
 from localcluster.install import STAND_IN_IMAGE
 from tests.e2e.test_cli_doctor import team_kubeconfig
 from tests.support.cluster import Cluster
+from tests.support.patience import PATIENCE
 from tests.support.services import stand_in
 
 pytestmark = pytest.mark.parallel
@@ -36,7 +37,7 @@ ENV = [{"name": "MIRROR_TOKEN", "value": HF}, {"name": "MIRROR", "value": f"http
 def report(cluster: Cluster, *words: str, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     command = (sys.executable, "-m", "llmservice_cli", "report", *words)
     environment = environment or cluster.environment
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -19,6 +19,7 @@ from localcluster import configs, identity, processes
 from localcluster.paths import REPOSITORY, ClusterPaths
 from localcluster.place import ctr_command, first
 from tests.support.host import need_control_groups
+from tests.support.patience import KUBECTL_TIMEOUT, at_most
 
 pytestmark = [pytest.mark.cluster, pytest.mark.parallel]
 
@@ -112,7 +113,7 @@ class Clone:
 
     def run(self, *command: str, check: bool = True) -> str:
         inside = self._grouped("nsenter", "-t", str(self.holder.pid), "-n", "-m", "-C", "--wd=" + str(self.paths.root))
-        done = subprocess.run([*inside, *command], capture_output=True, text=True, timeout=400)
+        done = subprocess.run([*inside, *command], capture_output=True, text=True, timeout=at_most(400))
         if check:
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -203,7 +204,7 @@ def containers(clone: Clone) -> int:
 
 def serves(clone: Clone) -> None:
     eventually("two pods of two containers run", lambda: containers(clone) == 4)
-    clone.kubectl("rollout", "status", "deployment/idle", "--timeout=120s")
+    clone.kubectl("rollout", "status", "deployment/idle", KUBECTL_TIMEOUT)
     gpus = clone.kubectl("get", "node", "node-a", "-o", r"jsonpath={.status.allocatable.nvidia\.com/gpu}")
     assert gpus == "4"
 

@@ -9,6 +9,7 @@ from localcluster.tinymodel.config import CHAT
 from localcluster.tinymodel.pairs import PAIRS
 from tests.support.cluster import Cluster
 from tests.support.measured import Record
+from tests.support.patience import at_most
 from tests.support.serving import Server, serving
 
 pytestmark = pytest.mark.full
@@ -24,7 +25,7 @@ def long_request(server: Server, tokens: int) -> httpx.Response:
     counted = httpx.post(f"{server.url}/tokenize", json={"model": server.name, "prompt": text}, trust_env=False)
     per_word = counted.raise_for_status().json()["count"] / 4
     body = {"model": server.name, "prompt": WORDS * round(tokens / per_word), "max_tokens": 8, "temperature": 0}
-    return httpx.post(f"{server.url}/v1/completions", json=body, timeout=300, trust_env=False)
+    return httpx.post(f"{server.url}/v1/completions", json=body, timeout=at_most(300), trust_env=False)
 
 
 def test_without_the_extension_a_longer_request_is_refused_with_a_clear_400(

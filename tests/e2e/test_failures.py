@@ -39,6 +39,7 @@ from tests.support.hub import Hub, Repo
 from tests.support.hub import serving as serving_hub
 from tests.support.measured import Record
 from tests.support.operator import leader, operator_metric
+from tests.support.patience import PATIENCE, at_most
 from tests.support.registry import registry
 from tests.support.reported import REPORTED_WITHIN, Before, before, reported_everywhere
 from tests.support.rolling import events, restarts
@@ -54,7 +55,7 @@ CLOCK = 1.0
 LOOK = 1.0
 BRIDGE = "10.244.0.1"
 ALL_WITHIN = 300.0
-AT_ONCE, PATIENCE = 6, 12.0
+AT_ONCE, APART = 6, 12.0
 QUOTA = {
     "apiVersion": "v1",
     "kind": "ResourceQuota",
@@ -123,7 +124,7 @@ def failures(cluster: Cluster) -> Iterator[Failures]:
             if case.prompt:
                 threading.Thread(target=ask, args=(found, name), daemon=True).start()
             if not case.is_slow:
-                found.reported(name, case.reason, time.time() - found.began + PATIENCE)
+                found.reported(name, case.reason, time.time() - found.began + APART)
 
         # Two processors: what is measured is not how long all of them take to start together.
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -193,7 +194,7 @@ def ask(failures: Failures, name: str) -> None:
     body = {"model": name, "prompt": CASES[name].prompt, "max_tokens": 4}
     while failures.reported(name, CASES[name].reason, 0.0) is None:
         try:
-            httpx.post(f"http://{address}/v1/completions", json=body, timeout=200, trust_env=False)
+            httpx.post(f"http://{address}/v1/completions", json=body, timeout=at_most(200), trust_env=False)
         except httpx.ConnectError:
             time.sleep(0.2)  # kube-proxy follows in a moment
         except httpx.HTTPError:
@@ -334,7 +335,9 @@ def test_streams_that_a_drain_cuts_are_reported(failures: Failures) -> None:
     address = cluster.must_get("services", NAMESPACE, CUT)["spec"]["clusterIP"]
     (pod,) = cluster.list("pods", NAMESPACE, f"llmservice.dev/service={CUT}")
     body = {"model": CUT, "prompt": "a long story", "max_tokens": 400, "stream": True}
-    with httpx.stream("POST", f"http://{address}/v1/completions", json=body, timeout=60, trust_env=False) as stream:
+    with httpx.stream(
+        "POST", f"http://{address}/v1/completions", json=body, timeout=PATIENCE, trust_env=False
+    ) as stream:
         chunks = stream.iter_lines()
         assert next(chunks)
         cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--wait=false")

@@ -34,6 +34,7 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import engine_of, processes_of, supervisor_of
 from tests.support.measured import Record
 from tests.support.models import claim_folder, release_folder
+from tests.support.patience import PATIENCE
 from tests.support.reported import REPORTED_WITHIN, Reported, before, reported_everywhere
 from tests.support.rolling import restarts
 from tests.support.services import llmservice
@@ -199,7 +200,7 @@ def test_a_hang_is_reported_and_over_when_the_engine_moves_again(
     pod, since = cluster.pod(NAMESPACE, ALIVE), before(cluster)
     body = {"model": ALIVE, "prompt": "go on", "max_tokens": TOKENS, "ignore_eos": True}
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    with httpx.stream("POST", alive, json=asked, timeout=120, trust_env=False) as stream:
+    with httpx.stream("POST", alive, json=asked, timeout=PATIENCE, trust_env=False) as stream:
         lines = stream.iter_lines()
         assert next(lines).startswith("data: {")
         with held(process_of(pod, "EngineCore")):
@@ -212,7 +213,7 @@ def test_a_hang_is_reported_and_over_when_the_engine_moves_again(
     assert rest[-1] == "[DONE]"
     assert json.loads(rest[-2])["usage"]["completion_tokens"] == TOKENS
     eventually("over", lambda: serves(cluster.must_get("llmservices", NAMESPACE, ALIVE)), 30)
-    assert httpx.post(alive, json={**body, "max_tokens": 4}, timeout=60, trust_env=False).status_code == 200
+    assert httpx.post(alive, json={**body, "max_tokens": 4}, timeout=PATIENCE, trust_env=False).status_code == 200
     assert restarts(cluster.pod(NAMESPACE, ALIVE)) == 0
 
 

@@ -14,9 +14,10 @@ from localcluster.tinymodel.pairs import PAIRS
 from tests.support.client import ClientPod
 from tests.support.cluster import Cluster, eventually
 from tests.support.operator import host_process, operator_pods
+from tests.support.patience import PATIENCE, at_most
 from tests.support.serving import of_supervisor
 
-READY_WITHIN = 420
+READY_WITHIN = int(at_most(600))
 QUESTION, ANSWER = PAIRS[0]
 
 
@@ -61,7 +62,7 @@ def test_a_client_that_goes_away_is_counted(
     body = {"model": tiny_chat, "prompt": QUESTION, "max_tokens": 400, "ignore_eos": True, "stream": stream}
     url = f"http://{pod['status']['podIP']}:8000/v1/completions"
     if stream:
-        with httpx.stream("POST", url, json=body, timeout=30, trust_env=False) as answer:
+        with httpx.stream("POST", url, json=body, timeout=PATIENCE, trust_env=False) as answer:
             next(answer.iter_lines())
     else:
         with pytest.raises(httpx.ReadTimeout):

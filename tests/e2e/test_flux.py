@@ -23,6 +23,7 @@ from tests.support.flux import Flux, administrator, flux, without_finalizers
 from tests.support.git_server import GitRepository, git_server
 from tests.support.oci_registry import OciRegistry, oci_registry
 from tests.support.operator import scale_operator
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle, stand_in
 
 pytestmark = pytest.mark.full
@@ -131,7 +132,7 @@ def test_services_of_a_git_repository(cluster: Cluster, running: Flux, repositor
     eventually("its children are gone", lambda: cluster.get("deployments", NAMESPACE, "resting") is None, 60)
     assert list(rolling.pods(cluster, NAMESPACE, "chat")) == [serving], "the revision that served all the time"
 
-    running.cluster.kubectl("delete", "kustomization", name, "-n", NAMESPACE, "--timeout=60s")
+    running.cluster.kubectl("delete", "kustomization", name, "-n", NAMESPACE, KUBECTL_TIMEOUT)
     assert cluster.get("llmservices", NAMESPACE, "chat") is None
 
 
@@ -221,7 +222,7 @@ def test_the_operator_itself_and_a_service_that_waits_for_it(
             assert _generations(cluster) == before, "nothing differs"
         finally:
             # Flux needs the account's rights for this.
-            cluster.kubectl("delete", "kustomization", "operator", "-n", NAMESPACE, "--timeout=120s")
+            cluster.kubectl("delete", "kustomization", "operator", "-n", NAMESPACE, KUBECTL_TIMEOUT)
             cluster.kubectl("delete", "clusterrolebinding", f"{NAMESPACE}-{PLATFORM}")
         eventually("the operator is gone", lambda: not _generations(cluster), 60)
         cluster.kubectl("get", "crd", "llmservices.llmservice.dev")

@@ -16,6 +16,7 @@ import pytest
 from localcluster.paths import REPOSITORY
 from tests.support.cluster import Cluster
 from tests.support.documents import DOCS, shell_blocks
+from tests.support.patience import KUBECTL_TIMEOUT, at_most
 
 pytestmark = pytest.mark.parallel
 
@@ -34,7 +35,7 @@ def run(cluster: Cluster, block: str, folder: Path) -> str:
     environment = {**os.environ, **cluster.environment, "PATH": path}
     command = ["bash", "-euo", "pipefail", "-c", block]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=900
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=at_most(900)
     )
     assert done.returncode in ((0, 1) if block.strip() == SHARED else (0,)), (block, done.stdout, done.stderr)
     return done.stdout
@@ -44,7 +45,7 @@ def run(cluster: Cluster, block: str, folder: Path) -> str:
 def first_steps(cluster: Cluster) -> Iterator[None]:
     """No namespace of the page's name before and after."""
     delete = ("delete", "namespace", NAMESPACE, "--ignore-not-found")
-    cluster.kubectl(*delete, "--timeout=180s")
+    cluster.kubectl(*delete, KUBECTL_TIMEOUT)
     yield
     cluster.kubectl(*delete, "--wait=false")
 

@@ -24,6 +24,7 @@ from tests.support.client import Answer, ClientPod
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.host import pause, processes_of, throttled
 from tests.support.measured import Record
+from tests.support.patience import PATIENCE, at_most
 from tests.support.services import llmservice, stand_in
 from tests.support.serving import requests_in_flight
 
@@ -74,7 +75,7 @@ def test_a_hung_engine_goes_unready_and_a_slow_or_a_starved_one_does_not(
         cluster.kubectl(
             "delete", "pod", "-n", namespace, "-l", "llmservice.dev/service=hung", "--grace-period=0", "--force"
         )
-        stuck.exception(timeout=60)
+        stuck.exception(timeout=PATIENCE)
 
 
 # A token takes some milliseconds of a processor.
@@ -89,7 +90,7 @@ def test_vllm_itself_without_a_processor_is_no_hang(cluster: Cluster, namespace:
     pod = cluster.pod(namespace, "starved")
     url = f"http://{pod['status']['podIP']}:{HTTP_PORT}/v1/completions"
     body = {**request("starved", "go on", VLLM_TOKENS), "stream": True, "stream_options": {"include_usage": True}}
-    with httpx.stream("POST", url, json=body, timeout=120, trust_env=False) as stream:
+    with httpx.stream("POST", url, json=body, timeout=PATIENCE, trust_env=False) as stream:
         lines = stream.iter_lines()
         assert next(lines).startswith("data: {")
         with throttled(pod, SHARE):
@@ -128,7 +129,7 @@ def ask(client: ClientPod, service: str, prompt: str, tokens: int) -> Answer:
 
 
 def whole(answer: Future[Answer], tokens: int) -> bool:
-    got = answer.result(timeout=150)
+    got = answer.result(timeout=at_most(150))
     assert got.status == 200, got.body
     used: int = got.json["usage"]["completion_tokens"]
     return used == tokens

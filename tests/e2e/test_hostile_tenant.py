@@ -18,6 +18,7 @@ from tests.support.cluster import JSON, Cluster, CommandFailed, eventually
 from tests.support.hostile import tenant
 from tests.support.measured import Record
 from tests.support.operator import operator_metrics, operator_pods, resident_bytes
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle
 from tests.support.serving import Metrics
 from tests.support.watching import Watcher, watching
@@ -98,7 +99,7 @@ def test_the_neighbours_of_a_hostile_tenant_are_served_as_before(
     before, reads, names = restarts(cluster), state_reads(cluster), list[str]()
     with ExitStack() as stack:
         make_namespace(cluster, HOSTILE)
-        stack.callback(cluster.kubectl, "delete", "namespace", HOSTILE, "--wait=true", "--timeout=180s")
+        stack.callback(cluster.kubectl, "delete", "namespace", HOSTILE, "--wait=true", KUBECTL_TIMEOUT)
         stack.enter_context(tenant.hostile_volume(cluster, HOSTILE))
         began, moment = time.monotonic(), time.time()
         services = [tenant.liar(lie) for lie in tenant.LIES]

@@ -40,6 +40,7 @@ from tests.support.measured import Record
 from tests.support.models import claim_folder
 from tests.support.object_store import ROOT
 from tests.support.oci import import_folder
+from tests.support.patience import PATIENCE
 from tests.support.services import llmservice, merge
 from tests.support.serving import Metrics, serving
 
@@ -189,7 +190,7 @@ def test_what_another_writer_did_to_a_claim_is_not_served(sources: Places) -> No
         assert hub.contents()[-1].start == 0, "the damaged file came again, and the Job read the headers"
         (pod,) = server.pods()
         state = f"http://{pod['status']['podIP']}:{STATE_PORT}/metrics"
-        room = Metrics(httpx.get(state, timeout=10, trust_env=False).text).by_label(
+        room = Metrics(httpx.get(state, timeout=PATIENCE, trust_env=False).text).by_label(
             "llmservice_server_cache_bytes", "state"
         )
         assert room["used"] >= len(whole)

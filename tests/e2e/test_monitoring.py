@@ -28,6 +28,7 @@ from tests.support.documents import PAGES, blocks_of
 from tests.support.fetching import model_files
 from tests.support.hub import Hub, Repo
 from tests.support.hub import serving as serving_hub
+from tests.support.patience import PATIENCE
 from tests.support.prometheus import Prometheus, wait_for_samples
 from tests.support.services import MILLION_TOKENS, SMALL, llmservice, stand_in
 
@@ -63,7 +64,7 @@ def load(url: str, model: str) -> Iterator[None]:
     stop, answered = threading.Event(), threading.Event()
 
     def ask() -> None:
-        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client:
             while not stop.is_set():
                 body = {"model": model, "prompt": "Hello", "max_tokens": 8}
                 try:

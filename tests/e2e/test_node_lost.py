@@ -17,6 +17,7 @@ from tests.support.client import POD
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.nodes import SECOND, SecondNode, await_condition, cordoned, pods_by_node, second_node, spread
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.reported import REPORTED_WITHIN, before, reported_everywhere
 from tests.support.services import merge, one_of_several, stand_in
 from tests.support.traffic import Traffic, in_figures, traffic
@@ -167,7 +168,7 @@ def await_admission(cluster: Cluster) -> None:
     """
     pod = merge(POD, {"metadata": {"name": "latest"}, "spec": {"nodeName": SECOND}})
     cluster.apply(pod, NAMESPACE)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/latest", "-n", NAMESPACE, "--timeout=60s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/latest", "-n", NAMESPACE, KUBECTL_TIMEOUT)
     cluster.kubectl("delete", "pod", "latest", "-n", NAMESPACE)
 
 

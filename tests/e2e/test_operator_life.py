@@ -13,6 +13,7 @@ from tests.e2e.conftest import own_namespace
 from tests.support.audit import writes_since
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.operator import host_process, leader, operator_pods, scale_operator
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle
 
 NAMESPACE = "e2e-operator"
@@ -69,7 +70,7 @@ def test_deleting_removes_everything_while_the_operator_is_down(cluster: Cluster
     cluster.apply(idle("leaving", fitPolicy="Ignore", model=cached), namespace)
     eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "leaving-cache"), 15)
     with scale_operator(cluster, 0):
-        cluster.kubectl("delete", "llms", "leaving", "-n", namespace, "--timeout=20s")
+        cluster.kubectl("delete", "llms", "leaving", "-n", namespace, KUBECTL_TIMEOUT)
         eventually("no child", lambda: not any(cluster.list(plural, namespace) for plural in CHILDREN), 30)
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.e2e._chart import CHART, IMAGES, OTHER, TEAM
 from tests.e2e.conftest import release_namespaces
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle
 
 RELEASE = "ready"
@@ -122,7 +123,7 @@ def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, namesp
     both = f"{TEAM},{OTHER}"
     upgrade(cluster, watched=both)
     cluster.kubectl("delete", "rolebinding", ROLE, "-n", OTHER)
-    cluster.kubectl("delete", "pod", "-n", TEAM, "-l", f"app.kubernetes.io/instance={RELEASE}", "--timeout=60s")
+    cluster.kubectl("delete", "pod", "-n", TEAM, "-l", f"app.kubernetes.io/instance={RELEASE}", KUBECTL_TIMEOUT)
     for namespace in (TEAM, OTHER):
         cluster.apply(idle("served"), namespace)
     eventually("children where it may", lambda: cluster.get("deployments", TEAM, "served"), 60)
@@ -158,7 +159,7 @@ def test_guarded_metrics_are_read_by_whoever_was_granted_them(cluster: Cluster, 
 
 def test_a_namespace_that_was_deleted_holds_up_no_other(cluster: Cluster, namespaces: None) -> None:
     upgrade(cluster, watched=f"{TEAM},{OTHER}")
-    cluster.kubectl("delete", "namespace", OTHER, "--timeout=120s")
-    cluster.kubectl("delete", "pod", "-n", TEAM, "-l", f"app.kubernetes.io/instance={RELEASE}", "--timeout=60s")
+    cluster.kubectl("delete", "namespace", OTHER, KUBECTL_TIMEOUT)
+    cluster.kubectl("delete", "pod", "-n", TEAM, "-l", f"app.kubernetes.io/instance={RELEASE}", KUBECTL_TIMEOUT)
     cluster.apply(idle("alone"), TEAM)
     eventually("its children", lambda: cluster.get("deployments", TEAM, "alone"), 60)

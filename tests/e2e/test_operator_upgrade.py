@@ -16,6 +16,7 @@ from tests.e2e.conftest import own_namespace
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.nodes import FIRST, SECOND, SecondNode, await_condition, cordoned, second_node, spread
+from tests.support.patience import PATIENCE
 from tests.support.rolling import restarts, rollout
 from tests.support.services import idle, merge, stand_in
 from tests.support.simulated_node import TOLERATION, SimulatedNode, give_up, simulated_node
@@ -196,7 +197,7 @@ def asked_for(cluster: Cluster, word: str, is_done: Callable[[JSON], bool]) -> T
     for name, namespace in NAMES.items():
         cluster.patch("llmservices", namespace, name, asked)
     seen, done = Turns(), set[str]()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while done != set(NAMES):
         assert time.monotonic() < deadline, f"only {done} are done"
         under_way = set[str]()

@@ -9,6 +9,7 @@ import pytest
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.foreign import THEIRS, theirs
 from tests.support.measured import Record
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.reported import before, reported_everywhere
 from tests.support.services import idle, stand_in
 
@@ -79,7 +80,7 @@ def test_the_cache_goes_or_stays_as_its_policy_says(cluster: Cluster, namespace:
     cluster.apply(idle("cached", fitPolicy="Ignore", model=cached), namespace)
     eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "cached-cache"), 15)
     eventually("the Deployment", lambda: cluster.get("deployments", namespace, "cached"), 15)
-    cluster.kubectl("delete", "llms", "cached", "-n", namespace, "--timeout=20s")
+    cluster.kubectl("delete", "llms", "cached", "-n", namespace, KUBECTL_TIMEOUT)
     eventually("no Deployment", lambda: not cluster.list("deployments", namespace), 30)
     if policy == "Retain":
         assert cluster.get("persistentvolumeclaims", namespace, "cached-cache") is not None

@@ -21,6 +21,7 @@ from tests.e2e.policies import (
     release,
 )
 from tests.support.cluster import Cluster, eventually
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle, merge
 from tests.support.token import Token
 
@@ -75,7 +76,7 @@ def scaled_objects(cluster: Cluster) -> Iterator[None]:
     was_there = cluster.api.get(f"{crds}/{name}").is_success
     if not was_there:
         cluster.kubectl("create", "-f", "-", stdin=json.dumps(SCALED_OBJECTS))
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", KUBECTL_TIMEOUT)
     yield
     # Somebody who installed KEDA meanwhile changed its spec.
     if not was_there and cluster.api.get(f"{crds}/{name}").json()["metadata"]["generation"] == 1:

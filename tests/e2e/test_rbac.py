@@ -20,6 +20,7 @@ from tests.support.audit import OPERATOR_USER
 from tests.support.cluster import Cluster, eventually
 from tests.support.foreign import THEIRS, theirs
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle, stand_in
 
 # With them nobody has to look at the model.
@@ -182,7 +183,7 @@ def meet_foreign_objects(cluster: Cluster, namespace: str) -> None:
     in_the_way = [(plural, names.get(plural, "met")) for plural in THEIRS if plural != "jobs"]
     with scale_operator(cluster, 0):
         for plural, name in in_the_way:
-            cluster.kubectl("delete", plural, name, "-n", namespace, "--wait=true", "--timeout=60s")
+            cluster.kubectl("delete", plural, name, "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
         for plural, name in in_the_way:
             cluster.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(theirs(plural, name)))
     for plural, name in in_the_way:
@@ -193,7 +194,7 @@ def meet_foreign_objects(cluster: Cluster, namespace: str) -> None:
             return accepted.get("reason") == "NameConflict" and named in accepted["message"]
 
         eventually(f"a conflict with {named}", reported, 90)
-        cluster.kubectl("delete", plural, name, "-n", namespace, "--wait=true", "--timeout=60s")
+        cluster.kubectl("delete", plural, name, "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
 
 
 def look_at_models(cluster: Cluster, namespace: str) -> None:

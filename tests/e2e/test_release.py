@@ -30,6 +30,7 @@ from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.oci_registry import OciRegistry, oci_registry
 from tests.support.operator import scale_operator
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import stand_in
 
 pytestmark = pytest.mark.full
@@ -226,7 +227,7 @@ def namespace_of_the_release(cluster: Cluster) -> Iterator[str]:
     with scale_operator(cluster, 0):
         yield NAMESPACE
         cluster.helm("uninstall", RELEASE, "-n", NAMESPACE, "--wait", "--timeout", "120s")
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=180s")
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", KUBECTL_TIMEOUT)
 
 
 RELEASE = "from-registry"

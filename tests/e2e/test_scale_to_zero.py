@@ -34,6 +34,7 @@ from tests.support.on_demand import (
     held,
     on_demand,
 )
+from tests.support.patience import PATIENCE
 from tests.support.serving import requests_in_flight
 from tests.support.watching import watching
 
@@ -166,11 +167,13 @@ def test_what_needs_no_replica_is_answered_without_one(cluster: Cluster, at_zero
     with watching(cluster, "llmservices", NAMESPACE) as services:
         for what, (method, path, body, status) in UNWOKEN.items():
             content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-            answer = httpx.request(method, at_zero.url + path, content=content, timeout=10, trust_env=False)
+            answer = httpx.request(method, at_zero.url + path, content=content, timeout=PATIENCE, trust_env=False)
             assert answer.status_code == status, (what, answer.text)
             if status >= 400:
                 assert set(answer.json()["error"]) == {"message", "type", "param", "code"}, what
-        names = httpx.get(at_zero.url + "/v1/models", headers={"Host": "first"}, timeout=10, trust_env=False).json()
+        names = httpx.get(
+            at_zero.url + "/v1/models", headers={"Host": "first"}, timeout=PATIENCE, trust_env=False
+        ).json()
         assert {model["id"] for model in names["data"]} == {"quiet"}, "the port says which service, not the Host"
         half_a_request(at_zero).close()
         other = services.first(
@@ -258,6 +261,8 @@ def test_a_stream_that_waits_gets_comments_until_it_begins(at_zero: OnDemand) ->
 def test_a_chat_at_zero_says_that_it_waits_and_is_answered(cluster: Cluster, at_zero: OnDemand) -> None:
     """By a port-forward to an activator, which holds the request until a replica answers it."""
     command = (sys.executable, "-m", "llmservice_cli", "chat", "talked", "-n", NAMESPACE, "-m", "hello")
-    done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=cluster.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert (done.returncode, bool(done.stdout.strip())) == (0, True), done.stderr
     assert "holds the request and starts one" in done.stderr

@@ -28,6 +28,7 @@ from tests.support.on_demand import (
     on_demand,
 )
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, operator_pods, scale_operator
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
 
 pytestmark = pytest.mark.full
@@ -79,7 +80,7 @@ def activators_replaced(cluster: Cluster) -> None:
     """What they hold is answered before they end."""
     restart = ("rollout", "restart", f"deployment/{ACTIVATOR}", "-n", OPERATOR_NAMESPACE)
     cluster.kubectl(*restart)
-    cluster.kubectl("rollout", "status", f"deployment/{ACTIVATOR}", "-n", OPERATOR_NAMESPACE, "--timeout=120s")
+    cluster.kubectl("rollout", "status", f"deployment/{ACTIVATOR}", "-n", OPERATOR_NAMESPACE, KUBECTL_TIMEOUT)
 
 
 def keda_replaced(cluster: Cluster) -> None:
@@ -251,7 +252,7 @@ def test_a_deleted_service_answers_what_it_held(cluster: Cluster, there: str) ->
 
 
 def deleted(cluster: Cluster, name: str) -> None:
-    cluster.kubectl("delete", "llms", name, "-n", NAMESPACE, "--wait=true", "--timeout=60s")
+    cluster.kubectl("delete", "llms", name, "-n", NAMESPACE, "--wait=true", KUBECTL_TIMEOUT)
 
 
 def test_a_paused_service_holds_nothing(cluster: Cluster, there: str) -> None:

@@ -15,6 +15,7 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.on_demand import ANSWERED_WITHIN, OnDemand, clients, held, on_demand
 from tests.support.operator import OPERATOR_NAMESPACE
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import stand_in
 from tests.support.traffic import traffic
 from tests.support.watching import watching
@@ -48,7 +49,7 @@ def test_a_flood_in_one_namespace_does_not_delay_another(cluster: Cluster, there
                 (row,) = one.rows()
             assert one.lost() == []
             assert many.waiting() > 200, "the flood was over before"
-            cluster.kubectl("delete", "llms", "flood", "-n", theirs, "--wait=true", "--timeout=60s")
+            cluster.kubectl("delete", "llms", "flood", "-n", theirs, "--wait=true", KUBECTL_TIMEOUT)
             many.rows()
     record(secondsToAnswer=round(row.ended - row.sent, 2))
     assert row.ended - row.sent < ANSWERED_WITHIN / 4

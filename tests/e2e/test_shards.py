@@ -19,6 +19,7 @@ from tests.support.audit import Request, requests_since, writes_since
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, holder_of, host_process, leader, operator_pods
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle
 
 SHARDS, EACH = 2, 2
@@ -47,14 +48,14 @@ def upgraded(cluster: Cluster, *values: str) -> Iterator[None]:
     before = json.loads(cluster.helm("status", *release, "-o", "json"))["version"]
     chart = str(cluster.paths.root / "charts" / "llmservice-operator")
     try:
-        cluster.helm("upgrade", *release, chart, "--reuse-values", *values, "--wait", "--timeout=120s")
+        cluster.helm("upgrade", *release, chart, "--reuse-values", *values, "--wait", KUBECTL_TIMEOUT)
         yield
     finally:
-        cluster.helm("rollback", *release, str(before), "--wait", "--timeout=120s")
+        cluster.helm("rollback", *release, str(before), "--wait", KUBECTL_TIMEOUT)
         eventually("one that acts for all again", lambda: acts_for_all(cluster), SHARED_WITHIN)
         # Those of the old split were refused the second Lease as soon as the Role had lost it. test_rbac counts what
         # was refused since the release's last revision: this one.
-        cluster.helm("rollback", *release, str(before), "--wait", "--timeout=120s")
+        cluster.helm("rollback", *release, str(before), "--wait", KUBECTL_TIMEOUT)
         for shard in range(1, SHARDS):
             name = lease_name(OPERATOR, shard)
             cluster.kubectl("delete", "lease", name, "-n", OPERATOR_NAMESPACE, "--ignore-not-found")

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.e2e.conftest import own_namespace
 from tests.support.cluster import Cluster, CommandFailed
 from tests.support.page import Watched, allow, chromium, install, opened, violations
+from tests.support.patience import PATIENCE
 from tests.support.services import MILLION_TOKENS, llmservice, stand_in
 from tests.unit.cli_world import LLAMA_8B
 
@@ -72,7 +73,7 @@ def token(site: Site) -> str:
 @pytest.fixture
 def address(opening: str, token: str) -> str:
     """As the command gets one for each run, by its port-forward."""
-    answer = httpx.post(f"{base_of(opening)}/sign-in/token", json={"token": token}, trust_env=False, timeout=60)
+    answer = httpx.post(f"{base_of(opening)}/sign-in/token", json={"token": token}, trust_env=False, timeout=PATIENCE)
     return base_of(opening) + str(answer.json()["path"])
 
 

@@ -23,6 +23,7 @@ from localcluster.progress import Progress
 from release.tools import Tools, answering
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.crds import await_established
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.ports import free_port
 
 MODULE = "github.com/argoproj/argo-cd/v3"
@@ -175,6 +176,6 @@ def argocd(
         try:
             yield running
         finally:
-            cluster.kubectl("delete", APPLICATION, "--all", "-n", namespace, "--timeout=60s")
-            cluster.kubectl("delete", "appprojects.argoproj.io", "--all", "-n", namespace, "--timeout=60s")
-            cluster.kubectl("delete", *crds, "--timeout=60s")
+            cluster.kubectl("delete", APPLICATION, "--all", "-n", namespace, KUBECTL_TIMEOUT)
+            cluster.kubectl("delete", "appprojects.argoproj.io", "--all", "-n", namespace, KUBECTL_TIMEOUT)
+            cluster.kubectl("delete", *crds, KUBECTL_TIMEOUT)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.cluster import Cluster
+from tests.support.patience import KUBECTL_TIMEOUT
 
 IMAGE = "registry.local/llmservice-operator:dev"
 
@@ -86,7 +87,7 @@ class ClientPod:
     @classmethod
     def start(cls, cluster: Cluster, namespace: str) -> ClientPod:
         cluster.apply(POD, namespace)
-        cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod/client", "--timeout=120s")
+        cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod/client", KUBECTL_TIMEOUT)
         return cls(cluster, namespace)
 
     def request(self, url: str, body: object = None, api_key: str = "") -> Answer:

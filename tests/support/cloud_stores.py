@@ -25,6 +25,7 @@ from localcluster.paths import cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
 from tests.support.cluster import eventually
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
 AZURITE = Path(__file__).resolve().parents[2] / "localcluster" / "node-azurite"
@@ -54,7 +55,7 @@ class GoogleStore:
 
     def _send(self, path: str, body: bytes, kind: str) -> None:
         request = urllib.request.Request(self.url + path, data=body, headers={"Content-Type": kind}, method="POST")
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             answer.read()
 
 
@@ -113,7 +114,7 @@ class AzureStore:
         url = f"{self.endpoint}{path}" + (f"?{query}" if query else "")
         request = urllib.request.Request(url, data=body or None, headers=own, method="PUT")
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 answer.read()
         except urllib.error.HTTPError as refused:
             raise AssertionError(f"PUT {url}: {refused.code} {refused.read().decode()}") from refused

@@ -19,7 +19,7 @@ import httpx
 import yaml
 
 from localcluster.paths import ClusterPaths
-from tests.support.patience import at_most
+from tests.support.patience import PATIENCE, at_most
 
 T = TypeVar("T")
 JSON = dict[str, Any]
@@ -84,9 +84,27 @@ def _doing() -> str:
     if not paths.kubeconfig.exists():
         return said
     command = (str(paths.bin / "kubectl"), f"--kubeconfig={paths.kubeconfig}", "--request-timeout=10s", "get", "pods")
-    phase = ("-A", "-o", "name", "--field-selector=status.phase=Pending")
-    pods = subprocess.run((*command, *phase), text=True, capture_output=True, check=False)
-    return f"{said}, pending pods: {', '.join(pods.stdout.split()) or ''.join(pods.stderr.splitlines()[-1:]) or 'none'}"
+
+    def pods(*words: str) -> list[str]:
+        done = subprocess.run((*command, *words), text=True, capture_output=True, check=False)
+        return done.stdout.split() or done.stderr.splitlines()[-1:]
+
+    operators = pods(
+        "-A", "-l", "app.kubernetes.io/name=llmservice-operator", "-o", "jsonpath={.items[*].status.podIP}"
+    )
+    pending = pods("-A", "-o", "name", "--field-selector=status.phase=Pending")
+    queues = ", ".join(f"{operator} {_queue(operator)}" for operator in operators)
+    return f"{said}, pending pods: {', '.join(pending) or 'none'}, queue of the operators: {queues or 'none'}"
+
+
+def _queue(operator: str) -> str:
+    """What waits in the work queue of the operator at an address."""
+    try:
+        text = httpx.get(f"http://{operator}:8080/metrics", trust_env=False).text
+    except httpx.HTTPError as error:
+        return str(error)
+    found = (line.split()[1] for line in text.splitlines() if line.startswith("llmservice_queue_depth "))
+    return next(found, "unknown")
 
 
 def administrator(paths: ClusterPaths) -> tuple[str, ssl.SSLContext]:
@@ -123,7 +141,7 @@ class Cluster:
     @classmethod
     def connect(cls, paths: ClusterPaths) -> Cluster:
         server, context = administrator(paths)
-        return cls(paths, httpx.Client(base_url=server, verify=context, timeout=30, trust_env=False))
+        return cls(paths, httpx.Client(base_url=server, verify=context, timeout=PATIENCE, trust_env=False))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -136,7 +154,13 @@ class Cluster:
     def run(self, *command: str, stdin: str | None = None, expect: int | None = 0, timeout: float = 300) -> str:
         """The command's standard output (with standard error when a failure is expected)."""
         done = subprocess.run(
-            command, input=stdin, text=True, capture_output=True, env=self.environment, timeout=timeout, check=False
+            command,
+            input=stdin,
+            text=True,
+            capture_output=True,
+            env=self.environment,
+            check=False,
+            timeout=at_most(timeout),
         )
         if expect is not None and done.returncode != expect:
             raise CommandFailed(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -19,6 +19,7 @@ from llmservice_runtime.health.hang import MOVING, RUNNING, parse_metrics
 
 from tests.support.answers import events, observed
 from tests.support.cluster import eventually
+from tests.support.patience import PATIENCE
 from tests.support.vllm_process import FLAGS, NAME, Kind, Server, started
 
 KEY = "contract-key"
@@ -166,7 +167,7 @@ def keep_alive(server: Server) -> Observation:
         again = client.get("/health")
         same = again.extensions["network_stream"] is network
         began = time.monotonic()
-        closed = network.read(1, timeout=30) == b""
+        closed = network.read(1, timeout=PATIENCE) == b""
         return {"reused": same, "closed": closed, "after": round(time.monotonic() - began)}
 
 
@@ -300,7 +301,7 @@ def streaming(server: Server, tokens: int = 480) -> Iterator[Future[str]]:
 
     with ThreadPoolExecutor(1) as beside:
         rest = beside.submit(read)
-        assert began.wait(30)
+        assert began.wait(PATIENCE)
         yield rest
 
 

@@ -20,6 +20,7 @@ from localcluster.progress import Progress
 from release.tools import Tools, answering
 from tests.support.cluster import JSON, Cluster, condition, eventually
 from tests.support.crds import await_established
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.ports import free_port
 
 KINDS = ("kustomizations.kustomize.toolkit.fluxcd.io", "gitrepositories.source.toolkit.fluxcd.io",
@@ -124,9 +125,9 @@ def flux(cluster: Cluster, namespace: str, folder: Path) -> Iterator[Flux]:
             yield running
         finally:
             for kind in KINDS:
-                cluster.kubectl("delete", kind, "--all", "-n", namespace, "--timeout=60s")
+                cluster.kubectl("delete", kind, "--all", "-n", namespace, KUBECTL_TIMEOUT)
             for path in crds:
-                cluster.kubectl("delete", "-f", path, "--timeout=60s")
+                cluster.kubectl("delete", "-f", path, KUBECTL_TIMEOUT)
 
 
 def without_finalizers(cluster: Cluster, namespace: str) -> None:

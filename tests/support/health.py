@@ -13,6 +13,7 @@ from localcluster.builds import Store, build
 from localcluster.paths import REPOSITORY, cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
+from tests.support.patience import PATIENCE
 
 JSON = Mapping[str, Any]
 
@@ -51,6 +52,6 @@ def argocd(objects: Iterable[JSON]) -> list[Health]:
 def _run(group: Group, name: str, objects: Iterable[JSON]) -> list[dict[str, Any]]:
     program = build(Store(cache_root(os.environ, Path.home())), group, os.environ, Progress()) / name
     text = "\n".join(json.dumps(obj) for obj in objects)
-    done = subprocess.run([str(program), str(SCRIPT)], input=text, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([str(program), str(SCRIPT)], input=text, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -18,6 +18,7 @@ import httpx
 from benchmarks.scale.process import kubeconfig
 from tests.support.cluster import Cluster
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
 PAUSE = 1.0
@@ -51,7 +52,7 @@ class LocalOperator:
         self._stop.set()
         if self._process is not None:
             self._process.terminate()
-        self._thread.join(60)
+        self._thread.join(PATIENCE)
 
     def _run(self) -> None:
         with self.log.open("ab") as log:

@@ -9,6 +9,7 @@ from pathlib import Path
 from localcluster.tinymodel.cache import model_folder
 from localcluster.tinymodel.variants import VARIANTS
 from tests.support.cluster import Cluster
+from tests.support.patience import KUBECTL_TIMEOUT
 
 CLAIM = "tiny-models"
 
@@ -28,7 +29,7 @@ def claim_folder(cluster: Cluster, namespace: str, claim: str, folder: Path, *, 
     """A claim of `namespace` that shows a folder of this machine to pods."""
     volume = f"{namespace}-{claim}"
     # A volume stays bound to the claim of a namespace that is gone, even one of the same name.
-    cluster.kubectl("delete", "pv", volume, "--ignore-not-found", "--timeout=60s")
+    cluster.kubectl("delete", "pv", volume, "--ignore-not-found", KUBECTL_TIMEOUT)
     size = {"storage": "1Gi"}
     common = {"accessModes": [access], "storageClassName": ""}
     cluster.apply(

@@ -20,6 +20,7 @@ from localcluster.rootfs import base_key, base_layout
 from tests.support.cluster import Cluster
 from tests.support.operator import OPERATOR as RELEASE
 from tests.support.operator import OPERATOR_NAMESPACE
+from tests.support.patience import KUBECTL_TIMEOUT
 
 REFERENCE = "registry.local/llmservice-operator:next"
 HOSTNAME = "next"
@@ -65,10 +66,10 @@ def leading(cluster: Cluster, *values: str) -> Iterator[None]:
     chart = str(cluster.paths.root / "charts" / "llmservice-operator")
     tag = ("--set-string", f"image.tag={image.rpartition(':')[2]}")
     try:
-        cluster.helm("upgrade", *release, chart, "--reuse-values", *tag, *values, "--wait", "--timeout=120s")
+        cluster.helm("upgrade", *release, chart, "--reuse-values", *tag, *values, "--wait", KUBECTL_TIMEOUT)
         yield
     finally:
-        cluster.helm("rollback", *release, str(before), "--wait", "--timeout=120s")
+        cluster.helm("rollback", *release, str(before), "--wait", KUBECTL_TIMEOUT)
 
 
 def _copy(source: Path, target: Path) -> None:

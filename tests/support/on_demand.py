@@ -24,6 +24,7 @@ from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.host import processes_of
 from tests.support.keda import ACTIVATOR
 from tests.support.operator import OPERATOR_NAMESPACE
+from tests.support.patience import PATIENCE
 from tests.support.services import merge, stand_in
 from tests.support.serving import Metrics
 from tests.support.traffic import in_words
@@ -115,7 +116,7 @@ class OnDemand:
     def comes_to_an_activator(self) -> bool:
         """Whether a new connection to the Service does, or to the address of one that is gone."""
         try:
-            return httpx.get(self.url + ACTIVATOR_PATH, timeout=10, trust_env=False).status_code == 200
+            return httpx.get(self.url + ACTIVATOR_PATH, timeout=PATIENCE, trust_env=False).status_code == 200
         except httpx.TransportError:
             return True
 
@@ -221,7 +222,7 @@ def counted(cluster: Cluster, name: str, service: OnDemand | None = None) -> flo
 
 def _value(pod: JSON, name: str, **labels: str) -> float:
     url = f"http://{pod['status']['podIP']}:{METRICS_PORT}/metrics"
-    text = httpx.get(url, timeout=10, trust_env=False).raise_for_status().text
+    text = httpx.get(url, timeout=PATIENCE, trust_env=False).raise_for_status().text
     return Metrics(text).value(f"llmservice_activator_{name}", **labels)
 
 

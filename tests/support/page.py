@@ -22,6 +22,7 @@ from localcluster.paths import REPOSITORY
 from localcluster.preflight import BROWSER, ensure_packages, missing_packages
 from localcluster.progress import Progress
 from tests.support.cluster import JSON, Cluster
+from tests.support.patience import KUBECTL_TIMEOUT
 
 CHART = REPOSITORY / "charts" / "llmservice-operator"
 RELEASE = "llmservice-operator"
@@ -41,7 +42,7 @@ def install(cluster: Cluster, namespace: str, **values: Any) -> None:
     command = (helm, "template", RELEASE, str(CHART), "--namespace", namespace, *shown, "--values", "-")
     rendered = cluster.run(*command, stdin=json.dumps(chosen))
     cluster.apply_all([each for each in yaml.safe_load_all(rendered) if each], namespace)
-    cluster.kubectl("rollout", "status", f"deployment/{RELEASE}-ui", "-n", namespace, "--timeout=180s")
+    cluster.kubectl("rollout", "status", f"deployment/{RELEASE}-ui", "-n", namespace, KUBECTL_TIMEOUT)
 
 
 @contextmanager

@@ -28,6 +28,8 @@ def _slowness() -> float:
 
 SLOWNESS = _slowness()
 PATIENCE = ALONE * SLOWNESS
+KUBECTL_TIMEOUT = f"--timeout={PATIENCE:.0f}s"
+"""Of a `kubectl delete`, `wait` or `rollout status`, and of Helm's `--wait`."""
 
 
 def at_most(usual: float) -> float:

@@ -19,6 +19,7 @@ from localcluster.paths import cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
 from tests.support.cluster import eventually
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
 JSON = dict[str, Any]
@@ -160,7 +161,7 @@ class Prometheus:
         return found
 
     def _get(self, path: str, **parameters: Any) -> JSON:
-        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=30, trust_env=False)
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=PATIENCE, trust_env=False)
         content = answer.json()
         assert content["status"] == "success", f"{parameters}: {content}"
         data: JSON = content["data"]
@@ -196,7 +197,7 @@ def running(folder: Path, scrapes: Sequence[JSON], rules: JSON, interval: str = 
             yield server
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(PATIENCE)
 
 
 def _is_ready(process: subprocess.Popen[bytes], server: Prometheus, folder: Path) -> bool:

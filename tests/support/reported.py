@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tests.support import rolling
 from tests.support.cluster import JSON, Cluster
 from tests.support.operator import leader, operator_metric
+from tests.support.patience import at_most
 
 REPORTED_WITHIN = 10.0
 """Seconds from the cause, for what is reported everywhere."""
@@ -47,19 +48,20 @@ def before(cluster: Cluster) -> Before:
 def reported_everywhere(
     cluster: Cluster, namespace: str, name: str, reason: str, since: Before, *, timeout: float = 30.0
 ) -> Reported:
-    """Wait until one look finds this failure everywhere; AssertionError with what is missing after `timeout` seconds.
+    """Wait as `eventually` does until one look finds this failure everywhere; AssertionError with what is missing.
 
     `status.failure` has words in each of its fields, one Warning Event since then has the reason, the counter of
     failures has grown and the gauge of failing services counts one, and the column REASON has it.
     """
-    deadline = time.monotonic() + timeout
+    limit = at_most(timeout)
+    deadline = time.monotonic() + limit
     while True:
         failure: JSON = cluster.must_get("llmservices", namespace, name).get("status", {}).get("failure") or {}
         missing = _missing(cluster, namespace, name, reason, since, failure)
         if not missing:
             at = time.time()
             break
-        assert time.monotonic() < deadline, f"{reason} of {namespace}/{name}, not within {timeout} s: {missing}"
+        assert time.monotonic() < deadline, f"{reason} of {namespace}/{name}, not within {limit:.0f} s: {missing}"
         time.sleep(_LOOK_EACH)
     empty = [field for field in ("message", "remedy", "evidence", "since") if not failure.get(field)]
     assert not empty, f"nothing in {empty} of {failure}"

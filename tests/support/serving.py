@@ -16,6 +16,7 @@ from prometheus_client.samples import Sample
 
 from tests.support.ahead import ahead
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE, at_most
 from tests.support.services import llmservice
 
 READY_WITHIN = 600
@@ -71,7 +72,7 @@ class Metrics:
 def of_supervisor(pod: JSON) -> Metrics:
     """What the pod's supervisor counts."""
     url = f"http://{pod['status']['podIP']}:{STATE_PORT}/metrics"
-    return Metrics(httpx.get(url, timeout=10, trust_env=False).raise_for_status().text)
+    return Metrics(httpx.get(url, timeout=PATIENCE, trust_env=False).raise_for_status().text)
 
 
 def requests_in_flight(pod: JSON) -> float:
@@ -91,7 +92,7 @@ class Endpoint:
 
     def metrics(self) -> Metrics:
         """What vLLM counts."""
-        return Metrics(httpx.get(f"{self.url}/metrics", timeout=30, trust_env=False).raise_for_status().text)
+        return Metrics(httpx.get(f"{self.url}/metrics", timeout=PATIENCE, trust_env=False).raise_for_status().text)
 
     def complete(self, prompt: object, **fields: Any) -> Completion:
         """One greedy completion."""
@@ -106,7 +107,7 @@ class Endpoint:
             "max_tokens": 120,
             **fields,
         }
-        answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=300, trust_env=False)
+        answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=at_most(300), trust_env=False)
         return {"status": answer.status_code, **answer.json()}
 
     def say(self, question: str, **fields: Any) -> str:
@@ -124,7 +125,7 @@ class Endpoint:
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
         """As many connections as there are requests, sent when they are meant to be: no queue but vLLM's."""
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=self.url, timeout=300, limits=limits, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=at_most(300), limits=limits, trust_env=False) as client:
             with ahead():
                 yield client
 
@@ -157,7 +158,7 @@ def serving(cluster: Cluster, namespace: str, name: str, **spec: Any) -> Iterato
         service = cluster.must_get("services", namespace, name)
         yield Server(name, f"http://{service['spec']['clusterIP']}", cluster, namespace)
     finally:
-        cluster.kubectl("delete", "llms", name, "-n", namespace, "--wait=true", "--timeout=60s")
+        cluster.kubectl("delete", "llms", name, "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
         selector = f"llmservice.dev/service={name}"
         eventually("no pod is left", lambda: not cluster.list("pods", namespace, selector), 180)
 

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.support.patience import PATIENCE
+
 NOBODY = ("--as=reader-of-the-docs", "--as-group=system:authenticated")
 """A user without rights, so that the API server refuses every request that comes after parsing and discovery."""
 _REFUSED = re.compile(r"\(Forbidden\)|is forbidden|cannot (?:get|list|watch|create|patch|delete) ")
@@ -49,7 +51,7 @@ def kubectl_refuses(
     """
     command = (*program, *NOBODY, *words[1:])
     done = subprocess.run(
-        command, cwd=folder, env=environment, input=given, capture_output=True, text=True, check=False, timeout=60
+        command, cwd=folder, env=environment, input=given, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     said = f"{done.stderr}{done.stdout}".strip()
     return "" if done.returncode == 0 or _REFUSED.search(said) else said

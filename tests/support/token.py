@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from tests.support.cluster import COLLECTIONS, Cluster
+from tests.support.patience import PATIENCE
 
 JSON = dict[str, Any]
 
@@ -41,7 +42,9 @@ class Token:
         config = json.loads(cluster.kubectl("config", "view", "--raw", "-o", "json"))["clusters"][0]["cluster"]
         context = ssl.create_default_context(cadata=_decoded(config["certificate-authority-data"]))
         headers = {"Authorization": f"Bearer {token}"}
-        client = httpx.Client(base_url=config["server"], verify=context, headers=headers, timeout=30, trust_env=False)
+        client = httpx.Client(
+            base_url=config["server"], verify=context, headers=headers, timeout=PATIENCE, trust_env=False
+        )
         return cls(client, namespace)
 
     def create(self, plural: str, body: Mapping[str, Any], **params: str) -> Answer:

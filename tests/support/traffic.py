@@ -18,6 +18,7 @@ from llmservice_cli.probe.row import Mode, Row
 from llmservice_cli.probe.tally import Mark, Stretch, stretches
 
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.patience import PATIENCE
 from tests.support.serving import requests_in_flight
 
 # Enough for an answer that is under way, through an API server that was away, to be reported.
@@ -146,13 +147,13 @@ def traffic(cluster: Cluster, namespace: str, name: str, *words: str) -> Iterato
     for reader in readers:
         reader.start()
     try:
-        assert running.has_begun.wait(60), f"no request was sent: {running.reported}"
+        assert running.has_begun.wait(PATIENCE), f"no request was sent: {running.reported}"
         yield running
         assert process.poll() is None, f"the probe ended early: {running.reported}"
     finally:
         process.send_signal(signal.SIGINT)  # it awaits what is under way, and deletes its pod
         try:
-            process.wait(90)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

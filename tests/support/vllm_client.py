@@ -18,7 +18,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from typing import Any
 
-PATIENCE = 300.0
+from tests.support.patience import at_most
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def measured(wish: Wish) -> dict[str, Any]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     text = json.dumps(asdict(wish))
     ran = subprocess.run(
-        command, input=text, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        command, input=text, env=environment, capture_output=True, text=True, timeout=at_most(300), check=False
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     found: dict[str, Any] = json.loads(ran.stdout)

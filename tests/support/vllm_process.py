@@ -17,6 +17,7 @@ from llmservice_runtime.contract import Failure, Phase
 from llmservice_runtime.failures.failures import End, classify
 
 from tests.support.cluster import eventually
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
 
@@ -73,7 +74,7 @@ class Server:
 
     def client(self, **headers: str) -> httpx.Client:
         """With a connection of its own."""
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False)
 
     def health(self) -> int:
         """The status of /health; 0 where nobody listens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.cluster import Cluster
+from tests.support.patience import KUBECTL_TIMEOUT
 
 
 def volume_for(cluster: Cluster, namespace: str, claim: str, folder: Path) -> str:
@@ -13,7 +14,7 @@ def volume_for(cluster: Cluster, namespace: str, claim: str, folder: Path) -> st
     folder.chmod(0o777)  # the kubelet leaves the owner of a host's folder as it is
     name = f"{namespace}-{claim}"
     # A volume stays bound to the claim of a namespace that is gone, even one of the same name.
-    cluster.kubectl("delete", "pv", name, "--ignore-not-found", "--timeout=60s")
+    cluster.kubectl("delete", "pv", name, "--ignore-not-found", KUBECTL_TIMEOUT)
     cluster.apply(
         {
             "apiVersion": "v1",

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from tests.support.cluster import COLLECTIONS, JSON, Cluster
+from tests.support.patience import PATIENCE, at_most
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Watcher:
             self._changed.notify_all()
 
     def first(self, is_wanted: Callable[[JSON], Any], timeout: float = 0.0) -> Seen | None:
-        """The first state that is wanted, waiting for it so long."""
-        deadline = time.monotonic() + timeout
+        """The first state that is wanted, waiting for it as `eventually` does; 0: what came until now."""
+        deadline = time.monotonic() + (at_most(timeout) if timeout else 0.0)
         looked_at = 0
         with self._changed:
             while True:
@@ -69,13 +70,13 @@ def watching(cluster: Cluster, plural: str, namespace: str) -> Iterator[Watcher]
         yield watcher
     finally:
         stopping.set()
-        thread.join(timeout=10)
+        thread.join(timeout=PATIENCE)
 
 
 def _follow(api: httpx.Client, path: str, version: str, watcher: Watcher, stopping: threading.Event) -> None:
     while not stopping.is_set():
         params = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "5"}
-        with api.stream("GET", path, params=params, timeout=30) as response:
+        with api.stream("GET", path, params=params, timeout=PATIENCE) as response:
             for line in response.iter_lines():
                 event = json.loads(line)
                 if event["type"] == "ERROR":

@@ -15,6 +15,7 @@ from localcluster.install import STAND_IN_IMAGE
 from localcluster.paths import ClusterPaths
 from tests.support.cluster import COLLECTIONS, JSON, Cluster
 from tests.support.models import claim_folder, release_folder
+from tests.support.patience import PATIENCE
 from tests.support.services import idle, stand_in
 from tests.support.weights import named_tensors
 
@@ -136,7 +137,7 @@ def editing(cluster: Cluster, namespace: str, names: list[str]) -> Iterator[None
         yield
     finally:
         stopping.set()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE)
 
 
 @contextmanager

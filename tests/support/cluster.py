@@ -100,7 +100,7 @@ def _doing() -> str:
 def _queue(operator: str) -> str:
     """What waits in the work queue of the operator at an address."""
     try:
-        text = httpx.get(f"http://{operator}:8080/metrics", trust_env=False).text
+        text = httpx.get(f"http://{operator}:9090/metrics", trust_env=False).raise_for_status().text
     except httpx.HTTPError as error:
         return str(error)
     found = (line.split()[1] for line in text.splitlines() if line.startswith("llmservice_queue_depth "))

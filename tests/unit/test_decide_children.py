@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import FIXTURES, UID, World, an_llmservice, orphaned, recreated, serving, spec
@@ -209,6 +210,22 @@ def test_what_is_somebody_elses_is_not_touched_and_its_owner_is_named(
     assert world.condition("Accepted") == ("False", "NameConflict")
     assert f"{kind} x" in world.message("Accepted")
     assert words in world.message("Accepted")
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["in use", "kept by Retain"])
+def test_a_claim_of_a_service_whose_names_overlap_stays_with_it(is_kept: bool) -> None:
+    """The start cache of x and the model cache of x-start have one name: who comes second is refused."""
+    made, world = serving(startCache={"size": "2Gi"}), serving()
+    claim = made.children["PersistentVolumeClaim", "x-start-cache"]
+    claim["metadata"]["labels"][SERVICE_LABEL] = "x-start"
+    owner = claim["metadata"]["ownerReferences"][0] | {"name": "x-start", "uid": "theirs"}
+    claim["metadata"]["ownerReferences"] = [] if is_kept else [owner]
+    world.children["PersistentVolumeClaim", "x-start-cache"] = claim
+    world.edit(startCache={"size": "2Gi"})
+    decision = world.step()
+    assert (decision.apply, decision.prune) == ((), ())
+    assert world.condition("Accepted") == ("False", "NameConflict")
+    assert "PersistentVolumeClaim x-start-cache exists already" in world.message("Accepted")
 
 
 CONFLICT = Refusal(409, 'conflict with "kubectl": .spec.selector')

@@ -32,8 +32,8 @@ def node(
     return {"metadata": {"name": name, "labels": {**(labels or {})}}, "spec": {}, "status": status}
 
 
-def tainted(key: str, effect: str = "NoSchedule") -> Json:
-    return {**node(labels=T4, gpus="1"), "spec": {"taints": [{"key": key, "effect": effect}]}}
+def tainted(key: str, effect: str = "NoSchedule", resource: str = "nvidia.com/gpu") -> Json:
+    return {**node(labels=T4, gpus="1", resource=resource), "spec": {"taints": [{"key": key, "effect": effect}]}}
 
 
 def broken_gpu() -> Json:

@@ -12,10 +12,12 @@ from llmservice_operator.api.kubernetes import shape
 from llmservice_operator.api.pod_rules import OWN_VOLUME_PREFIX, OWN_VOLUMES, START_CACHE_VOLUME
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import volumes as build_volumes
+from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.deployment import START_CEILING_SECONDS, Strategy, deployment, progress_deadline_seconds
 from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner.quantity import amount
+from llmservice_operator.planner.room import NodeRoom, Room, nodes_for
 from llmservice_runtime.contract import TERMINATION_LOG
 from llmservice_runtime.flags import newest_version
 
@@ -29,8 +31,8 @@ CONTAINER = shape("InitContainers")["items"]
 KEY = {"name": "s", "key": "k"}
 
 
-def render(settings: Settings = SETTINGS, **sections: Any) -> Json:
-    return pod_template(LLMService.from_object(an_llmservice(spec(**sections))), settings)
+def render(settings: Settings = SETTINGS, chosen: Chosen = NOTHING, **sections: Any) -> Json:
+    return pod_template(LLMService.from_object(an_llmservice(spec(**sections))), settings, chosen)
 
 
 def server(template: Json) -> Json:
@@ -286,6 +288,50 @@ def test_acceptable_products_are_required_in_every_alternative_and_preferred_in_
     assert preferred[0]["weight"] > preferred[1]["weight"] > 0
     assert affinity["podAntiAffinity"] == {"x": "y"}
     assert "affinity" not in render()["spec"]
+
+
+H100 = "NVIDIA-H100-80GB-HBM3"
+MIG, SLICE = "nvidia.com/mig-3g.40gb", f"{H100}-MIG-3g.40gb"
+MIXED = {"nvidia.com/gpu.product": H100, f"{MIG}.product": SLICE}
+SINGLE = {"nvidia.com/gpu.product": SLICE}
+PRESENT = (("nvidia.com/gpu", "present", "NoSchedule"),)
+OWN = ((MIG, "", "NoSchedule"),)
+CARD: Json = {"type": "nvidia"}
+OF_MIG: Json = {"type": "nvidia", "resourceName": MIG}
+TAKEN: dict[str, tuple[Json, str | None, dict[str, str], tuple[tuple[str, str, str], ...], bool]] = {
+    # the accelerator, the product that was chosen, the node's labels and taints; whether the pod may go there
+    "a slice by its own resource": (OF_MIG | {"products": [SLICE]}, None, MIXED, PRESENT, True),
+    "that was chosen": (OF_MIG, SLICE, MIXED, PRESENT, True),
+    "by the label of the whole card": (OF_MIG | {"products": [H100]}, None, MIXED, PRESENT, True),
+    "by either label": (OF_MIG | {"products": ["NVIDIA-L4-MIG-1g.6gb", H100]}, None, MIXED, (), True),
+    "a slice of another card": (OF_MIG | {"products": ["NVIDIA-B200-MIG-3g.90gb"]}, None, MIXED, (), False),
+    "a slice in place of the card": (CARD | {"products": [SLICE]}, None, SINGLE, PRESENT, True),
+    "the resource's own taint": (OF_MIG, None, MIXED, OWN, True),
+    "the vendor's taint": (CARD, None, MIXED, PRESENT, True),
+    "of a renamed share": (CARD | {"resourceName": "nvidia.com/gpu.shared"}, None, MIXED, PRESENT, True),
+    "of another vendor's plugin": (CARD | {"resourceName": "example.com/vgpu"}, None, MIXED, PRESENT, True),
+    "of AMD's partitions": (
+        {"type": "amd", "resourceName": "amd.com/cpx_nps4"},
+        None,
+        {},
+        (("amd.com/gpu", "", "NoSchedule"),),
+        True,
+    ),
+    "of the other vendor": (CARD, None, MIXED, (("amd.com/gpu", "", "NoSchedule"),), False),
+    "of AKS's documentation": (CARD, None, MIXED, (("sku", "gpu", "NoSchedule"),), False),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_pods_go_to_nodes_with_the_device(case: str) -> None:
+    accelerator, gpu, labels, taints, may_go = TAKEN[case]
+    template = render(chosen=Chosen(gpu=gpu), accelerator=accelerator)
+    room = Room((NodeRoom("n", labels=labels, taints=taints),))
+    assert bool(list(nodes_for(room, template["spec"]))) is may_go
+
+
+def test_a_service_of_whole_cards_tolerates_what_it_did() -> None:
+    assert render()["spec"]["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
 
 
 USERS: Json = yaml.safe_load("""

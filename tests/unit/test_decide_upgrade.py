@@ -11,7 +11,7 @@ import pytest
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.build import environment
+from llmservice_operator.build import environment, placement
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner import compatibility, versions
@@ -62,6 +62,18 @@ def test_variables_that_a_release_adds_restart_nothing(monkeypatch: pytest.Monke
     assert "PYTHONNOUSERSITE" not in json.dumps(world.template["spec"]["containers"][0]["env"])
     world.request_update()
     assert "PYTHONNOUSERSITE" in json.dumps(world.template["spec"]["containers"][0]["env"])
+
+
+def test_a_toleration_that_a_release_adds_restarts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator = {"type": "nvidia", "resourceName": "nvidia.com/mig-3g.40gb"}
+    with monkeypatch.context() as before:
+        before.setattr(placement, "RESOURCES", {})
+        world = installed(accelerator=accelerator)
+    upgraded(world)
+    assert [each["key"] for each in world.template["spec"]["tolerations"]] == ["nvidia.com/mig-3g.40gb"]
+    world.request_update()
+    keys = [each["key"] for each in world.template["spec"]["tolerations"]]
+    assert keys == ["nvidia.com/mig-3g.40gb", "nvidia.com/gpu"]
 
 
 def of_long_ago(**sections: Any) -> World:

@@ -15,7 +15,7 @@ from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refus
 from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, node_room, placed_of
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, group_of
-from llmservice_operator.planner.room import Holder, Room
+from llmservice_operator.planner.room import Holder, Room, Sharing
 
 from tests.support.patience import PATIENCE
 
@@ -45,6 +45,16 @@ def node(labels: Json | None = None, allocatable: Json | None = None, **spec: An
 H100 = NodeGroup("NVIDIA-H100-80GB-HBM3", 8, memory_mib=81559.0, capability=(9, 0))
 TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
 SLICES = NodeGroup(H100.product, 2, memory_mib=40320.0, capability=(9, 0))
+SLICE = f"{H100.product}-MIG-3g.40gb"
+MIXED = {**LABELS, f"{GPU}.replicas": "0", f"{MIG}.product": SLICE, f"{MIG}.memory": "40320", f"{MIG}.replicas": "1"}
+SINGLE = {**LABELS, f"{GPU}.product": SLICE, f"{GPU}.memory": "40320"}
+SHARED = f"{H100.product}-SHARED"
+SLICED = {**LABELS, f"{GPU}.product": SHARED, f"{GPU}.replicas": "4", f"{GPU}.sharing-strategy": "time-slicing"}
+RENAMED = {**SLICED, f"{GPU}.product": H100.product}
+MPS = {f"{GPU}.sharing-strategy": "mps"}
+GKE = {"cloud.google.com/gke-max-shared-clients-per-gpu": "4"}
+SHARED_SLICE = {**MIXED, f"{MIG}.product": f"{SLICE}-SHARED", f"{MIG}.replicas": "2"}
+TIME_SLICED, SHARED_BY_MPS = Sharing(4, has_own_memory=False), Sharing(4, has_own_memory=True)
 GROUPS: dict[str, tuple[Json, str, NodeGroup | None]] = {
     "all labels": (node(), GPU, H100),
     "without labels": (node({}), GPU, NodeGroup(None, 8)),
@@ -57,6 +67,51 @@ GROUPS: dict[str, tuple[Json, str, NodeGroup | None]] = {
     "AMD": (node(AMD, {"amd.com/gpu": "8"}), "amd.com/gpu", NodeGroup(MI300X, 8, 1, 196608.0, None, True)),
     "a label that is no number": (node(LABELS | {f"{GPU}.memory": "lots"}), GPU, replace(H100, memory_mib=None)),
     "slices": (node(LABELS | {f"{MIG}.memory": "40320"}, {MIG: "2", GPU: "6"}), MIG, SLICES),
+    "slices with a product of their own": (node(MIXED, {MIG: "2", GPU: "0"}), MIG, replace(SLICES, product=SLICE)),
+    "slices without labels of their own": (node(LABELS, {MIG: "2"}), MIG, replace(SLICES, memory_mib=40192.0)),
+    "slices in place of cards": (node(SINGLE, {GPU: "2"}), GPU, replace(SLICES, product=SLICE)),
+    "time slicing": (node(SLICED), GPU, replace(H100, product=SHARED, sharing=TIME_SLICED)),
+    "time slicing, renamed": (
+        node(RENAMED, {f"{GPU}.shared": "8"}),
+        f"{GPU}.shared",
+        replace(H100, sharing=TIME_SLICED),
+    ),
+    "MPS": (node(SLICED | MPS), GPU, replace(H100, product=SHARED, sharing=SHARED_BY_MPS)),
+    "a replica each is no sharing": (
+        node(LABELS | {f"{GPU}.replicas": "1", f"{GPU}.sharing-strategy": "none"}),
+        GPU,
+        H100,
+    ),
+    "by the product alone": (
+        node(LABELS | {f"{GPU}.product": SHARED}),
+        GPU,
+        replace(H100, product=SHARED, sharing=Sharing(None, has_own_memory=False)),
+    ),
+    "time sharing of GKE": (
+        node(LABELS | GKE | {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}),
+        GPU,
+        replace(H100, sharing=TIME_SLICED),
+    ),
+    "MPS of GKE": (
+        node(LABELS | GKE | {"cloud.google.com/gke-gpu-sharing-strategy": "mps"}),
+        GPU,
+        replace(H100, sharing=SHARED_BY_MPS),
+    ),
+    "a slice that is shared": (
+        node(SHARED_SLICE, {MIG: "4"}),
+        MIG,
+        replace(SLICES, product=f"{SLICE}-SHARED", per_node=4, sharing=Sharing(2, has_own_memory=False)),
+    ),
+    "a shared card's labels are not its slices'": (
+        node(MIXED | {f"{GPU}.replicas": "4"}, {MIG: "2"}),
+        MIG,
+        replace(SLICES, product=SLICE),
+    ),
+    "nonsense about sharing": (
+        node(LABELS | {f"{GPU}.replicas": "-9" * 99, f"{GPU}.sharing-strategy": "x"}),
+        GPU,
+        H100,
+    ),
     "nothing at all": ({"metadata": {"name": "n"}}, GPU, None),
 }
 

@@ -99,6 +99,39 @@ def test_the_nodes_show_whether_labels_or_taints_are_the_cause(case: str) -> Non
 TAINT = "node(s) had untolerated taint(s)"
 
 
+def gpu_node(*taints: tuple[str, str, str], has: str = GPU) -> NodeRoom:
+    return NodeRoom("n", "NVIDIA-L4", {has: Decimal(8)}, taints=(("nvidia.com/gpu", "present", "NoSchedule"), *taints))
+
+
+AKS = ("sku", "gpu", "NoSchedule")
+SPOT = ("kubernetes.azure.com/scalesetpriority", "spot", "NoSchedule")
+OWN_TOLERATION = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
+AKS_TOLERATION = '{key: sku, operator: Equal, value: "gpu", effect: NoSchedule}'
+REMEDIES = {
+    "AKS": (Room((CONTROL, gpu_node(AKS))), f"Add {AKS_TOLERATION} to spec.podTemplate.spec.tolerations"),
+    "two taints": (
+        Room((gpu_node(AKS, ("team", "", "NoExecute")),)),
+        "{key: team, operator: Exists, effect: NoExecute}",
+    ),
+    "a value that YAML would take for no text": (Room((gpu_node(("gpu", "true", "NoSchedule")),)), 'value: "true"'),
+    "the node that lacks least": (Room((gpu_node(AKS, SPOT), gpu_node(AKS))), f"Add {AKS_TOLERATION} to spec"),
+    "none of other devices": (Room((gpu_node(AKS, has="amd.com/gpu"),)), "Add a toleration in spec.podTemplate"),
+    "a condition of the node": (
+        Room((gpu_node(("node.kubernetes.io/unreachable", "", "NoSchedule")),)),
+        "Add a toleration in spec.podTemplate",
+    ),
+    "nodes were not listed": (None, "Add a toleration in spec.podTemplate"),
+}
+
+
+@pytest.mark.parametrize("case", REMEDIES)
+def test_the_remedy_of_a_taint_is_the_toleration_to_add(case: str) -> None:
+    room, words = REMEDIES[case]
+    context = FailureContext({}, None, Wanted(GPU, 1), room, {"tolerations": [OWN_TOLERATION]})
+    found = must_fail(pods.unplaced(f"0/2 nodes are available: 2 {TAINT}."), context=context)
+    assert (found.reason, words in found.remedy) == ("UntoleratedTaint", True), found.remedy
+
+
 def test_a_nearer_cause_is_reported_at_once_and_a_lesser_one_after_a_minute() -> None:
     first = unplaced(TAINT)
     nearer = unplaced("Insufficient cpu", first, "03:00:01")

@@ -16,13 +16,14 @@ _FETCH_REQUESTS = {"cpu": "50m", "memory": "128Mi"}
 """Small, since the container mostly waits."""
 _MOST_KV_CACHE_GIB = 2**20
 """A PiB: more than any machine has, and sums of it are exact."""
-_RESOURCE_NAMES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+"""Of whole GPUs, by accelerator type."""
 
 
 def accelerator_resource(llm: LLMService) -> str | None:
     """The extended resource of one accelerator; None on CPUs."""
     accelerator = llm.spec.accelerator
-    return accelerator.resource_name or _RESOURCE_NAMES.get(accelerator.type)
+    return accelerator.resource_name or RESOURCES.get(accelerator.type)
 
 
 def shared_memory_gib(llm: LLMService, settings: Settings) -> int:

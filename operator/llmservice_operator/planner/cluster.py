@@ -11,7 +11,7 @@ from typing import Any, Self
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.plan import Device
 from llmservice_operator.planner.quantity import amount, count
-from llmservice_operator.planner.room import NodeRoom, tolerates
+from llmservice_operator.planner.room import MIG, SHARED, NodeRoom, Sharing, slice_label, tolerates
 
 Json = Mapping[str, Any]
 
@@ -32,11 +32,13 @@ class NodeGroup:
     """Allocatable accelerators of one node."""
     nodes: int = 1
     memory_mib: float | None = None
-    """Of one GPU, by its label."""
+    """Of one GPU, by its label; of a MIG slice without one by its profile."""
     capability: tuple[int, int] | None = None
     is_amd: bool = False
     taints: tuple[tuple[str, str, str], ...] = ()
     """(key, value, effect) of those that keep pods away."""
+    sharing: Sharing | None = None
+    """None: each pod has accelerators of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,13 @@ def group_of(node: NodeRoom, resource: str) -> NodeGroup | None:
     if per_node <= 0:
         return None
     return NodeGroup(
-        product=node.product,
+        product=node.product_of(resource),
         per_node=per_node,
         memory_mib=_memory_mib(node.labels, resource),
         capability=_capability(node.labels),
         is_amd="amd.com/gpu.product-name" in node.labels,
         taints=node.taints,
+        sharing=node.sharing(resource),
     )
 
 
@@ -129,9 +132,13 @@ def _reachable(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> Iterator[No
 
 def _memory_mib(labels: Mapping[str, str], resource: str) -> float | None:
     """A MIG slice has labels under its resource's own name; AMD's label is a quantity such as 192G."""
-    for label in (f"{resource}.memory", "nvidia.com/gpu.memory"):
+    is_slice = slice_label(resource) is not None
+    for label in (f"{resource.removesuffix(SHARED)}.memory", *(() if is_slice else ("nvidia.com/gpu.memory",))):
         if (mib := count(labels.get(label, ""), _MOST_MIB)) is not None:
             return float(mib)
+    if is_slice:
+        gib = gpus.slice_gib(resource.removeprefix(MIG).removesuffix(SHARED))
+        return None if gib is None else gib * 1024
     vram = labels.get("amd.com/gpu.vram")
     if vram is None:
         return None

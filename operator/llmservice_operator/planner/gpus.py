@@ -10,7 +10,18 @@ from types import MappingProxyType
 from llmservice_operator.planner.gpu_catalogue import ALSO_CALLED, GPU, GPUS, SLICES, Capability
 from llmservice_operator.planner.plan import Device
 
-__all__ = ["CATALOGUE", "GPU", "Capability", "device", "find", "from_label_mib", "label", "labels", "sizes"]
+__all__ = [
+    "CATALOGUE",
+    "GPU",
+    "Capability",
+    "device",
+    "find",
+    "from_label_mib",
+    "label",
+    "labels",
+    "sizes",
+    "slice_gib",
+]
 
 CATALOGUE: Mapping[str, GPU] = MappingProxyType({gpu.product: gpu for gpu in reversed(GPUS)})
 """By label; where one label stands for cards of two sizes, the smaller one."""
@@ -96,6 +107,11 @@ def from_label_mib(product: str, mib: float) -> Device:
     total = max(0.0, labelled - _KEPT_GIB - _KEPT_SHARE * labelled)
     other = find(product) or _by_words(product, total)
     return Device(product, total, None if other is None else other.capability, is_amd=_is_amd_name(product))
+
+
+def slice_gib(profile: str) -> float | None:
+    """GiB of a MIG profile, as resources name it ("3g.40gb", "1g.10gb.me"); None where it names no size."""
+    return _unsliced(f"-MIG-{profile}")[1]
 
 
 def _unsliced(name: str) -> tuple[str, float | None]:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from llmservice_operator.planner.quantity import amount
+from llmservice_operator.planner.quantity import amount, count
 
 Json = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
@@ -23,6 +23,22 @@ PODS = "pods"
 _NOTHING: Amounts = MappingProxyType({})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
+_MOST_SHARES = 10_000
+"""Pods of one device."""
+MIG = "nvidia.com/mig-"
+"""Begins the resource of a GPU's slice (MIG strategy mixed)."""
+SHARED = ".shared"
+"""Ends the resource's name where NVIDIA's device plugin is told to rename what it shares; labels have none of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Devices that several pods get at once, by the labels of their node."""
+
+    pods: int | None
+    """Of one device; None: no label says how many."""
+    has_own_memory: bool
+    """Each pod has an equal part of the memory (MPS). False: all have the same memory (time slicing)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,23 @@ class NodeRoom:
     holders: tuple[Holder, ...] = ()
     """Of the accelerator that was asked for."""
 
+    def product_of(self, resource: str) -> str | None:
+        """As the label of the resource names it: a MIG slice has its own beside the whole card's."""
+        label = slice_label(resource)
+        return self.product if label is None else self.labels.get(label, self.product)
+
+    def sharing(self, resource: str) -> Sharing | None:
+        """How pods share one of these devices; None: each has its own."""
+        label, find = resource.removesuffix(SHARED), self.labels.get
+        stated, strategy = find(f"{label}.replicas"), find(f"{label}.sharing-strategy")
+        if slice_label(resource) is None:
+            stated = stated or find("cloud.google.com/gke-max-shared-clients-per-gpu")
+            strategy = strategy or find("cloud.google.com/gke-gpu-sharing-strategy")
+        pods = count(stated or "", _MOST_SHARES) or 0
+        if pods < 2 and not resource.endswith(SHARED) and not (self.product_of(resource) or "").endswith("-SHARED"):
+            return None
+        return Sharing(pods if pods > 1 else None, has_own_memory=strategy == "mps")
+
     def free(self, resource: str) -> Decimal:
         """What nobody asked for; never below 0, though pods may have been placed before a device broke."""
         return max(Decimal(0), _amount(self.allocatable, resource) - _amount(self.used, resource))
@@ -116,12 +149,17 @@ def fitting(node: NodeRoom, wanted: Amounts) -> int:
     return int(min(node.free(resource) // each for resource, each in wanted.items() if each > 0))
 
 
+def slice_label(resource: str) -> str | None:
+    """The node label with the product of a MIG slice; None: the resource is no slice's."""
+    return f"{resource.removesuffix(SHARED)}.product" if resource.startswith(MIG) else None
+
+
 def free_gpus(room: Room, resource: str) -> dict[str | None, int]:
     """Free accelerators by product, of all nodes that have any of them; None: the node does not say which they are."""
     found: Counter[str | None] = Counter()
     for node in room.nodes:
         if node.allocatable.get(resource):
-            found[node.product] += int(node.free(resource))
+            found[node.product_of(resource)] += int(node.free(resource))
     return dict(found)
 
 

@@ -12,7 +12,7 @@ from llmservice_operator.planner.cluster import TRANSIENT_TAINTS, device_of, gro
 from llmservice_operator.planner.cpus import PREFIX
 from llmservice_operator.planner.gpus import find
 from llmservice_operator.planner.quantity import amount
-from llmservice_operator.planner.room import NodeRoom, tolerates
+from llmservice_operator.planner.room import MIG, SHARED, NodeRoom, tolerates
 
 from llmservice_cli.api import Json
 from llmservice_cli.doctor.facts import Facts, labels_of, status_of
@@ -21,11 +21,11 @@ from llmservice_cli.doctor.findings import Check, Finding, names, ok, problem, w
 from .operator import read_settings
 
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
-MIG = "nvidia.com/mig-"
+RENAMED = f"{NVIDIA}{SHARED}"
 PRODUCTS = {NVIDIA: "nvidia.com/gpu.product", AMD: "amd.com/gpu.product-name"}
 _PLUGIN = {
-    NVIDIA: "see whether the pods of NVIDIA's device plugin (GPU operator) run on them, and their logs",
-    AMD: "see whether the pods of AMD's device plugin run on them, and their logs",
+    "nvidia.com": "see whether the pods of NVIDIA's device plugin (GPU operator) run on them, and their logs",
+    "amd.com": "see whether the pods of AMD's device plugin run on them, and their logs",
 }
 
 
@@ -42,9 +42,14 @@ class _Node:
         return self.allocatable.get(resource, 0)
 
     @property
+    def gpus(self) -> tuple[str, ...]:
+        """Resources of GPUs, their slices and shares, of which it has any."""
+        return tuple(name for name, count in self.allocatable.items() if count)
+
+    @property
     def slices(self) -> tuple[str, ...]:
         """MIG resources of which it has any."""
-        return tuple(name for name, count in self.allocatable.items() if name.startswith(MIG) and count)
+        return tuple(name for name in self.gpus if name.startswith(MIG))
 
 
 def _node(found: Json) -> _Node:
@@ -57,7 +62,7 @@ def _counts(amounts: Json) -> dict[str, int]:
     """How many devices of each kind; what is no number counts as none."""
     counts = {}
     for name, quantity in amounts.items():
-        if name in PRODUCTS or name.startswith(MIG):
+        if _is_gpu(name):
             try:
                 counts[name] = int(amount(quantity))
             except ValueError:
@@ -65,8 +70,12 @@ def _counts(amounts: Json) -> dict[str, int]:
     return counts
 
 
+def _is_gpu(resource: str) -> bool:
+    return resource in PRODUCTS or resource == RENAMED or resource.startswith(MIG)
+
+
 def _has_gpus(node: _Node) -> bool:
-    return any(map(node.has, PRODUCTS)) or bool(node.slices)
+    return bool(node.gpus)
 
 
 def _rooms(facts: Facts) -> Iterator[NodeRoom]:
@@ -106,19 +115,20 @@ def gpus(facts: Facts) -> Iterator[Finding]:
     """Whether the device plugins advertise what nodes have."""
     nodes = [_node(each) for each in facts.nodes]
     is_quiet = True
-    for resource, label in PRODUCTS.items():
+    for resource in (*PRODUCTS, RENAMED):
+        vendor, label = resource.partition("/")[0], PRODUCTS.get(resource)
         labelled = [node for node in nodes if label in node.labels]
-        silent = [node.name for node in labelled if not node.has(resource) and not node.slices]
+        silent = [node.name for node in labelled if not any(name.startswith(vendor) for name in node.gpus)]
         broken = [node for node in nodes if node.capacity.get(resource, 0) > node.has(resource) > 0]
         if silent:
             is_quiet = False
             yield problem(
-                f"nodes with the label {label} offer no {resource} ({len(silent)}): {names(silent)}", _PLUGIN[resource]
+                f"nodes with the label {label} offer no {resource} ({len(silent)}): {names(silent)}", _PLUGIN[vendor]
             )
         if broken:
             is_quiet = False
             shown = (f"{node.name} ({node.has(resource)} of {node.capacity[resource]})" for node in broken)
-            yield warning(f"not all GPUs of these nodes are healthy: {names(shown)}", _PLUGIN[resource])
+            yield warning(f"not all GPUs of these nodes are healthy: {names(shown)}", _PLUGIN[vendor])
         if count := sum(node.has(resource) for node in nodes):
             is_quiet = False
             yield ok(f"{resource}: {count}, nodes with any: {sum(bool(node.has(resource)) for node in nodes)}")
@@ -130,7 +140,7 @@ def labels(facts: Facts) -> Iterator[Finding]:
     """What the operator needs to plan: the product, and a memory that is known of it."""
     unlabelled, unknown, known = [], [], Counter[str]()
     for room in _rooms(facts):
-        for resource in PRODUCTS:
+        for resource in filter(_is_gpu, room.allocatable):
             group = group_of(room, resource)
             if group is None:
                 continue
@@ -158,14 +168,15 @@ def labels(facts: Facts) -> Iterator[Finding]:
 
 
 def taints(facts: Facts) -> Iterator[Finding]:
-    """Pods tolerate the taint that is named like their resource; others need a toleration in each service."""
-    found: dict[str, list[str]] = {}
+    """Pods tolerate taints named like their resource or their vendor's; others need a toleration in each service."""
+    found: dict[str, dict[str, None]] = {}
     for room in _rooms(facts):
-        for resource in (name for name in PRODUCTS if room.allocatable.get(name)):
-            own = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
+        for resource in (name for name, number in room.allocatable.items() if _is_gpu(name) and number):
+            keys = (resource, NVIDIA if resource.startswith((NVIDIA, MIG)) else AMD)
+            own = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
             for key, value, effect in room.taints:
                 if not key.startswith(TRANSIENT_TAINTS) and not tolerates((key, value, effect), own):
-                    found.setdefault(f"{key}{f'={value}' if value else ''}:{effect}", []).append(room.name)
+                    found.setdefault(f"{key}{f'={value}' if value else ''}:{effect}", {})[room.name] = None
     for taint, on in found.items():
         yield warning(
             f"GPU nodes have the taint {taint}, which services do not tolerate by themselves: {names(on)}",

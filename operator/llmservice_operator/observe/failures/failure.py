@@ -185,7 +185,8 @@ def _unplaced(found: StatusFailure, before: StatusFailure | None, now: str, cont
     if before is not None and before.reason is reason:
         since = before.since
     message = scheduling.message_of(evidence, reason, context.wanted, context.room, context.namespace)
-    return replace(found, reason=reason, message=message, remedy=reason.remedy, evidence=evidence, since=since)
+    remedy = scheduling.remedy_of(reason, context.wanted, context.room, context.pod_spec)
+    return replace(found, reason=reason, message=message, remedy=remedy, evidence=evidence, since=since)
 
 
 def _is_over(causes: set[str], before: StatusFailure, now: str) -> bool:

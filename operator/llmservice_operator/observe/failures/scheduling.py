@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.planner.room import Held, NodeRoom, Room, free_gpus, held, nodes_for
+from llmservice_operator.planner.cluster import TRANSIENT_TAINTS
+from llmservice_operator.planner.room import Held, NodeRoom, Room, free_gpus, held, nodes_for, tolerates
+
+Json = Mapping[str, Any]
 
 _MOST_HOLDERS = 8
 _MOST_PRODUCTS = 8
+_MOST_TAINTS = 4
+"""Of one node, in a remedy."""
 
 # What comes first is what the nodes that came furthest lack: the scheduler looks at taints before it looks at labels,
 # and at resources after both.
@@ -50,8 +55,8 @@ def reason_of(causes: Iterable[str], is_taint: bool | None = None) -> Reason:
 
 
 def may_need_nodes(causes: Iterable[str]) -> bool:
-    """Whether some of the causes are taints and labels, which only the nodes can tell apart."""
-    return _kinds(causes) >= _TAINT_OR_LABEL
+    """Whether some of the causes are taints: only the nodes have their values, and tell them from missing labels."""
+    return Reason.UNTOLERATED_TAINT in _kinds(causes)
 
 
 def are_of_gpus(causes: Iterable[str]) -> bool:
@@ -59,12 +64,40 @@ def are_of_gpus(causes: Iterable[str]) -> bool:
     return Reason.INSUFFICIENT_GPUS in _kinds(causes)
 
 
-def is_taint(room: Room | None, pod_spec: Mapping[str, Any] | None) -> bool | None:
+def is_taint(room: Room | None, pod_spec: Json | None) -> bool | None:
     """Whether a node would do for the pod but for its taints; None where that cannot be seen."""
     if room is None or room.unknown is not None or pod_spec is None:
         return None
     everywhere = {**pod_spec, "tolerations": [{"operator": "Exists"}]}
     return next(nodes_for(room, everywhere), None) is not None
+
+
+def remedy_of(reason: Reason, wanted: Wanted | None, room: Room | None, pod_spec: Json | None) -> str:
+    """What to do; for taints the tolerations that a node misses which would do otherwise."""
+    if reason is not Reason.UNTOLERATED_TAINT or room is None or pod_spec is None:
+        return reason.remedy
+    own = pod_spec.get("tolerations") or ()
+    missing = [
+        tuple(taint for taint in node.taints if not tolerates(taint, own))
+        for node in nodes_for(room, {**pod_spec, "tolerations": [{"operator": "Exists"}]})
+        if wanted is None or node.allocatable.get(wanted.resource)
+    ]
+    # Conditions of a node pass, and a toleration of them would be no remedy.
+    lasting = [taints for taints in missing if not any(key.startswith(TRANSIENT_TAINTS) for key, _, _ in taints)]
+    nearest = min(filter(None, lasting), key=lambda taints: (len(taints), taints), default=())
+    if not 0 < len(nearest) <= _MOST_TAINTS:
+        return reason.remedy
+    return (
+        f"Add {', '.join(map(_toleration, nearest))} to spec.podTemplate.spec.tolerations, or take the taint off "
+        "(`kubectl taint nodes NODE KEY-`)."
+    )
+
+
+def _toleration(taint: tuple[str, str, str]) -> str:
+    """In YAML, where `true` without quotes is no string."""
+    key, value, effect = taint
+    matches = f'operator: Equal, value: "{value}"' if value else "operator: Exists"
+    return f"{{key: {key}, {matches}, effect: {effect}}}"
 
 
 def _kinds(causes: Iterable[str]) -> frozenset[Reason]:

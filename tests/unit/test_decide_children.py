@@ -315,6 +315,55 @@ def test_a_cache_claim_is_owned_by_its_policy(policy: str, is_owned: bool) -> No
     assert (CLAIM in world.children) is not is_owned
 
 
+RETAINED = {"uri": "hf://a/b", "cache": {"size": "10Gi", "retentionPolicy": "Retain"}}
+TRACKED = {
+    "labels": {
+        "app.kubernetes.io/instance": "x",
+        "argocd.argoproj.io/instance": "x",
+        "kustomize.toolkit.fluxcd.io/name": "models",
+        "helm.toolkit.fluxcd.io/name": "models",
+    },
+    "annotations": {
+        "argocd.argoproj.io/tracking-id": "x:llmservice.dev/LLMService:team-a/x",
+        "meta.helm.sh/release-name": "models",
+    },
+}
+"""What tools for GitOps write into an LLMService to know it as theirs."""
+
+
+def trackers(child: dict[str, Any]) -> set[str]:
+    """Values by which a tool takes an object for one that it made, and deletes it where it is not in Git."""
+    written = {**child["metadata"].get("labels", {}), **child["metadata"].get("annotations", {})}
+    return {key for key, value in written.items() if key in {**TRACKED["labels"], **TRACKED["annotations"]} and value}
+
+
+def test_no_child_that_outlives_the_service_is_taken_for_one_that_git_lost() -> None:
+    """A child with an owner is deleted with it and by nobody else; a claim that is kept has none."""
+    world = World(an_llmservice(spec(model=RETAINED, scaling={"replicas": 2}, startCache={"size": "1Gi"}), **TRACKED))
+    world.settle()
+    assert CLAIM in world.children
+    kept = {
+        where: trackers(child)
+        for where, child in world.children.items()
+        if not child["metadata"].get("ownerReferences")
+    }
+    assert kept == {CLAIM: set()}
+    owned = {key for child in world.children.values() for key in trackers(child)}
+    assert owned == {"app.kubernetes.io/instance"}, "its value is the service's name, whatever tools write"
+
+
+def test_a_claim_that_an_earlier_release_kept_is_released_from_the_tools_and_restarts_nothing() -> None:
+    world = serving(model=RETAINED)
+    claim, template = world.children[CLAIM], copy.deepcopy(world.template)
+    claim["metadata"]["labels"]["app.kubernetes.io/instance"] = "x"
+    (apply,) = world.step().apply
+    assert apply.manifest["metadata"]["name"] == claim["metadata"]["name"]
+    assert trackers(world.children[CLAIM]) == set()
+    assert world.template == template
+    world.settle()
+    assert world.step().is_steady
+
+
 def test_a_kept_claim_is_used_again() -> None:
     sections = {"model": {"uri": "hf://a/b", "cache": {"size": "10Gi", "retentionPolicy": "Retain"}}}
     new = World(an_llmservice(spec(**sections), uid="33333333-3333-4333-8333-333333333333"))

@@ -11,6 +11,8 @@ from llmservice_operator.api.service import LLMService
 
 Manifest = dict[str, Any]
 
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+
 
 class Owner(Protocol):
     """What the metadata of a child say of its LLMService, whose spec may be invalid."""
@@ -37,7 +39,7 @@ def labels(service: Owner) -> dict[str, str]:
     """Labels that every child carries."""
     return {
         "app.kubernetes.io/name": "llmservice",
-        "app.kubernetes.io/instance": service.name,
+        INSTANCE_LABEL: service.name,
         "app.kubernetes.io/component": "server",
         MANAGED_BY_LABEL: OPERATOR,
         SERVICE_LABEL: service.name,
@@ -47,7 +49,11 @@ def labels(service: Owner) -> dict[str, str]:
 def metadata(service: Owner, name: str, *, owned: bool = True) -> Manifest:
     """Metadata of a child; without an owner reference it outlives the LLMService."""
     meta: Manifest = {"name": name, "namespace": service.namespace, "labels": labels(service)}
-    if owned:
+    if not owned:
+        # Argo CD that tracks by this label would take a child without an owner for one that Git no longer has, and
+        # delete it, in an Application of the service's name. Empty, since a label that is left out stays where it is.
+        meta["labels"][INSTANCE_LABEL] = ""
+    else:
         # No blockOwnerDeletion: it needs a right on finalizers and delays deletion.
         meta["ownerReferences"] = [
             {"apiVersion": API_VERSION, "kind": KIND, "name": service.name, "uid": service.uid, "controller": True}

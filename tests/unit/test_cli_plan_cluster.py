@@ -119,6 +119,15 @@ async def test_the_gpus_of_one_replica_must_be_on_one_node(world: World) -> None
     assert {name: room[:2] for name, room in rooms(found).items()} == {"a": (3, 1), "b": (1, 0)}
 
 
+async def test_a_share_of_a_card_is_no_room_where_another_pod_may_hold_its_memory(world: World) -> None:
+    labels: Any = {"nvidia.com__gpu.replicas": "4", "nvidia.com__gpu.sharing-strategy": "time-slicing"}
+    world.has(node("a", f"{L4}-SHARED", **labels), node("b", f"{L4}-SHARED", **labels), pod("one", "b", 1))
+    found = await world.planned()
+    assert {name: room[:2] for name, room in rooms(found).items()} == {"a": (4, 1), "b": (3, 0)}
+    assert "may hold the memory of the GPUs" in str(rooms(found)["b"][2])
+    assert "counts on all of its memory" in found["reason"]
+
+
 async def test_a_quota_of_the_namespace_ends_it_before_the_nodes_do(world: World) -> None:
     world.has(node("a", L4, 8), quota(**{"requests.nvidia.com/gpu": "2"}))
     found = await world.planned()

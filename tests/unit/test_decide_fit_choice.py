@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 
 from tests.unit.decide_world import H100, L4, QWEN_7B, T4, Json, World, a_world, products, serving, settled
@@ -24,6 +25,26 @@ def test_the_picked_product_is_required_and_frozen() -> None:
         assert products(world) == ["NVIDIA-H100-80GB-HBM3"]
         assert world.condition("Fits") == ("True", "Fits")
     assert world.node_reads == 1
+
+
+FROZEN = {
+    # the product, GiB of one GPU in the recorded plan; those that it is planned with again
+    "a card": ("NVIDIA-A100-SXM4-80GB", 79.2, 79.15),
+    "time slicing": ("NVIDIA-A100-SXM4-80GB-SHARED", 79.15, 79.15),
+    "MPS": ("NVIDIA-A100-SXM4-80GB-SHARED", 19.79, 19.79),
+    "a slice by the label of its card": ("NVIDIA-A100-SXM4-80GB", 39.1, 39.1),
+    "a slice": ("NVIDIA-H100-80GB-HBM3-MIG-3g.40gb", 39.5, 39.5),
+    "nothing recorded": ("NVIDIA-A100-SXM4-80GB", None, 79.15),
+}
+
+
+@pytest.mark.parametrize("case", FROZEN)
+def test_a_share_that_was_planned_stays_one(case: str) -> None:
+    product, recorded, planned = FROZEN[case]
+    plan = None if recorded is None else {"perGPU": {"memoryGiB": recorded}}
+    device = planning.frozen_device(a_world().service(), Chosen(gpu=product, plan=plan))
+    assert device is not None
+    assert device.memory_gib == pytest.approx(planned, abs=0.3)
 
 
 def test_the_first_of_a_list_that_fits_is_the_only_one_that_pods_may_get() -> None:

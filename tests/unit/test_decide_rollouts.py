@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -46,6 +47,15 @@ NO_RIGHT = Room(unknown="the operator has no right to list pods in all namespace
 TWO = {"parallelism": {"tensorParallelSize": 2}}
 ELSEWHERE = {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}
 TAINTS = (("team", "b", "NoSchedule"),)
+SLICED = {f"{GPU}.product": "NVIDIA-L4-SHARED", f"{GPU}.replicas": "4", f"{GPU}.sharing-strategy": "time-slicing"}
+MPS = SLICED | {f"{GPU}.sharing-strategy": "mps"}
+MEMORY = "may hold their memory"
+
+
+def shares(free: int, has: int = 4, labels: Json = SLICED) -> Room:
+    return a_room(free, has=has, labels=labels)
+
+
 # id, replicas, what is free, the change, the strategy, words of the reason
 BEGUN: list[tuple[str, int, Room, Json, Strategy, str]] = [
     ("room for one more", 1, a_room(1), {}, "Surge", "There is room for one more pod"),
@@ -58,8 +68,54 @@ BEGUN: list[tuple[str, int, Room, Json, Strategy, str]] = [
     ("no node of the selector", 1, a_room(1), ELSEWHERE, "Surge", "No node takes such a pod"),
     ("no node without a taint", 1, a_room(1, taints=TAINTS), {}, "Surge", "No node takes such a pod"),
     ("the old one is on another node", 1, a_room(0, name="node-b"), {}, "Surge", "even without an old one"),
+    ("shares of the one card", 1, shares(3), {}, "Replace", MEMORY),
+    ("of one that another service uses too", 2, shares(1), {}, "Replace", MEMORY),
+    ("a card of its own beside that", 1, shares(7, has=8), {}, "Surge", "There is room"),
+    ("cards of which each may be in use", 2, shares(6, has=8), {}, "Replace", MEMORY),
+    ("all shares of all cards", 2, shares(0), {}, "Replace", "it needs 1 x nvidia.com/gpu"),
+    ("a part of the memory for each", 1, shares(3, labels=MPS), {}, "Surge", "There is room"),
     ("nobody may look", 1, NO_RIGHT, {}, "Surge", "no right to list pods"),
 ]  # fmt: skip
+
+
+RENAMED: dict[str, tuple[Json, Strategy, str]] = {
+    "by the resource": ({"resourceName": f"{GPU}.shared"}, "Replace", "by the name of the resource"),
+    "by the product": ({"products": ["NVIDIA-L4-SHARED"]}, "Replace", "by the name of the product"),
+    "not shared": ({}, "Surge", "no right to list pods"),
+}
+
+
+@pytest.mark.parametrize("case", RENAMED)
+def test_what_shares_a_card_is_replaced_where_nobody_may_look(case: str) -> None:
+    accelerator, strategy, words = RENAMED[case]
+    world = serving(2, accelerator={"type": "nvidia"} | accelerator)
+    edited(world, NO_RIGHT)
+    assert (world.strategy(), words in world.rollout["reason"]) == (strategy, True), world.rollout["reason"]
+
+
+BUSY = {"version": 1, "reason": "GPUMemoryBusy", "message": "1.2 of 22 GiB are free.", "remedy": "", "evidence": []}
+# id, the nodes, whether an old pod is given up
+HELD: list[tuple[str, Room, bool]] = [
+    ("they share a card", shares(2), True),
+    ("each has a part of the memory", shares(2, labels=MPS), False),
+    ("each has a card", a_room(0), False),
+    ("nobody may look", NO_RIGHT, False),
+]
+
+
+@pytest.mark.parametrize(("room", "falls"), [row[1:] for row in HELD], ids=[row[0] for row in HELD])
+def test_a_surge_whose_memory_the_old_pod_holds_falls_back(room: Room, falls: bool) -> None:
+    """It was begun by an earlier release, or before the cards were shared."""
+    world = surging(1, lack=None)
+    ended = {"reason": "Error", "exitCode": 1, "message": json.dumps(BUSY), "finishedAt": "2026-01-02T03:05:00Z"}
+    (status,) = world.pods["x-new"]["status"]["containerStatuses"]
+    status |= {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    world.room = room
+    later(world, 30)
+    assert world.strategy() == "Surge"
+    later(world, 300)
+    world.settle()
+    assert world.strategy() == ("Replace" if falls else "Surge")
 
 
 @pytest.mark.parametrize(

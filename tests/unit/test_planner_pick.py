@@ -9,6 +9,7 @@ import pytest
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
 from llmservice_operator.planner.pick import GPUDemand, Pick, PlanFor, pick
 from llmservice_operator.planner.plan import Device, Fit, Plan
+from llmservice_operator.planner.room import Sharing
 
 GPU = "nvidia.com/gpu"
 T4 = NodeGroup("Tesla-T4", 4, memory_mib=15360)
@@ -19,6 +20,16 @@ NEW = NodeGroup("NVIDIA-X1000", 8, memory_mib=204800)
 UNNAMED = NodeGroup(None, 8)
 TAINTED = NodeGroup("NVIDIA-H100-80GB-HBM3", 8, memory_mib=81559, taints=(("team", "b", "NoSchedule"),))
 NO_EXECUTE = NodeGroup("NVIDIA-H100-80GB-HBM3", 8, memory_mib=81559, taints=((GPU, "", "NoSchedule"),))
+
+A100_SHARED = "NVIDIA-A100-SXM4-80GB-SHARED"
+TIME_SLICED = NodeGroup(A100_SHARED, 4, memory_mib=81920, sharing=Sharing(4, has_own_memory=False))
+TWO_CARDS = replace(TIME_SLICED, per_node=8)
+UNCOUNTED = replace(TIME_SLICED, sharing=Sharing(None, has_own_memory=False))
+MPS = replace(TIME_SLICED, per_node=8, sharing=Sharing(4, has_own_memory=True))
+MPS_OF_TWO = replace(MPS, sharing=Sharing(2, has_own_memory=True))
+MPS_UNCOUNTED = replace(MPS, sharing=Sharing(None, has_own_memory=True))
+SLICE = "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb"
+SLICES = NodeGroup(SLICE, 4, memory_mib=40448)
 
 
 def plan_for(gib: float, band: float) -> PlanFor:
@@ -97,6 +108,22 @@ WHICH = [
     ("a nickname beside a label", picked(H100, products=("H100", H)), "Fits", H, H, "H100 is left out: it is no value"),
     ("a nickname, memory is given", picked(H100, products=("A100",), memory=80), "DoesNotFit", "A100", None, ""),
     ("a nickname, no right", picked(**NODES, products=("H100",)), "Fits", "H100", None, "unless a node has H100"),
+    ("time slicing", picked(TIME_SLICED, need=60), "Fits", A100_SHARED, A100_SHARED, "counts on all of its memory"),
+    ("two shares of one card", picked(TIME_SLICED, gpus=2), "DoesNotFit", A100_SHARED, None, "no more than 1 GPU"),
+    ("of one that is named", picked(TIME_SLICED, gpus=2, products=(A100_SHARED,)), "DoesNotFit", A100_SHARED, None, ""),
+    ("of cards that nobody counted", picked(UNCOUNTED, gpus=2), "DoesNotFit", A100_SHARED, None, "no more than 1 GPU"),
+    ("shares of two cards", picked(TWO_CARDS, gpus=2), "Unknown", A100_SHARED, None, "may be shares of one GPU"),
+    ("four shares of two cards", picked(TWO_CARDS, gpus=4), "DoesNotFit", A100_SHARED, None, "no more than 2 GPUs"),
+    ("named, and no node is there", picked(gpus=2, products=(A100_SHARED,)), "Unknown", A100_SHARED, None, "shares"),
+    ("whole cards before shares", picked(TIME_SLICED, H100, gpus=2), "Fits", H, H, ""),
+    ("a part of the memory", picked(MPS, need=30), "DoesNotFit", A100_SHARED, None, "has 20 GiB of 30"),
+    ("enough of the memory", picked(MPS, need=18), "Fits", A100_SHARED, A100_SHARED, ""),
+    ("the smaller part of two pools", picked(MPS_OF_TWO, MPS, need=30), "DoesNotFit", A100_SHARED, None, "has 20 GiB"),
+    ("a part that no label gives", picked(MPS_UNCOUNTED, need=1), "Unknown", None, None, ""),
+    ("MPS gives a pod one share", picked(MPS, gpus=2, need=9), "DoesNotFit", A100_SHARED, None, "one share a pod"),
+    ("a slice", picked(SLICES), "Fits", SLICE, SLICE, ""),
+    ("two slices", picked(SLICES, gpus=2), "DoesNotFit", SLICE, None, "only one MIG slice"),
+    ("two slices that may come", picked(gpus=2, products=(SLICE,)), "DoesNotFit", SLICE, None, "only one MIG slice"),
     ("a new label", picked(products=(f"{H}e",)), "Fits", f"{H}e", None, "is not in the catalogue"),
 ]  # fmt: skip
 

@@ -12,7 +12,17 @@ from typing import Any
 from llmservice_operator.observe.failures.scheduling import Wanted, gpus_text
 from llmservice_operator.planner.cluster import device_of, group_of
 from llmservice_operator.planner.quotas import Admitted, Quota, least_admitted
-from llmservice_operator.planner.room import PODS, Amounts, NodeRoom, Room, fitting, nodes_for, requests_of, tolerates
+from llmservice_operator.planner.room import (
+    PODS,
+    Amounts,
+    NodeRoom,
+    Room,
+    fitting,
+    fitting_apart,
+    nodes_for,
+    requests_of,
+    tolerates,
+)
 from llmservice_runtime.bounded_json import clean
 
 Json = Mapping[str, Any]
@@ -157,10 +167,13 @@ def _reason(room: Room, nodes: Sequence[NodePlace], wanted: Amounts, resource: s
 def _place(
     node: NodeRoom, pod_spec: Json, wanted: Amounts, resource: str | None, product: str | None, *, is_reachable: bool
 ) -> NodePlace:
-    replicas = fitting(node, wanted) if is_reachable else 0
+    node = node if resource is None else replace(node, product=node.product_of(resource))
+    replicas = fitting_apart(node, wanted, resource) if is_reachable else 0
     why = None
     if not is_reachable:
         why = _kept_away(node, pod_spec, product)
+    elif replicas == 0 and fitting(node, wanted) > 0:
+        why = "pods may hold the memory of the GPUs that it shares"
     elif replicas == 0:
         why = _lacking(node, wanted)
     if why is not None and resource is not None:

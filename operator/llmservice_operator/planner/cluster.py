@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Self
 
 from llmservice_operator.planner import gpus
-from llmservice_operator.planner.plan import Device
+from llmservice_operator.planner.plan import Device, Fit
 from llmservice_operator.planner.quantity import amount, count
 from llmservice_operator.planner.room import MIG, SHARED, NodeRoom, Sharing, slice_label, tolerates
 
@@ -73,6 +73,13 @@ class Offer:
     """None: neither its labels nor the catalogue say how much memory it has."""
     per_node: int
     """The most that one node has."""
+    sharing: Sharing | None = None
+    """None: each pod has devices of its own."""
+
+    @property
+    def devices(self) -> int:
+        """How many there are of it on one node, however many pods share each."""
+        return self.per_node if self.sharing is None else self.per_node // (self.sharing.pods or self.per_node)
 
 
 def group_of(node: NodeRoom, resource: str) -> NodeGroup | None:
@@ -97,9 +104,11 @@ def offers(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> tuple[Offer, ..
     for group in _reachable(cluster, tolerations):
         known = found.get(group.product)
         if known is None:
-            found[group.product] = Offer(group.product, device_of(group), group.per_node)
-        else:
+            found[group.product] = Offer(group.product, device_of(group), group.per_node, group.sharing)
+        elif group.sharing is None:
             found[group.product] = replace(known, per_node=max(known.per_node, group.per_node))
+        else:  # pools may share them by different numbers
+            found[group.product] = _least(known, Offer(group.product, device_of(group), group.per_node, group.sharing))
     return tuple(sorted(found.values(), key=_size))
 
 
@@ -111,10 +120,40 @@ def device_of(group: NodeGroup) -> Device | None:
         device: Device | None = gpus.from_label_mib(group.product, group.memory_mib)
     else:
         device = gpus.device(group.product)
+    if group.sharing is not None and group.sharing.has_own_memory:
+        if device is None or group.sharing.pods is None:
+            return None
+        device = replace(device, memory_gib=device.memory_gib / group.sharing.pods)
     if device is None:
         return None
     capability = device.capability or group.capability
     return replace(device, capability=capability, is_amd=device.is_amd or group.is_amd)
+
+
+def _least(one: Offer, other: Offer) -> Offer:
+    """Of two pools of one product the one on which a pod has less."""
+    return min(one, other, key=lambda offer: (offer.device.memory_gib if offer.device else 0.0, offer.devices))
+
+
+def why_not_several(product: str, offer: Offer | None, count: int) -> tuple[Fit, str] | None:
+    """Why a pod that asks for several of these has fewer GPUs than that, or may have; None: it has as many.
+
+    `offer`: None where no node has the product now.
+    """
+    sharing = Sharing(None, has_own_memory=False) if offer is None and product.endswith("-SHARED") else None
+    sharing = sharing if offer is None else offer.sharing
+    if count < 2:
+        return None
+    if "-MIG-" in product:
+        return Fit.DOES_NOT_FIT, f"a replica needs {count} GPUs, and a process sees only one MIG slice"
+    if sharing is None:
+        return None
+    if sharing.has_own_memory:
+        return Fit.DOES_NOT_FIT, f"a replica needs {count} GPUs, and MPS gives one share a pod"
+    if offer is not None and offer.devices < count:
+        some = f"{offer.devices} GPU{'s' if offer.devices > 1 else ''}"
+        return Fit.DOES_NOT_FIT, f"a replica needs {count} GPUs, and its shares are of no more than {some} of a node"
+    return Fit.UNKNOWN, f"a replica needs {count} GPUs, and what a pod gets may be shares of one GPU (time slicing)"
 
 
 def _size(offer: Offer) -> tuple[float, tuple[int, int], str]:

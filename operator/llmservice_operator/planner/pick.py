@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.planner import gpus, node_size
-from llmservice_operator.planner.cluster import ClusterGPUs, Offer, offers
+from llmservice_operator.planner.cluster import ClusterGPUs, Offer, offers, why_not_several
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy
 
 Json = Mapping[str, Any]
@@ -156,13 +156,25 @@ def _candidates(demand: GPUDemand, offered: Sequence[Offer]) -> Iterator[Device]
 
 
 def _limited_by_nodes(plan: Plan, device: Device, demand: GPUDemand, offered: Sequence[Offer]) -> Plan:
-    """The plan, which does not fit where one replica needs more GPUs than any node has or could have."""
+    """The plan, which does not fit where one replica needs more GPUs than any node has or could have, or shares."""
+    offer = next((offer for offer in offered if offer.product == device.name), None)
+    if plan.verdict is not Fit.DOES_NOT_FIT and (found := why_not_several(device.name, offer, demand.gpus)):
+        return _of_too_few_devices(plan, device, *found)
     most = max(_most(offered, device.name), node_size.largest(device.name))
     if demand.gpus <= most or not offered or plan.verdict is Fit.DOES_NOT_FIT:
         return plan
     return replace(
         plan, verdict=Fit.DOES_NOT_FIT, reason=f"{device.name}: {_too_many(demand, offered)}", margin_gib=None
     )
+
+
+def _of_too_few_devices(plan: Plan, device: Device, verdict: Fit, why: str) -> Plan:
+    reason = (
+        f"{device.name}: {why}. Set spec.parallelism to one GPU a replica, or name products of whole GPUs in "
+        "spec.accelerator.products."
+    )
+    missing = plan.missing if verdict is Fit.DOES_NOT_FIT else ("GPUs that are not shared", *plan.missing)
+    return replace(plan, verdict=verdict, reason=reason, missing=missing, margin_gib=None)
 
 
 def _too_many(demand: GPUDemand, offered: Sequence[Offer]) -> str:
@@ -200,6 +212,11 @@ def _with_notes(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, offered: Se
         notes.append(f"{plan.gpu} is not in the catalogue, and no node has it now: check the value of the node label.")
     elif plan.gpu in demand.products and (most := _most(offered, plan.gpu)) < demand.gpus:
         notes.append(f"No node has {f'{demand.gpus} of ' if most else ''}{plan.gpu} now.")
+    if any(o.product == plan.gpu and o.sharing is not None and not o.sharing.has_own_memory for o in offered):
+        notes.append(
+            f"Several pods share each {plan.gpu} (time slicing), and the plan counts on all of its memory: lower "
+            "spec.accelerator.gpuMemoryUtilization where others use it."
+        )
     if _most(offered, plan.gpu or "") < demand.gpus:
         notes.append(node_size.note(demand.gpus, plan.gpu))
     return replace(plan, reason=" ".join(filter(None, (plan.reason, *notes)))) if any(notes) else plan

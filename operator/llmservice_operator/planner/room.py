@@ -149,6 +149,19 @@ def fitting(node: NodeRoom, wanted: Amounts) -> int:
     return int(min(node.free(resource) // each for resource, each in wanted.items() if each > 0))
 
 
+def fitting_apart(node: NodeRoom, wanted: Amounts, resource: str | None) -> int:
+    """How many more of these pods go onto one node without a device whose memory another pod may hold.
+
+    Which share is of which device is not known: each that is taken may be of another one.
+    """
+    sharing = None if resource is None else node.sharing(resource)
+    if resource is None or sharing is None or sharing.has_own_memory or not wanted.get(resource):
+        return fitting(node, wanted)
+    devices = _amount(node.allocatable, resource) // (sharing.pods or _amount(node.allocatable, resource) or 1)
+    unused = max(Decimal(0), devices - _amount(node.used, resource))
+    return min(fitting(node, wanted), int(unused // wanted[resource]))
+
+
 def slice_label(resource: str) -> str | None:
     """The node label with the product of a MIG slice; None: the resource is no slice's."""
     return f"{resource.removesuffix(SHARED)}.product" if resource.startswith(MIG) else None

@@ -39,6 +39,9 @@ _MODELS = 128
 _MOST_GPUS = 8
 """Of one node, where no node says: what machines with GPUs usually have."""
 
+_LEAST_OF_CARD = 0.9
+"""Of the catalogue's memory: the figures of drivers differ by less."""
+
 _NEVER_AGAIN = (
     "Give the model's facts in spec.model.architecture (numHiddenLayers, hiddenSize, numAttentionHeads, vocabSize and "
     "intermediateSize at least). It is not read again until it changes."
@@ -152,10 +155,17 @@ def stated_memory_gib(service: LLMService) -> float | None:
 
 
 def frozen_device(service: LLMService, chosen: Chosen) -> Device | None:
-    """The GPU of a revision that was made already, where one was chosen that the catalogue knows."""
+    """The GPU of a revision that was made already, where one was chosen that the catalogue knows.
+
+    Of a card that pods share, and of a slice that goes by its card's label, the plan has what a pod gets.
+    """
     if service.spec.accelerator.type == "cpu" or chosen.gpu is None:
         return None
-    return gpus.device(chosen.gpu) or gpus.device(chosen.gpu, stated_memory_gib(service))
+    device = gpus.device(chosen.gpu) or gpus.device(chosen.gpu, stated_memory_gib(service))
+    recorded = ((chosen.plan or {}).get("perGPU") or {}).get("memoryGiB")
+    if device is None or recorded is None or recorded > _LEAST_OF_CARD * device.memory_gib:
+        return device
+    return replace(device, memory_gib=float(recorded))
 
 
 def is_enough(document: str) -> bool:

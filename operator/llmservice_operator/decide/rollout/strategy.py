@@ -14,6 +14,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from llmservice_runtime.contract import Failure, FailureReason
+
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import pvc
@@ -27,7 +29,17 @@ from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.status.verdict import Obstacle
-from llmservice_operator.planner.room import Amounts, NodeRoom, Room, fitting, minus, nodes_for, requests_of
+from llmservice_operator.planner.room import (
+    SHARED,
+    Amounts,
+    NodeRoom,
+    Room,
+    fitting,
+    fitting_apart,
+    minus,
+    nodes_for,
+    requests_of,
+)
 
 Json = Mapping[str, Any]
 
@@ -104,6 +116,11 @@ class Change:
         return spec
 
     @property
+    def resource(self) -> str | None:
+        """Of the accelerators."""
+        return accelerator_resource(self.service)
+
+    @property
     def requests(self) -> Amounts:
         """What a new pod asks for."""
         return requests_of(self.pod_spec)
@@ -176,10 +193,12 @@ def _by_room(change: Change) -> RolloutStep:
             Reason.PROGRESSING, f"The change waits to see where there is room: {room.unknown}.", is_final=False
         )
         return RolloutStep(_strategy(change.live.strategy), is_held=True, obstacle=waits, recheck_after=RECHECK_SOON)
+    if room.unknown is not None and (named := _named_as_shared(change)) is not None:
+        return _replaced(change, f"A GPU's memory is no room for a second pod, and pods share GPUs, by {named}")
     if room.unknown is not None:
         return RolloutStep("Surge", _unknown(room.unknown, change.settings))
     nodes = list(nodes_for(room, change.pod_spec))
-    has_room = sum(fitting(node, change.requests) for node in nodes) + change.leaving > 0
+    has_room = sum(fitting_apart(node, change.requests, change.resource) for node in nodes) + change.leaving > 0
     if has_room or _would_help(change, nodes):
         mounted_by = pvc.holders(change.service)
         if mounted_by == "one pod" or (mounted_by == "one node" and len(nodes) > 1):
@@ -209,7 +228,9 @@ def _replaced(change: Change, why: str) -> RolloutStep:
 
 def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
     """What it needs, and how much of that is free where it may go."""
-    resource = accelerator_resource(change.service)
+    resource = change.resource
+    if any(fitting(node, change.requests) for node in nodes):
+        return f"what is free of {resource} are shares of GPUs (time slicing), and other pods may hold their memory"
     # A record of an earlier release may ask for another resource than the spec does.
     count = change.requests.get(resource, Decimal(0)) if resource is not None else Decimal(0)
     if resource is not None and any(node.free(resource) < count for node in nodes):
@@ -273,24 +294,52 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
     if room.may_be_known_soon:
         return replace(step, recheck_after=RECHECK_SOON)
     limit = change.settings.surge_deadline_seconds
-    if room.unknown is not None:
+    why = f"A new pod found no room for {limit} s, so an old one goes first."
+    if held := _without_memory(change):
+        why = "A new pod finds no memory on a GPU that pods share (time slicing), so an old one goes first."
+        is_of_use = _would_free_memory(change, held)
+    elif room.unknown is not None:
         is_of_use = _is_as_large(change)
     else:
         nodes = list(nodes_for(room, change.pod_spec))
         is_of_use = _would_help(change, nodes)
-        is_free_now = any(fitting(node, change.requests) for node in nodes)
+        is_free_now = any(fitting_apart(node, change.requests, change.resource) for node in nodes)
         if is_free_now and waited < 2 * limit:  # the scheduler may be about to place it
             return replace(step, recheck_after=limit / 10)
     if not is_of_use:
         return replace(step, recheck_after=RECHECK_SECONDS)
-    why = f"A new pod found no room for {limit} s, so an old one goes first."
     gap = " It is the only one: until its successor is ready nothing answers." if change.is_last else ""
     return RolloutStep("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)
 
 
+def _without_memory(change: Change) -> tuple[PodFacts, ...]:
+    """New pods that found the memory of their GPU held."""
+    ends = ((pod, Failure.from_json(pod.terminated.message)) for pod in change.new if pod.terminated is not None)
+    return tuple(pod for pod, end in ends if end is not None and end.reason is FailureReason.GPU_MEMORY_BUSY)
+
+
+def _would_free_memory(change: Change, held: tuple[PodFacts, ...]) -> bool:
+    """Whether an old pod may be what holds it: on a node whose GPUs are shared, or might be where nobody can look."""
+    if change.room.unknown is not None:
+        return _named_as_shared(change) is not None
+    resource, old = change.resource, {pod.node for pod in change.old}
+    sharing = {node.name: node.sharing(resource) for node in change.room.nodes if resource is not None}
+    found = (sharing.get(pod.node) for pod in held if pod.node in old)
+    return any(each is not None and not each.has_own_memory for each in found)
+
+
+def _named_as_shared(change: Change) -> str | None:
+    """What says that pods share GPUs, where no node can be asked."""
+    products = change.service.spec.accelerator.products or ()
+    if (change.resource or "").endswith(SHARED):
+        return f"the name of the resource ({change.resource})"
+    return "the name of the product" if products and all(each.endswith("-SHARED") for each in products) else None
+
+
 def _waiting_since(change: Change) -> datetime | None:
-    """Since when a new pod lacks room: it has no node, or a quota keeps it from being made. Nothing else counts."""
+    """Since when a new pod lacks room: it has no node or no memory, or a quota keeps it from being made."""
     lacking = [p.created_at for p in change.new if not p.scheduled and any("nsufficient" in c for c in p.unschedulable)]
+    lacking += [pod.created_at for pod in _without_memory(change)]
     if lacking:
         return _time(min(lacking))
     refusal = change.live.replica_failure

@@ -335,7 +335,7 @@ def test_a_service_of_whole_cards_tolerates_what_it_did() -> None:
 
 
 USERS: Json = yaml.safe_load("""
-metadata: {labels: {team: a}, annotations: {note: b}}
+metadata: {labels: {team: a}, annotations: {karpenter.sh/do-not-disrupt: "true"}}
 spec:
   nodeSelector: {pool: gpu}
   tolerations: [{key: dedicated, operator: Exists}]
@@ -359,7 +359,7 @@ def test_the_users_pod_template_is_rendered() -> None:
     assert {"key": "dedicated", "operator": "Exists"} in pod["tolerations"]
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
     assert template["metadata"]["labels"]["team"] == "a"
-    assert template["metadata"]["annotations"] == {"note": "b"}
+    assert template["metadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
     assert volumes(template)["v"] == {"name": "v", "emptyDir": {}}
     assert mounts(template)["v"]["mountPath"] == "/mnt/v"
     assert [c["name"] for c in pod["initContainers"]] == ["runtime", "warm", "fetch"]

@@ -385,7 +385,7 @@ def test_what_is_no_fault_of_a_revision_fails_it_at_the_deadline_only(cause: str
     else:
         world.pods["x-new"] = a_pod("x-new", world.revision(), state=SLOW_REGISTRY)
     world.settle()
-    assert world.condition("Ready")[1] in ("QuotaExceeded", "ImagePullFailed", "AdmissionUnavailable")
+    assert world.condition("Ready")[1] in ("QuotaExceeded", "RegistryUnavailable", "AdmissionUnavailable")
     assert world.revision() != stable, "it goes on trying"
     assert "failedRevision" not in world.rollout
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}

@@ -85,7 +85,7 @@ FAILURES = {
     "never to be pulled": (waiting("ErrImageNeverPull", "pull policy of Never"), "ImageNotFound", "Never"),
     "an image that is denied": (pull("unexpected status: 403 Forbidden"), "ImagePullDenied", "403"),
     "no login": (waiting("ImagePullBackOff", f"Back-off: {NO_LOGIN}"), "ImagePullDenied", "no basic auth"),
-    "a registry that is away": (pull("dial tcp: connect: connection refused"), "ImagePullFailed", "refused"),
+    "a registry that is away": (pull("dial tcp: connect: connection refused"), "RegistryUnavailable", "refused"),
     "a missing Secret": (pods.pod(status=pods.server(NO_SECRET)), "ContainerConfigInvalid", '"hf"'),
     "an init container": (init("guest", terminated={"exitCode": 3, "message": "no\n"}), "InitContainerFailed", "guest"),
     "the fetch container": (

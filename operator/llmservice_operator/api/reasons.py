@@ -107,9 +107,25 @@ class Reason(Explained):
         "Name a Secret with a login for it in spec.runtime.imagePullSecrets, and check the name in spec.runtime.image.",
         look="The message, and the Secrets in spec.runtime.imagePullSecrets: of which registry, and in this namespace?",
     )
+    IMAGE_ARCHITECTURE_MISMATCH = POD.row(
+        "ImageArchitectureMismatch",
+        "The image has no build for the CPU architecture of the node that the pod was placed on.",
+        "Place the pods on nodes of an architecture that the image has, with kubernetes.io/arch in "
+        "spec.podTemplate.spec.nodeSelector, or set spec.runtime.image to an image for that of the node.",
+        look="`kubectl get nodes -L kubernetes.io/arch`; the platforms that the image's registry lists.",
+    )
+    REGISTRY_UNAVAILABLE = POD.row(
+        "RegistryUnavailable",
+        "The image's registry does not answer the node, or turns it away for now (429, 5xx). The kubelet tries again "
+        "by itself, with growing pauses.",
+        "Wait. Where it lasts, look at the registry and its limits, at the node's name server, proxy and network, and "
+        "at the certificates that its container runtime trusts.",
+        look="The message, which quotes the node's container runtime; the registry's own status.",
+        ends=Ends.BY_TIME,
+    )
     IMAGE_PULL_FAILED = POD.row(
         "ImagePullFailed",
-        "A node cannot pull the runtime image.",
+        "A node cannot pull an image.",
         "Check spec.runtime.image, and spec.runtime.imagePullSecrets where the registry asks for a login.",
     )
     CONTAINER_CONFIG_INVALID = POD.row(
@@ -117,6 +133,15 @@ class Reason(Explained):
         "The kubelet cannot set a container up: a Secret, ConfigMap, key or volume that it needs is missing.",
         "Create what the message names, or correct the reference to it in the spec.",
         look="The message; `kubectl get secrets,configmaps` of the namespace.",
+    )
+    CONTAINER_NOT_STARTED = POD.row(
+        "ContainerNotStarted",
+        "The node's container runtime cannot start a container; nothing of it has run, and it has no log. The message "
+        "quotes the runtime.",
+        "Correct what the message names: a path in spec.podTemplate.spec.volumeMounts, a program that the image in "
+        "spec.runtime.image lacks, spec.podTemplate.spec.runtimeClassName, or the node's container runtime itself.",
+        look="`kubectl describe pod POD`: State and Last State of the container.",
+        ends=Ends.BY_TIME,
     )
     INIT_CONTAINER_FAILED = POD.row(
         "InitContainerFailed",
@@ -156,6 +181,15 @@ class Reason(Explained):
         "default, the pod is made anew elsewhere.",
         look="`kubectl get nodes`: is it NotReady? Then the node itself, and its way to the API server.",
         ends=Ends.OUTSIDE,
+    )
+    NODE_DISK_FULL = NODE.row(
+        "NodeDiskFull",
+        "The node's disk is full, so that an image cannot be unpacked, or a pod not be set up. The kubelet removes "
+        "images that no pod uses, and tries again.",
+        "A runtime image alone takes 10 to 30 GB unpacked: give the node a larger disk for images, or remove images "
+        "and pods that it does not need.",
+        look="`kubectl describe node NODE`: the condition DiskPressure, and ephemeral-storage; `crictl images` there.",
+        ends=Ends.BY_TIME,
     )
     EVICTED = NODE.row(
         "Evicted",

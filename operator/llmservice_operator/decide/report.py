@@ -23,6 +23,7 @@ from llmservice_operator.decide.timing import QUOTAS_SECONDS, REFRESH_SECONDS, s
 from llmservice_operator.decide.zero import is_listed, needless_slices, remembered_slices
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import event_query
+from llmservice_operator.observe.failures.status_failure import ENDS_BY_TIME
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.reports import asks
 from llmservice_operator.observe.rollout.progress import PATIENCE
@@ -50,10 +51,11 @@ def report(
     status = status_of(subject, observed, verdict, moment, now, room=room, pod_events=pod_events)
     is_unsettled = moment.progress.is_unsettled
     is_unplaced = (status.get("failure") or {}).get("reason") in scheduling.REASONS
+    may_last = (status.get("failure") or {}).get("reason") in ENDS_BY_TIME
     is_at_quota = verdict.autoscaled is not None and verdict.autoscaled.reason is Reason.QUOTA_BELOW_MAXIMUM
     actions["requeue_after"] = soonest(
         actions.get("requeue_after"),
-        REFRESH_SECONDS if is_unplaced else None,
+        REFRESH_SECONDS if is_unplaced or may_last else None,
         None if inputs.stored is None else inputs.zero.recheck_after,
         QUOTAS_SECONDS if is_at_quota else None,
         event_query(observed.pods, observed.reports, verdict.revision, now).again,

@@ -17,6 +17,7 @@ class Ends(Enum):
 
     BY_CHANGE = "somebody changes something: the spec, the model, the cluster"
     BY_RESTART = "a restart may end it; after a few it counts as BY_CHANGE"
+    BY_TIME = "it may pass by itself; after ten minutes, or a few restarts, it counts as BY_CHANGE"
     OUTSIDE = "by itself, since its cause is outside of the pod; the number of restarts says nothing of it"
 
 
@@ -248,6 +249,15 @@ class FailureReason(Explained):
         "Do without what the message names (spec.precision), or place the pods on nodes that have it with "
         "spec.podTemplate.spec.nodeSelector.",
         look="`kubectl get nodes -L feature.node.kubernetes.io/cpu-cpuid.AVX512F`, or `/proc/cpuinfo` of the node.",
+    )
+    DRIVER_MISMATCH = START.row(
+        "DriverMismatch",
+        "The node's GPU driver, the image's CUDA and the GPU do not go together; the message quotes what says so, with "
+        "both versions where they are known.",
+        "Install a newer driver on the node, or set spec.runtime.image to an image that is built for the CUDA of the "
+        "node's driver and for its GPU.",
+        look="`nvidia-smi` on the node: its driver, and the newest CUDA that this one can run; `kubectl describe pod "
+        "POD`, where nothing of the container has run.",
     )
     ACCELERATOR_FAULT = START.row(
         "AcceleratorFault",

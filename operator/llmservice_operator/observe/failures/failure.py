@@ -26,7 +26,11 @@ from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 
-_IMAGE = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED})
+_IMAGE = frozenset(
+    {Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED, Reason.IMAGE_ARCHITECTURE_MISMATCH}
+    | {Reason.REGISTRY_UNAVAILABLE, Reason.NODE_DISK_FULL}
+)
+_NOT_STARTED = frozenset({Reason.CONTAINER_CONFIG_INVALID, Reason.CONTAINER_NOT_STARTED}) | _IMAGE
 _REPLACED_WITHIN = timedelta(seconds=120)
 """A pod that is made so soon after another one was put out is its replacement."""
 _NEWS_FOR = timedelta(seconds=600)
@@ -39,7 +43,7 @@ _RANK = {
     reason: rank
     for rank, reasons in enumerate(
         (
-            (Reason.CONTAINER_CONFIG_INVALID, *_IMAGE, Reason.POD_SANDBOX_FAILED, Reason.PROBE_BLOCKED),
+            (*_NOT_STARTED, Reason.POD_SANDBOX_FAILED, Reason.PROBE_BLOCKED),
             (Reason.NODE_LOST,),
             (Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE, Reason.API_SERVER_FAILING),
             tuple(scheduling.REASONS),
@@ -90,9 +94,15 @@ def failure_of(
     if refused is not None:
         found.append(refused)
     if not found:
-        return before if before is not None and _still_holds(before, current, context) else None
+        still = before if before is not None and _still_holds(before, current, context) else None
+        return None if still is None else _lasting(still, now)
     worst = min(found, key=lambda t: (_RANK.get(t.reason, 0), not _same(t, before), t.pod or ""))
-    return _settled(worst, before, now, context)
+    return _lasting(_settled(worst, before, now, context), now)
+
+
+def _lasting(failure: StatusFailure, now: str) -> StatusFailure:
+    began = datetime.fromisoformat(failure.since)
+    return replace(failure, lasted=max(0.0, (datetime.fromisoformat(now) - began).total_seconds()))
 
 
 def _of_pods(current: Sequence[PodFacts], context: FailureContext) -> Iterator[StatusFailure]:
@@ -140,7 +150,7 @@ def _still_holds(before: StatusFailure, current: Sequence[PodFacts], context: Fa
     same = [pod for pod in current if pod.name == before.pod]
     if before.pod is None and before.reason in scheduling.REASONS:
         return not any(pod.scheduled for pod in current)
-    if before.reason in _IMAGE or before.reason is Reason.CONTAINER_CONFIG_INVALID:
+    if before.reason in _NOT_STARTED:
         return any(not pod.running and not pod.is_initializing for pod in same)
     # Where Events were read, they decide.
     unseen = [pod for pod in same if context.events is None or pod.name not in context.events.by_pod]

@@ -17,6 +17,7 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import Phase
 
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.failures.container_start import is_of_full_disk
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Reports, report_of
@@ -134,6 +135,8 @@ def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> StatusFailure | None:
             # Beside the volume's own error there is one that only lists what is not mounted yet.
             chosen = min(found, key=lambda event: ("nable to attach or mount" in event.message, event.message))
             evidence = tuple(_lines(found))
+            if is_of_full_disk(chosen.message):
+                reason = Reason.NODE_DISK_FULL
             return status_failure(reason, f"{chosen.reason}: {chosen.message}", pod=pod.name, evidence=evidence)
     return None
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from llmservice_runtime.contract import FETCH_CONTAINER, RUNTIME_CONTAINER, SERVER_CONTAINER, Failure, FailureReason
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures import normalize, scheduling
+from llmservice_operator.observe.failures.container_start import (
+    CONFIG_WORD,
+    IMAGE_WORDS,
+    START_WORDS,
+    Cause,
+    is_of_another_architecture,
+    sentence_of,
+    why_not_pulled,
+    why_not_started,
+)
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
 from llmservice_operator.observe.projections.pods import PodFacts, Termination, Waiting
 from llmservice_operator.observe.reports import Reports, report_of
@@ -17,21 +26,16 @@ _EVIDENCE_LINES = 5
 _ENDS = 3
 """So many ends without a word about why are a crash loop."""
 
-IMAGE = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
-    | {"RegistryUnavailable", "SignatureValidationFailed"}
-)
-_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError"})
-_DENIED = re.compile(
-    r"pull access denied|insufficient_scope|\b40[13] (?:Unauthorized|Forbidden)\b|unauthorized|authorization failed|"
-    r"authentication required|no basic auth credentials|\bdenied\b",
-    re.IGNORECASE,
-)
 _OPERATORS_IMAGE = (
     "The container runs the operator's own image: check image of its chart's values, and "
     "services.imagePullSecrets where the registry asks for a login."
 )
-_MISSING = re.compile(r"not found|manifest unknown|name unknown|no such image|not present with pull policy", re.I)
+_VOLUMES_IMAGE = (
+    "The pod mounts this image as a volume: check spec.model.uri (or the volume in spec.podTemplate.spec.volumes), and "
+    "spec.runtime.imagePullSecrets where its registry asks for a login."
+)
+_NAMED_BY_THE_SPEC = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED})
+"""Reasons whose remedy names the field of the image."""
 # A node that goes away for another reason than pressure is no fault of the pod's.
 _SHUTDOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 
@@ -47,14 +51,16 @@ def of_pod(pod: PodFacts, reports: Reports) -> StatusFailure | None:
     if pod.terminated is not None and not _is_past(pod, pod.terminated):
         return replace(_of_termination(pod, pod.terminated), restarts=_restarts(pod))
     if pod.waiting is not None:
-        return replace(_of_waiting(pod, pod.waiting), restarts=_restarts(pod))
+        found = _of_waiting(pod, pod.waiting)
+        return found if pod.waiting.reason in IMAGE_WORDS else replace(found, restarts=_restarts(pod))
     if pod.unschedulable and not pod.scheduled:
         return status_failure(scheduling.reason_of(pod.unschedulable), "", evidence=pod.unschedulable)
     return None
 
 
 def _restarts(pod: PodFacts) -> int:
-    return pod.ends if pod.container == FETCH_CONTAINER else pod.restarts
+    """Of the container that fails; those of others say nothing of it."""
+    return pod.server_restarts if pod.container == SERVER_CONTAINER else pod.ends
 
 
 def of_ended_pod(pod: PodFacts) -> StatusFailure | None:
@@ -97,24 +103,28 @@ def _of_lost_node(pod: PodFacts) -> StatusFailure:
 
 
 def _of_waiting(pod: PodFacts, waiting: Waiting) -> StatusFailure:
-    text = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
-    reason = Reason.UNKNOWN
-    if waiting.reason in IMAGE:
-        reason = _image_reason(waiting)
-    elif waiting.reason in _CONFIG:
-        reason = Reason.CONTAINER_CONFIG_INVALID
-    found = status_failure(reason, f"Container {pod.container}: {text}", pod=pod.name, evidence=(text,))
-    is_operators = pod.container in (RUNTIME_CONTAINER, FETCH_CONTAINER) and waiting.reason in IMAGE
-    return replace(found, remedy=_OPERATORS_IMAGE) if is_operators else found
+    text = f"{waiting.reason}: {sentence_of(waiting.message)}" if waiting.message else waiting.reason
+    if waiting.reason in START_WORDS:
+        return _of_start(pod, why_not_started(waiting.message), text)
+    if waiting.reason not in IMAGE_WORDS:
+        reason = Reason.CONTAINER_CONFIG_INVALID if waiting.reason == CONFIG_WORD else Reason.UNKNOWN
+        return _of_start(pod, Cause(reason), text)
+    cause = why_not_pulled(waiting.reason, waiting.message)
+    if cause.reason in _NAMED_BY_THE_SPEC and pod.container in (RUNTIME_CONTAINER, FETCH_CONTAINER):
+        cause = cause._replace(remedy=_OPERATORS_IMAGE)
+    elif cause.reason in _NAMED_BY_THE_SPEC and waiting.is_of_volume:
+        cause = cause._replace(remedy=_VOLUMES_IMAGE)
+    return _of_start(pod, cause, text)
 
 
-def _image_reason(waiting: Waiting) -> Reason:
-    """By what the container runtime quotes of the registry's answer."""
-    if _DENIED.search(waiting.message):
-        return Reason.IMAGE_PULL_DENIED
-    if _MISSING.search(waiting.message) or waiting.reason == "ErrImageNeverPull":
-        return Reason.IMAGE_NOT_FOUND
-    return Reason.IMAGE_PULL_FAILED
+def _of_start(pod: PodFacts, cause: Cause, text: str, since: str = "") -> StatusFailure:
+    """Of a container that is not there, or of which nothing has run."""
+    message, remedy = f"Container {pod.container}: {text}", cause.remedy or cause.reason.remedy
+    if cause.reason is Reason.IMAGE_ARCHITECTURE_MISMATCH:
+        message = f"The image of container {pod.container} has no build for the architecture of node {pod.node}: {text}"
+    elif cause.reason is Reason.NODE_DISK_FULL:
+        message, remedy = f"{message} (the disk of node {pod.node})", f"Free space on node {pod.node}. {remedy}"
+    return StatusFailure(cause.reason, message, remedy, since, pod.name, (text,))
 
 
 def _of_termination(pod: PodFacts, end: Termination) -> StatusFailure:
@@ -124,6 +134,9 @@ def _of_termination(pod: PodFacts, end: Termination) -> StatusFailure:
         return StatusFailure(
             reason, reported.message, reported.remedy, end.finished_at, pod.name, evidence or (_how(end),)
         )
+    if end.reason in START_WORDS or is_of_another_architecture(end.message):
+        text = f"{end.reason}: {sentence_of(end.message)}" if end.message else end.reason
+        return _of_start(pod, why_not_started(end.message), text, end.finished_at)
     how = f"{_how(end)} ({end.reason})" if end.reason else _how(end)
     # One that ended in the middle of a drain says so in JSON, which is no line of a log.
     log = () if end.message.startswith('{"version"') else end.message.splitlines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,10 +17,13 @@ LINE_LIMIT = 1024
 _TEXT_LIMIT = 2048
 _LINES_LIMIT = 32
 """More or longer texts would be refused by the CRD, and the whole status with them."""
+ENDS_BY_TIME = frozenset(str(reason) for reason in Reason if reason.row.ends is Ends.BY_TIME)
 NO_POD = "No pod can be made"
 """How the Deployment's failure begins, for which there are the same reasons as for a child that is refused."""
 _PATIENCE = 3
 """Restarts after which what may pass is not expected to."""
+LASTS_AFTER = 600.0
+"""Seconds after which it is not either, where nothing restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,16 @@ class StatusFailure:
     pod: str | None = None
     evidence: tuple[str, ...] = ()
     restarts: int = 0
+    lasted: float = field(default=0.0, compare=False)
+    """Seconds since it began."""
 
     @property
     def is_final(self) -> bool:
         """Whether it lasts until somebody changes something."""
         ends = self.reason.row.ends
-        return ends is Ends.BY_CHANGE or (ends is Ends.BY_RESTART and self.restarts >= _PATIENCE)
+        if ends is Ends.BY_TIME and self.lasted >= LASTS_AFTER:
+            return True
+        return ends is Ends.BY_CHANGE or (ends in (Ends.BY_RESTART, Ends.BY_TIME) and self.restarts >= _PATIENCE)
 
     def sentence(self) -> str:
         """What happened and what to do about it, in one line."""

@@ -41,6 +41,8 @@ class Waiting:
 
     reason: str
     message: str
+    is_of_volume: bool = False
+    """It is about an image that is mounted as a volume, not about the container's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class PodFacts:
     terminated: Termination | None
     restarts: int
     """Of all containers but the one that fetches: its restarts are none of the server's."""
+    server_restarts: int
     ends: int
     """How often that container has ended."""
     reason: str
@@ -129,9 +132,10 @@ class PodFacts:
             address=str(status.get("podIP") or ""),
             running="running" in (server.get("state") or {}),
             container=str(failing.get("name", "")),
-            waiting=_waiting(failing),
+            waiting=_waiting(failing, spec),
             terminated=_termination(failing),
             restarts=_restarts(status),
+            server_restarts=int(server.get("restartCount") or 0),
             ends=_ends(failing),
             reason=str(status.get("reason", "")),
             message=text_of(status.get("message")),
@@ -246,10 +250,21 @@ def _ends(container: Json) -> int:
     return restarts + (1 if not is_running and _ended(container) else 0)
 
 
-def _waiting(container: Json) -> Waiting | None:
+def _waiting(container: Json, spec: Json) -> Waiting | None:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = str(waiting.get("reason", ""))
-    return None if reason in _STARTING else Waiting(reason, normalize.waiting(text_of(waiting.get("message"))))
+    if reason in _STARTING:
+        return None
+    message = normalize.waiting(text_of(waiting.get("message")))
+    return Waiting(reason, message, _is_of_volume(str(container.get("name", "")), message, spec))
+
+
+def _is_of_volume(name: str, message: str, spec: Json) -> bool:
+    """Whether the image that the message names is a volume's, and not the container's of this name."""
+    volumes = [str(volume["image"].get("reference")) for volume in spec.get("volumes") or () if volume.get("image")]
+    containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    own = next((str(c.get("image")) for c in containers if c.get("name") == name), "")
+    return f'"{own}"' not in message and any(f'"{volume}"' in message for volume in volumes)
 
 
 def _termination(container: Json) -> Termination | None:

@@ -12,8 +12,10 @@ from llmservice_operator.observe.rollout.progress import Progress
 
 Json = Mapping[str, Any]
 
-_OF_OTHERS = frozenset({Reason.QUOTA_EXCEEDED, Reason.IMAGE_PULL_FAILED})
-"""A quota is short until an old pod is gone, and a registry that does not answer may answer soon."""
+_OF_OTHERS = frozenset(
+    {Reason.QUOTA_EXCEEDED, Reason.IMAGE_PULL_FAILED, Reason.REGISTRY_UNAVAILABLE, Reason.NODE_DISK_FULL}
+)
+"""A quota is short until an old pod is gone, a registry may answer soon, and another node has room."""
 
 _LIMIT = 4096
 """What the CRD takes."""

@@ -151,6 +151,16 @@ class Reason(Explained):
         look="`kubectl logs POD -c CONTAINER --previous`.",
         ends=Ends.BY_RESTART,
     )
+    INJECTED_CONTAINER_FAILED = POD.row(
+        "InjectedContainerFailed",
+        "A container that is not of this service fails, or is not ready: a webhook or policy of the cluster added it "
+        "to the pod, as service meshes and agents do.",
+        "Read its log, and ask those who run what adds it. Most of them leave out a pod with a label or annotation of "
+        "theirs, which spec.podTemplate.metadata can set.",
+        look="`kubectl logs POD -c CONTAINER`, with `--previous` where it ended; `kubectl get "
+        "mutatingwebhookconfigurations,mutatingadmissionpolicies`.",
+        ends=Ends.BY_RESTART,
+    )
     POD_SANDBOX_FAILED = POD.row(
         "PodSandboxFailed",
         "The node cannot set up the pod's sandbox or network.",

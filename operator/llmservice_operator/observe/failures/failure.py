@@ -16,7 +16,7 @@ from llmservice_runtime.contract import FailureReason
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import PodEvents, of_events
-from llmservice_operator.observe.failures.pod_failure import of_ended_pod, of_pod
+from llmservice_operator.observe.failures.pod_failure import SERVER_IS_READY, of_ended_pod, of_pod
 from llmservice_operator.observe.failures.refusal import reason_of
 from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, status_failure
 from llmservice_operator.observe.projections.children import DeploymentFacts
@@ -43,7 +43,7 @@ _RANK = {
     reason: rank
     for rank, reasons in enumerate(
         (
-            (*_NOT_STARTED, Reason.POD_SANDBOX_FAILED, Reason.PROBE_BLOCKED),
+            (*_NOT_STARTED, Reason.INJECTED_CONTAINER_FAILED, Reason.POD_SANDBOX_FAILED, Reason.PROBE_BLOCKED),
             (Reason.NODE_LOST,),
             (Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE, Reason.API_SERVER_FAILING),
             tuple(scheduling.REASONS),
@@ -69,6 +69,8 @@ class FailureContext:
     """What the pods of the Deployment are made from."""
     namespace: str = ""
     """Of the service: names of pods in other namespaces are left out."""
+    containers: frozenset[str] | None = None
+    """Names of those that the operator built into the pods; None: not known."""
 
 
 NOTHING = FailureContext({})
@@ -107,7 +109,9 @@ def _lasting(failure: StatusFailure, now: str) -> StatusFailure:
 
 def _of_pods(current: Sequence[PodFacts], context: FailureContext) -> Iterator[StatusFailure]:
     for pod in current:
-        shown = of_pod(pod, context.reports) or (None if pod.ready else of_events(pod, context.events, context.reports))
+        shown = of_pod(pod, context.reports, context.containers)
+        if shown is None and not pod.ready:
+            shown = of_events(pod, context.events, context.reports)
         if shown is not None:
             yield shown
 
@@ -164,6 +168,11 @@ def _same(one: StatusFailure, other: StatusFailure | None) -> bool:
         return False
     # The supervisor's report at the end of a hang replaces the one before it.
     if one.reason is Reason(FailureReason.ENGINE_HUNG) and one.message != other.message:
+        return False
+    # Who may wait has to know that the server does not.
+    if one.reason is Reason.INJECTED_CONTAINER_FAILED and (SERVER_IS_READY in one.message) != (
+        SERVER_IS_READY in other.message
+    ):
         return False
     # The container runtime does not repeat the registry's answer each time.
     vague = one.reason is Reason.IMAGE_PULL_FAILED and other.reason in _IMAGE

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from llmservice_runtime.bounded_json import clean
-from llmservice_runtime.contract import Phase
+from llmservice_runtime.contract import SERVER_CONTAINER, Phase
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures.container_start import is_of_full_disk
@@ -44,6 +44,8 @@ _NO_ANSWER = re.compile(
     r"host unreachable|connection reset)",
     re.DOTALL,
 )
+_PARTS = frozenset({"", f"spec.containers{{{SERVER_CONTAINER}}}"})
+"""Others have probes of their own, of other ports."""
 _REFUSED = "connection refused"
 _LONGEST = 4096
 """Characters of a message. The API server stores any number of them: whoever may write Events may write those."""
@@ -57,6 +59,8 @@ class PodEvent:
     message: str
     last: str
     """When it was last seen; empty where it does not say, for anybody may write Events."""
+    part: str = ""
+    """Of the pod, as `spec.containers{server}`; empty: the whole pod, or not known."""
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
@@ -64,7 +68,9 @@ class PodEvent:
         series = obj.get("series") or {}
         seen = obj.get("lastTimestamp") or series.get("lastObservedTime") or obj.get("eventTime") or ""
         message = clean(str(obj.get("message") or "")[:_LONGEST]).strip()
-        return cls(str(obj.get("reason") or "")[:_LONGEST], message, str(seen) if _is_time(str(seen)) else "")
+        about = obj.get("involvedObject") or obj.get("regarding") or {}
+        part = str(about.get("fieldPath") or "")[:_LONGEST]
+        return cls(str(obj.get("reason") or "")[:_LONGEST], message, str(seen) if _is_time(str(seen)) else "", part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,11 @@ def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> Sta
     recent = [
         e
         for e in seen
-        if e.reason == "Unhealthy" and e.last and since is not None and _at(e.last) >= since - _PROBE_SPAN
+        if e.reason == "Unhealthy"
+        and e.part in _PARTS
+        and e.last
+        and since is not None
+        and _at(e.last) >= since - _PROBE_SPAN
     ]
     latest = max(recent, key=lambda event: event.last, default=None)
     if latest is None or not _NO_ANSWER.search(latest.message):

@@ -40,12 +40,18 @@ _NAMED_BY_THE_SPEC = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED
 _SHUTDOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 
 
-def of_pod(pod: PodFacts, reports: Reports) -> StatusFailure | None:
-    """None where nothing is wrong, or nothing yet."""
+SERVER_IS_READY = "The server itself is ready, but its pod gets no requests as long as one of its containers is not."
+
+
+def of_pod(pod: PodFacts, reports: Reports, containers: frozenset[str] | None = None) -> StatusFailure | None:
+    """None where nothing is wrong, or nothing yet. `containers`: names of those that the operator built into the pod;
+    None: not known, and then no other is taken to be somebody else's."""
     if pod.ready:
         return None
     if pod.is_lost:
         return _of_lost_node(pod)
+    if containers is not None and (injected := _of_injected(pod, containers)) is not None:
+        return injected
     if pod.was_ready and (hung := _of_hang(pod, reports)) is not None:
         return hung
     if pod.terminated is not None and not _is_past(pod, pod.terminated):
@@ -56,6 +62,33 @@ def of_pod(pod: PodFacts, reports: Reports) -> StatusFailure | None:
     if pod.unschedulable and not pod.scheduled:
         return status_failure(scheduling.reason_of(pod.unschedulable), "", evidence=pod.unschedulable)
     return None
+
+
+def _of_injected(pod: PodFacts, containers: frozenset[str]) -> StatusFailure | None:
+    """Of a container that is in the pod and not in what the operator built."""
+    unready = next((name for name in pod.unready if name not in containers), None)
+    end, waiting = pod.terminated, pod.waiting
+    if pod.container not in containers and pod.container and (end is not None or waiting is not None):
+        name = pod.container
+        if end is not None and end.reason not in START_WORDS:
+            how = f"ended with {_how_and_why(end)}"
+        elif end is not None:
+            how = f"does not start: {end.reason}: {sentence_of(end.message)}"
+        else:
+            assert waiting is not None
+            how = f"does not start: {waiting.reason}: {sentence_of(waiting.message)}".removesuffix(": ")
+        evidence = (end and _log_of(end)) or (how,)
+    elif unready is not None:
+        name, how, evidence = unready, "is not ready", (f"container {unready}: running, not ready",)
+    else:
+        return None
+    message = f"Container {name} {how}. It is not of this service: a webhook or policy of the cluster added it."
+    if pod.server_ready:
+        message = f"{message} {SERVER_IS_READY}"
+    restarts = pod.ends if name == pod.container else 0
+    return status_failure(
+        Reason.INJECTED_CONTAINER_FAILED, message, pod=pod.name, evidence=tuple(evidence), restarts=restarts
+    )
 
 
 def _restarts(pod: PodFacts) -> int:
@@ -137,10 +170,8 @@ def _of_termination(pod: PodFacts, end: Termination) -> StatusFailure:
     if end.reason in START_WORDS or is_of_another_architecture(end.message):
         text = f"{end.reason}: {sentence_of(end.message)}" if end.message else end.reason
         return _of_start(pod, why_not_started(end.message), text, end.finished_at)
-    how = f"{_how(end)} ({end.reason})" if end.reason else _how(end)
-    # One that ended in the middle of a drain says so in JSON, which is no line of a log.
-    log = () if end.message.startswith('{"version"') else end.message.splitlines()
-    lines = tuple(line for line in log if line.strip())[-_EVIDENCE_LINES:] or (how,)
+    how = _how_and_why(end)
+    lines = _log_of(end) or (how,)
     if pod.container == FETCH_CONTAINER:
         message = f"Container {FETCH_CONTAINER}, which fetches models and adapters, ended with {how}."
         return status_failure(
@@ -158,6 +189,16 @@ def _of_termination(pod: PodFacts, end: Termination) -> StatusFailure:
     again = " again and again, the first time seen" if reason is Reason.CRASH_LOOP else ""
     message = f"Container {pod.container} ended{again} with {how}."
     return status_failure(reason, message, since=end.finished_at, pod=pod.name, evidence=lines)
+
+
+def _log_of(end: Termination) -> tuple[str, ...]:
+    """One that ended in the middle of a drain says so in JSON, which is no line of a log."""
+    log = () if end.message.startswith('{"version"') else end.message.splitlines()
+    return tuple(line for line in log if line.strip())[-_EVIDENCE_LINES:]
+
+
+def _how_and_why(end: Termination) -> str:
+    return f"{_how(end)} ({end.reason})" if end.reason else _how(end)
 
 
 def _how(end: Termination) -> str:

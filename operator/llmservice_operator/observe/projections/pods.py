@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from llmservice_runtime.bounded_json import clean
-from llmservice_runtime.contract import FETCH_CONTAINER, TERMINATION_LIMIT, DrainReport
+from llmservice_runtime.contract import (
+    FETCH_CONTAINER,
+    RUNTIME_CONTAINER,
+    SERVER_CONTAINER,
+    TERMINATION_LIMIT,
+    DrainReport,
+)
 
 from llmservice_operator.api.constants import DELETION_COST_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
 from llmservice_operator.observe.failures import normalize
@@ -17,6 +23,8 @@ from llmservice_operator.planner.room import Amounts, requests_of
 
 Json = Mapping[str, Any]
 
+OPERATORS_CONTAINERS = frozenset({RUNTIME_CONTAINER, FETCH_CONTAINER, SERVER_CONTAINER})
+"""In every pod; those of the user's podTemplate come beside them."""
 _MOST_CUT = 1_000_000
 _COST = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 _LONGEST = 4 * TERMINATION_LIMIT
@@ -67,8 +75,14 @@ class PodFacts:
     """The pod's IP; empty before it has one."""
     running: bool
     """The server's process runs, whether or not it answers yet."""
+    server_ready: bool
+    unready: tuple[str, ...]
+    """Containers beside the server that run and are not ready, as long as it is ready itself."""
+    waits_for: str
+    """The container, none of the operator's, that has to end or to be up before the server starts; else empty."""
     container: str
-    """The container that `waiting` and `terminated` speak of: the first one that fails, else the server."""
+    """The container that `waiting` and `terminated` speak of: the first one that fails, those of the operator before
+    others; else the server."""
     waiting: Waiting | None
     terminated: Termination | None
     restarts: int
@@ -131,6 +145,9 @@ class PodFacts:
             started=bool(server.get("started")),
             address=str(status.get("podIP") or ""),
             running="running" in (server.get("state") or {}),
+            server_ready=bool(server.get("ready")),
+            unready=_unready(spec, status) if server.get("ready") else (),
+            waits_for=_waits_for(spec, status),
             container=str(failing.get("name", "")),
             waiting=_waiting(failing, spec),
             terminated=_termination(failing),
@@ -173,10 +190,38 @@ def _is_setting_up(status: Json) -> bool:
 
 
 def _is_initializing(spec: Json, status: Json) -> bool:
+    return any(
+        _is_running(c) and c.get("name") not in _sidecars(spec) for c in status.get("initContainerStatuses") or ()
+    )
+
+
+def _sidecars(spec: Json) -> set[str]:
     """A sidecar is an init container that runs on."""
-    sidecars = {c.get("name") for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
-    started = [c for c in status.get("initContainerStatuses") or () if c.get("name") not in sidecars]
-    return any("running" in (container.get("state") or {}) for container in started)
+    return {str(c.get("name")) for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
+
+
+def _is_running(container: Json) -> bool:
+    return "running" in (container.get("state") or {})
+
+
+def _unready(spec: Json, status: Json) -> tuple[str, ...]:
+    sidecars = _sidecars(spec)
+    beside = [
+        c
+        for c in _containers(status)
+        if c not in (status.get("initContainerStatuses") or ()) or c.get("name") in sidecars
+    ]
+    return tuple(str(c.get("name")) for c in beside if _is_running(c) and not c.get("ready"))
+
+
+def _waits_for(spec: Json, status: Json) -> str:
+    sidecars = _sidecars(spec)
+    for container in status.get("initContainerStatuses") or ():
+        name = str(container.get("name"))
+        is_up = name in sidecars and container.get("started")
+        if _is_running(container) and not is_up:
+            return "" if name in OPERATORS_CONTAINERS else name
+    return ""
 
 
 def _ended_at(status: Json, conditions: Mapping[str, Json]) -> str:
@@ -217,15 +262,16 @@ def _restarts(status: Json) -> int:
 
 
 def _server(status: Json) -> Json:
-    return next((c for c in status.get("containerStatuses") or () if c.get("name") == "server"), {})
+    return next((c for c in status.get("containerStatuses") or () if c.get("name") == SERVER_CONTAINER), {})
 
 
 _STARTING = frozenset({"", "PodInitializing", "ContainerCreating"})
 
 
 def _failing_container(status: Json) -> Json:
-    """The first container that waits for more than its turn or that ended badly; init containers come first."""
-    for container in _containers(status):
+    """The first container that waits for more than its turn or that ended badly; init containers come first, and those
+    that others may have added last."""
+    for container in sorted(_containers(status), key=lambda each: each.get("name") not in OPERATORS_CONTAINERS):
         state = container.get("state") or {}
         if (state.get("waiting") or {}).get("reason", "") not in _STARTING or _ended(container):
             return container
@@ -237,7 +283,7 @@ def _ended(container: Json) -> Json:
     state = container.get("state") or {}
     current = state.get("terminated")
     if current:
-        done_its_work = current.get("exitCode") == 0 and container.get("name") != "server"
+        done_its_work = current.get("exitCode") == 0 and container.get("name") != SERVER_CONTAINER
         return {} if done_its_work else current
     if container.get("ready"):
         return {}

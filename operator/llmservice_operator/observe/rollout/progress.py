@@ -118,7 +118,15 @@ def _stage(
     ):
         return Reason.PROGRESSING, "Pods of this revision are being made."
     if any(not pod.running for pod in new):
-        return Reason.PROGRESSING, "Pods are on a node; images are pulled and containers set up."
+        waits_for = min((pod.waits_for for pod in new if pod.waits_for), default="")
+        doing = (
+            f"the server waits for container {waits_for}" if waits_for else "images are pulled and containers set up"
+        )
+        return Reason.PROGRESSING, f"Pods are on a node; {doing}."
+    if new and all(pod.server_ready for pod in new):
+        unready = min((name for pod in new for name in pod.unready), default="")
+        what = f"container {unready} of its pod is not" if unready else "a readiness gate of its pod is not met"
+        return Reason.PROGRESSING, f"The server is ready; {what}."
     if new:
         return _start(starting)
     return Reason.PROGRESSING, "Pods that are no longer wanted are going away."

@@ -16,6 +16,7 @@ from llmservice_operator.observe.failures.rollout_failure import rollout_failure
 from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
+from llmservice_operator.observe.projections.pods import OPERATORS_CONTAINERS
 from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
 from llmservice_operator.observe.rollout.progress import PATIENCE, Progress, progress
 from llmservice_operator.observe.rollout.status_rollout import rollout_of
@@ -142,7 +143,21 @@ def _failure_context(
     deployment = _own_deployment(subject, observed)
     template = deployment.live()["spec"].get("template") if deployment is not None and room else None
     wanted, pod = scheduling.wanted_of(verdict.effective), (template or {}).get("spec")
-    return FailureContext(observed.reports, pod_events, wanted, room, pod, subject.namespace)
+    built = _built_containers(observed, verdict.revision)
+    return FailureContext(observed.reports, pod_events, wanted, room, pod, subject.namespace, built)
+
+
+def _built_containers(observed: Observed, revision: str) -> frozenset[str] | None:
+    """Names of the containers in the revision's recorded template, which is read where another one is in the way."""
+    pods = [pod for pod in observed.pods if pod.revision == revision and not pod.ready]
+    if all(pod.container in {"", *OPERATORS_CONTAINERS} and not pod.unready for pod in pods):
+        return None
+    record = next((each for each in observed.revisions if each.label == revision and each.is_whole), None)
+    if record is None:
+        return None
+    pod_spec = (record.data().get("template") or {}).get("spec") or {}
+    built = (*(pod_spec.get("initContainers") or ()), *(pod_spec.get("containers") or ()))
+    return OPERATORS_CONTAINERS | {str(container.get("name")) for container in built}
 
 
 def _revision_failure(

@@ -230,6 +230,9 @@ def test_a_cache_that_two_pods_cannot_mount_lets_one_go_first(cache: Json, nodes
     assert world.strategy() == strategy
 
 
+GATED = "SchedulingGated"
+
+
 def surging(replicas: int = 1, strategy: str | None = None, lack: str | None = LACK) -> World:
     """A new pod beside the old ones, for which the scheduler finds no node."""
     world = serving(replicas, strategy)
@@ -237,6 +240,9 @@ def surging(replicas: int = 1, strategy: str | None = None, lack: str | None = L
     world.roll_out(updated=1, replicas=replicas + 1)
     pod = a_pod("x-new", world.revision(), unschedulable=lack, scheduled=lack is None)
     pod["metadata"]["creationTimestamp"] = NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if lack == GATED:
+        pod["status"]["conditions"][0] |= {"reason": GATED, "message": "Scheduling is blocked"}
+        pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     world.pods["x-new"] = pod
     world.room = a_room(0)
     world.settle()
@@ -316,6 +322,8 @@ TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}."
 OTHER = a_room(0, name="node-b")
 NOBODY = Room(unknown="the operator has no right to list nodes")
 # id, what the scheduler says, what a look shows, seconds, whether an old pod is given up
+
+CLAIMS_OF_DRA = "0/1 nodes are available: 1 cannot allocate all claims."
 FALLS_BACK: list[tuple[str, str | None, Room, float, bool]] = [
     ("a GPU is short", LACK, a_room(0), 120, True),
     ("not yet", LACK, a_room(0), 119, False),
@@ -325,6 +333,10 @@ FALLS_BACK: list[tuple[str, str | None, Room, float, bool]] = [
     ("a taint, which no old pod holds", TAINT, a_room(0), 10_000, False),
     ("it is placed", None, a_room(0), 10_000, False),
     ("nobody may look, and it is no larger", LACK, NOBODY, 120, True),
+    ("a claim of the kind DRA is short", CLAIMS_OF_DRA, a_room(0), 120, True),
+    ("a gate: the quota may be the old pod's", GATED, a_room(0), 120, True),
+    ("a gate, not yet", GATED, a_room(0), 119, False),
+    ("a gate, and the old pod is elsewhere", GATED, OTHER, 10_000, False),
 ]  # fmt: skip
 
 
@@ -338,6 +350,32 @@ def test_an_old_pod_is_given_up_only_for_one_that_its_place_is_enough_for(
     world.room, world.now = room, NOW + timedelta(seconds=seconds)
     world.settle()
     assert world.strategy() == ("Replace" if falls else "Surge")
+
+
+LATE = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+
+
+def test_time_at_a_scheduling_gate_does_not_count_towards_the_deadline() -> None:
+    """The Deployment's own clock runs on: the pod has the whole deadline from the place that it gets."""
+    world = surging(strategy="Surge", lack=GATED)
+    world.deployment["status"]["conditions"] = [LATE]
+    later(world, 20_000)
+    assert (world.condition("Ready")[1], "Stalled" in world.conditions()) == ("SchedulingGated", False)
+    assert "kueue.x-k8s.io/admission" in world.message("Ready")
+    assert "failedRevision" not in world.rollout
+    placed = NOW + timedelta(seconds=20_000)
+    pod = a_pod("x-new", world.revision())
+    pod["metadata"]["creationTimestamp"] = NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
+    pod["status"]["conditions"][0]["lastTransitionTime"] = placed.strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.pods["x-new"] = pod
+    deadline = world.deployment["spec"]["progressDeadlineSeconds"]
+    decision = later(world, 20_000 + deadline - 10)
+    assert "Stalled" not in world.conditions()
+    assert decision.requeue_after is not None
+    assert decision.requeue_after <= 10
+    later(world, 20_000 + deadline)
+    assert world.condition("Stalled")[1] == "ProgressDeadlineExceeded"
+    assert world.rollout["failedRevision"] == world.revision()
 
 
 def test_a_quota_is_a_lack_of_room_too() -> None:

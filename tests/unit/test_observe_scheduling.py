@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from llmservice_operator.observe.failures.failure import FailureContext
@@ -12,6 +13,8 @@ from llmservice_operator.planner.room import Holder, NodeRoom, Room
 
 from tests.unit import failing_pods as pods
 from tests.unit.failing_pods import must_fail
+
+Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 WANTED = Wanted(GPU, 4)
@@ -158,3 +161,73 @@ def test_the_text_follows_the_room_and_the_failure_stays() -> None:
     again = unplaced(f"Insufficient {GPU}", first, "03:00:30", ROOMS["none at all"][0])
     assert (again.reason, again.since) == (first.reason, first.since)
     assert "no node that takes pods has any" in again.message
+
+
+def gated(*names: str) -> Json:
+    """As the API server stores it: pkg/registry/core/pod/strategy.go."""
+    message = "Scheduling is blocked due to non-empty scheduling gates"
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": message}
+    shown = pods.pod(status={"phase": "Pending", "conditions": [condition]}, node="")
+    shown["spec"]["schedulingGates"] = [{"name": name} for name in names]
+    return shown
+
+
+GATES = {
+    "Kueue's": (gated("kueue.x-k8s.io/admission"), "waits for Kueue's scheduling gate kueue.x-k8s.io/admission:"),
+    "another": (gated("example.com/approval"), "waits for scheduling gate example.com/approval:"),
+    "both": (
+        gated("kueue.x-k8s.io/topology", "example.com/approval"),
+        "scheduling gate example.com/approval and Kueue's scheduling gate kueue.x-k8s.io/topology:",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GATES)
+def test_a_scheduling_gate_is_named_and_is_no_lack_of_room(case: str) -> None:
+    shown, words = GATES[case]
+    found = must_fail(shown)
+    assert (str(found.reason), found.is_final) == ("SchedulingGated", False)
+    assert words in found.message
+    assert "No node has room" not in found.message
+    assert must_fail(shown, before=found, now="2026-01-02T09:00:00Z").to_object() == found.to_object()
+
+
+def test_a_gate_that_was_taken_away_is_no_cause_any_more() -> None:
+    before = must_fail(GATES["Kueue's"][0])
+    found = unplaced(f"Insufficient {GPU}", before, "03:04:06")
+    assert (str(found.reason), found.evidence) == ("InsufficientGPUs", (f"Insufficient {GPU}",))
+
+
+# What a plugin of kube-scheduler 1.36 says, below pkg/scheduler/framework/plugins.
+ONE_POD = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+SAID = {
+    "Insufficient nvidia.com/gpu": "InsufficientGPUs",  # noderesources/fit.go
+    "cannot allocate all claims": "InsufficientGPUs",  # dynamicresources
+    "Insufficient memory": "InsufficientResources",
+    "Too many pods": "InsufficientResources",
+    "node(s) had no available disk": "VolumeUnavailable",  # volumerestrictions
+    ONE_POD: "VolumeUnavailable",
+    "node(s) exceed max volume count": "VolumeUnavailable",  # nodevolumelimits/csi.go
+    "node(s) didn't find available persistent volumes to bind": "VolumeUnavailable",  # volumebinding/binder.go
+    "node(s) did not have enough free storage": "VolumeUnavailable",
+    "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)": "VolumeUnavailable",
+    "node(s) had no available volume zone": "VolumeUnavailable",  # volumezone
+    "node(s) didn't match Pod's required features": "NoMatchingNode",  # nodedeclaredfeatures
+    "node(s) didn't satisfy existing pods anti-affinity rules": "NoMatchingNode",  # interpodaffinity
+    "node(s) didn't match pod anti-affinity rules": "NoMatchingNode",
+    "node(s) didn't match pod topology spread constraints (missing required label)": "NoMatchingNode",
+    "node(s) didn't match scheduler-enforced node affinity": "NoMatchingNode",  # nodeaffinity
+    "pod affinity terms conflict": "NoMatchingNode",
+    "no nodes available to schedule pods": "NoMatchingNode",  # schedule_one.go
+    "node(s) had taints that the pod didn't tolerate": "UntoleratedTaint",  # tainttoleration
+    "node(s) had unknown conditions": "UntoleratedTaint",  # nodeunschedulable
+    "node(s) were unschedulable": "UntoleratedTaint",
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_each_sentence_of_the_scheduler_has_its_reason(said: str) -> None:
+    text = said if said.startswith(("no nodes", "pod affinity")) else f"0/2 nodes are available: 2 {said}."
+    assert str(must_fail(pods.unplaced(text)).reason) == SAID[said]

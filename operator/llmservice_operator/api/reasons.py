@@ -65,6 +65,15 @@ class Reason(Explained):
         "spec.runtime.resources or the placement fields in spec.podTemplate.spec.",
         ends=Ends.OUTSIDE,
     )
+    SCHEDULING_GATED = PLACE.row(
+        "SchedulingGated",
+        "A pod has a scheduling gate: the scheduler looks for no node until who set the gate takes it away, as Kueue "
+        "does once its queue has quota. This time does not count towards the deadline of the rollout.",
+        "Look at who set the gate. For Kueue: free quota of the queue that the pod's label kueue.x-k8s.io/queue-name "
+        "names, or have it raised.",
+        look="The message, which names the gate; of Kueue's, `kubectl get workloads`.",
+        ends=Ends.OUTSIDE,
+    )
     QUOTA_EXCEEDED = PLACE.row(
         "QuotaExceeded",
         "A ResourceQuota of the namespace refuses the pods.",

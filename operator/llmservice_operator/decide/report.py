@@ -45,7 +45,7 @@ def report(
         verdict = replace(verdict, obstacle=verdict.obstacle or lingering(observed, prune))
         prune = tuple(each for each in prune if (each.kind, each.name) not in observed.kept)
     verdict = _with_scaling(verdict, inputs, subject)
-    moment = moment_of(subject, observed, verdict)
+    moment = moment_of(subject, observed, verdict, now)
     room = inputs.room.value if inputs.room is not None else None
     pod_events = inputs.pod_events.value if inputs.pod_events is not None else None
     status = status_of(subject, observed, verdict, moment, now, room=room, pod_events=pod_events)
@@ -56,6 +56,7 @@ def report(
     actions["requeue_after"] = soonest(
         actions.get("requeue_after"),
         REFRESH_SECONDS if is_unplaced or may_last else None,
+        moment.progress.overdue_in,
         None if inputs.stored is None else inputs.zero.recheck_after,
         QUOTAS_SECONDS if is_at_quota else None,
         event_query(observed.pods, observed.reports, verdict.revision, now).again,

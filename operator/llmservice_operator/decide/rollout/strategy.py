@@ -24,6 +24,7 @@ from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Event
+from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.refusal import reason_of
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
@@ -294,7 +295,9 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
     if room.may_be_known_soon:
         return replace(step, recheck_after=RECHECK_SOON)
     limit = change.settings.surge_deadline_seconds
-    why = f"A new pod found no room for {limit} s, so an old one goes first."
+    is_gated = any(scheduling.are_gates(pod.unschedulable) for pod in change.new)
+    found = "was held by a scheduling gate" if is_gated else "found no room"
+    why = f"A new pod {found} for {limit} s, so an old one goes first."
     if held := _without_memory(change):
         why = "A new pod finds no memory on a GPU that pods share (time slicing), so an old one goes first."
         is_of_use = _would_free_memory(change, held)
@@ -337,8 +340,9 @@ def _named_as_shared(change: Change) -> str | None:
 
 
 def _waiting_since(change: Change) -> datetime | None:
-    """Since when a new pod lacks room: it has no node or no memory, or a quota keeps it from being made."""
-    lacking = [p.created_at for p in change.new if not p.scheduled and any("nsufficient" in c for c in p.unschedulable)]
+    """Since when a new pod lacks room: it has no node or no memory, or waits at a gate, or a quota keeps it from being
+    made."""
+    lacking = [p.created_at for p in change.new if not p.scheduled and scheduling.may_be_held(p.unschedulable)]
     lacking += [pod.created_at for pod in _without_memory(change)]
     if lacking:
         return _time(min(lacking))

@@ -198,7 +198,8 @@ def _unplaced(found: StatusFailure, before: StatusFailure | None, now: str, cont
     """Causes of the scheduler add up, since they alternate; a lesser reason takes over after a while only."""
     causes, since = set(found.evidence), now
     if before is not None and not _is_over(causes, before, now):
-        causes |= set(before.evidence)
+        # A gate is taken away for good.
+        causes |= {cause for cause in before.evidence if not scheduling.are_gates([cause])}
     evidence = tuple(sorted(causes))
     reason = scheduling.reason_of(evidence, scheduling.is_taint(context.room, context.pod_spec))
     if before is not None and before.reason is reason:

@@ -27,9 +27,12 @@ _KINDS: tuple[tuple[Reason, re.Pattern[str]], ...] = (
     (Reason.VOLUME_UNAVAILABLE, re.compile(r"persistent ?volume|volume|pvc\(s\)|available disk|free storage", re.I)),
     (Reason.INSUFFICIENT_GPUS, re.compile(r"^Insufficient [^ ]+/|allocate all claims")),
     (Reason.INSUFFICIENT_RESOURCES, re.compile(r"^Insufficient |^Too many pods")),
-    (Reason.NO_MATCHING_NODE, re.compile(r"didn't match|didn't satisfy|^no nodes available")),
+    (Reason.NO_MATCHING_NODE, re.compile(r"didn't match|didn't satisfy|terms conflict|^no nodes available")),
     (Reason.UNTOLERATED_TAINT, re.compile(r"taint|were unschedulable|unknown conditions")),
+    (Reason.SCHEDULING_GATED, re.compile(r"^scheduling gate ")),
 )
+_KUEUE = "scheduling gate kueue.x-k8s.io/"
+_OLD_POD_MAY_HOLD = frozenset({Reason.INSUFFICIENT_GPUS, Reason.INSUFFICIENT_RESOURCES, Reason.SCHEDULING_GATED})
 _TAINT_OR_LABEL = frozenset({Reason.NO_MATCHING_NODE, Reason.UNTOLERATED_TAINT})
 """The scheduler does not compare labels of nodes with a taint, so only the nodes show which of both is the cause."""
 REASONS = frozenset({reason for reason, _ in _KINDS} | {Reason.UNSCHEDULABLE})
@@ -62,6 +65,16 @@ def may_need_nodes(causes: Iterable[str]) -> bool:
 def are_of_gpus(causes: Iterable[str]) -> bool:
     """Whether one of the causes is a lack of GPUs."""
     return Reason.INSUFFICIENT_GPUS in _kinds(causes)
+
+
+def may_be_held(causes: Iterable[str]) -> bool:
+    """Whether one of the causes is a lack of what another pod of the service may hold, a queue's quota included."""
+    return bool(_OLD_POD_MAY_HOLD & _kinds(causes))
+
+
+def are_gates(causes: Iterable[str]) -> bool:
+    """Whether the scheduler does not look for a node yet."""
+    return _kinds(causes) == {Reason.SCHEDULING_GATED}
 
 
 def is_taint(room: Room | None, pod_spec: Json | None) -> bool | None:
@@ -107,6 +120,9 @@ def _kinds(causes: Iterable[str]) -> frozenset[Reason]:
 
 def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, room: Room | None, namespace: str) -> str:
     """What no node has, and for GPUs what there is of them, where somebody looked."""
+    if reason is Reason.SCHEDULING_GATED:
+        gates = " and ".join(f"Kueue's {cause}" if cause.startswith(_KUEUE) else cause for cause in causes)
+        return f"A pod of this service waits for {gates}: no node is looked for until it is taken away."
     message = "No node has room for a pod of this service: " + "; ".join(causes) + "."
     if reason is not Reason.INSUFFICIENT_GPUS or wanted is None or room is None:
         return message

@@ -229,6 +229,8 @@ class DeploymentFacts(ChildFacts):
     available: int
     deadline_exceeded: bool
     """Progressing=False: the rollout made no progress for progressDeadlineSeconds."""
+    deadline_seconds: float
+    """Its progressDeadlineSeconds."""
     deadline_message: str
     """What its controller says of that; empty as long as it is not so."""
     strategy: str | None
@@ -254,6 +256,7 @@ class DeploymentFacts(ChildFacts):
             ready=int(status.get("readyReplicas") or 0),
             available=int(status.get("availableReplicas") or 0),
             deadline_exceeded=is_late,
+            deadline_seconds=float(spec.get("progressDeadlineSeconds") or 600),
             deadline_message=str(progressing.get("message") or "") if is_late else "",
             strategy=_own_annotations(obj["metadata"]).get(STRATEGY_ANNOTATION),
             replica_failure=normalize.replica_failure(str(failing.get("message", "")))

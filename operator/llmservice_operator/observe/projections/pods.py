@@ -140,7 +140,7 @@ class PodFacts:
             owner_uid=owner.uid if (owner := controller_of(metadata)) else None,
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool(node),
-            unschedulable=_causes(scheduling),
+            unschedulable=_causes(scheduling, spec),
             ready=ready.get("status") == "True",
             started=bool(server.get("started")),
             address=str(status.get("podIP") or ""),
@@ -243,11 +243,13 @@ def text_of(value: object) -> str:
     return clean(str(value or "")[:_LONGEST])
 
 
-def _causes(scheduling: Json) -> tuple[str, ...]:
+def _causes(scheduling: Json, spec: Json) -> tuple[str, ...]:
     if scheduling.get("status") != "False":
         return ()
     if scheduling.get("reason") == "SchedulingGated":
-        return ("the pod has scheduling gates",)
+        return tuple(
+            sorted(f"scheduling gate {text_of(gate.get('name'))}" for gate in spec.get("schedulingGates") or ())
+        )
     return normalize.unschedulable_causes(text_of(scheduling.get("message")))
 
 

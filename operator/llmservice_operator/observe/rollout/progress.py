@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from llmservice_runtime.contract import Phase, State
 
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 
@@ -25,6 +27,8 @@ _PHASES: Mapping[Phase | None, str] = {
     Phase.SMOKE: "vLLM is answering its first request.",
 }
 _ENDED = ("Failed", "Succeeded")
+_LONG_WAIT = 60.0
+"""Seconds for which a pod waited for its place, from which on its deadline counts from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Progress:
     is_overdue: bool
     reason: Reason
     message: str
+    overdue_in: float | None = None
+    """Seconds until it is, where the Deployment's own deadline passed while a pod waited for its place."""
 
 
 def progress(
@@ -54,12 +60,13 @@ def progress(
     revision: str,
     wanted: int,
     starting: State | None = None,
+    now: datetime | None = None,
 ) -> Progress:
     """Only what pods, endpoints and Deployment agree on is reported: one of their watches may lag behind.
 
     Pods that are going away do not count: they are out of the Service already. `listed` are the uids of the pods that
     the Service sends requests to; None where nobody may look, and then a ready pod counts as one of them. `starting`
-    is the state of a starting pod, where its supervisor answered.
+    is the state of a starting pod, where its supervisor answered. `now`: None: no pod waited for its place.
     """
     present = [pod for pod in pods if not pod.deleting and pod.phase not in _ENDED]
     ready = [pod for pod in present if pod.ready]
@@ -70,6 +77,8 @@ def progress(
         return Progress(wanted, 0, 0, answering, unlisted, False, False, False, reason, message)
     is_looked_at = deployment.observed_generation >= deployment.generation
     is_current = deployment.revision == revision and is_looked_at
+    new = [pod for pod in present if pod.revision == revision and not pod.ready]
+    left = _left_after_wait(deployment, new, now) if deployment.deadline_exceeded else None
     is_done_by_pods = (
         deployment.revision == revision
         and deployment.spec_replicas == wanted == len(present)
@@ -86,10 +95,34 @@ def progress(
         unlisted=unlisted,
         is_rolled_out=is_rolled_out,
         is_unsettled=is_done_by_pods and not is_rolled_out,
-        is_overdue=is_current and deployment.deadline_exceeded,
+        is_overdue=is_current and deployment.deadline_exceeded and not left and not _is_gated(new),
         reason=reason,
         message=message,
+        overdue_in=left,
     )
+
+
+def _is_gated(new: list[PodFacts]) -> bool:
+    """The scheduler may not look for a node yet, so nothing that the deadline is about has begun."""
+    return any(not pod.scheduled and scheduling.are_gates(pod.unschedulable) for pod in new)
+
+
+def _left_after_wait(deployment: DeploymentFacts, new: list[PodFacts], now: datetime | None) -> float | None:
+    """Seconds of the deadline that the pod placed last has left, counted from its place, where it waited long for it;
+    None: it has none left, or did not wait."""
+    waited = [pod for pod in new if pod.scheduled and _seconds(pod.created_at, pod.scheduled_at) >= _LONG_WAIT]
+    if now is None or not waited:
+        return None
+    placed = max(datetime.fromisoformat(pod.scheduled_at) for pod in waited)
+    left = deployment.deadline_seconds - (now - placed).total_seconds()
+    return left if left > 0 else None
+
+
+def _seconds(start: str, end: str) -> float:
+    try:
+        return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def _without_flicker(deployment: DeploymentFacts, count: int) -> int:

@@ -37,12 +37,13 @@ class Moment(NamedTuple):
     starting: Json | None
 
 
-def moment_of(subject: Subject, observed: Observed, verdict: Verdict) -> Moment:
+def moment_of(subject: Subject, observed: Observed, verdict: Verdict, now: datetime) -> Moment:
     """What is computed of the observed once, for the status and for what else depends on it."""
     starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
     state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
     deployment, listed = _own_deployment(subject, observed), _listed(subject, observed)
-    return Moment(progress(deployment, observed.pods, listed, verdict.revision, verdict.replicas, state), starting)
+    found = progress(deployment, observed.pods, listed, verdict.revision, verdict.replicas, state, now)
+    return Moment(found, starting)
 
 
 def status_of(

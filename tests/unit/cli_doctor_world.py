@@ -154,4 +154,6 @@ HEALTHY = Facts(
 BROKEN_GPU, MESH, OLD_KEDA = broken_gpu(), hook("Fail"), deployment(labels={VERSION_LABEL: "2.17.1"})
 FULL, CPU_LIMITS = quota({"pods": "3"}, {"pods": "3"}), quota({"limits.cpu": "9"}, {"limits.cpu": "1"})
 BOTH_LIMITS, CPU_DEFAULT = quota({"limits.cpu": "9", "limits.memory": "9Gi"}, {}), (limit_range(default={"cpu": "1"}),)
+FLOOR = limit_range(min={"cpu": "100m", "memory": "128Mi"}, maxLimitRequestRatio={"cpu": "10"})
+LARGER = config_map("services: {helperCpu: 200m, helperMemory: 128Mi}")
 ZONES = tuple(node(zone, {"topology.kubernetes.io/zone": zone}) for zone in ("a", "b"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from llmservice_operator.build.resources import helpers
 from llmservice_operator.planner.quantity import amount
 from llmservice_runtime.contract import FETCH_COMMAND
 
@@ -113,3 +114,18 @@ def test_a_fetch_container_requests_little_and_has_the_limits_of_the_settings() 
     assert container is not None
     assert container["resources"]["requests"] == {"cpu": "50m", "memory": "128Mi"}
     assert container["resources"]["limits"] == {"cpu": "500m", "memory": "4Gi"}
+
+
+def test_what_helpers_request_is_a_setting_and_their_limits_are_never_below_it() -> None:
+    """A LimitRange may want more of each container, those that start first and the inspection's included."""
+    settings = replace(SETTINGS, helper_cpu="1500m", helper_memory="256Mi")
+    guest = {"name": "guest", "image": "guest:1", "resources": {"limits": {"cpu": "2"}}}
+    pod = render(settings, podTemplate={"spec": {"initContainers": [guest]}})["spec"]
+    found = {container["name"]: container["resources"] for container in pod["initContainers"]}
+    requests = {"cpu": "1500m", "memory": "256Mi"}
+    assert found == {
+        "runtime": {"requests": requests, "limits": requests},
+        "guest": {"requests": {"cpu": "2", "memory": "256Mi"}, "limits": {"cpu": "2"}},
+        "fetch": {"requests": requests, "limits": {"cpu": "2", "memory": "2Gi"}},
+    }
+    assert helpers(settings)["inspect"] == {"requests": requests, "limits": {"cpu": "1500m", "memory": "512Mi"}}

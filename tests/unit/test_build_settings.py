@@ -41,6 +41,9 @@ def test_camel_case_keys_and_defaults() -> None:
         pytest.param({"imagePullSecrets": "abc"}, "imagePullSecrets", id="a text for a list"),
         pytest.param({"imagePullSecrets": [{"name": "a"}]}, "imagePullSecrets", id="no names"),
         pytest.param({"operatorImage": ["x"]}, "operatorImage", id="a list for a text"),
+        pytest.param({"helperCpu": "many"}, "helperCpu", id="no quantity"),
+        pytest.param({"helperMemory": 128}, "helperMemory", id="a number for a quantity"),
+        pytest.param({"helperMemory": "0"}, "helperMemory", id="nothing"),
         pytest.param({5: "x", "other": 1}, "key", id="a key that is no name"),
     ],
 )

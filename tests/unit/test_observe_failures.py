@@ -256,3 +256,33 @@ def test_the_server_s_own_report_comes_before_a_fetch_container_that_runs() -> N
     end = {"exitCode": 1, "reason": "Error", "message": reported("ModelAccessDenied")}
     status["containerStatuses"][0]["state"] = {"terminated": end}
     assert must_fail(pods.pod(status=status)).reason is Reason(FailureReason.MODEL_ACCESS_DENIED)
+
+
+LIMITED = "LimitRanger plugin set: cpu, memory limit for {}; cpu request for container server"
+KILLED = {"terminated": OOM}
+# Who was killed, what LimitRanger noted on the pod (plugin/pkg/admission/limitranger/admission.go), whether it is named
+MEMORY = {
+    "the server, by a default": (pods.server(KILLED), LIMITED.format("container server"), True),
+    "the server, by its own limit": (pods.server(KILLED), LIMITED.format("container agent"), False),
+    "only the CPU has a default": (
+        pods.server(KILLED),
+        "LimitRanger plugin set: cpu limit for container server",
+        False,
+    ),
+    "only the request has": (pods.server(KILLED), "LimitRanger plugin set: memory request for container server", False),
+    "a guest, by a default": (init("guest", **KILLED)["status"], LIMITED.format("init container guest"), True),
+    "the fetch container": (pods.fetching(KILLED), LIMITED.format("init container fetch"), True),
+}
+
+
+@pytest.mark.parametrize("case", MEMORY)
+def test_a_memory_limit_that_a_limit_range_gave_is_said_to_be_its_default(case: str) -> None:
+    status, note, is_named = MEMORY[case]
+    shown = pods.pod(status=status, annotations={"kubernetes.io/limit-ranger": note})
+    limits = {"resources": {"limits": {"memory": "512Mi"}}}
+    shown["spec"] |= {
+        "containers": [{"name": "server", **limits}],
+        "initContainers": [{"name": "guest", **limits}, {"name": "fetch", **limits}],
+    }
+    found = must_fail(shown)
+    assert ("memory limit of 512Mi is the default of a LimitRange" in found.message) is is_named

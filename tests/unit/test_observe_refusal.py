@@ -132,3 +132,55 @@ def test_refused_pods_and_a_refused_service_are_two_failures_of_one_reason() -> 
     world.refused, world.children[SERVICE] = {}, kept
     world.step()
     assert failure(world)["message"] == pods
+
+
+# plugin/pkg/admission/limitranger/admission.go; the API server aggregates them in brackets. The last two are of
+# pkg/apis/core/validation: a default limit below a request. [what refuses, who is refused]
+LIMIT_RANGES = {
+    "a minimum": "minimum cpu usage per Container is 100m, but request is 50m",
+    "a minimum without a request": "minimum memory usage per Pod is 1Gi.  No request is specified",
+    "a maximum": "maximum memory usage per Container is 4Gi, but limit is 8Gi",
+    "a maximum without a limit": "maximum nvidia.com/gpu usage per Container is 1.  No limit is specified",
+    "a ratio": "cpu max limit to request ratio per Container is 10, but provided ratio is 20.000000",
+    "a maximum of claims": "maximum storage usage per PersistentVolumeClaim is 5Gi, but request is 20Gi",
+}
+BELOW = (
+    'Pod "x-{}" is invalid: spec.containers[0].resources.requests: Invalid value: "8Gi": must be less than or equal to '
+    "memory limit of 512Mi"
+)
+
+
+def with_replica_failure(message: str) -> World:
+    world = service()
+    world.roll_out(updated=0, ready=0, available=0, replicas=0)
+    world.pods = {}
+    world.deployment["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": message}]
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize("case", LIMIT_RANGES)
+def test_a_limit_range_is_named_with_its_bound(case: str) -> None:
+    said = LIMIT_RANGES[case]
+    found = failure(with_replica_failure(f'pods "x-1" is forbidden: [{said}, and more]'))
+    assert found["reason"] == "LimitRangeExceeded"
+    assert said in found["message"]
+    assert "spec.runtime.resources" in found["remedy"]
+
+
+def test_a_limit_range_s_default_below_a_request_is_named_and_reported_once() -> None:
+    """The API server names the pod, which is another one at each try."""
+    world = with_replica_failure(BELOW.format("5d-abcde"))
+    assert failure(world)["reason"] == "LimitRangeExceeded"
+    assert "memory limit of 512Mi" in failure(world)["message"]
+    writes = world.status_writes
+    world.deployment["status"]["conditions"][0]["message"] = BELOW.format("5d-fghij")
+    world.settle()
+    assert world.status_writes == writes
+
+
+def test_a_claim_that_a_limit_range_refuses_is_a_failure_of_that() -> None:
+    message = f'persistentvolumeclaims "x-cache" is forbidden: {LIMIT_RANGES["a maximum of claims"]}'
+    world = World(refused={SERVICE: Refusal(403, message)})
+    world.step()
+    assert failure(world)["reason"] == world.conditions()["Stalled"]["reason"] == "LimitRangeExceeded"

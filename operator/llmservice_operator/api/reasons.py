@@ -81,6 +81,15 @@ class Reason(Explained):
         "less in spec.runtime.resources.",
         look="`kubectl describe resourcequota`.",
     )
+    LIMIT_RANGE_EXCEEDED = PLACE.row(
+        "LimitRangeExceeded",
+        "A LimitRange of the namespace does not admit the pods or claims: the message has its bound. Where that is a "
+        "limit which the spec does not set, it is a default of the LimitRange, and below what the pod requests.",
+        "Set requests and limits within the bound, and a limit where the LimitRange has a default, in "
+        "spec.runtime.resources; of the operator's own containers in services.helperCpu and services.helperMemory of "
+        "its chart's values; of a claim in spec.model.cache.size. Or have the LimitRange changed.",
+        look="`kubectl describe limitrange`; `llmservice doctor`.",
+    )
     ADMISSION_REFUSED = PLACE.row(
         "AdmissionRefused",
         "The API server or an admission webhook refuses an object that the service needs, or the deletion of one that "

@@ -15,7 +15,7 @@ from llmservice_operator.api.uri import BucketSource, ClaimSource, FileSource, H
 from llmservice_operator.build.environment import is_for_transfers, transfer_environment
 from llmservice_operator.build.meta import Manifest, digest, labels, metadata, selector
 from llmservice_operator.build.placement import tolerations
-from llmservice_operator.build.resources import Resources
+from llmservice_operator.build.resources import INSPECT_LIMITS, helper_resources
 from llmservice_operator.build.security import operator_container, pod_security, pull_secrets
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import model_path, store
@@ -25,11 +25,6 @@ DEADLINE_SECONDS = 120
 """From the Job's creation on, pulling its image and the inspection's own 100 s included."""
 _NAME_BYTES = 63
 """Of a Job, since its name is a label's value too."""
-_RESOURCES: Resources = {
-    "requests": {"cpu": "50m", "memory": "64Mi"},
-    # The headers of a model of hundreds of shards, several at once.
-    "limits": {"cpu": "1", "memory": "512Mi"},
-}
 
 # The root file system is read-only, and the libraries that read hubs make folders.
 _SCRATCH = Mounted("tmp", {"emptyDir": {"sizeLimit": "64Mi"}}, contract.TMP_DIR)
@@ -109,7 +104,7 @@ def _container(llm: LLMService, settings: Settings, mounts: list[Manifest]) -> M
         contract.INSPECT_COMMAND,
         args=[f"--model={subject}", f"--termination-log={contract.TERMINATION_LOG}"],
         env=env,
-        resources=_RESOURCES,
+        resources=helper_resources(settings, INSPECT_LIMITS),
         volumeMounts=mounts,
         terminationMessagePath=contract.TERMINATION_LOG,
     )

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from llmservice_runtime import contract
+
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner.quantity import GIB, add_memory, amount, count, gibibytes, same_amount
 
 Resources = dict[str, dict[str, str]]
 
-INIT_RESOURCES: Resources = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}}
-_FETCH_REQUESTS = {"cpu": "50m", "memory": "128Mi"}
-"""Small, since the container mostly waits."""
+_INIT_LIMITS = {"cpu": "1", "memory": "128Mi"}
+INSPECT_LIMITS = {"cpu": "1", "memory": "512Mi"}
+"""The headers of a model of hundreds of shards, several at once."""
+_FETCH_MEMORY = "128Mi"
+"""What the fetch container requests at least."""
 _MOST_KV_CACHE_GIB = 2**20
 """A PiB: more than any machine has, and sums of it are exact."""
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
@@ -80,14 +84,29 @@ def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: in
     limits["memory"] = add_memory(limit, gib)
 
 
-def init_resources(server: Resources) -> Resources:
+def helper_requests(settings: Settings) -> dict[str, str]:
+    """What each container beside the server requests."""
+    return {"cpu": settings.helper_cpu, "memory": settings.helper_memory}
+
+
+def helper_resources(settings: Settings, limits: dict[str, str]) -> Resources:
+    """Resources of a container of the operator's that works for a moment; `limits` are raised to what it requests."""
+    requests = helper_requests(settings)
+    return {"requests": requests, "limits": {name: _larger(value, requests[name]) for name, value in limits.items()}}
+
+
+def _larger(one: str, other: str) -> str:
+    return one if amount(one) >= amount(other) else other
+
+
+def init_resources(server: Resources, settings: Settings) -> Resources:
     """Resources of the container that copies the supervisor.
 
     Requests equal limits where the server's do: a pod is Guaranteed only if all of its containers are.
     """
     requests, limits = server["requests"], server.get("limits", {})
     is_guaranteed = all(name in limits and same_amount(limits[name], requests[name]) for name in ("cpu", "memory"))
-    own = INIT_RESOURCES
+    own = helper_resources(settings, _INIT_LIMITS)
     return {"requests": own["limits"], "limits": own["limits"]} if is_guaranteed else own
 
 
@@ -96,8 +115,18 @@ def fetch_resources(settings: Settings) -> Resources:
 
     Its requests stay small, also where the server is Guaranteed: the pod is then Burstable, and still fits its node.
     """
-    limits = {"cpu": settings.fetch_cpu, "memory": f"{settings.fetch_memory_gib}Gi"}
-    return {"requests": _FETCH_REQUESTS, "limits": limits}
+    found = helper_resources(settings, {"cpu": settings.fetch_cpu, "memory": f"{settings.fetch_memory_gib}Gi"})
+    requests = found["requests"]
+    return found | {"requests": requests | {"memory": _larger(requests["memory"], _FETCH_MEMORY)}}
+
+
+def helpers(settings: Settings) -> dict[str, Resources]:
+    """Resources of each container of the operator's, by its name."""
+    return {
+        contract.RUNTIME_CONTAINER: helper_resources(settings, _INIT_LIMITS),
+        contract.FETCH_CONTAINER: fetch_resources(settings),
+        contract.INSPECT_CONTAINER: helper_resources(settings, INSPECT_LIMITS),
+    }
 
 
 def cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
@@ -115,9 +144,9 @@ def effective_cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
     return cpu_kv_cache_gib(llm, settings)
 
 
-def with_requests(container: dict[str, Any]) -> dict[str, Any]:
+def with_requests(container: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """A user's own container with requests for CPU and memory, as quotas want of every container."""
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
-    requests = {name: limits.get(name, value) for name, value in INIT_RESOURCES["requests"].items()}
+    requests = {name: limits.get(name, value) for name, value in helper_requests(settings).items()}
     return container | {"resources": resources | {"requests": requests | (resources.get("requests") or {})}}

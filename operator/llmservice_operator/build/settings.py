@@ -9,8 +9,11 @@ from typing import Any, Self
 
 from llmservice_runtime.flags.table import newest_version
 
+from llmservice_operator.planner.quantity import amount
+
 DEFAULT_VLLM_VERSION = newest_version()
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
+_QUANTITIES = frozenset({"helper_cpu", "helper_memory"})
 _COLLECTIONS = (list, tuple, set, dict)
 
 
@@ -51,6 +54,9 @@ class Settings:
     cpu_only_memory_gib: int = 3
     cpu_kv_cache_gib: int = 1
     shared_memory_gib: int = 2
+    helper_cpu: str = "50m"
+    helper_memory: str = "64Mi"
+    """What each container beside the server requests; their limits are never below it."""
     fetch_cpu: str = "2"
     fetch_memory_gib: int = 2
     """Limits of the container that fetches models and adapters."""
@@ -85,6 +91,8 @@ class Settings:
             values["ca_bundle"] = _ca_bundle(values["ca_bundle"])
         if "image_pull_secrets" in values:
             values["image_pull_secrets"] = _names("imagePullSecrets", values["image_pull_secrets"])
+        for name in _QUANTITIES & set(values):
+            _check_quantity(name, values[name])
         _check_address(values.get("scaler_address"))
         for name, value in values.items():
             _check_type(name, value, getattr(cls(), name))
@@ -104,6 +112,15 @@ def _ca_bundle(value: Any) -> CABundle | None:
 def _check_address(value: object) -> None:
     if value is not None and not (isinstance(value, str) and _ADDRESS.fullmatch(value)):
         raise InvalidSettings("scalerAddress: give the host and the port of the scaler, as host:port")
+
+
+def _check_quantity(name: str, value: object) -> None:
+    try:
+        is_some = isinstance(value, str) and amount(value) > 0
+    except ValueError:
+        is_some = False
+    if not is_some:
+        raise InvalidSettings(f"{_camel(name)}: give a quantity above 0, such as 100m or 128Mi, in quotes")
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def _rendered(
     spec: Manifest = {
         "initContainers": [
             _runtime_container(llm, settings),
-            *map(_users_container, given.spec.init_containers),
+            *(_users_container(container, settings) for container in given.spec.init_containers),
             *fetch_containers(llm, settings),
         ],
         "containers": [_server(llm, settings, chosen, mounted)],
@@ -75,7 +75,7 @@ def _runtime_container(llm: LLMService, settings: Settings) -> Manifest:
         settings,
         contract.RUNTIME_CONTAINER,
         contract.INSTALL_COMMAND,
-        resources=init_resources(server_resources(llm, settings)),
+        resources=init_resources(server_resources(llm, settings), settings),
         volumeMounts=[{"name": RUNTIME_VOLUME, "mountPath": contract.RUNTIME_DIR}],
     )
 
@@ -117,10 +117,10 @@ def _probe(path: str, period: int, failures: int) -> Manifest:
     }
 
 
-def _users_container(container: dict[str, Any]) -> dict[str, Any]:
+def _users_container(container: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """A user's init container, with the security and requests that it lacks, for `restricted` and quotas."""
     security = {key: value for key, value in CONTAINER_SECURITY.items() if key != "readOnlyRootFilesystem"}
-    return with_requests(container) | {"securityContext": security | (container.get("securityContext") or {})}
+    return with_requests(container, settings) | {"securityContext": security | (container.get("securityContext") or {})}
 
 
 def _placement(llm: LLMService, settings: Settings, chosen: Chosen) -> Manifest:

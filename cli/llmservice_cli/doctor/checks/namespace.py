@@ -9,12 +9,14 @@ from typing import Any
 
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.build.resources import INIT_RESOURCES
+from llmservice_operator.build.resources import helpers
+from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner.quantity import amount
 from llmservice_operator.planner.quotas import Quota
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
+from llmservice_cli.doctor.checks.operator import read_settings
 from llmservice_cli.doctor.facts import Facts, labels_of, name_of, status_of
 from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, ok, problem, warning
 from llmservice_cli.services import conditions_of
@@ -106,30 +108,94 @@ def _defaults(limit_range: Json) -> Iterator[str]:
 
 
 def limit_range(facts: Facts) -> Iterator[Finding]:
-    """A least request above that of the smallest container refuses every pod of a service."""
-    own = INIT_RESOURCES["requests"]
+    """Bounds that refuse every pod of a service, and defaults that its server gets without asking for them."""
+    settings = next(iter(read_settings(facts)), Settings())
     is_quiet = True
     for each in facts.limits:
+        where = f"LimitRange {clean(str(each['metadata']['name']))[:LONGEST]} in {facts.namespace}"
         for item in (each.get("spec") or {}).get("limits") or ():
-            if item.get("type") != "Container":
-                continue
-            for resource, least in (item.get("min") or {}).items():
-                if resource in own and _exceeds(least, own[resource]):
-                    is_quiet = False
-                    yield problem(
-                        f"LimitRange {each['metadata']['name']} in {facts.namespace} wants at least {least} {resource}"
-                        f" of every container; the smallest of a service's pod requests {own[resource]}",
-                        "lower its min, or serve from another namespace",
-                    )
-            if "cpu" in (item.get("default") or {}):
+            found = tuple(_of_pods(where, item)) if item.get("type") == "Pod" else ()
+            if item.get("type") == "Container":
+                found = (*_of_helpers(where, item, settings), *_of_server(where, item, settings))
+            for finding in found:
                 is_quiet = False
-                yield warning(
-                    f"LimitRange {each['metadata']['name']} in {facts.namespace} limits containers without a limit to"
-                    f" {item['default']['cpu']} CPU: it slows the server down",
-                    "set spec.runtime.resources.limits.cpu in services, or take the default out",
-                )
+                yield finding
     if is_quiet:
         yield ok(f"no LimitRange in {facts.namespace} refuses pods of services")
+
+
+def _of_helpers(where: str, item: Json, settings: Settings) -> Iterator[Finding]:
+    """The operator's containers have requests and limits of their own."""
+    least, most, ratios = (item.get(bound) or {} for bound in ("min", "max", "maxLimitRequestRatio"))
+    for resource, field in (("cpu", "services.helperCpu"), ("memory", "services.helperMemory")):
+        for name, own in helpers(settings).items():
+            request, limit = own["requests"][resource], own["limits"][resource]
+            remedy = f"set {field} in the chart's values"
+            if resource in least and _exceeds(least[resource], request):
+                yield problem(
+                    f"{where} wants at least {_shown_amount(least[resource])} {resource} of every container; {name}"
+                    f" requests {request}",
+                    f"{remedy} to that, or lower its min",
+                )
+                break
+            if resource in ratios and _is_ratio_above(limit, request, ratios[resource]):
+                yield problem(
+                    f"{where} has a maxLimitRequestRatio of {_shown_amount(ratios[resource])} for {resource}; of {name}"
+                    f" the limit is {limit} and the request {request}",
+                    f"{remedy} to more, or raise its ratio",
+                )
+                break
+            if resource in most and _exceeds(limit, most[resource]):
+                yield problem(
+                    f"{where} allows at most {_shown_amount(most[resource])} {resource} for a container; the limit of"
+                    f" {name} is {limit}",
+                    "raise its max; the limits of fetch are services.fetchCpu and services.fetchMemoryGib",
+                )
+                break
+
+
+def _of_server(where: str, item: Json, settings: Settings) -> Iterator[Finding]:
+    """It has no limit of CPU and memory by default, and gets one; a max alone is a default too."""
+    defaults = {**(item.get("max") or {}), **(item.get("default") or {})}
+    asked = {"cpu": str(settings.cpu_per_gpu), "memory": f"{settings.memory_gib_per_gpu}Gi"}
+    does = {"cpu": "slows the server down", "memory": "ends the server where it needs more"}
+    for resource in asked:
+        remedy = f"set spec.runtime.resources.limits.{resource} in services, or take the default out"
+        if resource not in defaults:
+            if resource in (item.get("maxLimitRequestRatio") or {}):
+                yield warning(f"{where} wants a limit of {resource}, and servers have none by default", remedy)
+            continue
+        limit = _shown_amount(defaults[resource])
+        what = f"{where} limits containers without a limit to {limit} {resource.replace('cpu', 'CPU')}"
+        if _exceeds(asked[resource], defaults[resource]):
+            refused = f"a server requests {asked[resource]} per GPU by default, and its pod is refused"
+            yield warning(f"{what}: {refused}", remedy)
+        else:
+            yield warning(f"{what}: it {does[resource]}", remedy)
+
+
+def _of_pods(where: str, item: Json) -> Iterator[Finding]:
+    bounds = [
+        f"{bound} {names(sorted(map(str, item[bound])))}"
+        for bound in ("max", "maxLimitRequestRatio")
+        if item.get(bound)
+    ]
+    if bounds:
+        yield warning(
+            f"{where} bounds whole pods ({'; '.join(bounds)}): it refuses a pod with a container without a limit",
+            "set spec.runtime.resources.limits in services so that the pod stays within it",
+        )
+
+
+def _shown_amount(value: object) -> str:
+    return clean(str(value))[:LONGEST]
+
+
+def _is_ratio_above(limit: str, request: str, ratio: object) -> bool:
+    try:
+        return amount(limit) > amount(request) * amount(str(ratio))
+    except ValueError:
+        return False
 
 
 def _exceeds(one: Any, other: Any) -> bool:
@@ -227,7 +293,7 @@ CHECKS = (
     Check(
         "quota", "ResourceQuotas that are used up, or want limits that pods do not have", ("quotas", "limits"), quota
     ),
-    Check("limit range", "LimitRanges that refuse or slow down pods of services", ("limits",), limit_range),
+    Check("limit range", "LimitRanges that refuse, slow down or end pods of services", ("limits",), limit_range),
     Check("pod security", "the namespace's Pod Security level against what pods need", ("namespaces",), pod_security),
     Check("images", "images of the operator and of services that cannot be pulled", ("operator_pods", "pods"), images),
     Check("services", "LLMServices that are not Ready, by reason", ("services",), services, True),

@@ -45,7 +45,8 @@ _RANK = {
         (
             (*_NOT_STARTED, Reason.INJECTED_CONTAINER_FAILED, Reason.POD_SANDBOX_FAILED, Reason.PROBE_BLOCKED),
             (Reason.NODE_LOST,),
-            (Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE, Reason.API_SERVER_FAILING),
+            (Reason.QUOTA_EXCEEDED, Reason.LIMIT_RANGE_EXCEEDED, Reason.ADMISSION_REFUSED),
+            (Reason.ADMISSION_UNAVAILABLE, Reason.API_SERVER_FAILING),
             tuple(scheduling.REASONS),
             (Reason.EVICTED, Reason.POD_REJECTED),
         ),

@@ -12,7 +12,7 @@ _LONGEST, _LONGEST_LIST = 2048, 16_384
 here take time that grows with the square of the length. The scheduler's list of causes is read by one pass."""
 
 _QUOTA = re.compile(r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+?), used: .+?, limited: (?P<limit>.+)$")
-_POD_NAMES = re.compile(r'pods? "[^"]+"')
+_POD_NAMES = re.compile(r'\b[Pp]ods? "[^"]+"')
 _BACK_OFF = re.compile(r"^back-off \S+ restarting failed container=(\S+).*$", re.DOTALL)
 _COUNT = re.compile(r"^\d+ ")
 _EVICTION_FIGURES = re.compile(

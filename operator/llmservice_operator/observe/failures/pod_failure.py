@@ -55,13 +55,26 @@ def of_pod(pod: PodFacts, reports: Reports, containers: frozenset[str] | None = 
     if pod.was_ready and (hung := _of_hang(pod, reports)) is not None:
         return hung
     if pod.terminated is not None and not _is_past(pod, pod.terminated):
-        return replace(_of_termination(pod, pod.terminated), restarts=_restarts(pod))
+        found = _of_termination(pod, pod.terminated)
+        return replace(found, message=found.message + _default_limit(pod, found), restarts=_restarts(pod))
     if pod.waiting is not None:
         found = _of_waiting(pod, pod.waiting)
         return found if pod.waiting.reason in IMAGE_WORDS else replace(found, restarts=_restarts(pod))
     if pod.unschedulable and not pod.scheduled:
         return status_failure(scheduling.reason_of(pod.unschedulable), "", evidence=pod.unschedulable)
     return None
+
+
+def _default_limit(pod: PodFacts, found: StatusFailure) -> str:
+    """Where its memory ran out: that the limit is nobody's wish."""
+    is_of_memory = pod.terminated is not None and pod.terminated.reason == "OOMKilled"
+    is_of_memory = is_of_memory or found.reason is Reason(FailureReason.MEMORY_LIMIT_EXCEEDED)
+    if not (pod.default_memory and is_of_memory):
+        return ""
+    return (
+        f" Its memory limit of {pod.default_memory} is the default of a LimitRange of the namespace: set one of its "
+        "own in the container's resources."
+    )
 
 
 def _of_injected(pod: PodFacts, containers: frozenset[str]) -> StatusFailure | None:

@@ -5,6 +5,7 @@ An invalid spec is no failure: nothing was tried, the condition Accepted shows i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +16,15 @@ from llmservice_operator.observe.status.verdict import Verdict
 Json = Mapping[str, Any]
 
 _REFUSED = frozenset(
-    {Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE, Reason.API_SERVER_FAILING}
+    {Reason.QUOTA_EXCEEDED, Reason.LIMIT_RANGE_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE}
+    | {Reason.API_SERVER_FAILING}
 )
+_LIMIT_RANGE = re.compile(
+    r"\b(?:minimum|maximum) [^ ]+ usage per (?:Container|Pod|PersistentVolumeClaim) is "
+    r"|\bmax limit to request ratio per |must be less than or equal to [^ ]+ limit of "
+)
+"""What the admission plugin LimitRanger says. It names no LimitRange, and nothing at all where a default of one is
+below a request: then the API server finds the two to contradict each other."""
 
 _NOBODY_ANSWERS = "failed calling webhook"
 """A webhook that answers no, says `admission webhook ... denied the request`."""
@@ -26,6 +34,8 @@ def reason_of(message: str) -> Reason:
     """Of the words, as `normalize.replica_failure` leaves them, by which a child or a pod was refused."""
     if message.startswith("quota "):
         return Reason.QUOTA_EXCEEDED
+    if _LIMIT_RANGE.search(message):
+        return Reason.LIMIT_RANGE_EXCEEDED
     return Reason.ADMISSION_UNAVAILABLE if _NOBODY_ANSWERS in message else Reason.ADMISSION_REFUSED
 
 

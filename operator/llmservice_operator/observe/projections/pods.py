@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -25,6 +25,7 @@ Json = Mapping[str, Any]
 
 OPERATORS_CONTAINERS = frozenset({RUNTIME_CONTAINER, FETCH_CONTAINER, SERVER_CONTAINER})
 """In every pod; those of the user's podTemplate come beside them."""
+_LIMIT_RANGER = "kubernetes.io/limit-ranger"
 _MOST_CUT = 1_000_000
 _COST = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 _LONGEST = 4 * TERMINATION_LIMIT
@@ -85,6 +86,8 @@ class PodFacts:
     others; else the server."""
     waiting: Waiting | None
     terminated: Termination | None
+    default_memory: str
+    """The memory limit of that container, where a LimitRange gave it; else empty."""
     restarts: int
     """Of all containers but the one that fetches: its restarts are none of the server's."""
     server_restarts: int
@@ -151,6 +154,7 @@ class PodFacts:
             container=str(failing.get("name", "")),
             waiting=_waiting(failing, spec),
             terminated=_termination(failing),
+            default_memory=_default_memory(metadata, spec, str(failing.get("name", ""))) if failing else "",
             restarts=_restarts(status),
             server_restarts=int(server.get("restartCount") or 0),
             ends=_ends(failing),
@@ -313,6 +317,22 @@ def _is_of_volume(name: str, message: str, spec: Json) -> bool:
     containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
     own = next((str(c.get("image")) for c in containers if c.get("name") == name), "")
     return f'"{own}"' not in message and any(f'"{volume}"' in message for volume in volumes)
+
+
+def _default_memory(metadata: Json, spec: Json, name: str) -> str:
+    """By what the admission plugin LimitRanger notes, such as `...: cpu, memory limit for init container NAME; ...`."""
+    note = text_of((metadata.get("annotations") or {}).get(_LIMIT_RANGER))
+    wanted = {f"limit for container {name}", f"limit for init container {name}"}
+    parts = (part.strip() for part in note.partition(":")[2].split(";"))
+    if not any("memory" in part.split() and any(part.endswith(f" {end}") for end in wanted) for part in _words(parts)):
+        return ""
+    containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    limits = next(((c.get("resources") or {}).get("limits") or {} for c in containers if c.get("name") == name), {})
+    return str(limits.get("memory") or "")[:64]
+
+
+def _words(parts: Iterable[str]) -> Iterator[str]:
+    return (part.replace(",", " ") for part in parts)
 
 
 def _termination(container: Json) -> Termination | None:

@@ -90,6 +90,7 @@ lint: $(SYNCED) ## ruff, mypy, layers, stale generated files
 	@$(PYTHON) -m llmservice_operator.api.crd --check
 	@$(PYTHON) -m llmservice_cli.reference --check
 	@$(PYTHON) -m scripts.chart_values --check
+	@$(PYTHON) -m scripts.vllm_messages --check
 	@$(PYTHON) -m monitoring --check
 	@$(PYTHON) -m scripts.kustomize_base --check
 	@$(PYTHON) -m benchmarks.sizing --check
@@ -105,6 +106,7 @@ crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models, t
 	@$(PYTHON) -m llmservice_operator.control.metrics > docs/reference/metrics.md
 	@$(PYTHON) -m llmservice_activator.metrics > docs/reference/scaler-metrics.md
 	@$(PYTHON) -m llmservice_cli.reference
+	@$(PYTHON) -m scripts.vllm_messages
 	@$(PYTHON) -m scripts.chart_values
 	@$(PYTHON) -m monitoring
 

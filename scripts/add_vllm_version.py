@@ -43,7 +43,7 @@ NEXT = """\
 vLLM {version}: {flags} flags, {new} new or changed, {gone} gone. Written: {written}.
 Next:
   1. git diff; say in CHANGELOG.md what came and went{default}
-  2. make crds
+  2. python -m scripts.vllm_messages {version}; make crds
   3. .venv/bin/pytest -m vllm tests/unit             rules, methods, enums and figures against this vLLM
      .venv/bin/pytest tests/unit/test_flag_tables.py tests/unit/test_flags_extra_args.py tests/unit/test_vllm_version.py
      make e2e                                        where it is the new default

@@ -209,11 +209,12 @@ class Failure:
 
     @classmethod
     def from_document(cls, document: object) -> Failure | None:
-        """The failure in parsed JSON; None where it is invalid or has a reason of a later version."""
+        """The failure in parsed JSON; None where it is invalid. A reason of a later version becomes EngineDied, whose
+        restarts decide how it ends, with the message and remedy that came with it."""
         try:
             given = document if isinstance(document, Reader) else Reader(document)
             return cls(
-                reason=given.one_of("reason", FailureReason),
+                reason=_known(lambda: given.one_of("reason", FailureReason)) or FailureReason.ENGINE_DIED,
                 message=given.text("message"),
                 remedy=given.text("remedy"),
                 evidence=given.texts("evidence", _MOST_LINES, TERMINATION_LIMIT),

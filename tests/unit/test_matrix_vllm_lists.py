@@ -148,7 +148,7 @@ def test_what_vllm_needs_of_a_cpu_beyond_avx2() -> None:
     else:
         with pytest.raises(NotImplementedError) as refused:
             _get_attn_isa(torch.float32, 32, 64, "fp8")
-        reasons = [rule.reason for rule in RULES if rule.pattern.search(str(refused.value))]
+        reasons = [rule.reason for rule in RULES if rule.matches(str(refused.value))]
         assert reasons[:1] == [R.CPU_FEATURE_MISSING]
     (packed,) = requirements("auto", "awq", 4)
     assert packed.is_met_by(features) == hasattr(torch.ops._C, "cpu_gemm_wna16")

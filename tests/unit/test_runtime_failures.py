@@ -1,4 +1,4 @@
-"""Real logs of vLLM 0.32.0, and lines that it writes on hardware that no test has: what is made of them."""
+"""Logs of vLLM, recorded from 0.32.0 or rebuilt from what users reported: what is made of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, Phase
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.failures.failure_rules import RULES
+from llmservice_runtime.failures.failure_rules import FOLLOWING, PLACES, RULES
 from llmservice_runtime.failures.failures import End, classify
 from llmservice_runtime.health.memory_events import MemoryEvents
 
@@ -31,11 +31,19 @@ ERROR = "(EngineCore pid=7) ERROR 11-21 02:37:37 [core.py:1510] "
         ("quant_missing", 1, R.QUANTIZATION_MISMATCH, "Cannot find the config file for awq", "spec.precision"),
         ("fp8_online", 1, R.PRECISION_UNSUPPORTED, "quantization method fp8", "spec.precision"),
         ("fp8_dtype", 1, R.PRECISION_UNSUPPORTED, "is not supported for quantization method", "spec.precision"),
-        ("batched_lt_seqs", 1, R.INVALID_CONFIGURATION, "max_num_batched_tokens (8) is smaller", "vLLM names"),
+        ("batched_lt_seqs", 1, R.INVALID_CONFIGURATION, "max_num_batched_tokens (8) is smaller", "maxNumBatchedTokens"),
         ("truncated_weights", 1, R.WEIGHTS_UNREADABLE, "Error while deserializing header", "copy the model again"),
         ("no_weights", 1, R.WEIGHTS_UNREADABLE, "Cannot find any model weights", "spec.model.uri"),
         ("unreadable_weights", 1, R.WEIGHTS_UNREADABLE, "model.safetensors", "readable"),
         ("kv_cache_too_small", 1, R.KV_CACHE_TOO_SMALL, "the estimated maximum model length is 524160", "maxModelLen"),
+        ("driver_too_old", 1, R.DRIVER_MISMATCH, "driver on your system is too old", "spec.runtime.image"),
+        ("ptx", 1, R.DRIVER_MISMATCH, "unsupported toolchain", "newer NVIDIA driver"),
+        ("no_kernel_image", 1, R.DRIVER_MISMATCH, "no kernel image is available", "built for its compute capability"),
+        ("fp8_block", 1, R.PARALLELISM_MISMATCH, "block_n = 128", "expertParallel"),
+        ("memory_profiling_grew", 1, R.GPU_MEMORY_BUSY, "current free memory 90.17 GiB", "a GPU of its own"),
+        ("nccl_shm", 1, R.SHARED_MEMORY_TOO_SMALL, "/dev/shm/nccl-Xk2d5s", "memory limit"),
+        ("no_attention_backend", 1, R.ATTENTION_UNSUPPORTED, "No valid attention backend", "spec.accelerator.products"),
+        ("bnb", 1, R.PACKAGE_MISSING, "Please install bitsandbytes", "spec.runtime.image"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
 )
@@ -61,54 +69,85 @@ def test_an_engine_that_dies_while_serving_is_told_in_its_own_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    ("prefix", "line", "reason"),
     [
-        ("ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory "
-         "utilization (0.92, 72.8 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
-         R.GPU_MEMORY_BUSY),
-        ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
-         R.KV_CACHE_TOO_SMALL),
-        ("ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token.",
-         R.KV_CACHE_TOO_SMALL),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB",
-         R.GPU_OUT_OF_MEMORY),
-        ("torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found", R.COMPILATION_FAILED),
-        ("Worker proc VllmWorker-1 died unexpectedly (exit code: -4), shutting down executor.", R.ILLEGAL_INSTRUCTION),
-        ("Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting", R.MEMORY_LIMIT_EXCEEDED),
-        ("NotImplementedError: FP8 KV cache on CPU requires x86 with AVX-512 or AMX.", R.CPU_FEATURE_MISSING),
-        ("AttributeError: '_OpNamespace' '_C' object has no attribute 'cpu_gemm_wna16'", R.CPU_FEATURE_MISSING),
-        ("CPUFp8BlockScaledMMKernel: requires AMX tile support (Sapphire Rapids or newer).", R.CPU_FEATURE_MISSING),
-        ("huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: x)", R.MODEL_ACCESS_DENIED),
-        ("huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: x)", R.MODEL_ACCESS_DENIED),
-        ("Access to model meta-llama/X is restricted. You must have access to it", R.MODEL_ACCESS_DENIED),
-        ("huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error. Repository Not Found for url: https://x",
+        (ERROR, "ValueError: No available memory for the cache blocks.", R.KV_CACHE_TOO_SMALL),
+        ("(APIServer pid=1) ", "ValueError: No available memory for the cache blocks.", R.KV_CACHE_TOO_SMALL),
+        (ERROR, "huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error. Repository Not Found for url: https://x",
          R.MODEL_NOT_FOUND),
-        ("OSError: [Errno 28] No space left on device", R.STORAGE_FULL),
-        ("RuntimeError: No CUDA GPUs are available", R.ACCELERATOR_MISSING),
-        ("RuntimeError: Failed to infer device type, please set the environment variable", R.ACCELERATOR_MISSING),
-        ("RuntimeError: Not enough allowed NUMA nodes to bind threads of 2 local CPUWorkers.", R.INVALID_CONFIGURATION),
-        ("ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your Tesla T4 GPU",
-         R.PRECISION_UNSUPPORTED),
-        ("ValueError: The quantization method mxfp4 is not supported for the current GPU. Minimum capability: 80.",
-         R.PRECISION_UNSUPPORTED),
-        ("PermissionError: [Errno 13] Permission denied: '/llmservice/source/config.json'", R.WEIGHTS_UNREADABLE),
-        ("RuntimeError: Failed to load the model config. If the model is a custom model not yet available in the "
-         "HuggingFace transformers library, consider setting `trust_remote_code=True` in LLM", R.REMOTE_CODE_REFUSED),
-        ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", R.ACCELERATOR_FAULT),
-        ("RuntimeError: NCCL error: unhandled system error", R.ACCELERATOR_FAULT),
-        ("/usr/bin/python3: No module named vllm", R.ENGINE_MISSING),
-        ("KeyError: something nobody has seen", R.STARTUP_FAILED),
+        (ERROR, "KeyError: something nobody has seen", R.STARTUP_FAILED),
     ],
     ids=lambda value: str(value) if isinstance(value, R) else "",
 )  # fmt: skip
-def test_line(line: str, reason: R) -> None:
+def test_source_lines_of_a_traceback_are_no_messages(prefix: str, line: str, reason: R) -> None:
     tail = [
-        ERROR + "Traceback (most recent call last):",
-        ERROR + '    raise ValueError("User-specified max_model_len (1) is greater than the derived max_model_len")',
-        ERROR + line,
+        prefix + "Traceback (most recent call last):",
+        prefix + '    raise ValueError("User-specified max_model_len (1) is greater than the derived max_model_len")',
+        prefix + line,
         "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
     ]
     assert classify(End(1, None, Phase.LOADING), tail).reason is reason
+
+
+@pytest.mark.parametrize(
+    ("file", "exception", "reason", "remedy"),
+    [
+        ("config/parallel.py", "ValueError", R.INVALID_CONFIGURATION, "spec.runtime.extraArgs"),
+        ("config/speculative.py", "ValueError", R.INVALID_CONFIGURATION, "spec.speculativeDecoding"),
+        ("distributed/utils.py", "AssertionError", R.PARALLELISM_MISMATCH, "spec.parallelism"),
+        ("model_executor/layers/quantization/fp8.py", "ValueError", R.QUANTIZATION_MISMATCH, "another checkpoint"),
+        ("v1/attention/backends/x.py", "NotImplementedError", R.ATTENTION_UNSUPPORTED, "spec.attention.backend"),
+        ("transformers_utils/config.py", "ValueError", R.UNSUPPORTED_ARCHITECTURE, "config.json"),
+        ("v1/worker/gpu_worker.py", "AssertionError", R.STARTUP_FAILED, "another vLLM version"),
+        ("nowhere.py", "ValueError", R.STARTUP_FAILED, "another vLLM version"),
+    ],
+)
+def test_what_no_rule_knows_goes_by_the_file_that_raised_it(file: str, exception: str, reason: R, remedy: str) -> None:
+    """A frame of another package decides nothing, and a server that served before ended for another cause."""
+    frame = f'  File "/usr/lib/python3/dist-packages/vllm/{file}", line 7, in f'
+    foreign = '  File "/usr/lib/python3/dist-packages/torch/nn/module.py", line 7, in f'
+    line = ERROR + f"{exception}: words of a later version"
+    failure = classify(End(1, None, Phase.LOADING), [ERROR + frame, ERROR + "    x()", line])
+    assert failure.reason is reason
+    assert remedy in failure.remedy
+    assert "enforceEager" not in failure.remedy
+    assert classify(End(1, None, Phase.LOADING), [ERROR + frame, ERROR + foreign, line]).reason is R.STARTUP_FAILED
+    assert classify(End(1, None, Phase.SERVING), [ERROR + frame, line]).reason is R.ENGINE_DIED
+
+
+def test_what_other_workers_say_after_the_cause_is_not_the_reason() -> None:
+    tail = [
+        ERROR + '  File "/x/vllm/config/parallel.py", line 7, in f',
+        ERROR + "ValueError: words of a later version",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    ]
+    assert classify(End(1, None, Phase.LOADING), tail).reason is R.INVALID_CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    ("said", "image", "versions"),
+    [
+        ("The NVIDIA driver on your system is too old (found version 12040).", "12.9.1",
+         "(Here the driver supports CUDA 12.4, the image is built for CUDA 12.9.1.)"),
+        ("The NVIDIA driver on your system is too old (found version 11080).", "",
+         "(Here the driver supports CUDA 11.8.)"),
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "13.0",
+         "(Here the image is built for CUDA 13.0.)"),
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "\x1b[2J" * 99, "toolchain."),
+        ("The NVIDIA driver on your system is too old (found version 99999999).", "", "99999999)."),
+    ],
+)  # fmt: skip
+def test_the_versions_that_do_not_go_together_are_said(said: str, image: str, versions: str) -> None:
+    failure = classify(End(1, None, Phase.LOADING, image_cuda=image), [ERROR + f"RuntimeError: {said}"])
+    assert failure.reason is R.DRIVER_MISMATCH
+    assert failure.message.endswith(versions)
+
+
+def test_only_faults_of_hardware_ask_for_the_node_to_be_drained() -> None:
+    drains = {rule.reason for rule in (*RULES, *FOLLOWING) if "drain" in rule.remedy}
+    assert drains == {R.ACCELERATOR_FAULT}
+    eager = {rule.reason for rule in (*RULES, *FOLLOWING) if "enforceEager: true" in rule.remedy}
+    assert eager == {R.COMPILATION_FAILED}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +195,8 @@ def test_news_and_warnings_are_no_failures() -> None:
 
 
 def test_every_remedy_names_a_field() -> None:
-    assert [rule.pattern.pattern for rule in RULES if "spec." not in rule.remedy] == []
+    remedies = [rule.remedy for rule in (*RULES, *FOLLOWING)] + [place.remedy for place in PLACES]
+    assert [remedy for remedy in remedies if "spec." not in remedy] == []
 
 
 @pytest.mark.parametrize("limit", [200, 500, TERMINATION_LIMIT])
@@ -167,6 +207,11 @@ def test_a_failure_fits_the_limit_and_comes_back(limit: int) -> None:
     back = Failure.from_json(text)
     assert back is not None
     assert (back.reason, back.phase, back.exit_code) == (R.STARTUP_FAILED, Phase.LOADING, 1)
+
+
+def test_a_reason_of_a_later_runtime_keeps_its_words() -> None:
+    text = '{"version":1,"reason":"OfALaterVersion","message":"what happened","remedy":"what to do"}'
+    assert Failure.from_json(text) == Failure(R.ENGINE_DIED, "what happened", "what to do")
 
 
 @pytest.mark.parametrize("text", ["", "Traceback: no JSON", "[]", '{"version":2}', '{"version":1,"reason":"New"}'])

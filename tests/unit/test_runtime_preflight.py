@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.preflight import accelerators, model_files
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.preflight import accelerators, model_files, preflight
 from llmservice_runtime.preflight.accelerators import GIB, Device
 from llmservice_runtime.preflight.preflight import check_version
 from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
@@ -157,3 +159,35 @@ def gpu(capability: tuple[int, int] | None = (9, 0), free: float = 79, total: fl
 )
 def test_devices(devices: list[Device], flags: Flags, method: str | None, found: list[R]) -> None:
     assert reasons(accelerators.check(devices, flags, method)) == found
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "words"),
+    [
+        (
+            "CUDA initialization: The NVIDIA driver on your system is too old (found version 12040). Please update",
+            R.DRIVER_MISMATCH,
+            "supports CUDA 12.4",
+        ),
+        (
+            "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was "
+            "attempted on non supported HW",
+            R.DRIVER_MISMATCH,
+            "Error 804",
+        ),
+        ("", R.ACCELERATOR_MISSING, "sees 0 GPUs"),
+    ],
+)
+def test_the_preflight_says_why_torch_sees_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, said: str, reason: R, words: str
+) -> None:
+    def list_devices() -> list[object]:
+        if said:
+            warnings.warn(said, stacklevel=1)  # as torch.cuda.is_available() does
+        return []
+
+    monkeypatch.setattr(preflight, "vllm_version", lambda: "0.32.0")
+    monkeypatch.setattr("llmservice_runtime.preflight.accelerators.list_devices", list_devices)
+    first = next(preflight.check(ServeOptions(accelerator="nvidia"), read_flags(("--model", "hf"))))
+    assert first.reason is reason
+    assert words in first.message

@@ -127,7 +127,7 @@ async def test_the_first_request(tmp_path: Path, fate: Fate, reason: R) -> None:
 
 @pytest.mark.parametrize(
     ("how", "reason", "code"),
-    [("@die", R.ENGINE_DIED, 1), ("@exit0", R.ENGINE_DIED, 1), ("SIGSEGV", R.ACCELERATOR_FAULT, 128 + signal.SIGSEGV)],
+    [("@die", R.ENGINE_DIED, 1), ("@exit0", R.ENGINE_DIED, 1), ("SIGSEGV", R.ENGINE_DIED, 128 + signal.SIGSEGV)],
 )
 async def test_an_engine_that_dies_while_it_serves(tmp_path: Path, how: str, reason: R, code: int) -> None:
     async with supervised(tmp_path) as server:

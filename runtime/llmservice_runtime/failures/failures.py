@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from llmservice_runtime.contract import Failure, FailureReason, Phase
 from llmservice_runtime.failures import own_failures
-from llmservice_runtime.failures.failure_rules import RULES
+from llmservice_runtime.failures.failure_rules import FOLLOWING, PLACES, RULES
+from llmservice_runtime.failures.rule import Place, Rule
 from llmservice_runtime.health.memory_events import NO_EVENTS, MemoryEvents
 from llmservice_runtime.supervisor.log_reader import Line, messages
 
@@ -40,6 +41,8 @@ class End:
     """OOM events since vLLM last made progress."""
     arguments: tuple[str, ...] = ()
     """vLLM's command line, to recognise the flag that an error message names."""
+    image_cuda: str = ""
+    """CUDA_VERSION of the image's environment, where it has one."""
 
 
 def classify(end: End, tail: Sequence[str]) -> Failure:
@@ -47,15 +50,59 @@ def classify(end: End, tail: Sequence[str]) -> Failure:
     lines = list(messages(list(tail)))
     if end.memory.kills or end.signal == signal.SIGKILL:
         return _killed(end, lines)
-    for rule in RULES:
-        if rule.exit_codes and end.code not in rule.exit_codes:
-            continue
-        for index, line in enumerate(lines):
-            if _is_message(line) and rule.pattern.search(line.text):
-                return _failure(rule.reason, clean(line.text), rule.remedy, end, _context(lines, index))
+    found = _by_rules(RULES, end, lines) or _by_place(end, lines) or _by_rules(FOLLOWING, end, lines)
+    if found is not None:
+        return found
     if end.signal is not None:
         return _signalled(end, lines)
     return _unknown(end, lines)
+
+
+def _by_rules(rules: Sequence[Rule], end: End, lines: Sequence[Line]) -> Failure | None:
+    for rule in rules:
+        if rule.exit_codes and end.code not in rule.exit_codes:
+            continue
+        for index, line in enumerate(lines):
+            if (_is_message(line) or (rule.warns and line.level == "WARNING")) and rule.matches(line.text):
+                message = clean(line.text)
+                if rule.reason is FailureReason.DRIVER_MISMATCH:
+                    message += versions(line.text, end.image_cuda)
+                return _failure(rule.reason, message, rule.remedy, end, _context(lines, index))
+    return None
+
+
+def driver_mismatch(text: str, image_cuda: str) -> Failure | None:
+    """The failure that a warning or error of torch's describes, where it is that driver, image and GPU differ."""
+    rules = [rule for rule in RULES if rule.reason is FailureReason.DRIVER_MISMATCH]
+    lines = [Line("", line) for line in text.splitlines()]
+    return _by_rules(rules, End(None, None, Phase.PREFLIGHT, image_cuda=image_cuda), lines)
+
+
+def versions(text: str, image_cuda: str) -> str:
+    """The CUDA versions of driver and image as a sentence, as far as they are known."""
+    said = re.search(r"\(found version (\d{4,6})\)", text)
+    known = [f"the driver supports CUDA {int(said[1]) // 1000}.{int(said[1]) % 1000 // 10}"] if said else []
+    if re.fullmatch(r"\d{1,3}(?:\.\d{1,4}){0,3}", image_cuda):
+        known.append(f"the image is built for CUDA {image_cuda}")
+    return f" (Here {', '.join(known)}.)" if known else ""
+
+
+def _by_place(end: End, lines: Sequence[Line]) -> Failure | None:
+    """By the file of vLLM that raised the last exception of a start."""
+    index = _last_exception(lines)
+    if index is None or _is_serving(end) or _named_flag(lines[index].text, end.arguments) is not None:
+        return None
+    name = lines[index].text.partition(":")[0].rpartition(".")[2]
+    frame = next((line.text for line in reversed(lines[:index]) if line.text.startswith('  File "')), "")
+    file = frame.partition('"')[2].partition('"')[0].rpartition("/vllm/")[2]
+    place = next((place for place in PLACES if _is_from(place, name, file)), None)
+    if place is None:
+        return None
+    return _failure(place.reason, clean(lines[index].text), place.remedy, end, _context(lines, index))
+
+
+def _is_from(place: Place, exception: str, file: str) -> bool:
+    return file.startswith(place.files) and (exception in place.exceptions or not place.exceptions)
 
 
 def clean(text: str) -> str:
@@ -95,16 +142,24 @@ def _signalled(end: End, lines: Sequence[Line]) -> Failure:
 
 
 _LOOK_AT_LOG = (
-    "See the container's log (kubectl logs --previous). If it repeats, try spec.compilation.enforceEager: true or "
-    "another vLLM version in spec.runtime.image."
+    "See the container's log (kubectl logs --previous). If it repeats, try another vLLM version in spec.runtime.image."
 )
+
+
+def _is_serving(end: End) -> bool:
+    return end.phase in (Phase.SERVING, Phase.SMOKE, Phase.DRAINING)
+
+
+def _last_exception(lines: Sequence[Line]) -> int | None:
+    """The last informative line that looks like an exception."""
+    return next((i for i in reversed(range(len(lines))) if _is_informative(lines[i])), None)
 
 
 def _unknown(end: End, lines: Sequence[Line]) -> Failure:
     """No rule matches: the message is the last informative line that looks like an exception."""
-    index = next((i for i in reversed(range(len(lines))) if _is_informative(lines[i])), None)
+    index = _last_exception(lines)
     how = f"vLLM ended with exit code {end.code}"
-    serving = end.phase in (Phase.SERVING, Phase.SMOKE, Phase.DRAINING)
+    serving = _is_serving(end)
     reason = FailureReason.ENGINE_DIED if serving else FailureReason.STARTUP_FAILED
     if index is None:
         return _failure(reason, f"{how} and did not say why.", _LOOK_AT_LOG, end, _evidence(lines))

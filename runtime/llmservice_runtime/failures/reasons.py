@@ -181,8 +181,9 @@ class FailureReason(Explained):
     )
     QUANTIZATION_MISMATCH = START.row(
         "QuantizationMismatch",
-        "spec.precision contradicts the quantization that the checkpoint declares, or that it does not have.",
-        "Remove spec.precision.quantization and let the checkpoint say it, or use a checkpoint of that method.",
+        "This vLLM cannot load the checkpoint's quantization: spec.precision contradicts what the checkpoint declares, "
+        "or vLLM does not have its method or its form of it; the message quotes vLLM.",
+        "Remove spec.precision.quantization and let the checkpoint say it, or use a checkpoint of another method.",
     )
     PARALLELISM_MISMATCH = START.row(
         "ParallelismMismatch",
@@ -213,6 +214,12 @@ class FailureReason(Explained):
         "The image holds another vLLM version than the one that its flags were made for.",
         "Set spec.runtime.version to the version in the message, or use an image that holds the expected one.",
     )
+    PACKAGE_MISSING = START.row(
+        "PackageMissing",
+        "The image lacks a Python package that the model, or a feature that the spec asks for, needs.",
+        "Set spec.runtime.image to one that has the package that the message names (vLLM's image with `pip install` on "
+        "top), or do without what needs it, such as a checkpoint of another quantization.",
+    )
     ENGINE_MISSING = START.row(
         "EngineMissing",
         "The image holds no vLLM, or one that does not start.",
@@ -241,6 +248,13 @@ class FailureReason(Explained):
         "The container sees fewer accelerators than it needs, or none.",
         "Check the node's driver and device plugin, spec.accelerator and spec.podTemplate.spec.runtimeClassName.",
     )
+    ATTENTION_UNSUPPORTED = START.row(
+        "AttentionUnsupported",
+        "None of vLLM's attention backends, or not the one in spec.attention.backend, computes this model's attention "
+        "on this GPU in the precision that is asked for; the message says of each why not.",
+        "Remove spec.attention.backend, set spec.precision.kvCache to auto, or choose a GPU in "
+        "spec.accelerator.products with the compute capability that the message asks for.",
+    )
     CPU_FEATURE_MISSING = START.row(
         "CPUFeatureMissing",
         "The CPU lacks an instruction set that vLLM needs for what the spec asks for, such as AVX-512 or AMX for an "
@@ -261,9 +275,25 @@ class FailureReason(Explained):
     )
     ACCELERATOR_FAULT = START.row(
         "AcceleratorFault",
-        "The driver reported a fault of an accelerator.",
+        "The driver reported a fault of an accelerator's hardware: its memory, its links, or that it is lost.",
         "Look at the node's kernel log for Xid messages and take the node out of service if they come back.",
         look="The node's kernel log (`dmesg | grep -i xid`).",
+    )
+    KERNEL_FAILED = START.row(
+        "KernelFailed",
+        "A computation on the accelerator failed, mostly by a fault of software: values that a kernel does not take, "
+        "or a defect in it. An illegal memory access can also come from memory of the GPU that is failing.",
+        "Try another vLLM version in spec.runtime.image or another spec.attention.backend, and check that tokenizer, "
+        "draft model and adapters belong to the model. Suspect the GPU only if it happens on one node alone and its "
+        "kernel log has Xid messages.",
+        look="`status.failure.evidence`; CUDA_LAUNCH_BLOCKING=1 in spec.runtime.env shows which call fails.",
+    )
+    COMMUNICATION_FAILED = START.row(
+        "CommunicationFailed",
+        "The processes of one replica could not exchange data between their GPUs (NCCL, RCCL).",
+        "Set NCCL_DEBUG=INFO in spec.runtime.env and read the lines before the error. NCCL_P2P_DISABLE=1 shows whether "
+        "it is the direct way between the GPUs.",
+        look="`kubectl logs --previous`: the lines with NCCL WARN; `nvidia-smi topo -m` on the node.",
     )
     COMPILATION_FAILED = START.row(
         "CompilationFailed",

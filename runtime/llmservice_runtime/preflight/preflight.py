@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, FailureReason, Phase
+from llmservice_runtime.failures.failures import driver_mismatch
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.preflight import accelerators, cpu_features, model_checks, model_files
 from llmservice_runtime.supervisor.vllm_process import Flags, is_local, read_flags
@@ -47,8 +50,14 @@ def _checks(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
         features = cpu_features.read_features()
         yield from cpu_features.check(features, flags.kv_cache_dtype, flags.quantization or method, bits)
         return
-    devices = accelerators.list_devices()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        devices = accelerators.list_devices()
     _log(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
+    if len(devices) < flags.gpus:
+        # torch sees no GPU, and warns why, where the driver does not suit it.
+        text = "\n".join(str(warning.message) for warning in said)
+        yield from filter(None, [driver_mismatch(text, os.environ.get("CUDA_VERSION", ""))])
     yield from accelerators.check(devices, flags, flags.quantization or _method(config))
 
 

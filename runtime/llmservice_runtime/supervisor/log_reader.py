@@ -20,7 +20,7 @@ LINE_LIMIT = 4000
 # (APIServer pid=12) INFO 11-21 02:28:44 [file.py:347] text; with ANSI colours if enabled
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
-    r"^(?:\([\w-]+(?: [\w.-]+)* pid=\d+\)\s*)*"
+    r"^(?:\([\w-]+(?: [\w.-]+)* pid=\d+\) ?)*"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)(?: \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?|:\s+))?"
 )
 

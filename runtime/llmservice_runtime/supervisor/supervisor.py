@@ -334,7 +334,15 @@ class Supervisor:
 
     def _classified(self, ended: Ended) -> Failure:
         return classify(
-            End(ended.code, ended.signal, self._state.phase, self._serving.memory, self._args), self._tail()
+            End(
+                ended.code,
+                ended.signal,
+                self._state.phase,
+                self._serving.memory,
+                self._args,
+                self._dependencies.environment.get("CUDA_VERSION", ""),
+            ),
+            self._tail(),
         )
 
     def _report(self, failure: Failure) -> int:

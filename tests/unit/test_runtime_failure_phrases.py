@@ -1,0 +1,491 @@
+"""Each phrase of each rule: a line of vLLM's, torch's, NCCL's or the hub's own, with the file that prints it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+from llmservice_runtime.contract import FailureReason as R
+from llmservice_runtime.contract import Phase
+from llmservice_runtime.failures.failure_rules import FOLLOWING, RULES
+from llmservice_runtime.failures.failures import End, classify
+from llmservice_runtime.failures.rule import ANY_TEXT, holds
+
+from scripts.vllm_messages import text_of
+
+EVERY = (*RULES, *FOLLOWING)
+CUDART = "nvidia/cu13/lib/libcudart.so.13"
+HUB = "huggingface_hub/utils/_http.py"
+KERNEL = "the kernel's errno"
+ELSEWHERE = "not installed here: "
+
+# The file in site-packages that prints it; the line; where the file holds only a part of the phrase: that part.
+LINES: tuple[tuple[R, str, str, str], ...] = (
+    (R.INVALID_FLAG, ELSEWHERE + "argparse of Python", "api_server.py: error: unrecognized arguments: --x", ""),
+    (R.MODEL_NOT_FOUND, HUB, "Repository Not Found for url: https://huggingface.co/api/models/x/y.", ""),
+    (R.MODEL_NOT_FOUND, "huggingface_hub/errors.py",
+     "huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error.",
+     "RepositoryNotFoundError"),
+    (R.MODEL_ACCESS_DENIED, HUB, "Cannot access gated repo for url https://huggingface.co/x/y.", ""),
+    (R.MODEL_ACCESS_DENIED, "transformers/utils/hub.py", "OSError: You are trying to access a gated repo.", ""),
+    (R.MODEL_ACCESS_DENIED, "huggingface_hub/errors.py", "huggingface_hub.errors.GatedRepoError: 403",
+     "GatedRepoError"),
+    (R.MODEL_ACCESS_DENIED, "huggingface_hub/errors.py",
+     "Access to model x/y is restricted and you are not in the authorized list.", ""),
+    (R.MODEL_ACCESS_DENIED, HUB, "httpx.HTTPStatusError: 401 Client Error.", " Client Error"),
+    (R.MODEL_ACCESS_DENIED, HUB, "httpx.HTTPStatusError: 403 Client Error.", " Client Error"),
+    (R.MODEL_ACCESS_DENIED, HUB, "Make sure your token has the correct permissions.", ""),
+    (R.MODEL_NOT_FOUND, "vllm/transformers_utils/config.py", "Invalid repository ID or local directory specified: 'x'",
+     ""),
+    (R.MODEL_NOT_FOUND, "transformers/utils/hub.py",
+     "OSError: x is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+     ""),
+    (R.MODEL_NOT_FOUND, "huggingface_hub/utils/_validators.py",
+     "HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/x/y/z'.", ""),
+    (R.MODEL_NOT_FOUND, "huggingface_hub/errors.py", "huggingface_hub.errors.RevisionNotFoundError: 404",
+     "RevisionNotFoundError"),
+    (R.MODEL_NOT_FOUND, HUB, "httpx.HTTPStatusError: 404 Client Error.", " Client Error"),
+    (R.MODEL_NOT_FOUND, "transformers/configuration_utils.py",
+     "OSError: Can't load the configuration of 'x/y'. If you were trying to load it from 'https://huggingface.co'", ""),
+    (R.MODEL_NOT_FOUND, "transformers/utils/hub.py",
+     "OSError: /m does not appear to have a file named config.json. Checkout 'https://huggingface.co//m/tree/main'",
+     "does not appear to have a file named"),
+    (R.MODEL_NOT_FOUND, "transformers/utils/hub.py",
+     "OSError: main2 is not a valid git identifier (branch name, tag name or commit id) that exists for this model",
+     ""),
+    (R.MODEL_NOT_FOUND, "vllm/transformers_utils/config.py",
+     "ValueError: Could not detect config format for no config file found. With config_format 'auto'", ""),
+    (R.SHARED_MEMORY_TOO_SMALL, "nvidia/nccl/lib/libnccl.so.2",
+     "pod:1:2 [1] NCCL WARN Error while creating shared memory segment /tmp/nccl-x (size 9), error: No space left on "
+     "device (28)", "shared memory segment"),
+    (R.SHARED_MEMORY_TOO_SMALL, "nvidia/nccl/lib/libnccl.so.2",
+     "pod:1:2 [1] NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)",
+     "/dev/shm/nccl-"),
+    (R.SHARED_MEMORY_TOO_SMALL, "torch/lib/libtorch_cpu.so",
+     "RuntimeError: unable to write to file </torch_77_0>: No space left on device (28)", "unable to write to file <"),
+    (R.SHARED_MEMORY_TOO_SMALL, "torch/lib/libtorch_cpu.so",
+     "RuntimeError: unable to allocate shared memory(shm) for file </torch_9>: Success (0)", ""),
+    (R.SHARED_MEMORY_TOO_SMALL, "torch/lib/libtorch_cpu.so",
+     "RuntimeError: unable to open shared memory object </torch_9> in read-write mode: Too many open files (24)", ""),
+    (R.SHARED_MEMORY_TOO_SMALL, "vllm/distributed/device_communicators/shm_broadcast.py",
+     "RuntimeError: Insufficient space in /dev/shm for the ring buffer: 64 MiB required, 3 MiB free. Increase /dev/shm "
+     "(e.g. --shm-size or --ipc=host).",
+     ""),
+    (R.SHARED_MEMORY_TOO_SMALL, ELSEWHERE + "faulthandler of Python", "Fatal Python error: Bus error", ""),
+    (R.SHARED_MEMORY_TOO_SMALL, "vllm/v1/executor/multiproc_executor.py",
+     "Worker proc VllmWorker-1 died unexpectedly (exit code: -7), shutting down executor.",
+     "died unexpectedly (exit code: "),
+    (R.STORAGE_FULL, KERNEL, "OSError: [Errno 28] No space left on device", ""),
+    (R.STORAGE_FULL, KERNEL, "OSError: [Errno 122] Disk quota exceeded: '/llmservice/cache/x'", ""),
+    (R.MODEL_DOWNLOAD_FAILED, "huggingface_hub/errors.py",
+     "huggingface_hub.errors.LocalEntryNotFoundError: not in the cache",
+     "LocalEntryNotFoundError"),
+    (R.MODEL_DOWNLOAD_FAILED, "huggingface_hub/_snapshot_download.py",
+     "Cannot find an appropriate cached snapshot folder and outgoing traffic has been disabled.", ""),
+    (R.MODEL_DOWNLOAD_FAILED, "transformers/utils/hub.py", "OSError: We couldn't connect to 'https://huggingface.co'",
+     ""),
+    (R.MODEL_DOWNLOAD_FAILED, "urllib3/exceptions.py",
+     "HTTPSConnectionPool(host='h', port=443): Max retries exceeded with url: /x (Caused by y)", ""),
+    (R.MODEL_DOWNLOAD_FAILED, KERNEL, "[Errno -3] Temporary failure in name resolution", ""),
+    (R.MODEL_DOWNLOAD_FAILED, KERNEL, "[Errno -2] Name or service not known", ""),
+    (R.MODEL_DOWNLOAD_FAILED, "httpx/_exceptions.py", "httpx.ConnectTimeout: timed out", "ConnectTimeout"),
+    (R.MODEL_DOWNLOAD_FAILED, "httpx/_exceptions.py", "httpx.ProxyError: 407 Proxy Authentication Required",
+     "ProxyError"),
+    (R.MODEL_DOWNLOAD_FAILED, ELSEWHERE + "ssl of Python",
+     "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", ""),
+    (R.MODEL_DOWNLOAD_FAILED, HUB, "429 Too Many Requests: you have reached your 'api' rate limit.", ""),
+    (R.MODEL_DOWNLOAD_FAILED, "requests/models.py", "requests.HTTPError: 503 Server Error: x for url: https://h", ""),
+    (R.MODEL_DOWNLOAD_FAILED, "httpx/_models.py", "HfHubHTTPError: Server error '502 Bad Gateway' for url 'https://h'",
+     "Server error"),
+    (R.MODEL_DOWNLOAD_FAILED, KERNEL, "OSError: [Errno 101] Network is unreachable", ""),
+    (R.MODEL_DOWNLOAD_FAILED, "httpx/_exceptions.py", "httpx.ConnectError: All connection attempts failed",
+     "ConnectError"),
+    (R.WEIGHTS_UNREADABLE, KERNEL, "PermissionError: [Errno 13] Permission denied: '/llmservice/source/config.json'",
+     "Permission denied"),
+    (R.WEIGHTS_UNREADABLE, KERNEL, "FileNotFoundError: No such file or directory: /m/model.safetensors",
+     "No such file or directory"),
+    (R.WEIGHTS_UNREADABLE, KERNEL, "FileNotFoundError: [Errno 2] No such file or directory: '/m/model.bin'",
+     "No such file or directory"),
+    (R.WEIGHTS_UNREADABLE, KERNEL, "FileNotFoundError: [Errno 2] No such file or directory: '/m/model.pt'",
+     "No such file or directory"),
+    (R.WEIGHTS_UNREADABLE, KERNEL, "OSError: Permission denied: '/m/model.safetensors'", "Permission denied"),
+    (R.WEIGHTS_UNREADABLE, KERNEL, "OSError: Permission denied: '/m/model.bin'", "Permission denied"),
+    (R.WEIGHTS_UNREADABLE, KERNEL, "OSError: Permission denied: '/m/config.json'", "Permission denied"),
+    (R.WEIGHTS_UNREADABLE, "safetensors/_safetensors_rust.abi3.so", "SafetensorError: device cuda:0 is invalid",
+     "SafetensorError"),
+    (R.WEIGHTS_UNREADABLE, "safetensors/_safetensors_rust.abi3.so", "Error while deserializing header: incomplete", ""),
+    (R.WEIGHTS_UNREADABLE, "torch/lib/libtorch_cpu.so", "RuntimeError: PytorchStreamReader failed reading zip archive",
+     ""),
+    (R.WEIGHTS_UNREADABLE, "vllm/model_executor/model_loader/default_loader.py",
+     "RuntimeError: Cannot find any model weights with `/m`", ""),
+    (R.WEIGHTS_UNREADABLE, "vllm/model_executor/model_loader/runai_streamer_loader.py",
+     "RuntimeError: Cannot find any safetensors model weights with `/m`", ""),
+    (R.WEIGHTS_UNREADABLE, "vllm/model_executor/model_loader/weight_utils.py",
+     "FileNotFoundError: Weight files referenced in index but missing: ['a']", ""),
+    (R.WEIGHTS_UNREADABLE, "vllm/model_executor/model_loader/sharded_state_loader.py",
+     "ValueError: Could not find checkpoint files '/m', only pre-sharded checkpoints are currently supported!", ""),
+    (R.WEIGHTS_UNREADABLE, ELSEWHERE + "pickle of Python", "_pickle.UnpicklingError: invalid load key, 'v'.", ""),
+    (R.WEIGHTS_UNREADABLE, "vllm/model_executor/model_loader/default_loader.py",
+     "ValueError: Following weights were not initialized from checkpoint: {'a'}", ""),
+    (R.WEIGHTS_UNREADABLE, "vllm/model_executor/model_loader/weight_utils.py",
+     "AssertionError: Attempted to load weight (torch.Size([1])) into parameter (torch.Size([2]))", ""),
+    (R.WEIGHTS_UNREADABLE, "vllm/model_executor/layers/linear.py",
+     "AssertionError: Tried to load weights of size torch.Size([1])to a parameter of size torch.Size([2])", ""),
+    (R.WEIGHTS_UNREADABLE, "vllm/model_executor/model_loader/sharded_state_loader.py",
+     "ValueError: Missing keys ('a',) in loaded state!", ""),
+    (R.REMOTE_CODE_REFUSED, "vllm/transformers_utils/config.py",
+     "RuntimeError: Failed to load the model config. consider setting `trust_remote_code=True` in LLM", ""),
+    (R.REMOTE_CODE_REFUSED, "vllm/transformers_utils/config.py",
+     "ValueError: The repository x requires you to execute the configuration file in that repo", ""),
+    (R.UNSUPPORTED_ARCHITECTURE, "vllm/model_executor/models/registry.py",
+     "ValueError: Model architectures ['X'] are not supported for now. Supported architectures: dict_keys([])", ""),
+    (R.UNSUPPORTED_ARCHITECTURE, "transformers/models/auto/configuration_auto.py",
+     "ValueError: The checkpoint has model type `x` but Transformers does not recognize this architecture. "
+     "`pip install --upgrade transformers`", ""),
+    (R.UNSUPPORTED_ARCHITECTURE, "vllm/model_executor/models/registry.py",
+     "ValueError: Model architecture X is not supported in-tree anymore. Please install the plugin at y", ""),
+    (R.UNSUPPORTED_ARCHITECTURE, "vllm/model_executor/models/registry.py",
+     "ValueError: Model architecture X was supported in vLLM until v0.9, and is not supported anymore. Please use an "
+     "older version of vLLM", ""),
+    (R.UNSUPPORTED_ARCHITECTURE, "vllm/model_executor/models/registry.py", "ValueError: Cannot find model module. 'X'",
+     ""),
+    (R.UNSUPPORTED_ARCHITECTURE, "vllm/model_executor/models/registry.py",
+     "ValueError: The Transformers implementation of 'X' is not compatible with vLLM.", ""),
+    (R.UNSUPPORTED_ARCHITECTURE, "vllm/platforms/rocm.py",
+     "ValueError: Model architecture 'X' is not supported by ROCm for now.", ""),
+    (R.UNSUPPORTED_ARCHITECTURE, "vllm/model_executor/models/registry.py",
+     "ValueError: Model architectures ['X'] failed to be inspected. Please check the logs for more details.",
+     "failed to be inspected"),
+    (R.DRIVER_MISMATCH, "torch/lib/libc10_cuda.so",
+     "RuntimeError: The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver",
+     ""),
+    (R.DRIVER_MISMATCH, CUDART,
+     "RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version", ""),
+    (R.DRIVER_MISMATCH, CUDART, "CUDA error: the provided PTX was compiled with an unsupported toolchain.", ""),
+    (R.DRIVER_MISMATCH, CUDART, "CUDA error: API call is not supported in the installed CUDA driver", ""),
+    (R.DRIVER_MISMATCH, CUDART, "CUDA error: no kernel image is available for execution on the device", ""),
+    (R.DRIVER_MISMATCH, CUDART, "torch.AcceleratorError: CUDA error: invalid device function", ""),
+    (R.DRIVER_MISMATCH, CUDART, "torch.AcceleratorError: CUDA error: device kernel image is invalid", ""),
+    (R.DRIVER_MISMATCH, "triton/backends/nvidia/bin/ptxas",
+     "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "is not defined for option '"),
+    (R.DRIVER_MISMATCH, CUDART,
+     "Error 803: system has unsupported display driver / cuda driver combination", ""),
+    (R.DRIVER_MISMATCH, CUDART, "Error 804: forward compatibility was attempted on non supported HW", ""),
+    (R.DRIVER_MISMATCH, ELSEWHERE + "NVML",
+     "vllm.third_party.pynvml.NVMLError_LibRmVersionMismatch: Driver/library version mismatch", ""),
+    (R.DRIVER_MISMATCH, "vllm/third_party/pynvml.py", "NVMLError: RM has detected an NVML/RM version mismatch.", ""),
+    (R.DRIVER_MISMATCH, CUDART, "RuntimeError: CUDA error: CUDA driver is a stub library", ""),
+    (R.DRIVER_MISMATCH, CUDART, "Error 802: system not yet initialized", ""),
+    (R.DRIVER_MISMATCH, "vllm/platforms/cuda.py",
+     "WARNING 11-21 02:37:37 [cuda.py:242] Failed to import from vllm._C_stable_libtorch: ImportError('libcuda.so.1: "
+     "cannot open shared object file: No such file or directory')", "Failed to import from vllm._C_stable_libtorch"),
+    (R.DRIVER_MISMATCH, "triton/backends/nvidia/driver.c", "RuntimeError: Failed to open libcuda.so.1", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/config/model.py",
+     "ValueError: Total number of attention heads (7) must be divisible by tensor parallel size (2).", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/config/parallel.py",
+     "ValueError: World size (8) is larger than the number of available GPUs (1) in this node.", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/v1/worker/gpu_worker.py",
+     "AssertionError: DP adjusted local rank 8 is out of bounds for 4 devices.", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/model_executor/layers/quantization/utils/fp8_utils.py",
+     "ValueError: Weight output_partition_size = 80 is not divisible by weight quantization block_n = 128.", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/distributed/utils.py",
+     "ValueError: Weight input_size_per_partition=14784 is not divisible by group_size=128.", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/model_executor/layers/quantization/utils/marlin_utils.py",
+     "ValueError: Weight output_size_per_partition = 80 is not divisible by min_thread_n = 64.", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/model_executor/layers/quantization/auto_awq.py",
+     "ValueError: The input size is not aligned with the quantized weight shape. This can be caused by too large "
+     "tensor parallel size.", ""),
+    (R.PARALLELISM_MISMATCH,
+     "vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors_moe/compressed_tensors_moe_wna16.py",
+     "CompressedTensors WNA16 MoE with static group scales requires the MoE intermediate size per tensor-parallel "
+     "partition (96) to be divisible", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/model_executor/layers/quantization/online/mxfp8.py",
+     "ValueError: MXFP8 requires input_size_per_partition (80) to be divisible by 32.", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/model_executor/layers/quantization/modelopt.py",
+     "ValueError: MXFP8 MoE requires intermediate_size_per_partition divisible by 32, got 80", ""),
+    (R.PARALLELISM_MISMATCH,
+     "vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors_moe/compressed_tensors_moe_w4a8_fp8.py",
+     "AssertionError: intermediate_size_per_partition=80 must be divisible by 256", ""),
+    (R.PARALLELISM_MISMATCH,
+     "vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors_moe/compressed_tensors_moe_w4a8_int8.py",
+     "ValueError: Group size (128) must evenly divide both hidden size (1) and intermediate size per partition (2).",
+     ""),
+    (R.PARALLELISM_MISMATCH, "vllm/model_executor/layers/quantization/quark/schemes/quark_ocp_mx.py",
+     "OCP MX linear layer x has an input size per partition of 80, which must be divisible by the OCP MX group size",
+     ""),
+    (R.PARALLELISM_MISMATCH, "vllm/model_executor/layers/quantization/quark/schemes/quark_nvfp4.py",
+     "ValueError: Input size per partition (80) must be divisible by group size (16)", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/model_executor/layers/quantization/modelopt_block_quant.py",
+     "ValueError: x hidden and per-rank intermediate sizes must align to 32", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/config/model.py",
+     "NotImplementedError: Pipeline parallelism is not supported for this model.", ""),
+    (R.PARALLELISM_MISMATCH, "vllm/config/model.py",
+     "Number of experts in the model must be greater than 0 when expert parallelism is enabled.", ""),
+    (R.MAX_MODEL_LEN_TOO_LARGE, "vllm/config/model.py",
+     "User-specified max_model_len (9) is greater than the derived max_model_len (max_position_embeddings=8", ""),
+    (R.INVALID_CONFIGURATION, "vllm/config/scheduler.py",
+     "max_num_batched_tokens (8) is smaller than max_model_len (9). This effectively limits", ""),
+    (R.INVALID_CONFIGURATION, "vllm/config/scheduler.py",
+     "max_num_batched_tokens (8) must be greater than or equal to max_num_seqs (9).", ""),
+    (R.INVALID_CONFIGURATION, "vllm/v1/core/encoder_cache_manager.py",
+     "ValueError: Chunked MM input disabled but max_tokens_per_mm_item (2496) is larger than max_num_batched_tokens "
+     "(2048). Please increase max_num_batched_tokens.", ""),
+    (R.INVALID_CONFIGURATION, "vllm/config/vllm.py",
+     "VllmConfig does not have enough slots to schedule a token and support the speculative decoding settings.", ""),
+    (R.PACKAGE_MISSING, "vllm/config/model.py", "Unknown quantization method: bitsandbytes. Must be one of []",
+     "Unknown quantization method: "),
+    (R.PACKAGE_MISSING, ELSEWHERE + "bitsandbytes.py of vLLM before 0.32",
+     "ImportError: Please install bitsandbytes>=0.49.2 via `pip install bitsandbytes>=0.49.2`", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/config/model.py",
+     "Quantization method specified in the model config (awq) does not match the quantization method", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/model_executor/model_loader/weight_utils.py",
+     "ValueError: Cannot find the config file for awq", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/model_executor/layers/quantization/fp8.py",
+     "The `fp8` quantization method no longer supports online quantization.", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/config/model.py",
+     "The quantization method x is deprecated and will be removed in future versions of vLLM. To bypass, set", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/config/model.py", "Unknown quantization method: exl3. Must be one of []", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/model_executor/layers/quantization/utils/gptq_utils.py",
+     "ValueError: GPTQ group activation ordering (desc_act=True) is no longer supported. Use a checkpoint", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py",
+     "ValueError: Compressed-tensors group/dynamic activation ordering (actorder=group) is no longer supported.", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py",
+     "NotImplementedError: No compressed-tensors compatible scheme was found for layer_name=x", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/model_executor/layers/quantization/quark/quark.py",
+     "NotImplementedError: No quark compatible scheme was found. Weight config: {}", ""),
+    (R.QUANTIZATION_MISMATCH, "vllm/model_executor/layers/quantization/inc/schemes/factory.py",
+     "NotImplementedError: No INC scheme found for layer config: x", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/platforms/cuda.py",
+     "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0.", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/config/vllm.py",
+     "The quantization method mxfp4 is not supported for the current GPU. Minimum capability: 80.", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/config/vllm.py",
+     "torch.float32 is not supported for quantization method awq. Supported dtypes: []", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/platforms/interface.py",
+     "ValueError: fbgemm_fp8 quantization is currently not supported in rocm.", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/config/model.py",
+     "The model type 'gemma3' does not support float16. Reason: numerical instability", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/model_executor/layers/quantization/torchao.py",
+     "ValueError: torchao FP8 activation quantization config 'x' requires GPU compute capability >= 8.9", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/model_executor/layers/quantization/online/nvfp4.py",
+     "ValueError: nvfp4_per_token online quantization requires a Blackwell (SM100) GPU.", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/model_executor/layers/attention/attention.py",
+     "ValueError: fp8_e5m2 kv-cache is not supported with fp8 checkpoints.", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/config/vllm.py",
+     "nvfp4 KV cache is not supported with MLA (Multi-head Latent Attention) backends.", ""),
+    (R.PRECISION_UNSUPPORTED, ELSEWHERE + "config/vllm.py of vLLM 0.33",
+     'kv_cache_dtype="float16" is incompatible with dtype="torch.bfloat16". Please set `--kv-cache-dtype` to x.', ""),
+    (R.PRECISION_UNSUPPORTED, ELSEWHERE + "platforms/cpu.py of vLLM 0.33",
+     "ValueError: --kv-cache-dtype fp8 is not supported by MLA attention on CPU.", ""),
+    (R.PRECISION_UNSUPPORTED, ELSEWHERE + "platforms/cpu.py of vLLM 0.33",
+     "ValueError: --kv-cache-dtype fp8 is not supported by the CPU attention backend on this host.", ""),
+    (R.PRECISION_UNSUPPORTED, "vllm/platforms/cpu.py",
+     "NotImplementedError: FP8 KV cache is not yet supported with KV transfer on CPU", ""),
+    (R.ATTENTION_UNSUPPORTED, "vllm/platforms/cuda.py",
+     "ValueError: Selected backend FLASHMLA is not valid for this configuration. Reason: ['x']", ""),
+    (R.ATTENTION_UNSUPPORTED, "vllm/platforms/cuda.py",
+     "AssertionError: Backend X is not supported for vit attention. Supported backends are: []", ""),
+    (R.ATTENTION_UNSUPPORTED, "vllm/v1/attention/selector.py", "ValueError: Invalid attention backend for cuda", ""),
+    (R.ATTENTION_UNSUPPORTED, "vllm/platforms/cuda.py",
+     "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=576). Reasons: {}.",
+     ""),
+    (R.ATTENTION_UNSUPPORTED, "vllm/platforms/interface.py",
+     "ValueError: No valid MLA prefill backend found with x. Reasons: {}.", ""),
+    (R.ATTENTION_UNSUPPORTED, "vllm/platforms/cpu.py", "ValueError: No valid CPU MLA prefill backend found.", ""),
+    (R.ATTENTION_UNSUPPORTED, "vllm/platforms/cpu.py", "NotImplementedError: Sparse Attention is not supported on CPU.",
+     ""),
+    (R.INVALID_CONFIGURATION, "vllm/config/model.py", "This model does not support `--runner generate`.", ""),
+    (R.INVALID_CONFIGURATION, "vllm/config/model.py", "Embedding models do not support `--runner generate`.", ""),
+    (R.INVALID_CONFIGURATION, "vllm/config/model.py", "This model does not support `--runner pooling`. You can pass",
+     ""),
+    (R.INVALID_CONFIGURATION, "vllm/v1/worker/gpu_model_runner.py",
+     "RuntimeError: Model X does not support any pooling tasks. See https://docs.vllm.ai", ""),
+    (R.INVALID_CONFIGURATION, ELSEWHERE + "config/lora.py of vLLM 0.33", "LoRA is not supported for 'X' (['X']).", ""),
+    (R.INVALID_CONFIGURATION, ELSEWHERE + "config/lora.py of vLLM 0.33",
+     "LoRA is not supported with moe_backend='x'. Disable LoRA", ""),
+    (R.INVALID_CONFIGURATION, "vllm/v1/worker/lora_model_runner_mixin.py", "ValueError: X does not support LoRA yet.",
+     ""),
+    (R.INVALID_CONFIGURATION, "vllm/lora/model_manager.py", "ValueError: Model X is not supported for LoRA.", ""),
+    (R.INVALID_CONFIGURATION, "vllm/lora/model_manager.py", "No supported LoRA modules found in X.", ""),
+    (R.INVALID_CONFIGURATION, "vllm/v1/core/sched/scheduler.py",
+     "AssertionError: Encoder-decoder models are not currently supported with KV connectors", ""),
+    (R.INVALID_CONFIGURATION, "vllm/distributed/kv_transfer/kv_connector/factory.py",
+     "ValueError: Connector X does not support HMA but HMA is enabled. Please set", ""),
+    (R.INVALID_CONFIGURATION, "vllm/v1/worker/gpu_model_runner.py",
+     "RuntimeError: Model does not support EAGLE3 interface but aux_hidden_state_outputs was requested", ""),
+    (R.INVALID_CONFIGURATION, "vllm/config/speculative.py", "Unsupported speculative method: 'medusa'", ""),
+    (R.INVALID_CONFIGURATION, "vllm/config/model.py", "Sleep mode is not supported on current platform.", ""),
+    (R.INVALID_CONFIGURATION, ELSEWHERE + "config/vllm.py of vLLM 0.33", "NixlConnector does not support sleep mode.",
+     ""),
+    (R.DRAFT_MODEL_MISMATCH, "vllm/config/speculative.py",
+     "ValueError: Target and draft model should have the same vocabulary size. Target model vocab_size=1.", ""),
+    (R.KV_CACHE_TOO_SMALL, "vllm/v1/core/kv_cache_utils.py",
+     "ValueError: To serve at least one request with the model's max seq len (9), (1 GiB KV cache is needed", ""),
+    (R.KV_CACHE_TOO_SMALL, "vllm/v1/core/kv_cache_utils.py",
+     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`", ""),
+    (R.KV_CACHE_TOO_SMALL, "vllm/v1/core/kv_cache_utils.py",
+     "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available", ""),
+    (R.KV_CACHE_TOO_SMALL, "vllm/config/compilation.py",
+     "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (31).", ""),
+    (R.GPU_MEMORY_BUSY, "vllm/v1/worker/utils.py",
+     "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory utilization",
+     ""),
+    (R.GPU_MEMORY_BUSY, "vllm/v1/worker/utils.py",
+     "ValueError: Externally held weights on device cuda:0 (3.1/79.1 GiB) exceed the desired GPU memory", ""),
+    (R.GPU_MEMORY_BUSY, "vllm/v1/worker/gpu_worker.py",
+     "AssertionError: Error in memory profiling. Initial free memory 1 GiB, current free memory 2 GiB.", ""),
+    (R.GPU_OUT_OF_MEMORY, "torch/lib/libc10_cuda.so", "CUDA out of memory. Tried to allocate 2.00 GiB.", ""),
+    (R.GPU_OUT_OF_MEMORY, ELSEWHERE + "torch for ROCm", "HIP out of memory. Tried to allocate 2.00 GiB.", ""),
+    (R.GPU_OUT_OF_MEMORY, CUDART, "RuntimeError: CUDA error: out of memory", "out of memory"),
+    (R.GPU_OUT_OF_MEMORY, "torch/lib/libtorch_python.so", "torch.OutOfMemoryError: x", "OutOfMemoryError"),
+    (R.GPU_OUT_OF_MEMORY, "torch/lib/libtorch_cuda.so",
+     "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", ""),
+    (R.MEMORY_LIMIT_EXCEEDED, "torch/lib/libc10.so",
+     "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.", ""),
+    (R.MEMORY_LIMIT_EXCEEDED, ELSEWHERE + "Python", "MemoryError: Unable to allocate 9 GiB for an array", ""),
+    (R.MEMORY_LIMIT_EXCEEDED, KERNEL, "OSError: [Errno 12] Cannot allocate memory", ""),
+    (R.MEMORY_LIMIT_EXCEEDED, "vllm/v1/worker/cpu_worker.py",
+     "ValueError: Available memory on node 0 (1/2 GiB) on kv cache allocation is less than requested memory", ""),
+    (R.MEMORY_LIMIT_EXCEEDED, ELSEWHERE + "v1/worker/cpu_worker.py of vLLM 0.33",
+     "ValueError: The worker already uses 9 GiB (model weights and runtime), more than the 8 GiB of CPU memory "
+     "reserved for it on node 0", ""),
+    (R.ACCELERATOR_FAULT, CUDART, "CUDA error: uncorrectable ECC error encountered", ""),
+    (R.ACCELERATOR_FAULT, CUDART, "CUDA error: uncorrectable NVLink error detected during the execution", ""),
+    (R.ACCELERATOR_FAULT, CUDART, "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error", ""),
+    (R.ACCELERATOR_FAULT, "vllm/third_party/pynvml.py", "NVMLError_GpuIsLost: GPU is lost", ""),
+    (R.ACCELERATOR_MISSING, "torch/lib/libc10_cuda.so", "RuntimeError: No CUDA GPUs are available", ""),
+    (R.ACCELERATOR_MISSING, ELSEWHERE + "torch for ROCm", "RuntimeError: No HIP GPUs are available", ""),
+    (R.ACCELERATOR_MISSING, "torch/lib/libc10_cuda.so",
+     "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", ""),
+    (R.ACCELERATOR_MISSING, CUDART, "CUDA error: no CUDA-capable device is detected", ""),
+    (R.ACCELERATOR_MISSING, CUDART, "CUDA error: CUDA-capable device(s) is/are busy or unavailable", ""),
+    (R.ACCELERATOR_MISSING, CUDART, "torch.AcceleratorError: CUDA error: invalid device ordinal", ""),
+    (R.ACCELERATOR_MISSING, "vllm/config/device.py", "RuntimeError: Failed to infer device type, please set the", ""),
+    (R.CPU_FEATURE_MISSING, "vllm/v1/attention/backends/cpu_attn.py",
+     "NotImplementedError: FP8 KV cache on CPU requires x86 with AVX-512 or AMX.", ""),
+    (R.CPU_FEATURE_MISSING, "torch/_ops.py",
+     "AttributeError: '_OpNamespace' '_C' object has no attribute 'cpu_gemm_wna16'",
+     "object has no attribute '"),
+    (R.CPU_FEATURE_MISSING, "torch/_ops.py", "AttributeError: '_OpNamespace' '_C' object has no attribute 'x_cpu'",
+     "object has no attribute '"),
+    (R.CPU_FEATURE_MISSING, "torch/_ops.py",
+     "AttributeError: '_OpNamespace' '_C' object has no attribute 'convert_weight_packed'",
+     "object has no attribute '"),
+    (R.CPU_FEATURE_MISSING, "torch/_ops.py",
+     "AttributeError: '_OpNamespace' '_C' object has no attribute 'int8_scaled_mm_with_quant'",
+     "object has no attribute '"),
+    (R.CPU_FEATURE_MISSING, "vllm/model_executor/kernels/linear/scaled_mm/cpu.py",
+     "CPUFp8BlockScaledMMKernel: requires AMX tile support (Sapphire Rapids or newer).", ""),
+    (R.ILLEGAL_INSTRUCTION, ELSEWHERE + "faulthandler of Python", "Fatal Python error: Illegal instruction", ""),
+    (R.ILLEGAL_INSTRUCTION, "vllm/v1/executor/multiproc_executor.py",
+     "Worker proc VllmWorker-1 died unexpectedly (exit code: -4), shutting down.", "died unexpectedly (exit code: "),
+    (R.COMPILATION_FAILED, "torch/_inductor/exc.py", "torch._inductor.exc.InductorError: x", "InductorError"),
+    (R.COMPILATION_FAILED, "torch/_dynamo/exc.py", "torch._dynamo.exc.BackendCompilerFailed: backend='x' raised:",
+     "BackendCompilerFailed"),
+    (R.COMPILATION_FAILED, "torch/_inductor/exc.py", "CppCompileError: C++ compile error", "CppCompileError"),
+    (R.COMPILATION_FAILED, "torch/_inductor/exc.py", "InvalidCxxCompiler: No working C++ compiler found",
+     "InvalidCxxCompiler"),
+    (R.COMPILATION_FAILED, "triton/runtime/build.py", "RuntimeError: Failed to find C compiler. Please specify via CC",
+     ""),
+    (R.COMPILATION_FAILED, "triton/compiler/errors.py", "triton.compiler.errors.CompilationError: at 1:2",
+     "CompilationError"),
+    (R.KERNEL_FAILED, CUDART, "torch.AcceleratorError: CUDA error: device-side assert triggered", ""),
+    (R.KERNEL_FAILED, CUDART, "torch.AcceleratorError: CUDA error: an illegal memory access was encountered", ""),
+    (R.KERNEL_FAILED, CUDART, "torch.AcceleratorError: CUDA error: unspecified launch failure", ""),
+    (R.KERNEL_FAILED, "torch/lib/libtorch_cuda.so", "torch.AcceleratorError: CUDA error: misaligned address", ""),
+    (R.KERNEL_FAILED, ELSEWHERE + "torch for ROCm", "RuntimeError: HIP error: invalid argument", ""),
+    (R.KERNEL_FAILED, "torch/lib/libtorch_cuda.so", "RuntimeError: CUBLAS_STATUS_NOT_INITIALIZED", ""),
+    (R.ENGINE_DIED, ELSEWHERE + "faulthandler of Python", "Fatal Python error: Segmentation fault", ""),
+    (R.ENGINE_DIED, "vllm/v1/executor/multiproc_executor.py",
+     "Worker proc VllmWorker-1 died unexpectedly (exit code: -11), shutting down.", "died unexpectedly (exit code: "),
+    (R.INVALID_CONFIGURATION, "vllm/utils/ompmultiprocessing.py",
+     "RuntimeError: Not enough allowed NUMA nodes to bind threads of 2 local CPUWorkers.", ""),
+    (R.INVALID_CONFIGURATION, KERNEL, "OSError: [Errno 98] Address already in use", ""),
+    (R.MEMORY_LIMIT_EXCEEDED, "vllm/v1/executor/multiproc_executor.py",
+     "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down.", "died unexpectedly (exit code: "),
+    (R.ENGINE_MISSING, ELSEWHERE + "runpy of Python", "/usr/bin/python3: No module named vllm", ""),
+    (R.ENGINE_MISSING, ELSEWHERE + "Python", "ModuleNotFoundError: No module named 'vllm'", ""),
+    (R.PACKAGE_MISSING, "vllm/model_executor/layers/quantization/torchao.py",
+     "ImportError: Please install torchao>=0.10.0 via x to use torchao quantization.", ""),
+    (R.PACKAGE_MISSING, "vllm/config/speculative.py",
+     "Arctic Inference is required for suffix decoding. Install via `pip install arctic-inference==0.1.1`.", ""),
+    (R.PACKAGE_MISSING, "vllm/v1/executor/ray_executor_v2.py",
+     "ImportError: Using Ray backend requires installation of ray.", ""),
+    (R.INVALID_CONFIGURATION, ELSEWHERE + "pydantic_core", "  Value error, long_prefill_token_threshold (9) cannot be",
+     ""),
+    (R.COMMUNICATION_FAILED, "vllm/distributed/device_communicators/pynccl_wrapper.py",
+     "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)", ""),
+    (R.COMMUNICATION_FAILED, "torch/lib/libtorch_cuda.so", "ncclUnhandledCudaError: Call to CUDA function failed.", ""),
+    (R.COMMUNICATION_FAILED, "torch/lib/libtorch_cuda.so", "ncclSystemError: System call (e.g. socket, malloc)", ""),
+    (R.COMMUNICATION_FAILED, "torch/lib/libtorch_cuda.so", "ncclInternalError: Internal check failed.", ""),
+    (R.COMMUNICATION_FAILED, "torch/lib/libtorch_cuda.so", "ncclRemoteError: A call failed possibly due to a network",
+     ""),
+    (R.COMMUNICATION_FAILED, "vllm/v1/worker/gpu_model_runner.py",
+     "RuntimeError: Fault detected in EP all2all communication: one or more ranks timed out", ""),
+    (R.PACKAGE_MISSING, ELSEWHERE + "Python", "ModuleNotFoundError: No module named 'timm'", ""),
+)  # fmt: skip
+ERRNO = {os.strerror(number) for number in range(1, 134)} | {
+    "Temporary failure in name resolution", "Name or service not known",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "source", "line", "part"), LINES, ids=lambda value: str(value)[:40])
+def test_a_line_gets_its_reason_and_the_remedy_of_its_rule(reason: R, source: str, line: str, part: str) -> None:
+    tail = [line, "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"]
+    failure = classify(End(2 if reason is R.INVALID_FLAG else 1, None, Phase.LOADING), tail)
+    rule = next(rule for rule in EVERY if rule.reason is reason and rule.matches(line))
+    assert (failure.reason, failure.remedy) == (reason, rule.remedy)
+
+
+def test_each_phrase_of_each_rule_can_win() -> None:
+    """A phrase that no line shows is one that nothing prints, or one that another rule takes first."""
+    dead = []
+    for rule in EVERY:
+        lines = [line for reason, _, line, _ in LINES if reason is rule.reason]
+        for phrase in rule.phrases:
+            decided = [line for line in lines if next((p for p in rule.phrases if holds(line, p)), None) == phrase]
+            if not any(next(other for other in EVERY if _decides(other, line)) is rule for line in decided):
+                dead.append((str(rule.reason), phrase))
+    assert dead == []
+
+
+def _decides(rule: object, line: str) -> bool:
+    found = next(one for one in EVERY if one is rule)
+    return found.matches(line) and (not found.exit_codes or (found.reason is R.INVALID_FLAG and ": error: " in line))
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize(("source", "line", "part"), [row[1:] for row in LINES], ids=lambda value: str(value)[:40])
+def test_the_source_prints_it(source: str, line: str, part: str) -> None:
+    """So that a phrase that a newer version words otherwise is noticed."""
+    if source.startswith(ELSEWHERE):
+        return
+    phrase = part or next(phrase for rule in EVERY for phrase in rule.phrases if holds(line, phrase))
+    if source == KERNEL:
+        assert any(phrase.rpartition(ANY_TEXT)[2] in text for text in ERRNO)
+        return
+    assert not [piece for piece in phrase.split(ANY_TEXT) if not _prints(source, piece)]
+
+
+def _prints(source: str, piece: str) -> bool:
+    spec = importlib.util.find_spec("vllm")
+    assert spec is not None
+    assert spec.origin is not None
+    path = Path(spec.origin).parents[1] / source
+    if path.suffix == ".py":
+        return any(piece.strip() in text for text in _texts(path))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(piece.encode()) >= 0
+
+
+@functools.cache
+def _texts(path: Path) -> list[str]:
+    """The strings of a module, joined where the source joins them, and the names of its classes."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+    return names + [text_of(node) for node in nodes if isinstance(node, ast.expr)]

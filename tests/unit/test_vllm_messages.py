@@ -1,0 +1,110 @@
+"""What vLLM raises at a start is listed, each with its reason, and the commonest with a remedy of their own."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from llmservice_runtime.contract import FailureReason as R
+from llmservice_runtime.failures.failures import _LOOK_AT_LOG
+
+from scripts import vllm_messages
+from scripts.add_vllm_version import installed_version
+from scripts.vllm_messages import DATA, PAGE, Message, classified, failure_of, load, merged, page_text, texts
+
+ROOT = Path(__file__).parents[2]
+LISTED = load(ROOT / DATA)
+# What users meet most: each has a remedy of its own, which names the field that mends it.
+COMMONEST = {
+    "To serve at least one request with the model's max seq len": "spec.batching.maxModelLen",
+    "No available memory for the cache blocks": "spec.accelerator.gpuMemoryUtilization",
+    "Free memory on device": "a GPU of its own",
+    "Error in memory profiling": "a GPU of its own",
+    "User-specified max_model_len": "spec.batching.maxModelLen",
+    "max_num_batched_tokens (…) is smaller than max_model_len": "spec.batching.maxNumBatchedTokens",
+    "max_num_seqs (…) exceeds available Mamba cache blocks": "spec.batching.maxNumSeqs",
+    "Total number of attention heads": "spec.parallelism.tensorParallelSize",
+    "World size (…) is larger than the number of available GPUs": "spec.parallelism.tensorParallelSize",
+    "Weight input_size_per_partition = … is not divisible by weight quantization": "expertParallel",
+    "Pipeline parallelism is not supported for this model": "spec.parallelism.pipelineParallelSize",
+    "Model architectures … are not supported for now": "spec.runtime.image",
+    "Quantization method specified in the model config": "spec.precision.quantization",
+    "Unknown quantization method": "another checkpoint",
+    "The quantization method … is not supported for the current GPU": "spec.accelerator.products",
+    "Bfloat16 is only supported on GPUs": "spec.precision.dtype: float16",
+    "No valid attention backend found": "spec.precision.kvCache",
+    "Selected backend … is not valid": "spec.attention.backend",
+    "Cannot find any model weights with": "copy the model again",
+    "Following weights were not initialized from checkpoint": "one revision",
+    "Target and draft model should have the same vocabulary size": "spec.speculativeDecoding.model.uri",
+    "This model does not support `--runner generate`": "spec.model.runner",
+    "Model … is not supported for LoRA": "spec.lora",
+    "Sleep mode is not supported": "spec.runtime.sleepMode",
+}
+
+
+def test_each_has_the_reason_that_the_rules_give_it_and_the_page_is_fresh() -> None:
+    assert classified(LISTED) == LISTED, "run `make crds`"
+    assert (ROOT / PAGE).read_text() == page_text(LISTED), "run `make crds`"
+
+
+@pytest.mark.vllm
+def test_the_file_is_complete_for_the_installed_version() -> None:
+    series = installed_version().rpartition(".")[0]
+    found = {(one.file, one.text, one.exception) for one in vllm_messages.collect(vllm_messages.package(), series)}
+    listed = {(one.file, one.text, one.exception) for one in LISTED if series in one.versions}
+    assert (found - listed, listed - found) == (set(), set()), "run `python -m scripts.vllm_messages --installed`"
+
+
+@pytest.mark.parametrize(("start", "remedy"), COMMONEST.items())
+def test_the_commonest_have_a_remedy_of_their_own(start: str, remedy: str) -> None:
+    found = [message for message in LISTED if message.text.startswith(start)]
+    assert found
+    assert [message for message in found if remedy not in failure_of(message).remedy] == []
+
+
+def test_no_remedy_is_to_compile_less_and_what_names_a_flag_has_one() -> None:
+    remedies = {message: failure_of(message).remedy for message in LISTED}
+    assert [message for message, remedy in remedies.items() if "enforceEager" in remedy] == []
+    unmended = [message for message, remedy in remedies.items() if remedy == _LOOK_AT_LOG]
+    assert {message.reason for message in unmended} == {R.STARTUP_FAILED}
+    assert [
+        m for m in unmended if m.file.startswith("config/") and m.exception in ("ValueError", "AssertionError")
+    ] == []
+
+
+def test_what_is_collected_of_a_module() -> None:
+    module = """
+        raise ValueError("plain and long enough")
+        raise errors.NotImplementedError(f"a {value} put in" " and joined")
+        raise RuntimeError("the %s and %.2f" % (a, b) + " rest of it")
+        raise TypeError("named {} put in".format(a))
+        assert x, "an assertion's text"
+        msg = f"assigned {once}"
+        raise ValueError(f"{msg} in one place only")
+        raise ValueError("short")
+        raise ValueError(unknown)
+        raise SystemExit("no exception of ours")
+        assert x
+    """
+    assert set(texts(textwrap.dedent(module))) == {
+        ("ValueError", "plain and long enough"),
+        ("NotImplementedError", "a … put in and joined"),
+        ("RuntimeError", "the … and … rest of it"),
+        ("TypeError", "named … put in"),
+        ("AssertionError", "an assertion's text"),
+        ("ValueError", "assigned … in one place only"),
+    }
+
+
+def test_a_version_that_is_read_anew_replaces_what_was_known_of_it() -> None:
+    def of(text: str, *versions: str) -> Message:
+        return Message("config/a.py", text, "ValueError", versions)
+
+    known = [of("gone with it", "0.9"), of("in both of them", "0.9", "0.10"), of("the other's", "0.10")]
+    assert merged(known, [of("in both of them", "0.9"), of("new in it", "0.9")], "0.9") == [
+        of("in both of them", "0.9", "0.10"),
+        of("new in it", "0.9"),
+        of("the other's", "0.10"),
+    ]

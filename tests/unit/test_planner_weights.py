@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from llmservice_operator.api.techniques import SpeculativeMethod
-from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model import config_json, reading
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import GIB, Adapters, Draft, Request
@@ -226,6 +227,145 @@ def test_a_checkpoint_states_its_quantization(section: dict[str, Any], bits: flo
     made = quantized(section)
     linears = 4 * (4 * 1024**2 + 3 * 4096 * 1024)
     assert bare(made) == pytest.approx(linears * bits / 8 + 2 * (made.counted_parameters - linears), rel=2e-3)
+
+
+QWEN3_8B: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "max_position_embeddings": 40960,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "vocab_size": 151936,
+    "torch_dtype": "bfloat16",
+}
+ATTENTION, MLPS, ENDS = 36 * 41_943_040, 36 * 150_994_944, 2 * 151936 * 4096
+"""Values of the linears of attention, of the MLPs, and of embedding and head."""
+GPTQ4, AWQ4, FP8_WEIGHTS, NVFP4_WEIGHTS = 4 + 20 / 128, 4 + 20 / 128, 8, 4.5
+_BITS8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
+_BITS4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+_ATTENTION_8 = {"format": "float-quantized", "targets": ["re:.*self_attn.*"], "weights": _BITS8}
+_MLPS_4 = {"format": "nvfp4-pack-quantized", "targets": ["re:.*mlp.*"], "weights": _BITS4}
+_EACH_MLP = [f"model.layers.{layer}.mlp.{name}_proj" for layer in range(36) for name in ("gate", "up", "down")]
+_GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
+_ROUND: dict[str, Any] = {"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}
+_MODELOPT: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+
+
+def _groups(*groups: dict[str, Any], **more: Any) -> dict[str, Any]:
+    numbered = {f"group_{number}": group for number, group in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "config_groups": numbered, "format": "mixed-precision", **more}
+
+
+def _ao(type_: str, **data: Any) -> dict[str, Any]:
+    return {"_type": type_, "_data": data}
+
+
+def _torchao(default: dict[str, Any]) -> dict[str, Any]:
+    return {"quant_method": "torchao", "quant_type": {"default": default}}
+
+
+MIXED: dict[str, tuple[dict[str, Any], float, float, float]] = {
+    # quantization_config, bits of a weight of attention, of the MLPs, and of the head
+    "GPTQ without attention": (_GPTQ | {"dynamic": {"-:.*self_attn.*": {}}}, 16, GPTQ4, 16),
+    "GPTQ, attention in 8 bit": (_GPTQ | {"dynamic": {"+:.*self_attn.*": {"bits": 8}}}, 8 + 24 / 128, GPTQ4, 16),
+    "GPTQ, the first pattern counts": (
+        _GPTQ | {"dynamic": {".*mlp.*": {"group_size": 64}, "-:.*": {}}},
+        *(16, 4 + 20 / 64, 16),
+    ),
+    "GPTQ of named modules": (
+        _GPTQ | {"modules_in_block_to_quantize": [["mlp.gate_proj", "mlp.up_proj"], ["mlp.down_proj"]]},
+        16,
+        GPTQ4,
+        16,
+    ),
+    "AutoRound, by name": (
+        _ROUND | {"extra_config": {name: {"bits": 16, "data_type": "float"} for name in _EACH_MLP}},
+        *(4 + 20 / 128, 16, 16),
+    ),
+    "AutoRound, by pattern": (_ROUND | {"extra_config": {r".*mlp\..*": {"bits": 8}}}, 4 + 20 / 128, 8 + 24 / 128, 16),
+    "AutoRound, head too": (_ROUND | {"extra_config": {"lm_head": {"bits": 8}}}, *(2 * (4 + 20 / 128,)), 8 + 24 / 128),
+    "AutoRound in MXFP4": (_ROUND | {"data_type": "mx_fp", "group_size": 32}, 4.25, 4.25, 16),
+    "AutoRound in blocks of fp8": (_ROUND | {"bits": 8, "data_type": "fp", "group_size": [128, 128]}, 8, 8, 16),
+    "ModelOpt": (
+        _MODELOPT | {"quantized_layers": {name: {"quant_algo": "NVFP4", "group_size": 16} for name in _EACH_MLP}},
+        *(16, 4.5, 16),
+    ),
+    "ModelOpt, two algorithms": (
+        _MODELOPT
+        | {
+            "quantized_layers": {
+                **{
+                    f"model.layers.{layer}.self_attn.{part}_proj": {"quant_algo": "FP8"}
+                    for layer in range(36)
+                    for part in "qkvo"
+                },
+                **{name: {"quant_algo": "W4A16_NVFP4", "group_size": 16} for name in _EACH_MLP},
+            }
+        },
+        *(8, 4.5, 16),
+    ),
+    "compressed-tensors": (_groups(_ATTENTION_8, _MLPS_4, ignore=["lm_head"]), 8, 4.5, 16),
+    "compressed-tensors, the other way round": (_groups(_MLPS_4, _ATTENTION_8, ignore=["lm_head"]), 8, 4.5, 16),
+    "compressed-tensors, MLPs alone": (_groups(_MLPS_4), 16, 4.5, 16),
+    "compressed-tensors, a name before a class": (_groups(_MLPS_4 | {"targets": ["Linear"]}, _ATTENTION_8), 8, 4.5, 16),
+    "compressed-tensors, head too": (_groups(_MLPS_4, {"targets": ["re:.*lm_head"], "weights": _BITS8}), 16, 4.5, 8),
+    "torchao in int4": (_torchao(_ao("Int4WeightOnlyConfig", group_size=128)), 4.25, 4.25, 16),
+    "torchao in int8": (_torchao(_ao("Int8WeightOnlyConfig")), 8, 8, 16),
+    "torchao in fp8": (_torchao(_ao("Float8DynamicActivationFloat8WeightConfig")), 8, 8, 16),
+    "torchao, int4 for 8-bit activations": (
+        _torchao(_ao("Int8DynamicActivationIntxWeightConfig", weight_dtype={"_data": "int4", "_type": "torch.dtype"})),
+        *(4 + 16 / 32, 4 + 16 / 32, 16),
+    ),
+    "torchao, by module": (
+        _torchao(
+            _ao(
+                "ModuleFqnToConfig",
+                module_fqn_to_config={
+                    r"re:model\.layers\..*\.self_attn\..*": _ao("Int8WeightOnlyConfig"),
+                    "_default": _ao("Int4WeightOnlyConfig", group_size=64),
+                },
+            )
+        ),
+        *(8, 4.5, 16),
+    ),
+    "quark": (
+        {
+            "quant_method": "quark",
+            "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}},
+            "layer_quant_config": {"*self_attn*": {"weight": {"dtype": "fp8_e4m3"}}},
+        },
+        *(8, 4.25, 16),
+    ),
+}
+
+
+@pytest.mark.parametrize(("section", "attention", "mlps", "head"), MIXED.values(), ids=MIXED)
+def test_a_checkpoint_of_several_quantizations(
+    section: dict[str, Any], attention: float, mlps: float, head: float
+) -> None:
+    made = config_json.read(QWEN3_8B | {"quantization_config": section})
+    expected = (ATTENTION * attention + MLPS * mlps + ENDS / 2 * (16 + head)) / 8
+    assert bare(made) == pytest.approx(expected, rel=1e-3)
+    assert reading.architecture(reading.read(json.dumps(QWEN3_8B | {"quantization_config": section}))) == replace(
+        made, quantization=made.quantization and replace(made.quantization, kept=(), rules=())
+    )
+
+
+PUBLISHED_MIXED: dict[str, tuple[dict[str, Any], float]] = {
+    # As published for 8.19B parameters, and GiB by hand
+    "GPTQModel": (MIXED["GPTQ without attention"][0], 7.76),
+    "compressed-tensors": (MIXED["compressed-tensors"][0], 6.57),
+    "torchao": (MIXED["torchao in int4"][0], 5.75),
+}
+
+
+@pytest.mark.parametrize(("section", "gib"), PUBLISHED_MIXED.values(), ids=PUBLISHED_MIXED)
+def test_a_mixed_checkpoint_as_counted_by_hand(section: dict[str, Any], gib: float) -> None:
+    assert bare(config_json.read(QWEN3_8B | {"quantization_config": section})) / GIB == pytest.approx(gib, abs=0.02)
 
 
 def test_a_stated_size_is_shared_as_the_model_is_or_evenly() -> None:

@@ -16,8 +16,6 @@ from llmservice_operator.planner.storage import Storage
 EAGLE3_VOCABULARY = 32_000
 """Tokens that published EAGLE-3 heads guess among, with a head of their own."""
 _WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
-_ROWS = ("o_proj", "out_proj", "down_proj")
-"""Matrices whose inputs ranks share; of the others they share the outputs."""
 
 
 def own_model(request: Request) -> Request | None:
@@ -101,6 +99,6 @@ def _room(linear: Linear, ranks: int) -> float:
     """Values of an adapter of rank 1: a row of inputs and a column of outputs. One of them is shared."""
     if linear.split is Split.NONE:
         return float(linear.inputs + linear.outputs)
-    if linear.module.endswith(_ROWS):
+    if linear.is_row_parallel:
         return linear.count * (linear.inputs / ranks + linear.outputs)
     return linear.count * (linear.inputs + linear.outputs / ranks)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmservice_operator.planner.kv.types import value_bytes
 from llmservice_operator.planner.model import quantized
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, Linear, Part, Quantization
+from llmservice_operator.planner.model.architecture import KEPT, Architecture, Incomplete, Linear, Part, Quantization
 from llmservice_operator.planner.plan import Request
 
 ROW_SCALE_BITS = 32
@@ -24,25 +24,24 @@ class Storage:
     own: bool = False
     """The checkpoint is quantized so: its kept modules stay in 16 bit."""
 
-    def quantizes(self, linear: Linear) -> bool:
-        """Whether the method takes hold of a matrix."""
-        if self.quantization is None or linear.plain or (self.own and linear.kept):
-            return False
-        return not self.quantization.parts or linear.part in self.quantization.parts
+    def form_of(self, linear: Linear) -> Quantization | None:
+        """How a matrix is quantized; None where it is not."""
+        form = linear.form if self.own else 0
+        if self.quantization is None or linear.plain or form == KEPT:
+            return None
+        parts = self.quantization.parts
+        return None if parts and linear.part not in parts else self.quantization.forms[form]
 
     def bytes_of(self, linear: Linear) -> float:
         """Of all its values, scales, zeros and biases."""
         biases = linear.bias * linear.count * self.value_bytes
-        if not self.quantizes(linear):
-            return linear.values * self.value_bytes + biases
-        assert self.quantization is not None
-        return quantized_bytes(self.quantization, linear) + biases
+        form = self.form_of(linear)
+        return (linear.values * self.value_bytes if form is None else quantized_bytes(form, linear)) + biases
 
     def head_bytes(self, values: int, rows: int) -> float:
         """Of lm_head, which few methods quantize."""
-        if self.quantization is None or not (self.own and self.quantization.head):
-            return values * self.value_bytes
-        return quantized_bytes(self.quantization, Linear("lm_head", Part.HEAD, values // rows, rows))
+        form = self.quantization.head if self.quantization is not None and self.own else KEPT
+        return self.bytes_of(Linear("lm_head", Part.HEAD, values // rows, rows, form=form, plain=form == KEPT))
 
 
 def quantized_bytes(quantization: Quantization, linear: Linear) -> float:
@@ -65,6 +64,8 @@ def engine(request: Request) -> Storage:
     """As the engine holds it: what the request says, else what the checkpoint is."""
     own = request.architecture.quantization if request.architecture is not None else None
     value = value_bytes(request)
+    if own is not None and not all(form.bits for form in own.forms):
+        raise Incomplete(f"the bits of a weight with quantization {own.method}")
     if own is not None and _means(request.quantization, own):
         return Storage(value, own, own=True)
     named = request.quantization or (None if own is not None else _BY_WEIGHTS.get(request.weights))

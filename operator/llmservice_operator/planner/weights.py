@@ -318,7 +318,7 @@ def _expanded(layer: Layer, held: Storage, ranks: int) -> float:
     return sum(
         linear.values * held.value_bytes * _share(linear, ranks, ranks, False)
         for linear in layer.linears
-        if linear.module.endswith("kv_b_proj") and held.quantizes(linear)
+        if linear.module.endswith("kv_b_proj") and held.form_of(linear) is not None
     )
 
 

@@ -31,7 +31,7 @@ _QUANTIZER_NOTES = frozenset({
 })  # fmt: skip
 # A part of a module's name that is a number.
 _NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
-_DEEPEST = 6
+_DEEPEST = 8
 # Together with _DEEPEST within the depth that the operator accepts in an inspection.
 _DEEPEST_SECTION = 3
 _LARGEST = 2**63
@@ -141,12 +141,17 @@ def _quantization(value: object, layers: int | None, depth: int = 0) -> Any:
     if isinstance(value, Mapping) and depth < _DEEPEST:
         items = {name: item for name, item in value.items() if _is_word(name) and name not in _QUANTIZER_NOTES}
         inner = {name: _quantization(item, layers, depth + 1) for name, item in items.items()}
-        kept = {name: item for name, item in inner.items() if item is not None and item not in ({}, [])}
+        kept = {name: item for name, item in inner.items() if _says_something(name, item)}
         is_by_module = len(kept) > _FEW and all("." in name for name in kept)
         return _by_pattern(kept, layers) if is_by_module else kept
     if isinstance(value, list) and value and all(map(_is_word, value)):
         return modules(value, layers)
     return _plain(value, depth)
+
+
+def _says_something(name: str, value: object) -> bool:
+    """GPTQModel's "-:PATTERN" says all by its name: what it matches is not quantized."""
+    return name.startswith("-:") or (value is not None and value not in ({}, []))
 
 
 def _by_pattern(settings: Json, layers: int | None) -> dict[str, Any]:

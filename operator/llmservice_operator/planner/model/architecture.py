@@ -99,6 +99,10 @@ class Part(StrEnum):
     OTHER = "other"
 
 
+KEPT = -1
+"""`Linear.form` of what a quantized checkpoint leaves in 16 bit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
     """A matrix of a layer, or `count` equal ones."""
@@ -116,10 +120,15 @@ class Linear:
     """Values of the bias of each; it is never quantized."""
     plain: bool = False
     """No method quantizes it: convolutions, routers."""
-    kept: bool = False
-    """The checkpoint's own quantization leaves it in 16 bit."""
+    form: int = 0
+    """How the checkpoint's own quantization stores it: KEPT, or the number of one of its `forms`."""
     copy: bool = False
     """The engine makes room for it, and the checkpoint has it not: values that are the keys once more (Gemma 4)."""
+
+    @property
+    def is_row_parallel(self) -> bool:
+        """Whether tensor-parallel ranks share its inputs; of the others they share the outputs."""
+        return self.module.endswith(("o_proj", "out_proj", "down_proj"))
 
     @property
     def values(self) -> int:
@@ -167,12 +176,25 @@ class Quantization:
     """Of one zero point, one for each group; 0 where quantization is symmetric."""
     group_rows: int = 1
     """Rows that share a scale too: 128 where blocks of 128 x 128 do."""
-    head: bool = False
-    """lm_head is quantized as well."""
+    head: int = KEPT
+    """The form of lm_head."""
     parts: tuple[Part, ...] = ()
     """Only these are quantized; empty: all linears of decoder layers."""
     kv_cache: KVCache | None = None
     """vLLM's type of the KV cache where nobody asks for one: the checkpoint has scales for it."""
+    others: tuple[Quantization, ...] = ()
+    """Further forms, where a checkpoint has several: `forms` numbers them, this one first."""
+    rules: tuple[tuple[str, int], ...] = ()
+    """Names or patterns of modules, each with the form of what it matches; the first that matches counts."""
+    unmatched: int = 0
+    """The form of what no rule matches."""
+    refused: str = ""
+    """Why vLLM refuses it from 0.32 on, after "the checkpoint"; empty: it does not."""
+
+    @property
+    def forms(self) -> tuple[Quantization, ...]:
+        """All forms that its matrices have, by their number."""
+        return (self, *self.others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.planner.model import gemma, kept, quantized, vision
+from llmservice_operator.planner.model import gemma, module_forms, quantization_config, vision
 from llmservice_operator.planner.model.architecture import (
+    KEPT,
     Architecture,
     Attention,
     FeedForward,
@@ -74,6 +75,10 @@ def bounded(made: Architecture) -> Architecture:
     """What is planned with: how long that takes, and how large its numbers get, does not depend on the repository."""
     distinct = [layer for layer, _ in made.distinct_layers]
     _check_distinct(distinct)
+    forms = 1 if made.quantization is None else len(made.quantization.forms)
+    head = KEPT if made.quantization is None else made.quantization.head
+    if not all(KEPT <= form < forms for form in (head, *(one.form for layer in distinct for one in layer.linears))):
+        raise InvalidModel("quantization_config", "has a module in a form that it does not describe")
     states = (layer.attention.conv_values + layer.attention.recurrent_values for layer in distinct)
     encoder = made.encoder
     others = (made.rotary_values, encoder.tokens, encoder.values, encoder.shared_values)
@@ -124,10 +129,10 @@ class _Reader:
         hidden, vocabulary = keys.needed("hidden_size"), keys.needed("vocab_size")
         each = kinds(keys, family, self.layers_count)
         found = lengths(keys, family, each)
-        quantization = quantized.read(keys)
+        quantization = quantization_config.read(keys)
         layers = self.layers(each)
-        if quantization is not None and quantization.kept:
-            layers = kept.marked(layers, quantization.kept)
+        if quantization is not None:
+            layers = module_forms.marked(layers, quantization)
         made = Architecture(
             name=self._name(),
             hidden_size=hidden,

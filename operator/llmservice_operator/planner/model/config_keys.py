@@ -61,6 +61,13 @@ class Keys:
                 return value
         return self._defaults.get(name)
 
+    def names(self) -> tuple[str, ...]:
+        """The names of an object that lists things by name; all of them strings."""
+        found = tuple(self._document)
+        if not all(isinstance(name, str) for name in found):
+            raise InvalidModel(self._path.removesuffix("."), "must have names that are strings")
+        return found
+
     def has(self, *names: str) -> bool:
         """Whether one of the names has a value, be it a default."""
         return any(self.raw(name) is not None for name in names)

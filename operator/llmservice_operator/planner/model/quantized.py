@@ -1,17 +1,13 @@
-"""How a checkpoint is quantized, by its quantization_config, and what vLLM's methods store where none is there."""
+"""What each of vLLM's quantization methods stores for a weight, by its name and by what a file says of it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from llmservice_operator.api.dtypes import KVCache
-from llmservice_operator.planner.model.architecture import InvalidModel, Part, Quantization
+from llmservice_operator.planner.model.architecture import KEPT, InvalidModel, Part, Quantization
 from llmservice_operator.planner.model.config_keys import Keys
-
-MOST_MODULES = 2**20
-"""Lists of kept modules name each expert of each layer in some files."""
 
 NESTED_BITS = 8 + 32 / 256
 """Of bitsandbytes' scales where they are quantized once more: 8 bits, and 256 of them share one of 32. vLLM's loader
@@ -88,96 +84,25 @@ def method(name: str) -> Quantization | None:
     return None
 
 
-def read(keys: Keys) -> Quantization | None:
-    """From quantization_config (compression_config of old); None where the checkpoint is not quantized."""
-    section = keys.section("quantization_config") or keys.section("compression_config")
-    if section is None:
-        return None
-    nested = section.section("quantization") or section
-    weights = _weights(section, nested)
-    return replace(weights, kv_cache=_kv_cache(section, nested)) if weights.method.startswith(_SCALED) else weights
+def by_bits(name: str, values: Keys, base: Quantization | None = None) -> Quantization:
+    """AWQ, GPTQ, AutoRound, fp8 and others that say bits and group_size; `base` is of what they do not say.
 
-
-_SCALED = ("modelopt", "compressed")
-"""Methods whose checkpoints bring scales for the KV cache."""
-
-
-def _kv_cache(section: Keys, nested: Keys) -> KVCache | None:
-    """As vLLM reads it for `auto` (utils/torch_utils.py, and the layers themselves for compressed-tensors)."""
-    algorithms: Mapping[str, KVCache] = {"FP8": "fp8", "NVFP4": "nvfp4"}
-    by_bits: Mapping[int, KVCache] = {8: "fp8", 4: "nvfp4"}
-    for where in (nested, section):
-        scheme = where.section("kv_cache_scheme") if isinstance(where.raw("kv_cache_scheme"), Mapping) else None
-        if scheme is not None:
-            return by_bits.get(scheme.integer("num_bits") or 8)
-    for where in (nested, section):
-        named = where.raw("kv_cache_quant_algo")
-        if isinstance(named, str):
-            return algorithms.get(named.upper())
-    return None
-
-
-def _weights(section: Keys, nested: Keys) -> Quantization:
-    name = _method_of(section, nested)
-    kept = _kept(section, nested)
-    if name in ("compressed-tensors", "compressed_tensors"):
-        return _compressed(section, kept)
-    if name.startswith("modelopt"):
-        return _modelopt(name, nested, kept)
-    if name == "bitsandbytes":
-        return _bitsandbytes(section, kept)
-    if name == "quark":
-        return _quark(section, kept)
-    if name == "fp8" and section.has("weight_block_size"):
-        return _blocks(section, kept)
-    return _plain(name, section, kept)
-
-
-def _method_of(section: Keys, nested: Keys) -> str:
-    name = section.text("quant_method")
-    if name is None and nested.has("quant_algo"):
-        return "modelopt"
-    if name is None and section.has("config_groups"):
-        return "compressed-tensors"
-    if name is None:
-        raise InvalidModel("quantization_config.quant_method", "is missing")
-    return name.lower()
-
-
-def _kept(section: Keys, nested: Keys) -> tuple[str, ...]:
-    for where in (section, nested):
-        for name in (
-            "ignore",
-            "modules_to_not_convert",
-            "ignored_layers",
-            "exclude_modules",
-            "exclude",
-            "llm_int8_skip_modules",
-        ):
-            found = where.words(name, MOST_MODULES)
-            if found is not None:
-                return found
-    return ()
-
-
-def _plain(name: str, section: Keys, kept: tuple[str, ...]) -> Quantization:
-    """AWQ, GPTQ, AutoRound and others that say bits and group_size."""
-    known = method(name) or Quantization(name, 0)
-    bits = section.number("bits") or section.number("w_bit") or section.number("nbits") or known.bits
-    if not bits:
-        raise InvalidModel("quantization_config", f"does not say how many bits a weight of {name} has")
-    group = _group(section, known.group_size)
+    0 bits where nobody knows them: nothing can be weighed with such a form.
+    """
+    if name == "fp8" and values.has("weight_block_size"):
+        return _blocks(values, "weight_block_size")
+    known = base or method(name) or Quantization(name, 0)
+    bits = values.number("bits") or values.number("w_bit") or values.number("nbits") or known.bits
+    kind = values.text("data_type") or ""
+    if isinstance(values.raw("group_size"), list | tuple):
+        return replace(_blocks(values, "group_size"), method=name, bits=bits)
+    if kind.startswith(("mx_fp", "nv_fp")):
+        scaled = METHODS["mxfp8" if kind.startswith("mx") else "nvfp4"]
+        return replace(scaled, method=name, bits=bits, group_size=_group(values, scaled.group_size))
     # GPTQ's files have zeros even where quantization is symmetric.
-    zero_bits = bits if known.zero_bits and section.raw("zero_point") is not False else 0
-    return replace(
-        known,
-        method=name,
-        bits=bits,
-        group_size=group,
-        kept=kept,
-        zero_bits=zero_bits,
-        head=section.raw("lm_head") is True,
-    )
+    zero_bits = bits if known.zero_bits and values.raw("zero_point") is not False else 0
+    own = replace(known, method=name, bits=bits, group_size=_group(values, known.group_size), zero_bits=zero_bits)
+    return replace(own, head=KEPT, refused="")
 
 
 def _group(section: Keys, default: int) -> int:
@@ -190,67 +115,50 @@ def _group(section: Keys, default: int) -> int:
     return default
 
 
-def _blocks(section: Keys, kept: tuple[str, ...]) -> Quantization:
+def _blocks(section: Keys, name: str) -> Quantization:
     """fp8 with a 32-bit scale for each block of 128 x 128, as DeepSeek's."""
-    sizes = section.values("weight_block_size") or ()
+    sizes = section.values(name) or ()
     if len(sizes) != 2:
-        raise InvalidModel("quantization_config.weight_block_size", "must be two numbers")
-    rows, columns = (section.checked("weight_block_size", one) for one in sizes)
-    return Quantization("fp8", 8, columns, kept, scale_bits=32, group_rows=rows)
+        raise InvalidModel(f"quantization_config.{name}", "must be two numbers")
+    rows, columns = (section.checked(name, one, least=1) for one in sizes)
+    return Quantization("fp8", 8, columns, scale_bits=32, group_rows=rows)
 
 
-def _compressed(section: Keys, kept: tuple[str, ...]) -> Quantization:
-    """The group with most bits-saving decides; groups of several widths are rare, and their names are not read."""
-    groups = section.raw("config_groups")
-    weights = [_weights_of(group) for group in (groups.values() if isinstance(groups, Mapping) else ())]
-    found = [one for one in weights if one is not None]
-    head = any(_targets_head(group) for group in (groups.values() if isinstance(groups, Mapping) else ()))
-    if not found:
-        return Quantization("compressed-tensors", 8, kept=kept)
-    first = found[0]
-    bits = first.number("num_bits") or 8
-    strategy = first.text("strategy") or ("group" if first.has("group_size") else "channel")
-    fmt = section.text("format") or ""
-    if strategy == "tensor_group" or "nvfp4" in fmt:
-        return Quantization("compressed-tensors", bits, _group(first, 16), kept, scale_bits=8, head=head)
-    if "mxfp" in fmt:
-        return Quantization("compressed-tensors", bits, _group(first, 32), kept, scale_bits=8, head=head)
+def compressed(weights: Keys, packing: str) -> Quantization:
+    """One group's weights (compressed-tensors); `packing` is its format."""
+    name, bits = "compressed-tensors", weights.number("num_bits") or 8
+    strategy = weights.text("strategy") or ("group" if weights.has("group_size") else "channel")
+    if strategy == "tensor_group" or "nvfp4" in packing:
+        return Quantization(name, bits, _group(weights, 16), scale_bits=8)
+    if "mxfp" in packing:
+        return Quantization(name, bits, _group(weights, 32), scale_bits=8)
     if strategy == "block":
-        return replace(METHODS["fp8_per_block"], method="compressed-tensors", kept=kept, head=head)
-    group = _group(first, 128) if strategy == "group" else 0
-    zeros = bits if first.raw("symmetric") is False and group else 0
-    return Quantization("compressed-tensors", bits, group, kept, zero_bits=zeros, head=head)
+        return replace(METHODS["fp8_per_block"], method=name)
+    group = _group(weights, 128) if strategy == "group" else 0
+    zeros = bits if weights.raw("symmetric") is False and group else 0
+    return Quantization(name, bits, group, zero_bits=zeros)
 
 
-def _weights_of(group: Any) -> Keys | None:
-    if not isinstance(group, Mapping):
-        raise InvalidModel("quantization_config.config_groups", "must be an object of objects")
-    return Keys(group, path="quantization_config.config_groups.").section("weights")
-
-
-def _targets_head(group: Mapping[str, Any]) -> bool:
-    targets = group.get("targets")
-    return isinstance(targets, list) and any(isinstance(one, str) and "lm_head" in one for one in targets)
-
-
-def _modelopt(name: str, nested: Keys, kept: tuple[str, ...]) -> Quantization:
-    algorithm = (nested.text("quant_algo") or ("NVFP4" if "fp4" in name else "FP8")).upper()
+def modelopt(name: str, values: Keys) -> Quantization:
+    """One of ModelOpt's algorithms."""
+    algorithm = (values.text("quant_algo") or ("NVFP4" if "fp4" in name else "FP8")).upper()
     if "NVFP4" in algorithm or "MIXED" in algorithm:
-        return replace(METHODS["modelopt_fp4"], method=name, group_size=_group(nested, 16), kept=kept, parts=())
+        return replace(METHODS["modelopt_fp4"], method=name, group_size=_group(values, 16), parts=())
     if "MXFP8" in algorithm:
-        return replace(METHODS["modelopt_mxfp8"], method=name, kept=kept)
+        return replace(METHODS["modelopt_mxfp8"], method=name)
     if "PB_WO" in algorithm:
-        return replace(METHODS["fp8_per_block"], method=name, kept=kept)
-    if "W4" in algorithm:
-        return Quantization(name, 4, _group(nested, 128), kept)
-    return replace(METHODS["modelopt"], method=name, kept=kept)
+        return replace(METHODS["fp8_per_block"], method=name)
+    if "W4" in algorithm or "INT4" in algorithm:
+        return Quantization(name, 4, _group(values, 128))
+    return replace(METHODS["modelopt"], method=name)
 
 
-def _bitsandbytes(section: Keys, kept: tuple[str, ...]) -> Quantization:
+def bitsandbytes(section: Keys) -> Quantization:
+    """8 bits by row, or NF4 with scales that are quantized once more or not."""
     if section.flag("load_in_8bit") or section.flag("_load_in_8bit"):
-        return Quantization("bitsandbytes", 8, kept=kept)
+        return Quantization("bitsandbytes", 8)
     nested = section.flag("bnb_4bit_use_double_quant")
-    return Quantization("bitsandbytes", 4, 64, kept, scale_bits=NESTED_BITS if nested else 32)
+    return Quantization("bitsandbytes", 4, 64, scale_bits=NESTED_BITS if nested else 32)
 
 
 _QUARK: Mapping[str, Quantization] = {
@@ -263,17 +171,41 @@ _QUARK: Mapping[str, Quantization] = {
 }
 
 
-def _quark(section: Keys, kept: tuple[str, ...]) -> Quantization:
-    overall = section.section("global_quant_config")
-    weight = overall.raw("weight") if overall is not None else None
+def quark(values: Keys | None) -> Quantization | None:
+    """One of Quark's configurations of a layer; None where its weights are not quantized."""
+    weight = values.raw("weight") if values is not None else None
     if isinstance(weight, list | tuple):
         weight = weight[0] if weight else None
     if not isinstance(weight, Mapping):
-        return replace(METHODS["quark"], kept=kept)
-    facts = Keys(weight, path="quantization_config.global_quant_config.weight.")
+        return None
+    facts = Keys(weight, path="quantization_config.weight.")
     text = facts.text("dtype") or "fp8"
     for word in sorted(_QUARK, key=len, reverse=True):
         if text.startswith(word):
             known = _QUARK[word]
-            return replace(known, method="quark", group_size=_group(facts, known.group_size), kept=kept)
-    return replace(METHODS["quark"], kept=kept)
+            return replace(known, method="quark", group_size=_group(facts, known.group_size))
+    return METHODS["quark"]
+
+
+_TORCHAO_BITS = re.compile(r"int([1-8])weight")
+_TORCHAO_GROUPS: Mapping[str, int] = {"Int8DynamicActivation": 32, "Float8DynamicActivationInt4": 128}
+"""Weights to a scale where torchao's configuration does not say it; of its int4 alone 128."""
+
+
+def torchao(kind: object, data: Keys) -> Quantization:
+    """One of torchao's configurations, by its class: Int4WeightOnlyConfig, Float8WeightOnlyConfig, ...
+
+    Int4WeightOnly has a scale and a zero of 16 bit for each group; 8 bits have a scale for each output.
+    """
+    text = kind if isinstance(kind, str) else ""
+    weights = data.section("weight_dtype") if isinstance(data.raw("weight_dtype"), Mapping) else None
+    stated = str(weights.raw("_data")) if weights is not None else ""
+    found = _TORCHAO_BITS.search(f"{stated}weight" if stated else text.lower().replace("_", ""))
+    bits = int(found[1]) if found else 8
+    if bits == 8:
+        return Quantization("torchao", 8)
+    default = next((size for word, size in _TORCHAO_GROUPS.items() if text.startswith(word)), 128)
+    zeros = 16 if text.lower().replace("_", "").startswith("int4weightonly") else 0
+    granularity = data.section("granularity") if isinstance(data.raw("granularity"), Mapping) else None
+    inner = None if granularity is None else granularity.section("_data")
+    return Quantization("torchao", bits, _group(inner or data, _group(data, default)), zero_bits=zeros)

@@ -123,7 +123,7 @@ def _written(made: Architecture) -> dict[str, Any]:
     """Each layer once, and in which order they come. Names of kept modules are marked on the layers already."""
     distinct = {id(layer): number for number, (layer, _) in enumerate(made.distinct_layers)}
     order = [[number, len(list(run))] for number, run in groupby(distinct[id(layer)] for layer in made.layers)]
-    quantization = None if made.quantization is None else replace(made.quantization, kept=())
+    quantization = None if made.quantization is None else replace(made.quantization, kept=(), rules=())
     plain = replace(made, layers=tuple(layer for layer, _ in made.distinct_layers), quantization=quantization)
     written: dict[str, Any] = _plain(plain)
     return written | {"order": order}

@@ -1,0 +1,134 @@
+"""How a quantized checkpoint stores each matrix: its names and patterns, held against the names of modules."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from llmservice_operator.planner.model import name_patterns
+from llmservice_operator.planner.model.architecture import KEPT, InvalidModel, Layer, Quantization
+
+_KEY = "quantization_config.ignore"
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.([0-9]{1,6})(?:\.(.*))?$")
+"""A name that is of one layer, as most in the long lists are: they are sorted by its number first."""
+_ENCODER = re.compile(r"vision|visual|audio|encoder|projector|mm_|mtp")
+"""Names that are of no decoder layer."""
+_MOST_MATCHES = 2**15
+"""Patterns times layers that they are tried on: a second of processor at worst."""
+_FUSED = {
+    "q_proj": "qkv_proj",
+    "k_proj": "qkv_proj",
+    "v_proj": "qkv_proj",
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+}
+_OTHER_NAMES = {
+    "mlp.shared_experts.": ("mlp.shared_expert.",),
+    "mlp.experts.": ("mlp.experts.0.",),
+    "mlp.": ("block_sparse_moe.", "feed_forward.", "ffn."),
+    "self_attn.": ("attention.", "attn."),
+}
+"""What other families call the same modules; files that name each expert are read for the first."""
+
+
+def marked(layers: tuple[Layer, ...], quantization: Quantization) -> tuple[Layer, ...]:
+    """The same layers, with the form of each matrix: that of the first rule that matches it.
+
+    Modules that stay in 16 bit come before the rules. Equal layers stay one object.
+    """
+    rules = _Rules(layers)
+    for pattern, form in (*((one, KEPT) for one in dict.fromkeys(quantization.kept)), *quantization.rules):
+        if pattern.startswith("re:") or not _ENCODER.search(pattern):
+            rules.add(pattern, form)
+    if not rules.forms and not quantization.unmatched:
+        return layers
+    forms = (*rules.forms, quantization.unmatched)
+    made: dict[tuple[int, tuple[int, ...]], Layer] = {}
+    hits: dict[tuple[int, int], tuple[int, ...]] = {}
+    result = []
+    for index, layer in enumerate(layers):
+        # Most patterns are the same for all layers, and are tried on the first.
+        place = (id(layer), index if rules.by_number else 0)
+        if place not in hits:
+            hits[place] = tuple(_first(rules.everywhere, linear.module, place[1]) for linear in layer.linears)
+        names = rules.of_layer.get(index, {})
+        found = tuple(
+            forms[min(hit, _named(linear.module, names), key=lambda rule: rule % len(forms))]
+            for linear, hit in zip(layer.linears, hits[place], strict=True)
+        )
+        key = (id(layer), found)
+        if key not in made:
+            linears = zip(layer.linears, found, strict=True)
+            changed = tuple(one if one.form == form else replace(one, form=form) for one, form in linears)
+            made[key] = layer if changed == layer.linears else replace(layer, linears=changed)
+        result.append(made[key])
+    return tuple(result)
+
+
+class _Rules:
+    """Rules in their order: those of one layer by its number, the others as matchers."""
+
+    def __init__(self, layers: tuple[Layer, ...]) -> None:
+        self.forms: list[int] = []
+        self.everywhere: list[tuple[int, Callable[[str], bool]]] = []
+        self.of_layer: dict[int, dict[str, int]] = defaultdict(dict)
+        self.by_number = False
+        self._layers, self._distinct = len(layers), len({id(layer) for layer in layers})
+
+    def add(self, pattern: str, form: int) -> None:
+        if len(pattern) > name_patterns.LONGEST:
+            raise InvalidModel(_KEY, f"has a name of more than {name_patterns.LONGEST} characters")
+        number = len(self.forms)
+        self.forms.append(form)
+        found = None if pattern.startswith("re:") or "*" in pattern else _LAYER.search(pattern)
+        if found is None:
+            self.everywhere.append((number, _matcher(pattern)))
+            self.by_number |= any(letter.isdigit() for letter in pattern) or "\\d" in pattern or "[" in pattern
+            places = self._layers if self.by_number else self._distinct
+            if len(self.everywhere) * places > _MOST_MATCHES:
+                raise InvalidModel(_KEY, f"has more patterns than are tried on {places} layers")
+        elif int(found[1]) < self._layers:
+            self.of_layer[int(found[1])].setdefault(found[2] or "", number)
+
+
+def _named(module: str, names: Mapping[str, int]) -> int:
+    """The first rule that names it, or a module that it is inside of; -1: none does."""
+    if not names:
+        return -1
+    around = ("", *(".".join(parts[:size]) for parts in _parts(module) for size in range(1, len(parts) + 1)))
+    return min((names[name] for name in around if name in names), default=-1)
+
+
+def _parts(module: str) -> Iterator[list[str]]:
+    return (spelling.split(".") for spelling in _spellings(module))
+
+
+def _spellings(module: str) -> tuple[str, ...]:
+    stem, _, last = module.rpartition(".")
+    found = [module] + ([f"{stem}.{_FUSED[last]}"] if last in _FUSED else [])
+    for ours, others in _OTHER_NAMES.items():
+        if module.startswith(ours):
+            found += [other + name.removeprefix(ours) for name in tuple(found) for other in others]
+    return tuple(found)
+
+
+def _first(rules: list[tuple[int, Callable[[str], bool]]], module: str, index: int) -> int:
+    """The first rule with a pattern that matches; -1: none does."""
+    if not rules:
+        return -1
+    names = [f"model.layers.{index}.{spelling}" for spelling in _spellings(module)]
+    return next((number for number, matcher in rules if any(matcher(name) for name in names)), -1)
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """`re:` is a regular expression (compressed-tensors), `*` a glob (ModelOpt); else a part of the name."""
+    try:
+        if pattern.startswith("re:"):
+            return name_patterns.regular_expression(pattern[3:])
+        if "*" in pattern:
+            return name_patterns.glob(pattern)
+    except name_patterns.UnreadablePattern as error:
+        raise InvalidModel(_KEY, f"has a pattern that is not read, {pattern[:60]!a}: {error}") from None
+    return lambda name: f".{pattern}." in f".{name}."

@@ -45,7 +45,7 @@ NEEDED = f"""\
 The fewest GPUs of one node with which a request of {LONG:,} tokens surely fits, that is: beyond the planner's error
 band; and the longest request that surely fits them. `4: 55K (2?)`: 4 GPUs, for requests of up to 55 x 1,024 tokens;
 with 2 the margin lies inside the band, and it may start or not. `-`: more than a node has (8; A100 40 GB: 16). All of
-them are tensor-parallel, as far as the heads of the model can be shared.
+them are tensor-parallel, as far as the heads of the model and the groups of its quantization can be shared.
 
 - `bf16`, `mxfp4`, and `fp8` where it is a model's only row: the checkpoint as it is published.
 - `fp8` below `bf16`: vLLM converts the weights while it loads them, with

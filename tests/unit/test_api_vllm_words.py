@@ -12,11 +12,10 @@ from llmservice_operator.api.matrix.methods import AMD_METHODS
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
 from llmservice_operator.build.engine import constant, snake
 from llmservice_operator.planner.parsers import REASONING_PARSERS, TOOL_CALL_PARSERS
+from llmservice_operator.planner.served import DEPRECATED, OWN_METHODS
 
 pytestmark = pytest.mark.vllm
 
-# Refused without --allow-deprecated-quantization.
-DEPRECATED = {"fbgemm_fp8", "fp_quant"}
 # Intel Gaudi's, which is no accelerator of ours.
 GAUDI = {"fp8_inc"}
 
@@ -65,6 +64,8 @@ NOT_TO_CHOOSE = {"TORCH_SDPA", "XPU_MLA_SPARSE", "CPU_ATTN", "CPU_MLA", "AMX_MLA
 def test_lists_of_words() -> None:
     assert set(get_args(Quantization)) == assigned(_LAYERS, "QuantizationMethods") - DEPRECATED
     assert assigned(_LAYERS, "DEPRECATED_QUANTIZATION_METHODS") == DEPRECATED
+    assert OWN_METHODS - {"auto-round"} | DEPRECATED == assigned(_LAYERS, "QuantizationMethods")
+    assert '"quant_method", None) == "auto-round"' in source("model_executor/layers/quantization/inc/inc.py")
     assert set(get_args(KVCache)) == assigned("config/cache.py", "CacheDType") - GAUDI
     assert set(AMD_METHODS) == assigned("platforms/rocm.py", "supported_quantization") - DEPRECATED
     registry = members("v1/attention/backends/registry.py", "AttentionBackendEnum")

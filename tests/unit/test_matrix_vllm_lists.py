@@ -11,10 +11,11 @@ import pytest
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Check, Row
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES
 from llmservice_operator.api.matrix.methods import CPU_KV_TYPES, NO_CPU_KERNEL, capability_of
+from llmservice_operator.planner.served import DEPRECATED
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.failures.failure_rules import RULES
 
-from tests.unit.test_api_vllm_words import DEPRECATED, assigned
+from tests.unit.test_api_vllm_words import assigned
 from tests.unit.vllm_backends import Described, backend_class, described
 
 # vLLM and torch warn while they are imported; that is theirs.

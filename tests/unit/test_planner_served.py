@@ -14,6 +14,7 @@ from llmservice_operator.planner import memory
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.model import config_json, reading
 from llmservice_operator.planner.plan import Device, Fit, Request
+from llmservice_operator.planner.remedies import with_remedies
 from llmservice_operator.planner.requests import request_of
 from llmservice_operator.planner.served import unserved
 
@@ -118,3 +119,151 @@ def test_an_image_of_the_users_may_be_built_for_older_gpus() -> None:
     llm = an_llmservice({"model": {"uri": "hf://a/b"}, "runtime": {"image": "own/vllm:v0.32.0"}})
     known: dict[str, Any] = {"architecture": None, "tensors": None, "device": None}
     assert request_of(LLMService.from_object(llm).spec, **known, vllm_version="0.32.0", cpu_kv_cache_gib=1).own_image
+
+
+# tensor parallelism against the groups and blocks of a quantization
+
+QWEN2_72B: Json = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 8192,
+    "intermediate_size": 29568,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 80,
+    "num_key_value_heads": 8,
+    "vocab_size": 152064,
+}
+MOE: Json = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 640,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "head_dim": 128,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "vocab_size": 151936,
+}
+SHARED: Json = MOE | {"model_type": "qwen3_next", "shared_expert_intermediate_size": 640}
+BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+CT_BLOCKS = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "block"}}},
+}
+OLD_GPTQ = GPTQ | {"desc_act": True}
+ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}
+MXFP8 = {"quant_method": "modelopt", "quant_algo": "MXFP8"}
+MIXED = GPTQ | {"dynamic": {"-:.*mlp.*": {}}}
+SPLITS: dict[str, tuple[Json, Json, dict[str, Any], str]] = {
+    # model, quantization, how it is split, and the numbers of the refusal
+    "AWQ over two": (QWEN2_72B, AWQ, {"tensor_parallel_size": 2}, "29568 / 2 = 14784 is no multiple of 128"),
+    "GPTQ over two": (QWEN2_72B, GPTQ, {"tensor_parallel_size": 2}, "29568 / 2 = 14784 is no multiple of 128"),
+    "AutoRound over two": (QWEN2_72B, ROUND, {"tensor_parallel_size": 2}, "14784 is no multiple of 128"),
+    "compressed-tensors over two": (QWEN2_72B, INT4, {"tensor_parallel_size": 2}, "14784 is no multiple of 128"),
+    "blocks over two": (QWEN2_72B, BLOCKS, {"tensor_parallel_size": 2}, "14784 is no multiple of 128"),
+    "AWQ on one": (QWEN2_72B, AWQ, {}, ""),
+    "AWQ over stages": (QWEN2_72B, AWQ, {"pipeline_parallel_size": 2}, ""),
+    "AWQ in groups of 64": (QWEN2_72B, AWQ | {"group_size": 64}, {"tensor_parallel_size": 2}, ""),
+    "AWQ by channel": (QWEN2_72B, AWQ | {"group_size": -1}, {"tensor_parallel_size": 8}, ""),
+    "fp8 by channel": (QWEN2_72B, FP8, {"tensor_parallel_size": 8}, ""),
+    "only attention is quantized": (QWEN2_72B, MIXED, {"tensor_parallel_size": 8}, ""),
+    "NVFP4 over eight": (QWEN2_72B, NVFP4, {"tensor_parallel_size": 8}, ""),
+    "MXFP8 over eight": (QWEN2_72B, MXFP8, {"tensor_parallel_size": 8}, "29568 / 8 = 3696 is no multiple of 32"),
+    "experts in blocks over eight": (MOE, BLOCKS, {"tensor_parallel_size": 8}, "640 / 8 = 80"),
+    "experts in blocks over four, refined to 32": (MOE, BLOCKS, {"tensor_parallel_size": 4}, ""),
+    "experts in blocks of compressed-tensors": (MOE, CT_BLOCKS, {"tensor_parallel_size": 4}, "640 / 4 = 160"),
+    "whole experts": (MOE, BLOCKS, {"tensor_parallel_size": 8, "enable_expert_parallel": True}, ""),
+    "experts of all engines": (MOE, BLOCKS, {"tensor_parallel_size": 4, "data_parallel_size": 2}, "640 / 8 = 80"),
+    "experts of AWQ, in groups of half the size": (MOE, AWQ, {"tensor_parallel_size": 2}, ""),
+    "experts of AWQ over eight": (MOE, AWQ, {"tensor_parallel_size": 8}, "640 / 8 = 80"),
+    "experts of compressed-tensors": (MOE, INT4, {"tensor_parallel_size": 2}, "640 / 2 = 320"),
+    "a shared expert in blocks": (
+        SHARED,
+        BLOCKS,
+        {"tensor_parallel_size": 4, "enable_expert_parallel": True},
+        "640 / 4",
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "quantization", "how", "why"), SPLITS.values(), ids=SPLITS)
+def test_ranks_share_whole_groups_and_blocks(model: Json, quantization: Json, how: dict[str, Any], why: str) -> None:
+    made = config_json.read(model | {"quantization_config": quantization})
+    plan = memory.plan(Request(made, device(H100), max_model_len=2048, **how))
+    assert (why in plan.reason) == bool(why) or not why
+    assert (plan.verdict is Fit.DOES_NOT_FIT and plan.weights_gib is None) == bool(why), plan.reason
+
+
+def test_the_refusal_of_a_split_says_what_divides() -> None:
+    made = config_json.read(MOE | {"quantization_config": BLOCKS})
+    request = Request(made, device(H100), max_model_len=2048, tensor_parallel_size=8)
+    plan = with_remedies(request, memory.plan(request))
+    assert "one of 1, 2, 4" in plan.reason
+    assert "parallelism.expertParallel" in plan.reason
+    patches = [dict(remedy.patch) for remedy in plan.remedies]
+    assert {"parallelism.expertParallel": True} in patches
+    assert {"parallelism.tensorParallelSize": 4, "parallelism.pipelineParallelSize": 2} in patches
+    assert all(remedy.verdict is Fit.FITS for remedy in plan.remedies)
+
+
+def test_a_model_that_only_one_rank_can_hold_is_split_into_stages() -> None:
+    made = config_json.read(QWEN2_72B | {"quantization_config": AWQ})
+    request = Request(made, device(H100), max_model_len=2048, tensor_parallel_size=2)
+    plan = with_remedies(request, memory.plan(request))
+    assert dict(plan.remedies[0].patch) == {"parallelism.tensorParallelSize": 1, "parallelism.pipelineParallelSize": 2}
+
+
+# methods that vLLM does not have
+
+EXL3 = {"quant_method": "exl3", "version": "0.0.1", "bits": 4.0, "head_bits": 6}
+BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+FBGEMM = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}
+METHODS: dict[str, tuple[Json, dict[str, Any], Fit, str]] = {
+    # quantization, what else the request says, the verdict, and its reason
+    "exl3": (EXL3, {}, Fit.DOES_NOT_FIT, "vLLM has no exl3"),
+    "exl3 without its bits": ({"quant_method": "exl3"}, {}, Fit.DOES_NOT_FIT, "vLLM has no exl3"),
+    "exl3 on an older vLLM": (EXL3, {"vllm_version": "0.28.0"}, Fit.DOES_NOT_FIT, "vLLM has no exl3"),
+    "hqq": ({"quant_method": "hqq", "bits": 4}, {}, Fit.DOES_NOT_FIT, "vLLM 0.32 has no hqq"),
+    "bitsandbytes": (BNB, {}, Fit.DOES_NOT_FIT, "vllm-bnb-plugin"),
+    "bitsandbytes, in an image that may have it": (BNB, {"own_image": True}, Fit.UNKNOWN, "vllm-bnb-plugin"),
+    "bitsandbytes on an older vLLM": (BNB, {"vllm_version": "0.28.0"}, Fit.FITS, ""),
+    "bitsandbytes on a CPU": (BNB, {"on": "cpu"}, Fit.DOES_NOT_FIT, "vllm-bnb-plugin"),
+    "exl3 in an own image": (EXL3, {"own_image": True}, Fit.UNKNOWN, "spec.runtime.image"),
+    "gguf": ({"quant_method": "gguf", "bits": 4}, {}, Fit.DOES_NOT_FIT, "vllm-gguf-plugin"),
+    "a deprecated method": (FBGEMM, {}, Fit.DOES_NOT_FIT, "--allow-deprecated-quantization"),
+    "a deprecated method, allowed": (FBGEMM, {"allow_deprecated_quantization": True}, Fit.FITS, ""),
+    "GPTQ in the order of activations": (OLD_GPTQ, {}, Fit.DOES_NOT_FIT, "desc_act"),
+    "GPTQ in the order of activations, once": (OLD_GPTQ, {"vllm_version": "0.31.0"}, Fit.FITS, ""),
+    "GPTQ by channel in that order": (OLD_GPTQ | {"group_size": -1}, {}, Fit.FITS, ""),
+    "GPTQ that a rule puts into that order": (
+        GPTQ | {"dynamic": {"+:.*mlp.*": {"desc_act": True}}},
+        *({}, Fit.DOES_NOT_FIT, "desc_act"),
+    ),
+    "GPTQ of three bits": (GPTQ | {"bits": 3}, {}, Fit.DOES_NOT_FIT, "3 bits"),
+    "asymmetric GPTQ": (GPTQ | {"sym": False}, {}, Fit.DOES_NOT_FIT, "sym: false"),
+    "AWQ of eight bits": (AWQ | {"bits": 8}, {}, Fit.DOES_NOT_FIT, "8 bits"),
+}
+
+
+@pytest.mark.parametrize(("quantization", "more", "verdict", "why"), METHODS.values(), ids=METHODS)
+def test_methods_that_this_vllm_has(quantization: Json, more: dict[str, Any], verdict: Fit, why: str) -> None:
+    request = asked(more.get("on", H100), quantization, **{name: one for name, one in more.items() if name != "on"})
+    plan = memory.plan(request)
+    assert plan.verdict is verdict, plan.reason
+    assert why in plan.reason
+    if verdict is Fit.DOES_NOT_FIT:
+        assert with_remedies(request, plan) == plan, "no GPU is large enough for it"
+    if verdict is Fit.UNKNOWN:
+        assert plan.missing == ("spec.runtime.image",)
+        assert plan.weights_gib
+
+
+def test_the_flag_for_deprecated_methods_counts() -> None:
+    llm = an_llmservice({"model": {"uri": "hf://a/b"}, "runtime": {"extraArgs": ["--allow-deprecated-quantization"]}})
+    known: dict[str, Any] = {"architecture": None, "tensors": None, "device": None}
+    spec = LLMService.from_object(llm).spec
+    assert request_of(spec, **known, vllm_version="0.32.0", cpu_kv_cache_gib=1).allow_deprecated_quantization

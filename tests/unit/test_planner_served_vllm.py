@@ -6,10 +6,13 @@ import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from llmservice_operator.planner import splits
 from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.plan import Request
 from llmservice_operator.planner.served import least_capability, method_of
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
@@ -104,3 +107,44 @@ def test_the_table_is_vllms() -> None:
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_every_method_of_a_checkpoint_is_in_the_table(name: str) -> None:
     assert method_of(own(CHECKPOINTS[name])) in MINIMUM_CAPABILITY
+
+
+BLOCK = 128
+WIDTHS = (512, 640, 768, 1408, 2048, 29568)
+
+
+def refuses(check: Any, *arguments: Any) -> bool:
+    try:
+        check(*arguments)
+    except ValueError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_vllm_refuses_the_same_numbers_of_ranks(width: int, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm import distributed
+    from vllm.distributed.utils import verify_group_size_divides_partition
+    from vllm.model_executor.layers.fused_moe.oracle.fp8 import refine_fp8_moe_block_shape
+    from vllm.model_executor.layers.quantization.utils import fp8_utils
+
+    monkeypatch.setattr(distributed, "get_tensor_model_parallel_world_size", lambda: ranks)
+    share, hidden = width // ranks, 2048
+    shape = SimpleNamespace(intermediate_size_per_partition=share, tp_size=ranks, hidden_dim=hidden)
+    is_refined = refine_fp8_moe_block_shape(shape, [BLOCK, BLOCK]) is not None
+    of_experts = not is_refined and refuses(fp8_utils.validate_fp8_block_shape_moe, share, [BLOCK, BLOCK])
+    layer = SimpleNamespace(tp_size=ranks)
+    of_rows = refuses(fp8_utils.validate_fp8_block_shape, layer, width, hidden, share, [hidden], [BLOCK, BLOCK])
+    of_groups = refuses(verify_group_size_divides_partition, share, BLOCK)
+
+    dense = checkpoints.QWEN2_72B | {"hidden_size": hidden, "intermediate_size": width, "head_dim": BLOCK}
+    experts = checkpoints.MOE | {"hidden_size": hidden, "moe_intermediate_size": width, "num_key_value_heads": 8}
+    for model, quantization, expected in (
+        (dense, checkpoints.BLOCKS, of_rows),
+        (dense, checkpoints.INT4, of_groups),
+        (experts, checkpoints.BLOCKS, of_experts),
+    ):
+        made = config_json.read(model | {"quantization_config": quantization})
+        found = splits.misfit(Request(made, None, tensor_parallel_size=ranks))
+        assert (found is not None) == expected, (found, quantization)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmservice_operator.planner.model import heads
-from llmservice_operator.planner.plan import Fit
+from llmservice_operator.planner import splits
+from llmservice_operator.planner.plan import Fit, Request
 
 from llmservice_cli.api import Json
 from llmservice_cli.plan.answers import Answer, answer
@@ -142,5 +142,5 @@ def _planned(manifest: Json, world: World) -> Answer:
 def _ranks(world: World) -> Iterator[int]:
     """Numbers of GPUs that can share the model; whether a node has as many, `pick` knows."""
     model = world.model.architecture if world.model is not None else None
-    able = heads.sizes(model.num_attention_heads, model.num_key_value_heads) if model is not None else ()
+    able = splits.sizes(Request(model, None))
     yield from (ranks for ranks in GPUS if ranks == 1 or ranks in able)

@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.api.errors import Problem
-from llmservice_operator.planner import gpus
-from llmservice_operator.planner.model import heads
+from llmservice_operator.planner import gpus, splits
 from llmservice_operator.planner.plan import Adapters, Device, Request
 from llmservice_runtime.flags.table import known_versions, newest_version, series
 
@@ -105,9 +104,9 @@ def split_problems(request: Request, label: Label) -> Iterator[Problem]:
     model, ranks, stages = request.architecture, request.tensor_parallel_size, request.pipeline_parallel_size
     if model is None:
         return
-    if not heads.share(model, ranks):
+    if not splits.shares_heads(model, ranks):
         shown = f"{model.num_attention_heads} attention heads and {model.num_key_value_heads} key/value heads"
-        fitting = heads.sizes(model.num_attention_heads, model.num_key_value_heads)
+        fitting = splits.sizes(request)
         yield Problem(
             label("tensor_parallel_size"),
             f"{ranks} ranks cannot share {shown} evenly.",

@@ -15,9 +15,9 @@ from functools import lru_cache
 from llmservice_operator.api.dtypes import FLOAT_WEIGHTS, LOAD_METHODS
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS
 from llmservice_operator.api.matrix.dimensions import MANY, OFF, ON, ONE
+from llmservice_operator.planner import splits
 from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.compatibility import matches
-from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.model.architecture import Kind, Quantization
 from llmservice_operator.planner.plan import Device, Plan, Request
 
@@ -211,7 +211,7 @@ def more_ranks(request: Request, plan: Plan, alternatives: Alternatives) -> Iter
     for times in RANKS:
         size = request.tensor_parallel_size * times
         new = replace(request, tensor_parallel_size=size)
-        is_possible = new.gpus <= alternatives.most_gpus and shares_heads(request, size) and _may_split(request, new)
+        is_possible = new.gpus <= alternatives.most_gpus and splits.possible(new) and _may_split(request, new)
         if is_possible and _may_save_enough(plan, times):
             yield Change.setting(new, parallelism__tensorParallelSize=size)
 
@@ -223,6 +223,28 @@ def more_stages(request: Request, plan: Plan, alternatives: Alternatives) -> Ite
     layers = len(request.architecture.layers) if request.architecture is not None else 0
     if size <= layers and new.gpus <= alternatives.most_gpus and _may_split(request, new) and _may_save_enough(plan, 2):
         yield Change.setting(new, parallelism__pipelineParallelSize=size)
+
+
+def whole_experts(request: Request, _: Plan, __: Alternatives) -> Iterator[Change]:
+    """Experts whole on some ranks, where slices of them would not be whole groups of the quantization."""
+    new = replace(request, enable_expert_parallel=True)
+    if not request.enable_expert_parallel and not splits.possible(request) and splits.possible(new):
+        yield Change.setting(new, parallelism__expertParallel=True)
+
+
+def another_split(request: Request, _: Plan, __: Alternatives) -> Iterator[Change]:
+    """As many GPUs, with fewer ranks and more stages, where so many ranks cannot share the model."""
+    if splits.possible(request) or request.architecture is None:
+        return
+    gpus = request.tensor_parallel_size * request.pipeline_parallel_size
+    for ranks in reversed(splits.sizes(request)):
+        stages = gpus // ranks
+        if ranks < request.tensor_parallel_size and gpus % ranks == 0 and stages <= len(request.architecture.layers):
+            new = replace(request, tensor_parallel_size=ranks, pipeline_parallel_size=stages)
+            if is_compatible(request, new):
+                yield Change.setting(
+                    new, parallelism__tensorParallelSize=ranks, parallelism__pipelineParallelSize=stages
+                )
 
 
 def another_gpu(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
@@ -288,11 +310,6 @@ def _is_old_amd(device: Device) -> bool:
 def _may_split(old: Request, new: Request) -> bool:
     """MIG slices cannot talk to each other."""
     return old.device is not None and "mig" not in old.device.name.lower() and is_compatible(old, new)
-
-
-def shares_heads(request: Request, ranks: int) -> bool:
-    """Whether so many tensor-parallel ranks can share the model's heads evenly."""
-    return request.architecture is not None and heads.share(request.architecture, ranks)
 
 
 def weights_may_fit(request: Request, plan: Plan, split: Request) -> bool:

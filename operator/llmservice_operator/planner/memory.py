@@ -10,15 +10,14 @@ import math
 from dataclasses import dataclass, replace
 
 from llmservice_operator.api.constants import TYPICAL_REQUEST
-from llmservice_operator.planner import attention_memory, kv_cache, weights
+from llmservice_operator.planner import attention_memory, kv_cache, splits, weights
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS, Constants
-from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.model_runner import model_runner
 from llmservice_operator.planner.overheads import Overheads, load, overheads
 from llmservice_operator.planner.plan import DEFAULT_GPU_MEMORY_UTILIZATION, GIB, Device, Fit, Line, Plan, Request
-from llmservice_operator.planner.served import unserved
+from llmservice_operator.planner.served import unserved, unsure
 
 _SEQUENCES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
@@ -58,13 +57,22 @@ class _Budget:
 
 def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
     """The verdict and its arithmetic, without remedies. Never raises for what is unknown: that is a verdict too."""
+    found = _plan(request, constants)
+    why = unsure(request)
+    if why is None or found.verdict is Fit.DOES_NOT_FIT:
+        return found
+    missing = tuple(dict.fromkeys((*found.missing, "spec.runtime.image")))
+    return replace(found, verdict=Fit.UNKNOWN, reason=f"{why} {found.reason}", missing=missing)
+
+
+def _plan(request: Request, constants: Constants) -> Plan:
     missing = _missing(request)
     if request.device is None:
         return _unknown(request, missing)
     if (why := unserved(request)) is not None:
         return _refused(request, why)
-    if request.architecture is not None and not heads.share(request.architecture, request.tensor_parallel_size):
-        return _indivisible(request, request.architecture)
+    if (why := splits.problem(request)) is not None:
+        return _refused(request, why)
     try:
         weighed = weights.weigh(request)
     except Incomplete as incomplete:
@@ -122,16 +130,6 @@ def _refused(request: Request, why: str) -> Plan:
 def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
     missing = tuple(dict.fromkeys(missing))
     return _without_figures(request, Fit.UNKNOWN, f"Not known: {', '.join(missing)}.", missing)
-
-
-def _indivisible(request: Request, model: Architecture) -> Plan:
-    """vLLM refuses to start (vllm/config/model.py, verify_with_parallel_config)."""
-    count, kv = model.num_attention_heads, model.num_key_value_heads
-    why = (
-        f"{request.tensor_parallel_size} tensor-parallel ranks cannot share {count} attention heads and {kv} key/value "
-        f"heads evenly: use one of {', '.join(map(str, heads.sizes(count, kv)))}."
-    )
-    return _refused(request, why)
 
 
 def _utilization(request: Request) -> float:

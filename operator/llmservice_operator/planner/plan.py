@@ -104,6 +104,8 @@ class Request:
     """As spec.compilation comes down to; None: vLLM's default, which records some."""
     own_image: bool = False
     """The image is the user's, so the GPUs that its vLLM was built for are unknown."""
+    allow_deprecated_quantization: bool = False
+    """--allow-deprecated-quantization is among the further arguments."""
     without: frozenset[str] = frozenset()
     """Kinds of input (image, video) that the model is started without."""
     draft: Draft | None = None

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from llmservice_operator.planner import changes, memory
+from llmservice_operator.planner import changes, memory, splits
 from llmservice_operator.planner.changes import Alternatives, Change, ChangeKind, Fields
 from llmservice_operator.planner.node_size import largest
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy, Request
+from llmservice_operator.planner.served import unread_checkpoint
 
 MOST = 3
 """Proposals."""
@@ -40,6 +41,8 @@ def with_remedies(
     """
     if plan.verdict not in (Fit.DOES_NOT_FIT, Fit.TIGHT) or request.device is None or request.architecture is None:
         return plan
+    if unread_checkpoint(request) is not None:
+        return plan
     search = _Search(request, plan, Alternatives(others, most_gpus), plan_for, accepts)
     found = list(islice(chain(search.singles(), search.pairs()), MOST))
     if not found and plan.verdict is Fit.DOES_NOT_FIT:
@@ -65,14 +68,15 @@ def is_enough(request: Request, plan: Plan, count: int, device: Device, plan_for
 def over(request: Request, count: int, device: Device) -> Request | None:
     """The request on so many of a product: all ranks, or as many as share the heads, and stages; None: neither."""
     for ranks in (count, 8, 4, 2, 1):
-        if count % ranks == 0 and changes.shares_heads(request, ranks):
-            return replace(
-                request,
-                device=device,
-                tensor_parallel_size=ranks,
-                pipeline_parallel_size=count // ranks,
-                data_parallel_size=1,
-            )
+        split = replace(
+            request,
+            device=device,
+            tensor_parallel_size=ranks,
+            pipeline_parallel_size=count // ranks,
+            data_parallel_size=1,
+        )
+        if count % ranks == 0 and splits.possible(split):
+            return split
     return None
 
 
@@ -183,6 +187,8 @@ class _Search:
         settings = (changes.smaller_batches, changes.more_of_the_gpu, changes.fp8_cache, changes.without_graphs)
         weights = (changes.fp8_weights, changes.int4_checkpoint)
         return (
+            changes.whole_experts,
+            changes.another_split,
             changes.less_of_the_gpu,
             *free,
             *settings,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from llmservice_runtime.flags import Match, flag_table, known_versions
+
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.techniques import ContextExtension, CudaGraphs
 from llmservice_operator.planner.modalities import without
@@ -16,6 +18,7 @@ from llmservice_operator.planner.quantity import amount
 CPU = "cpu"
 _GRAPHS_OF_LEVEL: Mapping[int | None, CudaGraphs] = {0: "none", 1: "piecewise"}
 """Where cudaGraphs is not set; from level 2 on vLLM records all."""
+_ALLOW_DEPRECATED = "--allow-deprecated-quantization"
 _KV_BYTES_FLAG = "--kv-cache-memory-bytes"
 
 
@@ -56,6 +59,7 @@ def request_of(
         block_size=batching.block_size,
         enforce_eager=spec.compilation.enforce_eager,
         cuda_graphs=_cuda_graphs(spec),
+        allow_deprecated_quantization=_is_given(_ALLOW_DEPRECATED, spec.runtime.extra_args),
         without=without(spec.runtime.extra_args),
         draft=_draft(spec, draft),
         adapters=_adapters(spec),
@@ -106,6 +110,14 @@ def _adapters(spec: LLMServiceSpec) -> Adapters | None:
         return Adapters()
     default = Adapters()
     return Adapters(spec.lora.max_loras or default.max_loras, spec.lora.max_lora_rank or default.max_lora_rank)
+
+
+def _is_given(flag: str, arguments: Sequence[str]) -> bool:
+    """In every spelling of vLLM's parser; the last one counts. The newest table: it has not changed."""
+    table = flag_table(known_versions()[0])
+    found = (one for _, one, _ in table.grouped(arguments) if isinstance(one, Match) and one.flag.name == flag)
+    last = next(reversed(tuple(found)), None)
+    return last is not None and not last.spelling.startswith("--no-")
 
 
 def _kv_bytes(arguments: Sequence[str]) -> int | None:

@@ -3,10 +3,14 @@ checkpoint as it is quantized. What the spec itself asks for is judged before, b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
+from llmservice_runtime.flags.table import newest_version, series
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
+from llmservice_operator.api.dtypes import Quantization as Quantizations
 from llmservice_operator.planner.model import quantized
 from llmservice_operator.planner.model.architecture import Quantization
 from llmservice_operator.planner.plan import Device, Request
@@ -19,6 +23,22 @@ _MX_BLOCK = 32
 """Values that share one scale of 8 bit in the MX formats."""
 _COMPRESSED_LEAST: Capability = (7, 5)
 """Of compressed-tensors the scheme decides and not the method; all of them but MXFP4 need this."""
+
+
+_ANOTHER = "another checkpoint of the model: in 16 bit, or quantized with AWQ, GPTQ, compressed-tensors or fp8."
+_OTHER = f"Take {_ANOTHER}"
+OWN_METHODS = frozenset({*get_args(Quantizations), "auto-round"})
+"""Words for a checkpoint's method that vLLM reads by itself."""
+DEPRECATED = frozenset({"fbgemm_fp8", "fp_quant"})
+_PLUGINS: Mapping[str, str] = {"bitsandbytes": "a plugin, vllm-bnb-plugin", "gguf": "a plugin, vllm-gguf-plugin"}
+_ONCE = frozenset(
+    {"bitsandbytes", "gguf", "hqq", "aqlm", "marlin", "gptq_marlin_24", "bitblas", "gptq_bitblas", "qqq", "rtn"}
+    | {"deepspeedfp", "tpu_int8", "neuron_quant", "ipex", "ptpc_fp8", "petit_nvfp4", "modelopt_nvfp4", "squeezellm"}
+    | DEPRECATED
+)
+"""Methods that some older vLLM has of its own; which one of them is not known here."""
+_READ_FROM = (0, 32)
+_NUMBER = re.compile(r"(\d+)\.(\d+)")
 
 
 def unserved(request: Request) -> str | None:
@@ -34,10 +54,12 @@ def _reasons(request: Request) -> Iterator[str]:
     if not request.own_image and (too_old := _below(device, _LEAST_OF_IMAGES)) is not None:
         remedy = "Take a newer GPU, or an image that is built for it."
         yield f"{device.name}: vLLM's own images need compute capability {too_old}. {remedy}"
-    own = request.architecture.quantization if request.architecture is not None else None
-    if own is None or request.quantization is not None:
+    own = _own(request)
+    if own is None:
         return
     method = method_of(own)
+    if (unread := unread_checkpoint(request)) is not None:
+        yield unread
     if (too_old := _below(device, least_capability(own))) is not None:
         yield (
             f"{device.name}: the checkpoint is quantized with {own.method}, and {method} needs compute capability "
@@ -45,6 +67,54 @@ def _reasons(request: Request) -> Iterator[str]:
         )
     for why in _refused(request, device, method):
         yield f"{device.name}: the checkpoint is quantized with {own.method}, and {why}."
+
+
+def unread_checkpoint(request: Request) -> str | None:
+    """Why vLLM reads the checkpoint on no device, in sentences with what to do; None where it does."""
+    own = _own(request)
+    if own is None:
+        return None
+    if (foreign := _foreign(request, own)) is not None and not request.own_image:
+        return f"The checkpoint is quantized with {own.method}, and {foreign}"
+    return f"The checkpoint {own.refused}. {_OTHER}" if own.refused and _is_read(request) else None
+
+
+def unsure(request: Request) -> str | None:
+    """What only the user's image can have, in sentences with what to do; None where nothing is."""
+    own = _own(request)
+    if own is None or not request.own_image or (foreign := _foreign(request, own)) is None:
+        return None
+    return (
+        f"The checkpoint is quantized with {own.method}, and {foreign} Whether the image of spec.runtime.image has it "
+        "is not known; as far as the arithmetic goes:"
+    )
+
+
+def _own(request: Request) -> Quantization | None:
+    """The checkpoint's own quantization, where nobody states another one."""
+    model = request.architecture
+    return None if model is None or request.quantization is not None else model.quantization
+
+
+def _foreign(request: Request, own: Quantization) -> str | None:
+    """Why this vLLM does not read checkpoints of that method, and what to do (vllm/config/model.py,
+    _verify_quantization); None where it does, and where nobody looked."""
+    name, version = own.method, series(request.vllm_version or newest_version()) or ""
+    if name in OWN_METHODS or (name in _ONCE and not _is_read(request)):
+        return None
+    if name in DEPRECATED:
+        if request.allow_deprecated_quantization:
+            return None
+        return f"vLLM {version} takes it only with --allow-deprecated-quantization in spec.runtime.extraArgs."
+    if (plugin := _PLUGINS.get(name)) is not None:
+        return f"vLLM {version} has it only by {plugin}. Take an image with it (spec.runtime.image), or {_ANOTHER}"
+    return f"vLLM{f' {version}' if name in _ONCE else ''} has no {name}. {_OTHER}"
+
+
+def _is_read(request: Request) -> bool:
+    """Whether the refusals of that version were read in its sources."""
+    found = _NUMBER.match(request.vllm_version or newest_version())
+    return found is None or (int(found[1]), int(found[2])) >= _READ_FROM
 
 
 def method_of(own: Quantization) -> str:

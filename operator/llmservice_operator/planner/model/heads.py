@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from llmservice_operator.planner.model.architecture import Architecture, Kind
-
 
 def divides(ranks: int, heads: int, kv_heads: int | None) -> bool:
     """Attention heads are dealt out evenly; so are key/value heads or, when there are fewer than ranks, copied."""
     if heads % ranks:
         return False
     return not kv_heads or kv_heads % ranks == 0 or ranks % kv_heads == 0
-
-
-def share(model: Architecture, ranks: int) -> bool:
-    """Whether so many ranks can share the heads of every layer."""
-    mixers = (layer.attention for layer, _ in model.distinct_layers if layer.attention.kind is not Kind.STATE)
-    return all(divides(ranks, *heads) for heads in {(mixer.heads, mixer.kv_heads) for mixer in mixers})
 
 
 def sizes(heads: int, kv_heads: int | None) -> tuple[int, ...]:

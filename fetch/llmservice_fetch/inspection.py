@@ -21,6 +21,7 @@ from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection.config_json import selected
 from llmservice_runtime.inspection.inspected import Inspection
 from llmservice_runtime.inspection.mistral import from_params
+from llmservice_runtime.inspection.other_formats import NotAModel, draft, not_a_model, of_files
 from llmservice_runtime.inspection.safetensors_header import (
     INDEX_BYTES,
     LENGTH_BYTES,
@@ -54,17 +55,23 @@ _DOWNLOAD_REMEDY = (
 
 
 def inspect(
-    uri_or_path: str, environment: Mapping[str, str], *, budget: Budget | None = None, redactor: Redactor | None = None
+    uri_or_path: str,
+    environment: Mapping[str, str],
+    *,
+    budget: Budget | None = None,
+    redactor: Redactor | None = None,
+    is_draft: bool = False,
 ) -> Inspection:
     """Facts about the model at hf://, a bucket or a path (a folder or a config.json).
 
+    A draft is a failure unless it is asked for (`is_draft`), as an adapter and another engine's format always are.
     Problems of the model, the network or the credentials do not raise; they are the Inspection's failure.
     """
     redactor = redactor or Redactor(environment)
     source: Source | None = None
     try:
         source = source_of(uri_or_path, environment, redactor.hide, budget or Budget())
-        return _inspected(source)
+        return _inspected(source, is_draft)
     except failed.FetchFailed as error:
         failure = replace(redactor.failure(error.failure), phase=None)
         if failure.reason is FailureReason.MODEL_DOWNLOAD_FAILED:
@@ -72,8 +79,11 @@ def inspect(
         return Inspection(source.revision if source else None, failure=failure)
 
 
-def _inspected(source: Source) -> Inspection:
+def _inspected(source: Source, is_draft: bool) -> Inspection:
     config = _config(source)
+    other = not_a_model(config) or (None if is_draft else draft(config))
+    if other is not None:
+        raise _other(source, other)
     kept = selected(config)
     weights = _weights(source)
     if weights is None:
@@ -95,6 +105,9 @@ def _config(source: Source) -> dict[str, Any]:
     elif PARAMS in named:
         config = from_params(_document(source, named[PARAMS]))
     else:
+        other = of_files(named, lambda name: _document(source, named[name]))
+        if other is not None:
+            raise _other(source, other)
         shown = ", ".join(sorted(named)[:8]) or "nothing"
         raise failed.not_found(
             source.field,
@@ -104,6 +117,10 @@ def _config(source: Source) -> dict[str, Any]:
     if not config.get("quantization_config") and MODELOPT in named:
         config["quantization_config"] = _document(source, named[MODELOPT])
     return config
+
+
+def _other(source: Source, found: NotAModel) -> failed.FetchFailed:
+    return failed.FetchFailed(FailureReason.MODEL_NOT_FOUND, f"{source.uri} {found.what}.", found.remedy)
 
 
 def _document(source: Source, file: RemoteFile) -> dict[str, Any]:

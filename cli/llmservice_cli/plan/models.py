@@ -14,6 +14,7 @@ from typing import Any
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
+from llmservice_runtime.inspection import mistral, other_formats
 
 from llmservice_cli.errors import STDIN, BadInput, read_text, syntax
 
@@ -22,7 +23,6 @@ from .values import Refused, shown
 
 REMOTE = ("hf://", "s3://", "gs://", "az://")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?", re.ASCII)
-CONFIG_JSON = "config.json"
 PATIENCE_SECONDS = 6.0
 """Somebody waits at a prompt; a Job has more time."""
 _OTHERWISE = "Or give its config.json with --config."
@@ -57,10 +57,19 @@ class Model:
     """What the architecture was read from."""
 
 
-def from_document(document: object, label: str, tensors: Tensors | None = None) -> Model:
-    """A config.json's content, or facts under the same names; Refused, or BadInput naming the key, where it is none."""
+def from_document(document: object, label: str, tensors: Tensors | None = None, *, is_draft: bool = False) -> Model:
+    """A config.json's content (or params.json's), or facts under the same names; Refused, or BadInput naming the key,
+    where it is none.
+
+    A draft is read as a model where it is asked for (`is_draft`), and else refused.
+    """
     if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
         raise Refused(f"{shown(document)} is no model's configuration.", "Give the content of its config.json.")
+    if mistral.is_params(document):
+        document = mistral.from_params(document)
+    other = other_formats.not_a_model(document) or (None if is_draft else other_formats.draft(document))
+    if other is not None:
+        raise _refused(other)
     try:
         return Model(read(document), tensors, document=document)
     except Incomplete as incomplete:
@@ -68,6 +77,18 @@ def from_document(document: object, label: str, tensors: Tensors | None = None) 
     except InvalidModel as invalid:
         remedy = "Take config.json as the model's publisher wrote it."
         raise BadInput.of(f"{label}.{invalid.key}", f"{invalid}.", remedy) from None
+
+
+def _refused(other: other_formats.NotAModel) -> Refused:
+    return Refused(f"It {other.what}.", other.remedy)
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(other_formats.GGUF_MAGIC)) == other_formats.GGUF_MAGIC
+    except OSError:
+        return False
 
 
 def from_config(place: str, label: str = "--config") -> Model:
@@ -78,6 +99,8 @@ def from_config(place: str, label: str = "--config") -> Model:
     path = Path(place)
     if place != STDIN and path.is_dir():
         return _from_folder(path, label)
+    if place != STDIN and path.is_file() and _begins_as_gguf(path):
+        raise _refused(other_formats.gguf_file())
     text = read_text(place, label, "Give a file that is there, a folder, or - for stdin.")
     try:
         document = json.loads(text)
@@ -98,9 +121,15 @@ def meant(uri: str, notes: list[str]) -> str:
 
 def from_uri(uri: str) -> Model:
     """--model: hf://, s3://, gs://, az:// or a local folder; NotReached where it cannot be read."""
-    from llmservice_fetch.inspect_source import Budget
-    from llmservice_fetch.inspection import inspect
+    return _from_uri(uri, is_draft=False)
 
+
+def draft_from_uri(uri: str) -> Model:
+    """The same of a draft model."""
+    return _from_uri(uri, is_draft=True)
+
+
+def _from_uri(uri: str, *, is_draft: bool) -> Model:
     if not uri.startswith(REMOTE):
         path = Path(uri.removeprefix("file://"))
         if not path.exists():
@@ -109,11 +138,7 @@ def from_uri(uri: str) -> Model:
                 "Give one of them, or the model's config.json with --config.",
             )
         return from_config(str(path), "--model")
-    found = inspect(uri, dict(os.environ), budget=Budget(seconds=PATIENCE_SECONDS, log=_print_note))
-    if found.failure is not None:
-        remedy = _REMEDIES.get(found.failure.reason, f"{found.failure.remedy} {_OTHERWISE}")
-        raise NotReached(replace(found.failure, remedy=remedy))
-    return from_document(found.config, "--model", _tensors(found.tensors))
+    return _inspected(uri, "--model", is_draft=is_draft)
 
 
 def named(config: str | None, uri: str | None) -> Model | None:
@@ -130,18 +155,20 @@ def named(config: str | None, uri: str | None) -> Model | None:
 
 
 def _from_folder(folder: Path, label: str) -> Model:
+    return _inspected(str(folder), label, is_draft=False)
+
+
+def _inspected(place: str, label: str, *, is_draft: bool) -> Model:
+    """As the operator's Job reads it: config.json or params.json, a quantizer's own file, and headers of weights."""
+    from llmservice_fetch.inspect_source import Budget
     from llmservice_fetch.inspection import inspect
 
-    if not (folder / CONFIG_JSON).is_file():
-        raise Refused(f"{folder} holds no {CONFIG_JSON}.", "Give the folder of a model, or its config.json.")
-    tensors = None
-    if any(folder.glob("*.safetensors")) or any(folder.glob("*.safetensors.index.json")):
-        found = inspect(str(folder), dict(os.environ))
-        if found.failure is not None:
-            raise NotReached(found.failure)
-        tensors = _tensors(found.tensors)
-    model = from_config(str(folder / CONFIG_JSON), label)
-    return replace(model, tensors=tensors)
+    budget = Budget(seconds=PATIENCE_SECONDS, log=_print_note) if place.startswith(REMOTE) else Budget()
+    found = inspect(place, dict(os.environ), budget=budget, is_draft=is_draft)
+    if found.failure is not None:
+        remedy = _REMEDIES.get(found.failure.reason, f"{found.failure.remedy} {_OTHERWISE}")
+        raise NotReached(replace(found.failure, remedy=remedy))
+    return from_document(found.config, label, _tensors(found.tensors), is_draft=is_draft)
 
 
 def _tensors(document: Mapping[str, Any] | None) -> Tensors | None:

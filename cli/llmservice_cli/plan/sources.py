@@ -56,25 +56,25 @@ class Sources:
 
     def architecture_of(self, uri: str) -> Architecture | None:
         """Of a draft model; None where it cannot be had."""
-        found, _ = self._inspected(uri)
+        found, _ = self._inspected(uri, is_draft=True)
         return None if found is None else found.architecture
 
-    def _inspected(self, uri: str) -> tuple[Model | None, str]:
+    def _inspected(self, uri: str, *, is_draft: bool = False) -> tuple[Model | None, str]:
         """A model by its uri, or why it cannot be read from here."""
         if not uri.startswith(models.REMOTE):
             return None, f"is in the cluster and cannot be read from here. {GIVE_CONFIG}"
         if self.is_offline:
             return None, f"is not read with --offline. {GIVE_CONFIG}"
         try:
-            return self._read(uri), ""
+            return self._read(uri, is_draft=is_draft), ""
         except NotReached as unreached:
             failure = unreached.failure
             return None, f"cannot be read: {failure.message} {failure.remedy}"
 
-    def _read(self, place: str) -> Model:
+    def _read(self, place: str, *, is_draft: bool = False) -> Model:
         if place not in self._seen:
             try:
-                self._seen[place] = models.from_uri(place)
+                self._seen[place] = models.draft_from_uri(place) if is_draft else models.from_uri(place)
             except NotReached as unreached:
                 self._seen[place] = unreached
         seen = self._seen[place]

@@ -79,6 +79,7 @@ _QUANTIZED = "quantization_config compression_config"
 # Nested configurations, of which the same keys are kept.
 SECTION_KEYS = (
     "text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config",
+    "transformer_layer_config",
     "decoder", "decoder_config", "text_model", "vision_config", "audio_config", "visual", "vit_config",
     "vision_tower_config", "encoder_config",
 )  # fmt: skip

@@ -31,6 +31,11 @@ _MOST_LAYERS = 10_000
 """Bounds the length of layer_types."""
 
 
+def is_params(document: Mapping[str, Any]) -> bool:
+    """Whether it is a params.json, by the names that config.json has otherwise."""
+    return {"dim", "n_layers"} <= document.keys() and "hidden_size" not in document
+
+
 def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """A config.json with the same facts."""
     config = {_NAMES.get(name, name): value for name, value in params.items() if name != "model_type"}
@@ -55,4 +60,20 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
     quantized = params.get("quantization")
     if isinstance(quantized, Mapping) and quantized:
         config["quantization_config"] = {"quant_method": "fp8"} | dict(quantized)
-    return config
+    return _with_pictures(config)
+
+
+def _with_pictures(config: dict[str, Any]) -> dict[str, Any]:
+    """The language model as a section beside its encoder of pictures, where it has one."""
+    section = config.pop("vision_encoder", None)
+    nested = config.pop("multimodal", None)
+    if isinstance(nested, Mapping) and isinstance(nested.get("vision_encoder_args"), Mapping):
+        section = nested["vision_encoder_args"]
+    if not isinstance(section, Mapping):
+        return config
+    around: dict[str, Any] = {"model_type": "pixtral", "architectures": ["PixtralForConditionalGeneration"]}
+    for name in ("quantization_config", "spatial_merge_size"):
+        value = config.get(name, section.get(name))
+        if value is not None:
+            around[name] = value
+    return around | {"text_config": config, "vision_config": dict(section)}

@@ -12,6 +12,7 @@ from typing import Any
 from llmservice_runtime import bounded_json
 from llmservice_runtime.bounded_json import Refused, clean
 from llmservice_runtime.contract import Failure, FailureReason
+from llmservice_runtime.inspection.other_formats import of_files
 from llmservice_runtime.inspection.safetensors_header import INDEX_BYTES, read_header, shards
 from llmservice_runtime.supervisor.vllm_process import Flags
 
@@ -47,11 +48,24 @@ def _check_files(folder: Path, needs_weights: bool) -> Iterator[Failure]:
             yield _unreadable(path)
             return
     if folder.is_dir() and not any((folder / name).exists() for name in ("config.json", "params.json")):
-        yield _not_found(folder / "config.json", f"The folder holds: {_some(path.name for path in files)}.")
+        yield _not_a_model(folder, files)
         return
     weights = [path for path in files if path.suffix in WEIGHT_SUFFIXES]
     if needs_weights:
         yield from _check_weights(folder, weights)
+
+
+def _not_a_model(folder: Path, files: list[Path]) -> Failure:
+    def read(name: str) -> Config:
+        try:
+            return read_object(folder / name, CONFIG_BYTES)
+        except (OSError, ValueError):
+            return {}
+
+    other = of_files((path.name for path in files), read)
+    if other is not None:
+        return Failure(FailureReason.MODEL_NOT_FOUND, f"{folder} {other.what}.", other.remedy)
+    return _not_found(folder / "config.json", f"The folder holds: {_some(path.name for path in files)}.")
 
 
 def _check_weights(folder: Path, weights: list[Path]) -> Iterator[Failure]:

@@ -31,8 +31,11 @@ from llmservice_operator.planner.model.patterns import kinds
 from llmservice_operator.planner.model.positions import lengths
 from llmservice_operator.planner.model.states import state
 
-NESTED = ("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config")
-"""Where multimodal files keep the language model's part."""
+NESTED = (
+    *("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config"),
+    "transformer_layer_config",
+)
+"""Where multimodal files keep the language model's part, and speculators the draft's layers."""
 MOST_DISTINCT = 128
 """Layers that differ from each other: each is computed with. Real models have up to a dozen kinds."""
 _NAME_LENGTH = 128

@@ -86,6 +86,8 @@ GRIDS: dict[str, tuple[Json, tuple[str, ...], int]] = {
     "some cell fits": ({**LLAMA_8B}, ("--max-model-len", "8k", "-o", "json"), 0),
     "nothing fits": ({**LLAMA_8B}, T4_P4, 1),
     "nothing is known": (FEW, ("-o", "markdown"), 3),
+    "the type is not known": ({**LLAMA_8B, "model_type": "glm6", "architectures": None}, ("-o", "markdown"), 3),
+    "a word is not known": ({**LLAMA_8B, "layer_types": ["warp"] * 32}, ("-o", "markdown"), 3),
     "nothing has to be known": (FEW, ("--allow-unknown",), 0),
 }
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner import memory
 from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.model import registry
+from llmservice_operator.planner.model.architecture import Unplanned
 
-from tests.unit.decide_world import H100, L4, T4, a_world, products, serving, settled
+from tests.unit.decide_world import H100, L4, QWEN_7B, T4, a_world, products, serving, settled
 
 
 def test_what_fits_is_made_and_its_arithmetic_is_in_the_status() -> None:
@@ -167,3 +170,50 @@ def test_the_same_plan_has_the_same_words() -> None:
         planning.answer.cache_clear()
         plans.append(json.dumps(settled(T4, L4).plan, sort_keys=True))
     assert plans[0] == plans[1]
+
+
+UNPLANNED = {
+    # What config.json has beside the sizes of a plain decoder, and what the message names.
+    "a type": (
+        {"model_type": "deepseek_v41", "architectures": ["DeepseekV41ForCausalLM"]},
+        "model_type 'deepseek_v41'",
+    ),
+    "a class": ({"model_type": "llama", "architectures": ["Glm5NextForCausalLM"]}, "model class 'Glm5NextForCausalLM'"),
+    "a word": ({"model_type": "llama", "layer_types": ["warp"] * 28}, "layer_types: 'warp'"),
+}
+
+
+@pytest.mark.parametrize(("named", "says"), UNPLANNED.values(), ids=UNPLANNED)
+def test_a_model_that_the_planner_does_not_know_is_started_without_a_plan(named: dict[str, Any], says: str) -> None:
+    world = a_world(T4)
+    world.sibling_model = {"config": json.dumps(QWEN_7B | named)}
+    world.settle()
+    assert world.condition("Fits") == ("Unknown", "FactsMissing")
+    assert says in world.message("Fits")
+    assert "spec.model.architecture (numHiddenLayers, hiddenSize" in world.message("Fits")
+    assert "Deployment" in world.kinds()
+    assert "weightsGiB" not in world.plan
+
+
+def test_it_is_planned_as_a_type_that_the_spec_names() -> None:
+    """What decides is said by hand then: neither the file's type nor its class."""
+    model = {"uri": "hf://acme/new", "architecture": {"modelType": "qwen2"}}
+    world = a_world(T4, model=model)
+    world.sibling_model = {"config": json.dumps(QWEN_7B | UNPLANNED["a type"][0])}
+    world.settle()
+    assert world.condition("Fits") == ("False", "DoesNotFit")
+
+
+def test_a_service_that_runs_keeps_the_plan_of_an_operator_that_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = serving(H100)
+    before, template = world.plan, world.template
+    world.sibling_model = {"config": json.dumps(QWEN_7B)}
+    monkeypatch.setattr(registry, "read_as", _unplanned)
+    for cache in (planning.answer, planning.stated, planning.architecture):
+        cache.cache_clear()
+    world.settle()
+    assert (world.plan, world.template, world.condition("Fits")) == (before, template, ("True", "Fits"))
+
+
+def _unplanned(*_: object) -> str:
+    raise Unplanned("model_type", "new")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Layer
+from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, Unplanned
 
 from tests.unit.planner_models import CONFIGS
 
@@ -28,7 +28,7 @@ _DELTA = {
     "linear_conv_kernel_dim": 4,
 }
 _LATENT = {"kv_lora_rank": 128, "q_lora_rank": 256, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64, "v_head_dim": 64}
-LETTER = {Kind.FULL: "F", Kind.SLIDING: "s", Kind.LATENT: "L", Kind.STATE: "m"}
+LETTER = {Kind.ENCODER: "e", Kind.FULL: "F", Kind.SLIDING: "s", Kind.LATENT: "L", Kind.STATE: "m"}
 
 
 def of(model_type: str, **more: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def of(model_type: str, **more: Any) -> dict[str, Any]:
 
 
 def letters(layers: tuple[Layer, ...]) -> str:
-    """F full, s sliding, c chunked, L latent, m a state, - nothing stored, b a state beside attention."""
+    """F full, e encoder, s sliding, c chunked, L latent, m a state, - nothing stored, b a state beside attention."""
     found = []
     for layer in layers:
         one = layer.attention
@@ -58,7 +58,8 @@ _GRANITE = {"layer_types": ["mamba", "mamba", "mamba", "attention"] * 3, **_MAMB
 _LETTERED = {"hybrid_override_pattern": "M-M-M*-M-M*-", "mamba_num_heads": 32, "mamba_head_dim": 64}
 KINDS = {
     "all full": (of("llama"), "FFFFFFFFFFFF"),
-    "an unknown class is a plain decoder": (of("brand_new"), "FFFFFFFFFFFF"),
+    "a known class of another name": (of("my_llama", architectures=["LlamaForCausalLM"]), "FFFFFFFFFFFF"),
+    "facts without a name": ({}, "FFFFFFFFFFFF"),
     "all sliding": (of("mistral", sliding_window=4096), "ssssssssssss"),
     "null is no window": (of("mistral", sliding_window=None), "FFFFFFFFFFFF"),
     "a window that is not used": (of("qwen2", sliding_window=4096), "FFFFFFFFFFFF"),
@@ -96,6 +97,28 @@ KINDS = {
     "both in each": (of("falcon_h1", **_MAMBA2), "bbbbbbbbbbbb"),
     "states alone": (of("mamba", state_size=16), "mmmmmmmmmmmm"),
     "convolutions": (of("lfm2", full_attn_idxs=[2, 5, 8, 11]), "mmFmmFmmFmmF"),
+    "an index, in transformers' words": (
+        of("deepseek_v32", layer_types=["indexed_attention"] * 12, **_LATENT),
+        "L" * 12,
+    ),
+    "an index, in the publisher's": (
+        of("qwen3_next", layer_types=(["linear_attention"] * 3 + ["qwen_sparse_attention"]) * 3, **_DELTA),
+        "mmmFmmmFmmmF",
+    ),
+    "states in transformers' words": (
+        of("granitemoehybrid", **_GRANITE | {"layer_types": ["linear_attention", "full_attention"] * 6}),
+        "mFmFmFmFmFmF",
+    ),
+    "an encoder": (of("bert"), "eeeeeeeeeeee"),
+    "an encoder's windows store nothing": (of("modernbert", layer_types=["sliding_attention"] * 12), "eeeeeeeeeeee"),
+    "a decoder made an encoder, by its class": (of("llama", architectures=["LlamaBidirectionalModel"]), "e" * 12),
+    "by the file": (of("qwen2", architectures=["Qwen2Model"], is_causal=False), "eeeeeeeeeeee"),
+    "Gemma's key": (
+        of("gemma3_text", architectures=["Gemma3TextModel"], use_bidirectional_attention=True),
+        "eeeeeeeeeeee",
+    ),
+    "which other classes do not heed": (of("gemma3_text", use_bidirectional_attention=True), "sssssFsssssF"),
+    "a decoder that embeds": (of("qwen2", architectures=["Qwen2Model"]), "FFFFFFFFFFFF"),
     "numbers": (of("minimax", attn_type_list=[0, 0, 0, 1] * 3), "mmmFmmmFmmmF"),
 }
 
@@ -103,6 +126,32 @@ KINDS = {
 @pytest.mark.parametrize(("more", "expected"), KINDS.values(), ids=KINDS)
 def test_kinds_of_layers(more: dict[str, Any], expected: str) -> None:
     assert letters(config_json.read({**PLAIN, **more}).layers) == expected
+
+
+_CLASS = ["DeepseekV4ForCausalLM"]
+UNPLANNED = {
+    # config.json, and what the refusal names
+    "a type": (of("brand_new"), "model_type 'brand_new'"),
+    "a type whose class is not planned": (of("deepseek_v4", architectures=_CLASS), "model_type 'deepseek_v4'"),
+    "a known type of such a class": (of("deepseek_v3", architectures=_CLASS), "model class 'DeepseekV4ForCausalLM'"),
+    "a class alone": ({"architectures": ["NobodyKnowsThis"]}, "model class 'NobodyKnowsThis'"),
+    "a language model inside": (of("llava", text_config=PLAIN | of("novel_text")), "model_type 'novel_text'"),
+    "a layer's word": (
+        of("llama", layer_types=["full_attention", "warp_attention"] * 6),
+        "layer_types: 'warp_attention'",
+    ),
+    "an MLP's word": (of("qwen3_moe", num_experts=8, mlp_layer_types=["hashed"] * 12), "mlp_layer_types: 'hashed'"),
+    "a layer's letter": (of("nemotron_h", **_LETTERED | {"hybrid_override_pattern": "MX" * 6}), "pattern: 'X'"),
+    "a window's letter": (of("exaone4", sliding_window=512, sliding_window_pattern="LLZ"), "pattern: 'Z'"),
+    "a long name is cut": (of("x" * 500), f"model_type '{'x' * 64}',"),
+}
+
+
+@pytest.mark.parametrize(("more", "named"), UNPLANNED.values(), ids=UNPLANNED)
+def test_what_the_planner_does_not_know_is_not_guessed(more: dict[str, Any], named: str) -> None:
+    with pytest.raises(Unplanned) as caught:
+        config_json.read({**PLAIN, **more})
+    assert named in str(caught.value)
 
 
 _DENSE_FIRST = {"n_routed_experts": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1}

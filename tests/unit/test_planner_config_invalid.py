@@ -83,7 +83,6 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("model_type", {"model_type": 7}),
     ("layer_types", {"layer_types": ["full_attention"]}),
     ("layer_types", {"layer_types": [["full_attention", 10**9]]}),
-    ("layer_types", {"layer_types": ["quantum"] * 4}),
     ("sliding_window_pattern", _EMPTY),
     ("rope_scaling", {"rope_scaling": "yarn"}),
     ("rope_scaling.factor", {"rope_scaling": {"factor": -1}}),

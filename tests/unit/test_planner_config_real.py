@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model import config_json, registry
 from llmservice_operator.planner.model.architecture import Kind
 
 # vLLM and torch warn while they are imported; that is theirs.
@@ -22,18 +22,21 @@ _CLASSES = """
     gemma3_text gemma3n_text gemma4_text phi phi3 phimoe gpt_oss deepseek_v2 deepseek_v3 kimi_linear glm glm4 glm4_moe
     granite granitemoe granitemoehybrid falcon falcon_h1 bloom mpt opt gpt2 gpt_bigcode starcoder2 gpt_neox gptj jamba
     bamba mamba mamba2 falcon_mamba nemotron_h cohere cohere2 olmo olmo2 olmoe stablelm llama4_text minimax_m2 exaone4
-    smollm3 seed_oss ernie4_5 ernie4_5_moe lfm2
+    smollm3 seed_oss ernie4_5 ernie4_5_moe lfm2 arcee jais2 cwm vaultgemma
 """
 TEXT: dict[str, dict[str, Any]] = {name: {} for name in _CLASSES.split()} | {
     "opt": {"word_embed_proj_dim": 512, "hidden_size": 1024, "num_attention_heads": 16, "do_layer_norm_before": False}
 }
+WITHOUT_A_CACHE = dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "modernbert", "nomic_bert"), 0.0)
+WITHOUT_A_CACHE |= {"gte": 1e-4}
+"""The difference as a share: the biases of gte's last projections are left out."""
 _ENCODERS = """
     qwen2_vl qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe gemma3 paligemma llava llava_next llava_onevision llama4 glm4v
 """
 PICTURES = dict.fromkeys(_ENCODERS.split(), 1e-4) | {"cohere2_vision": 1e-3}
 """The difference as a share of the encoder: its first and last norms are counted roughly."""
-_NOT_LOADED = ("vision_tower.head", "rotary_emb")
-"""vLLM leaves SigLIP's pooling head out."""
+_NOT_LOADED = ("vision_tower.head", "rotary_emb", "pooler")
+"""vLLM leaves SigLIP's pooling head out, and BERT's pooler."""
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +80,26 @@ def document(config: Any) -> dict[str, Any]:
 def test_parameters_of_a_language_model(torch: Any, model_type: str) -> None:
     config = config_of(model_type, TEXT[model_type])
     assert config_json.read(document(config)).counted_parameters == real(torch, config, "AutoModelForCausalLM")
+
+
+@pytest.mark.parametrize("model_type", WITHOUT_A_CACHE)
+def test_parameters_of_an_encoder(torch: Any, model_type: str) -> None:
+    config = config_of(model_type, {})
+    made, parameters = config_json.read(document(config)), real(torch, config, "AutoModel")
+    assert abs(made.counted_parameters - parameters) <= WITHOUT_A_CACHE[model_type] * parameters
+    assert {layer.attention.kind for layer in made.layers} == {Kind.ENCODER}
+
+
+def test_each_class_of_vllms_registry_is_planned_or_known_not_to_be() -> None:
+    """A class that a new version brings belongs into one of the two lists, and is Unknown until then."""
+    import vllm
+    from vllm.model_executor.models.registry import _VLLM_MODELS
+
+    installed = tuple(map(int, vllm.__version__.split(".")[:2]))
+    later = [names for version, names in registry.ADDED.items() if tuple(map(int, version.split("."))) > installed]
+    listed = {*registry.PLANNED, *registry.NOT_PLANNED}
+    assert listed.difference(*later) == set(_VLLM_MODELS)
+    assert not registry.NOT_PLANNED & set(registry.PLANNED)
 
 
 @pytest.mark.parametrize("model_type", PICTURES)

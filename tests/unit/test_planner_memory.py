@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.batching import longest_length
+from llmservice_operator.planner.batching import batching, longest_length
 from llmservice_operator.planner.memory import plan
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Kind
@@ -19,6 +19,9 @@ T4 = Device("Tesla-T4", 14.58, (7, 5))
 H100 = Device("NVIDIA-H100-80GB-HBM3", 79.18, (9, 0))
 CPU = Device("cpu", 4.0, is_cpu=True)
 LLAMA_8B = architecture("llama-3.1-8b")
+
+
+BGE = Request(architecture("bge-m3"), L4)
 
 
 def asked(**more: Any) -> Request:
@@ -48,6 +51,19 @@ VERDICTS: dict[str, tuple[Request, Fit, str]] = {
         asked(kv_cache_memory_bytes=int(5.3 * GIB), max_model_len=8192),
         *(Fit.TIGHT, "--kv-cache-memory-bytes leaves"),
     ),
+    "an encoder stores nothing": (BGE, Fit.FITS, "no KV cache"),
+    "and needs no share of the memory": (replace(BGE, gpu_memory_utilization=0.1), Fit.FITS, "take 2.05 GiB"),
+    "but what the weights take": (
+        replace(BGE, device=Device("small", 1.7, (8, 9)), gpu_memory_utilization=0.1),
+        *(Fit.DOES_NOT_FIT, "of the 1.30 GiB that are free"),
+    ),
+    "about that": (
+        replace(BGE, device=Device("small", 2.5, (8, 9)), gpu_memory_utilization=0.1),
+        Fit.TIGHT,
+        "closer than",
+    ),
+    "and its share free at the start": (replace(BGE, gpu_memory_utilization=0.999), Fit.DOES_NOT_FIT, "less free"),
+    "on a CPU": (replace(BGE, device=CPU), Fit.FITS, "no KV cache"),
 }
 
 
@@ -167,3 +183,13 @@ def test_tokens_of_several_groups_are_those_of_whole_requests() -> None:
 def test_an_unknown_model_on_a_cpu_shows_the_cache_space_and_a_refused_one_does_not() -> None:
     assert plan(Request(None, CPU)).memory_gib == 4.0
     assert plan(asked(device=CPU, tensor_parallel_size=3)).memory_gib is None
+
+
+def test_an_encoder_has_weights_and_no_cache() -> None:
+    found = plan(BGE)
+    assert BGE.architecture is not None
+    assert BGE.architecture.counted_parameters == 566_705_152
+    assert found.weights_gib == pytest.approx(1.056, abs=0.001)
+    assert (found.kv_cache_gib, found.kv_bytes_per_token, found.kv_cache_tokens) == (0, 0, None)
+    assert (found.max_model_len, found.max_concurrency, found.recommended_max_num_seqs) == (8194, None, 256)
+    assert batching(BGE).tokens == 8194, "a prompt is one step"

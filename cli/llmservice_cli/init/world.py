@@ -79,7 +79,7 @@ def _model(uri: str) -> tuple[Model | None, tuple[str, ...]]:
     except BadInput as bad:
         return None, tuple(f"the model's configuration is not read: {problem}" for problem in bad.problems)
     if found.architecture is None:
-        return None, (f"the model's configuration does not say: {', '.join(found.missing)}",)
+        return None, (found.why_missing or f"the model's configuration does not say: {', '.join(found.missing)}",)
     return found, ()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection import mistral, other_formats
@@ -25,6 +25,11 @@ REMOTE = ("hf://", "s3://", "gs://", "az://")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?", re.ASCII)
 PATIENCE_SECONDS = 6.0
 """Somebody waits at a prompt; a Job has more time."""
+FACTS = "spec.model.architecture"
+_GIVE_FACTS = (
+    f"Give the model's facts in {FACTS} of a manifest (numHiddenLayers, hiddenSize, numAttentionHeads, vocabSize and "
+    "intermediateSize at least); its modelType says as which known type they are read."
+)
 _OTHERWISE = "Or give its config.json with --config."
 _NO_ACCESS = (
     "Set HF_TOKEN (hf://), AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://), GOOGLE_APPLICATION_CREDENTIALS (gs://) "
@@ -55,6 +60,8 @@ class Model:
     missing: tuple[str, ...] = ()
     document: Mapping[str, Any] | None = None
     """What the architecture was read from."""
+    why_missing: str | None = None
+    """Where nothing is missing that the model's own file could say."""
 
 
 def from_document(document: object, label: str, tensors: Tensors | None = None, *, is_draft: bool = False) -> Model:
@@ -74,6 +81,9 @@ def from_document(document: object, label: str, tensors: Tensors | None = None, 
         return Model(read(document), tensors, document=document)
     except Incomplete as incomplete:
         return Model(None, tensors, incomplete.missing, document)
+    except Unplanned as unplanned:
+        text = str(unplanned)
+        return Model(None, tensors, (FACTS,), document, f"{text[:1].upper()}{text[1:]}. {_GIVE_FACTS}")
     except InvalidModel as invalid:
         remedy = "Take config.json as the model's publisher wrote it."
         raise BadInput.of(f"{label}.{invalid.key}", f"{invalid}.", remedy) from None

@@ -88,7 +88,9 @@ def from_values(values: Values, model: Model, devices: Sequence[Device], label: 
     problems = list(split_problems(request, label))
     if problems:
         raise BadInput(problems)
-    return Question(request, tuple(devices), missing=model.missing, notes=tuple(notes(request)))
+    return Question(
+        request, tuple(devices), missing=model.missing, why_missing=model.why_missing, notes=tuple(notes(request))
+    )
 
 
 def with_values(request: Request, values: Values) -> Request:

@@ -42,7 +42,9 @@ class Sources:
         if named is not None:
             document = spec_facts.merge(stated, named.document or {})
             model = models.from_document(document, "the model", named.tensors)
-            return Found(model.architecture, model.tensors, model.missing, None, _disagreements(stated, named))
+            return Found(
+                model.architecture, model.tensors, model.missing, model.why_missing, _disagreements(stated, named)
+            )
         alone = models.from_document(stated, "spec.model.architecture")
         if alone.architecture is not None:
             return Found(alone.architecture, None)
@@ -52,7 +54,7 @@ class Sources:
             return Found(None, None, alone.missing, f"{uri} {why}")
         document = spec_facts.merge(inspected.document or {}, stated)
         model = models.from_document(document, "spec.model.uri", inspected.tensors)
-        return Found(model.architecture, model.tensors, model.missing)
+        return Found(model.architecture, model.tensors, model.missing, model.why_missing)
 
     def architecture_of(self, uri: str) -> Architecture | None:
         """Of a draft model; None where it cannot be had."""

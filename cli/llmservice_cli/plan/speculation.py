@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
 from llmservice_operator.planner.plan import Draft
 
 from llmservice_cli.errors import syntax
@@ -68,5 +68,7 @@ def _architecture(document: object) -> Architecture | None:
         raise Refused(f"config {shown(document)} is no object.", "Give the content of the draft's config.json.")
     try:
         return read(document)
+    except Unplanned:
+        return None
     except (Incomplete, InvalidModel) as error:
         raise Refused(f"config: {error}.", "Give the whole of the draft's config.json.") from None

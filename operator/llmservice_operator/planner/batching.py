@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmservice_operator.planner.model.architecture import Kind
 from llmservice_operator.planner.plan import Device, Request
 
 _CPU = (128, 2048)
@@ -34,9 +35,15 @@ def batching(request: Request) -> Batching:
     length = longest_length(request)
     if length is None:
         return Batching(sequences, tokens)
-    if request.chunked_prefill is False:  # a step holds the longest prompt
+    if request.chunked_prefill is False or _is_encoder(request):  # a step holds the longest prompt
         tokens = max(tokens, length)
     return Batching(sequences, min(tokens, sequences * length))
+
+
+def _is_encoder(request: Request) -> bool:
+    """Whether tokens attend to later ones too, so that no prompt can be cut into steps."""
+    model = request.architecture
+    return model is not None and any(layer.attention.kind is Kind.ENCODER for layer, _ in model.distinct_layers)
 
 
 def longest_length(request: Request) -> int | None:

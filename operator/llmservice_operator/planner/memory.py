@@ -53,6 +53,8 @@ class _Budget:
     band: float
     lines: tuple[Line, ...]
     start: _Start = _Start()
+    has_cache: bool = True
+    """Whether any layer stores something; else `available` is what weights and overheads leave free."""
 
 
 def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
@@ -81,7 +83,7 @@ def _plan(request: Request, constants: Constants) -> Plan:
         return _by_weights_alone(request, request.device, weighed, missing)
     try:
         layout = kv_cache.layout(request)
-        budget = _budget(request, request.architecture, request.device, weighed, constants)
+        budget = _budget(request, request.architecture, request.device, weighed, constants, bool(layout.groups))
     except Incomplete as incomplete:
         return _by_weights_alone(request, request.device, weighed, incomplete.missing)
     return _with_longest(_planned(request, request.architecture, request.device, budget, layout), request, constants)
@@ -159,15 +161,22 @@ def _by_weights_alone(request: Request, device: Device, weighed: weights.Weights
 
 
 def _budget(
-    request: Request, model: Architecture, device: Device, weighed: weights.Weights, constants: Constants
+    request: Request,
+    model: Architecture,
+    device: Device,
+    weighed: weights.Weights,
+    constants: Constants,
+    has_cache: bool,
 ) -> _Budget:
     if device.is_cpu:
         space = device.memory_gib * GIB
         line = Line("KV cache space", device.memory_gib, f"{device.memory_gib:g} GiB", "VLLM_CPU_KVCACHE_SPACE")
-        return _Budget(space, weighed, None, space, 0.0, (*weighed.lines, line))
+        return _Budget(space, weighed, None, space, 0.0, (*weighed.lines, line), has_cache=has_cache)
     share = _utilization(request)
     total = math.ceil(device.memory_gib * GIB * share)
     overhead = overheads(load(request, model, device, batching(request)), model_runner(request, model), constants)
+    if not has_cache:
+        return _without_cache(device, weighed, overhead, _start_with_share(device, total, constants), constants)
     line = Line("budget", total / GIB, f"{device.memory_gib:.2f} GiB x {share:g}", "--gpu-memory-utilization")
     lines = (line, *weighed.lines, *overhead.lines)
     band = constants.band_gib.value * GIB + constants.band_share.value * overhead.counted
@@ -178,6 +187,19 @@ def _budget(
         return _Budget(total, weighed, overhead, given, 0.0, lines, start)
     available = total - weighed.per_gpu - overhead.counted
     return _Budget(total, weighed, overhead, available, band, lines, _start_with_share(device, total, constants))
+
+
+def _without_cache(
+    device: Device, weighed: weights.Weights, overhead: Overheads, start: _Start, constants: Constants
+) -> _Budget:
+    """vLLM profiles nothing and sizes nothing then (v1/engine/core.py, has_kv_cache): weights and a step have all that
+    is free, whatever share of the memory was asked for at the start."""
+    context, taken = constants.free_at_start, overhead.activation + overhead.non_torch + overhead.graphs
+    free = (device.memory_gib - context.value) * GIB
+    line = Line("free memory", free / GIB, f"{device.memory_gib:.2f} - {context.value:g} GiB", "free_at_start")
+    band = (constants.band_gib.value + context.uncertainty) * GIB + constants.band_share.value * taken
+    lines = (line, *weighed.lines, *overhead.lines)
+    return _Budget(free, weighed, overhead, free - weighed.per_gpu - taken, band, lines, start, has_cache=False)
 
 
 def _start_with_given(device: Device, taken: float, band: float, constants: Constants) -> _Start:
@@ -214,8 +236,9 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
     capacity = layout.capacity(max(0, int(budget.available)), max(1, length))
     needed = layout.needed(length) if length else 0
     overhead = budget.overhead
-    kv_gib = budget.available / GIB
+    kv_gib = budget.available / GIB if budget.has_cache else 0.0
     concurrency = capacity.max_concurrency if length else 0.0
+    step = batching(request)
     naive, flash = attention_memory.per_gpu(model, length, request.tensor_parallel_size)
     found = Plan(
         verdict=_verdict(budget, needed, length),
@@ -230,14 +253,14 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         graph_gib=overhead.graphs / GIB if overhead else 0.0,
         kv_cache_gib=kv_gib,
         kv_bytes_per_token=layout.bytes_per_token,
-        kv_cache_tokens=capacity.tokens,
-        block_size=layout.block_size,
-        num_blocks=capacity.num_blocks,
+        kv_cache_tokens=capacity.tokens if budget.has_cache else None,
+        block_size=layout.block_size if budget.has_cache else None,
+        num_blocks=capacity.num_blocks if budget.has_cache else None,
         kv_groups=len(layout.groups),
         max_model_len=longest,
         requested_max_model_len=length or None,
-        max_concurrency=concurrency,
-        recommended_max_num_seqs=_recommended(capacity.tokens, length, batching(request)),
+        max_concurrency=concurrency if budget.has_cache else None,
+        recommended_max_num_seqs=_recommended(capacity.tokens, length, step) if budget.has_cache else step.sequences,
         error_band=_share(budget.band, budget.available),
         error_band_gib=budget.band / GIB,
         margin_gib=(budget.available - needed) / GIB,
@@ -302,10 +325,17 @@ def _reason(budget: _Budget, needed: float, length: int, longest: int, device: D
     return " ".join((f"{device.name}: {first}", *(sentence[0].upper() + sentence[1:] for sentence in more)))
 
 
+_NEAR = "That is closer than the planner's error of {:.2f} GiB: it may start or not."
+
+
 def _cache_reason(cache: Fit, budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
     taken = budget.weights.per_gpu + (budget.overhead.counted if budget.overhead else 0)
     has, needs, band = budget.available / GIB, needed / GIB, budget.band / GIB
     where = "" if device.is_cpu else " on each GPU"
+    if not budget.has_cache:
+        free = "" if device.is_cpu else f" of the {budget.total / GIB:.2f} GiB that are free on each GPU"
+        text = f"nothing is stored for a request (no KV cache); weights and overheads take {taken / GIB:.2f} GiB{free}."
+        return f"{text} {_NEAR.format(band)}" if cache is Fit.TIGHT else text
     if has <= 0:
         return (
             f"nothing is left for the KV cache: weights and overheads take {taken / GIB:.2f} GiB of the "
@@ -317,13 +347,17 @@ def _cache_reason(cache: Fit, budget: _Budget, needed: float, length: int, longe
         else f"{has:.2f} GiB of KV cache{where} do not hold one block for sure."
     )
     if cache is Fit.TIGHT:
-        return f"{text} That is closer than the planner's error of {band:.2f} GiB: it may start or not."
+        return f"{text} {_NEAR.format(band)}"
     if cache is Fit.DOES_NOT_FIT and longest:
         return f"{text} The longest request that fits has {longest} tokens."
     return text
 
 
 def _kv_lines(budget: _Budget, plan: Plan, layout: kv_cache.Layout, length: int, needed: float) -> tuple[Line, ...]:
+    if not budget.has_cache:
+        return (
+            Line("left", budget.available / GIB, "free memory - weights - overheads", f"± {budget.band / GIB:.2f} GiB"),
+        )
     taken = " - weights - non-torch - activation - graphs" if budget.overhead else ""
     per_token = f"{layout.bytes_per_token:g} bytes a token"
     return (

@@ -33,7 +33,8 @@ _ATTENTION = """
     global_head_dim num_global_key_value_heads attention_k_eq_v attention_other_setting attn_type_list
     hybrid_layer_pattern num_attention_heads_per_layer num_key_value_heads_per_layer share_q_dim attn_output_gate
     q_lora_rank kv_lora_rank qk_rope_head_dim qk_nope_head_dim qk_head_dim v_head_dim rope_head_dim mla
-    index_topk index_n_heads index_head_dim compress_ratios
+    index_topk index_n_heads index_head_dim compress_ratios index_topk_freq index_topk_pattern index_skip_topk_offset
+    is_causal use_bidirectional_attention qkv_proj_bias
 """
 _FEED_FORWARD = """
     intermediate_size n_inner ffn_dim ffn_hidden_size feed_forward_hidden_size hidden_dim intermediate_size_mlp

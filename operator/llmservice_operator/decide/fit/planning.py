@@ -23,7 +23,7 @@ from llmservice_operator.planner.checks import check
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.model import reading
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
 from llmservice_operator.planner.model.reading import ReadingFailed, ReadingStopped, Stopped
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.pick import GPUDemand, Pick, pick
@@ -42,10 +42,12 @@ _MOST_GPUS = 8
 _LEAST_OF_CARD = 0.9
 """Of the catalogue's memory: the figures of drivers differ by less."""
 
-_NEVER_AGAIN = (
+_GIVE_FACTS = (
     "Give the model's facts in spec.model.architecture (numHiddenLayers, hiddenSize, numAttentionHeads, vocabSize and "
-    "intermediateSize at least). It is not read again until it changes."
+    "intermediateSize at least)."
 )
+_READ_AS = f"{_GIVE_FACTS} Its modelType says as which known type they are read; without it, as Llama's."
+_NEVER_AGAIN = f"{_GIVE_FACTS} It is not read again until it changes."
 _STOPPED = {
     Stopped.CPU: f"The model's config.json was not read: it takes more processor time than it may. {_NEVER_AGAIN}",
     Stopped.MEMORY: f"The model's config.json was not read: it takes more memory than it may. {_NEVER_AGAIN}",
@@ -180,7 +182,7 @@ def stated(document: str) -> bytes:
 
 
 @lru_cache(maxsize=_MODELS)
-def architecture(model: bytes) -> Architecture | Incomplete | InvalidModel:
+def architecture(model: bytes) -> Architecture | Incomplete | InvalidModel | Unplanned:
     """What was read, or what is wrong with it."""
     return reading.architecture(model)
 
@@ -218,6 +220,8 @@ def _answer(asked: Question) -> Plan:
         return replace(plan, reason=f"{_sentence(model)} Give it in spec.model.architecture.", missing=model.missing)
     if isinstance(model, ReadingStopped):
         return replace(plan, reason=_STOPPED[model.why], missing=(NOT_READ,))
+    if isinstance(model, Unplanned):
+        return replace(plan, reason=f"{_sentence(model)} {_READ_AS}", missing=("spec.model.architecture",))
     if isinstance(model, InvalidModel):
         return replace(plan, reason=_sentence(model))
     return plan

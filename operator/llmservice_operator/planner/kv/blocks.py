@@ -50,7 +50,7 @@ def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_stat
     latent = any(layer.attention.kind is Kind.LATENT for layer in layers)
     backend = _SPARSE_MLA if is_sparse(architecture) else _backend(request, latent, amx)
     full = backend.default if backend is _CPU_MLA else request.block_size or backend.default
-    attending = [one.attention for one in layers if one.attention.kind is not Kind.STATE]
+    attending = [one.attention for one in layers if one.attention.kind not in (Kind.STATE, Kind.ENCODER)]
     if attending and len(attending) == len(layers) and is_packed(request.kv_cache_dtype):
         full = _covering(full, request, attending[0])
     states = [

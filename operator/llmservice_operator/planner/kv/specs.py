@@ -57,7 +57,7 @@ class _Setting:
 
     def specs(self, attention: Attention, *, plain: bool = False) -> list[Spec]:
         """Of one layer: none, one, or two where it has attention and a state."""
-        if attention.shares_cache:
+        if attention.shares_cache or attention.kind is Kind.ENCODER:
             return []
         made: list[Spec] = []
         if attention.kind is not Kind.STATE:

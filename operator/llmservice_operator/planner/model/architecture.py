@@ -11,12 +11,17 @@ from enum import StrEnum
 
 from llmservice_operator.api.dtypes import KVCache
 
+_SHOWN = 64
+"""Characters of a foreign word in a message."""
+
 
 class Kind(StrEnum):
     """What a layer stores for its requests."""
 
     FULL = "full"
     """Keys and values of every token (MHA, GQA, MQA)."""
+    ENCODER = "encoder"
+    """Nothing: all tokens of a request are in one step, and attend to each other (BERT and its kind)."""
     SLIDING = "sliding"
     """Keys and values of the last `window` tokens."""
     LATENT = "latent"
@@ -298,3 +303,17 @@ class InvalidModel(ValueError):
         super().__init__(f"{key} in the model's configuration {problem}")
         self.key = key
         self.problem = problem
+
+
+_WORDS = {"model_type": "model_type", "architectures": "model class"}
+
+
+class Unplanned(ValueError):
+    """The planner does not know what the configuration names: no mistake of the file, and nothing to guess about."""
+
+    def __init__(self, key: str, value: str) -> None:
+        words = _WORDS.get(key, f"word in {key}:")
+        what = f"the planner does not know the {words} {value[:_SHOWN]!a}"
+        super().__init__(f"{what}, and cannot compute what such a model holds and stores")
+        self.key = key
+        self.value = value

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.planner.model import gemma, module_forms, quantization_config, vision
+from llmservice_operator.planner.model import gemma, module_forms, quantization_config, registry, vision
 from llmservice_operator.planner.model.architecture import (
     KEPT,
     Architecture,
@@ -25,7 +25,7 @@ from llmservice_operator.planner.model.architecture import (
 )
 from llmservice_operator.planner.model.config_keys import MOST_LAYERS, MOST_PARAMETERS, Keys
 from llmservice_operator.planner.model.families import NESTED_DEFAULTS, Family, canonical, family_of
-from llmservice_operator.planner.model.mixers import Mixer, attention, sharing
+from llmservice_operator.planner.model.mixers import Mixer, attention, encoding, sharing
 from llmservice_operator.planner.model.mlps import Mlp, dense, dense_width, expert_layers, experts
 from llmservice_operator.planner.model.patterns import kinds
 from llmservice_operator.planner.model.positions import lengths
@@ -55,7 +55,7 @@ def read(document: Mapping[str, Any]) -> Architecture:
 
     `document` is the content of config.json, or facts under its names (model.architecture, an inspection's selection
     with lists as [[value, count], ...]). Incomplete names what is indispensable and missing; InvalidModel names a key
-    whose value makes no sense.
+    whose value makes no sense; Unplanned what the planner does not know.
     """
     if not isinstance(document, Mapping):
         raise InvalidModel("config.json", "must be an object")
@@ -112,13 +112,35 @@ class _Reader:
         model_type = text.get("model_type", document.get("model_type"))
         if model_type is not None and not isinstance(model_type, str):
             raise InvalidModel("model_type", "must be a string")
+        classes = document.get("architectures") or text.get("architectures")
         self.outer_type = document.get("model_type") if isinstance(document.get("model_type"), str) else ""
-        self.model_type = model_type or self.outer_type or ""
+        self.classes = (
+            tuple(one for one in classes if isinstance(one, str)) if isinstance(classes, list | tuple) else ()
+        )
+        self.model_type = registry.read_as(model_type or self.outer_type or "", self.classes)
         self.family: Family = family_of(self.model_type)
         nested = {} if text is document else NESTED_DEFAULTS.get(canonical(self.model_type), {})
         self.keys = Keys({**text, "model_type": self.model_type}, {**nested, **self.family.defaults})
+        if self.family.positions is not None and self.keys.text("position_embedding_type") in ("rotary", "alibi"):
+            is_rotary = self.keys.text("position_embedding_type") == "rotary"
+            self.family = replace(self.family, positions=None, rope=is_rotary)
+        self.is_causal = not self.family.is_encoder and self._is_causal()
         self.document = document
         self.layers_count = self._layers_count()
+
+    def _is_causal(self) -> bool:
+        """Whether tokens attend to earlier ones only; vLLM heeds what the file says of it (layers/attention)."""
+        if not registry.WITHOUT_A_CACHE.isdisjoint(self.classes) or self.keys.raw("is_causal") is False:
+            return False
+        return not ("Gemma3TextModel" in self.classes and self.keys.raw("use_bidirectional_attention") is True)
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Of an encoder's layers all are full: windows change nothing where nothing is stored."""
+        return (
+            ("full",) * self.layers_count
+            if self.family.is_encoder
+            else kinds(self.keys, self.family, self.layers_count)
+        )
 
     def _layers_count(self) -> int:
         if not self.keys.has("num_hidden_layers"):
@@ -130,7 +152,7 @@ class _Reader:
     def architecture(self) -> Architecture:
         keys, family = self.keys, self.family
         hidden, vocabulary = keys.needed("hidden_size"), keys.needed("vocab_size")
-        each = kinds(keys, family, self.layers_count)
+        each = self._kinds()
         found = lengths(keys, family, each)
         quantization = quantization_config.read(keys)
         layers = self.layers(each)
@@ -141,7 +163,7 @@ class _Reader:
             hidden_size=hidden,
             vocab_size=vocabulary,
             layers=layers,
-            tie_word_embeddings=keys.flag("tie_word_embeddings", family.tied),
+            tie_word_embeddings=family.is_encoder or keys.flag("tie_word_embeddings", family.tied),
             max_position_embeddings=found.longest,
             default_max_len=found.default,
             dtype=self._dtype(),
@@ -162,10 +184,7 @@ class _Reader:
         return next(filter(None, found), 0)
 
     def _name(self) -> str:
-        names = self.document.get("architectures")
-        if isinstance(names, list | tuple) and names and isinstance(names[0], str):
-            return names[0][:_NAME_LENGTH]
-        return (self.model_type or "model")[:_NAME_LENGTH]
+        return next(iter(self.classes), self.model_type or "model")[:_NAME_LENGTH]
 
     def _dtype(self) -> str | None:
         text = self.keys.text("dtype")
@@ -173,7 +192,7 @@ class _Reader:
 
     def layers(self, each: tuple[str, ...] | None = None) -> tuple[Layer, ...]:
         """One object for equal layers, so that what comes later counts few and not a hundred."""
-        each = kinds(self.keys, self.family, self.layers_count) if each is None else each
+        each = self._kinds() if each is None else each
         with_experts = expert_layers(self.keys, len(each))
         widths = self._widths(len(each))
         shared = self._sharing(each)
@@ -214,7 +233,8 @@ class _Reader:
         if kind in ("mamba", "linear", "conv"):
             return state(self.keys, kind)
         if kind != "hybrid":
-            return attention(self.keys, self.family, kind)
+            found = attention(self.keys, self.family, kind)
+            return found if self.is_causal else encoding(found)
         mamba, main = state(self.keys, "mamba"), attention(self.keys, self.family, "full")
         both = replace(
             main.attention,
@@ -264,6 +284,8 @@ class _Reader:
         if family.positions is not None:
             length = self.keys.integer("max_position_embeddings", "n_positions")
             total += ((length or 1024) + family.positions) * hidden
+        if family.is_encoder:
+            total += self.keys.count("type_vocab_size") * hidden
         return total + gemma.extra_parameters(self.keys)
 
     def _embedding_size(self, hidden: int) -> int | None:

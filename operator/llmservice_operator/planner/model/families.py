@@ -1,8 +1,7 @@
 """What config.json does not say because the model's class knows it: biases, norms, old names, defaults.
 
-By model_type, never by a repository's name. The facts are those of the classes in transformers 5 and vLLM; a
-family that is not listed is read as a plain decoder of Llama's kind. Counts are held against the real classes in
-tests/unit/test_planner_config_real.py.
+By model_type, never by a repository's name. The facts are those of the classes in transformers 5 and vLLM. Counts are
+held against the real classes in tests/unit/test_planner_config_real.py.
 """
 
 from __future__ import annotations
@@ -57,6 +56,8 @@ class Family:
     router_bias: bool = False
     """A value for each expert beside the router: e_score_correction_bias, or the router's own bias."""
     expert_bias: bool = False
+    is_encoder: bool = False
+    """Each token attends to all of its request, so that nothing is stored of it; no head follows."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """transformers' defaults of keys that published files leave out."""
 
@@ -87,9 +88,40 @@ def _windows(window: int, pattern: int, head_dim: int = 256) -> Defaults:
     return {"head_dim": head_dim, "sliding_window": window, "sliding_window_pattern": pattern}
 
 
-_OF_LLAMAS_KIND = ("granite", "granitemoe", "granitemoeshared", "mistral", "mixtral", "llama", "falcon_h1")
+_OF_LLAMAS_KIND = """
+    granite granite_swa granitemoe granitemoeshared granitemoe_swa mistral mixtral llama falcon_h1 Yi aquila axk1
+    bailing_moe bailing_moe_v2 cohere2_moe cwm deepseek exaone exaone_moe flex_olmo glm4_moe_lite hunyuan_v1_dense
+    hunyuan_v1_moe hy_v3 hyperclovax internlm internlm3 iquestcoder mellum minicpm minicpm3 minimax nanbeige
+    nemotron-nas olmo_hybrid solar step1 telechat2 telechat3 teleflm TeleFLM vaultgemma xverse
+"""
+_BERT = Family(
+    is_encoder=True, gated=False, tied=True, norm_bias=True, qkv_bias=True, output_bias=True, mlp_bias=True,
+    bias_key=None, rope=False, positions=0, embedding_norm=True, final_norm=False,
+)  # fmt: skip
+_ROTARY_BERT = replace(_BERT, rope=True, positions=None)
+_BERT_SIZES = _sizes(768, 3072, 12, 12, None, 30522, 512)
 FAMILIES: Mapping[str, Family] = {
-    **dict.fromkeys(_OF_LLAMAS_KIND, LLAMA),
+    **dict.fromkeys(_OF_LLAMAS_KIND.split(), LLAMA),
+    "bert": replace(_BERT, defaults={**_BERT_SIZES, "type_vocab_size": 2}),
+    "roberta": replace(_BERT, defaults={**_BERT_SIZES, "type_vocab_size": 2, "vocab_size": 50265}),
+    "modernbert": Family(
+        is_encoder=True, tied=True, norm_bias=False, defaults=_sizes(768, 1152, 22, 12, None, 50368, 8192)
+    ),
+    "nomic_bert": replace(
+        _ROTARY_BERT,
+        gated=True,
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        bias_key="qkv_proj_bias",
+        bias_of_output=True,
+        defaults={"type_vocab_size": 2},
+    ),
+    "new": replace(_ROTARY_BERT, gated=True, mlp_bias=False, defaults={"type_vocab_size": 1}),
+    "orion": _LAYER_NORM,
+    "arcee": Family(gated=False),
+    "jais2": Family(gated=False, norm_bias=True),
+    "apertus": Family(gated=False, qk_norm="head"),
     "gpt2": replace(_GPT, positions=0),
     "gpt_bigcode": replace(_GPT, positions=0),
     "gpt_neox": replace(
@@ -108,7 +140,7 @@ FAMILIES: Mapping[str, Family] = {
     "nemotron": Family(gated=False, norm_bias=True),
     "qwen": Family(qkv_bias=True, bias_key=None),
     "qwen2_moe": replace(_QWEN2, shared_gate=True),
-    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), _QWEN2),
+    **dict.fromkeys(("qwen2", "mimo", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), _QWEN2),
     **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe"), _QWEN3),
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe"), replace(_QWEN3, shared_gate=True, query_gate=True)),
     "gemma": Family(tied=True, defaults={"head_dim": 256}),
@@ -183,6 +215,9 @@ NESTED_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 _ENDINGS = ("_text", "_text_model", "_moe_text", "_vl_text", "_language")
 _SAME: Mapping[str, str] = {
+    "xlm-roberta": "roberta",
+    "camembert": "roberta",
+    "gte": "new",
     "RefinedWeb": "falcon",
     "RefinedWebModel": "falcon",
     "qwen3_vl_text": "qwen3",

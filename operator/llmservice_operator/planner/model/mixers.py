@@ -119,6 +119,11 @@ def _grouped(keys: Keys, family: Family, kind: str) -> Mixer:
     )
 
 
+def encoding(mixer: Mixer) -> Mixer:
+    """The same in a model whose tokens attend to all of their request: it is one step, and nothing is stored."""
+    return replace(mixer, attention=replace(mixer.attention, kind=Kind.ENCODER, window=None))
+
+
 def sharing(mixer: Mixer, keys: Keys) -> Mixer:
     """The same in a layer that reads what an earlier one stored, and has no keys and values of its own."""
     own = ("self_attn.k_proj", "self_attn.v_proj")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from llmservice_operator.planner.model.architecture import FeedForward, Incomplete, Linear, Part, Split
+from llmservice_operator.planner.model.architecture import FeedForward, Incomplete, Linear, Part, Split, Unplanned
 from llmservice_operator.planner.model.config_keys import Keys
 from llmservice_operator.planner.model.families import Family
 
 Mlp = tuple[FeedForward, tuple[Linear, ...], int]
 """The values, the matrices, and what every rank holds beside them."""
 
+_LAYER_WORDS = {"dense": False, "mlp": False, "sparse": True, "moe": True}
+"""What files call an MLP -> whether it has experts."""
 _NUMBER = re.compile(r"(?<![^,\s])[0-9]{1,6}(?![^,\s])")
 
 
@@ -149,7 +151,10 @@ def expert_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
         return (False,) * layers
     words = keys.words("mlp_layer_types")
     if words is not None:
-        return _padded([word in ("sparse", "moe") for word in words], layers)
+        for word in words:
+            if word not in _LAYER_WORDS:
+                raise Unplanned("mlp_layer_types", word)
+        return _padded([_LAYER_WORDS[word] for word in words], layers)
     chosen = keys.values("moe_layers") or _enumerated(keys)
     if chosen is not None:
         wanted = {keys.checked("moe_layers", one, least=0) for one in chosen}
@@ -176,6 +181,8 @@ def _has_experts(keys: Keys, index: int) -> bool:
         return (index - keys.count("expert_layer_offset")) % keys.needed("expert_layer_period") == 0
     if keys.has("moe_layer_freq"):
         return index % keys.needed("moe_layer_freq") == 0
+    if keys.has("moe_every_n_layers"):
+        return index % keys.needed("moe_every_n_layers") == 1
     step = keys.integer("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", least=0)
     return not step or (index + 1) % step == 0
 
@@ -185,12 +192,14 @@ def _padded(found: list[bool], layers: int) -> tuple[bool, ...]:
 
 
 def _gated(keys: Keys, family: Family) -> bool:
+    if keys.text("model_type") == "nomic_bert" and keys.text("activation_function") == "gelu":
+        return False
     gated = keys.raw("gated_mlp")
     return family.gated if gated is None else keys.flag("gated_mlp")
 
 
 def _biased(keys: Keys, family: Family) -> bool:
-    for key in ("mlp_bias", "use_bias", "bias"):
+    for key in ("mlp_bias", "use_bias", "bias", "qkv_proj_bias"):
         if key in ("mlp_bias", family.bias_key) and keys.has(key):
             return keys.flag(key)
     return family.mlp_bias

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmservice_operator.planner.model.architecture import InvalidModel
+from llmservice_operator.planner.model.architecture import InvalidModel, Unplanned
 from llmservice_operator.planner.model.config_keys import Keys
 from llmservice_operator.planner.model.families import Family
 
@@ -16,6 +16,8 @@ WORDS: Mapping[str, str] = {
     "global_attention": "full",
     "dense_attention": "full",
     "deepseek_sparse_attention": "full",
+    "indexed_attention": "full",
+    "qwen_sparse_attention": "full",
     "minimax_m3_sparse": "full",
     "hybrid": "hybrid",
     "parallel": "hybrid",
@@ -37,8 +39,9 @@ WORDS: Mapping[str, str] = {
     "mlp": "mlp",
     "moe": "moe",
 }
-"""What files call a layer -> what it is here."""
+"""What files call a layer -> what it is here. Attention that an index makes sparse stores every token as full does."""
 
+_MAMBA = ("bamba", "granitemoehybrid", "jamba", "nemotron_h")
 _LETTERS: Mapping[str, str] = {"M": "mamba", "*": "full", "-": "mlp", "E": "moe"}
 """Nemotron-H's hybrid_override_pattern."""
 
@@ -62,10 +65,13 @@ def _listed(keys: Keys, layers: int) -> tuple[str, ...] | None:
             continue
         unknown = sorted({word for word in found if word not in WORDS})
         if unknown:
-            raise InvalidModel(name, f"has layers of a kind that is not known: {', '.join(unknown)[:100]}")
+            raise Unplanned(name, unknown[0])
         if not found or (len(found) < layers and name != "block_types"):
             raise InvalidModel(name, f"has {len(found)} elements, for {layers} layers")
-        return tuple(WORDS[found[index % len(found)]] for index in range(layers))
+        # transformers 5 writes Mamba's layers as linear attention too.
+        is_mamba = keys.text("model_type") in _MAMBA
+        named = tuple(WORDS[found[index % len(found)]] for index in range(layers))
+        return tuple("mamba" if is_mamba and kind == "linear" else kind for kind in named)
     return None
 
 
@@ -73,7 +79,10 @@ def _lettered(keys: Keys, layers: int) -> tuple[str, ...] | None:
     pattern = keys.text("hybrid_override_pattern")
     if not pattern:
         return None
-    if len(pattern) != layers or not set(pattern) <= set(_LETTERS):
+    for letter in pattern:
+        if letter not in _LETTERS:
+            raise Unplanned("hybrid_override_pattern", letter)
+    if len(pattern) != layers:
         raise InvalidModel("hybrid_override_pattern", f"must be {layers} of the letters {' '.join(_LETTERS)}")
     return tuple(_LETTERS[letter] for letter in pattern)
 
@@ -134,6 +143,9 @@ def _windowed(keys: Keys, family: Family, layers: int) -> tuple[str, ...] | None
     pattern = keys.raw("sliding_window_pattern")
     if isinstance(pattern, str) and pattern:
         # Exaone writes L and G.
+        for letter in pattern:
+            if letter not in "LG":
+                raise Unplanned("sliding_window_pattern", letter)
         return tuple("sliding" if pattern[index % len(pattern)] == "L" else "full" for index in range(layers))
     if pattern is not None:
         return every(keys.needed("sliding_window_pattern"), "full", "sliding", layers)

@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
 from llmservice_operator.planner.model.config_keys import MOST_LAYERS
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def read(document: str) -> bytes:
         return _packed({"incomplete": [name[:256] for name in incomplete.missing[:64]]})
     except InvalidModel as invalid:
         return _packed({"invalid": [invalid.key[:256], invalid.problem[:512]]})
+    except Unplanned as unplanned:
+        return _packed({"unplanned": [unplanned.key, unplanned.value[:256]]})
     except FAILURES as error:
         logger.error("the planner failed: reading the model's configuration", exc_info=error)
         return _packed({"failed": f"{type(error).__name__}: {error}"[:200]})
@@ -93,7 +95,7 @@ def stopped(why: Stopped) -> bytes:
     return _packed({"stopped": why})
 
 
-def architecture(answer: bytes) -> Architecture | Incomplete | InvalidModel:
+def architecture(answer: bytes) -> Architecture | Incomplete | InvalidModel | Unplanned:
     """What an answer stands for. ValueError where it is none: whoever wrote it is not the reader that we started."""
     found = _unpacked(answer)
     match found:
@@ -103,6 +105,8 @@ def architecture(answer: bytes) -> Architecture | Incomplete | InvalidModel:
             return Incomplete(*map(str, missing))
         case {"invalid": [str() as key, str() as problem]}:
             return InvalidModel(key, problem)
+        case {"unplanned": [str() as key, str() as value]}:
+            return Unplanned(key, value)
         case {"failed": str() as what}:
             return ReadingFailed(what)
         case {"stopped": str() as why}:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmservice_operator.api.model import Architecture
+from llmservice_operator.planner.model import registry
 from llmservice_operator.planner.model.config_json import NESTED
 
 _QUANTIZED = ("quantization_method", "quantization_bits", "quantization_group_size")
@@ -28,6 +29,9 @@ def merge(inspected: Mapping[str, Any] | None, stated: Mapping[str, Any]) -> dic
     document = dict(inspected or {})
     if not stated:
         return document
+    if "model_type" in stated and registry.has_unplanned(document.get("architectures")):
+        # It is read as another type, which its class would contradict.
+        del document["architectures"]
     inner = next((name for name in NESTED if isinstance(document.get(name), Mapping)), None)
     if inner is not None:
         return document | {inner: merge(document[inner], stated)}

@@ -180,11 +180,16 @@ def on_gpus(name: str, pool: str, facts: JSON, **spec: Any) -> JSON:
     return made
 
 
-def required_products(cluster: Cluster, namespace: str, name: str) -> list[str]:
+def products(cluster: Cluster, namespace: str, name: str, kind: str = "preferred") -> list[str]:
+    """What the pods' node affinity names: `preferred`, or `required` (In) and `excluded` (NotIn)."""
     template = cluster.must_get("deployments", namespace, name)["spec"]["template"]
     affinity = template["spec"].get("affinity", {}).get("nodeAffinity", {})
     terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
-    return [value for term in terms for part in term["matchExpressions"] for value in part["values"]]
+    if kind == "preferred":
+        terms = [t["preference"] for t in affinity.get("preferredDuringSchedulingIgnoredDuringExecution", [])]
+    operator = "NotIn" if kind == "excluded" else "In"
+    parts = [part for term in terms for part in term["matchExpressions"] if part["operator"] == operator]
+    return [value for part in parts for value in part["values"]]
 
 
 def test_a_product_is_picked_among_nodes_and_stays_when_its_node_goes(cluster: Cluster, namespace: str) -> None:
@@ -192,7 +197,7 @@ def test_a_product_is_picked_among_nodes_and_stays_when_its_node_goes(cluster: C
         cluster.apply(on_gpus("picked", "a", LLAMA_8B), namespace)
         cluster.wait_condition(namespace, "picked", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
         assert cluster.status(namespace, "picked")["plan"]["gpu"] == PRODUCT
-        assert required_products(cluster, namespace, "picked") == [PRODUCT]
+        assert products(cluster, namespace, "picked") == [PRODUCT]
         before = cluster.must_get("deployments", namespace, "picked")
         cluster.apply(on_gpus("wide", "a", LLAMA_8B, parallelism={"tensorParallelSize": 8}), namespace)
         too_few = cluster.wait_condition(
@@ -221,12 +226,12 @@ def test_a_nickname_of_a_gpu_is_refused_with_its_label_and_a_label_of_ones_own_i
         (remedy, *_) = cluster.status(namespace, "nickname")["plan"]["remedies"]
         patch(cluster, namespace, "nickname", remedy["patch"])
         cluster.wait_condition(namespace, "nickname", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
-        assert required_products(cluster, namespace, "nickname") == [PRODUCT]
+        assert products(cluster, namespace, "nickname", "required") == [PRODUCT]
     with gpu_node(cluster, "hand-labelled-gpu", "H100", 81559, 1, "d"):
         own = on_gpus("own-label", "d", LLAMA_8B, accelerator={"type": "nvidia", "products": ["H100"]})
         cluster.apply(own, namespace)
         cluster.wait_condition(namespace, "own-label", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
-        assert required_products(cluster, namespace, "own-label") == ["H100"]
+        assert products(cluster, namespace, "own-label", "required") == ["H100"]
 
 
 @pytest.mark.full
@@ -238,4 +243,5 @@ def test_a_node_that_comes_is_noticed(cluster: Cluster, namespace: str) -> None:
         assert "Tesla-T4" in short["message"]
         with gpu_node(cluster, "large-gpu", "NVIDIA-B300-SXM6-AC", 275000, 8, "b"):
             cluster.wait_condition(namespace, "large", "Fits", "True", reason="Fits", timeout=90)
-            assert required_products(cluster, namespace, "large") == ["NVIDIA-B300-SXM6-AC"]
+            assert products(cluster, namespace, "large") == ["NVIDIA-B300-SXM6-AC"]
+            assert "Tesla-T4" in products(cluster, namespace, "large", "excluded")

@@ -422,12 +422,26 @@ def serving(*groups: NodeGroup, **sections: Any) -> World:
     return world
 
 
-def products(world: World) -> list[str]:
-    """GPU products that the template requires."""
-    affinity = world.template["spec"].get("affinity") or {}
-    required = affinity.get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+def products(world: World, operator: str = "In") -> list[str]:
+    """GPU products that the template requires; with NotIn those that it excludes."""
+    required = _node_affinity(world).get("requiredDuringSchedulingIgnoredDuringExecution", {})
     expressions = [each for term in required.get("nodeSelectorTerms", []) for each in term["matchExpressions"]]
-    return [value for each in expressions if each["key"] == "nvidia.com/gpu.product" for value in each["values"]]
+    return _values(expressions, operator)
+
+
+def preferred(world: World) -> list[str]:
+    """GPU products that the template prefers."""
+    terms = _node_affinity(world).get("preferredDuringSchedulingIgnoredDuringExecution", [])
+    return _values([each for term in terms for each in term["preference"]["matchExpressions"]], "In")
+
+
+def _node_affinity(world: World) -> Json:
+    return (world.template["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+
+
+def _values(expressions: list[Json], operator: str) -> list[str]:
+    mine = [e for e in expressions if e["key"] == "nvidia.com/gpu.product" and e["operator"] == operator]
+    return [value for each in mine for value in each["values"]]
 
 
 def orphaned(world: World) -> World:

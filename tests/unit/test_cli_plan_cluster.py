@@ -57,20 +57,28 @@ async def test_the_smallest_product_that_fits_is_taken_and_every_node_has_its_ro
     found = await world.planned()
     cluster = found["cluster"]
     assert (found["verdict"], found["gpu"], found["product"]) == ("Fits", L4, L4)
-    assert (cluster["fitsNow"], cluster["product"], cluster["replicas"]) == (True, L4, 3)
-    assert rooms(found) == {
+    assert (cluster["fitsNow"], cluster["product"], cluster["replicas"]) == (True, L4, 3 + 8)
+    rest = {"b": (1, 1, None), "c": (2, 2, None)}
+    assert rooms(found) == rest | {"a": (4, 0, f"it does not fit on {T4}"), "d": (8, 8, None)}
+    named = await world.planned(accelerator={"products": [L4]})
+    assert named["cluster"]["replicas"] == 3
+    assert rooms(named) == rest | {
         "a": (4, 0, f"its GPU is {T4}, not {L4}"),
-        "b": (1, 1, None),
-        "c": (2, 2, None),
         "d": (8, 0, f"its GPU is {L40S}, not {L4}"),
     }
+
+
+async def test_a_node_without_a_label_has_room_unless_a_product_is_named(world: World) -> None:
+    world.has(node("x", None), node("good", L4))
+    assert rooms(await world.planned())["x"] == (4, 4, None)
+    assert rooms(await world.planned("--gpu", "L4"))["x"][1] == 0
 
 
 async def test_a_full_cluster_is_a_warning_that_says_who_holds_the_gpus_and_with_strict_a_no(world: World) -> None:
     world.has(node("b", L4, 2), pod("busy", "b", 2), pod("mine", "b", 0, "team"))
     ran = await world.plan()
     assert (ran.code, "warning: chat: the cluster has no room for it now" in ran.err) == (0, True)
-    assert "room for no replicas on NVIDIA-L4" in ran.out
+    assert "room for no replicas (NVIDIA-L4 is preferred)" in " ".join(ran.out.split())
     assert "A pod asks for 1 nvidia.com/gpu; free are 0 NVIDIA-L4" in " ".join(ran.out.split())
     assert "busy" not in ran.out, "what runs in other namespaces is not named"
     assert "node b: 0 of 2 NVIDIA-L4 free, no room: 0 of 2 nvidia.com/gpu free, 1 needed" in " ".join(ran.out.split())
@@ -149,7 +157,7 @@ async def test_options_alone_are_planned_for_the_cluster_too(world: World) -> No
     found = (await world.llmservice.within(*words)).json
     assert (found["gpu"], found["cluster"]["replicas"]) == (L40S, 4)
     two = (await world.llmservice.within(*words, "-tp", "2")).json
-    assert (two["gpu"], two["cluster"]["replicas"]) == (T4, 2)
+    assert (two["gpu"], two["cluster"]["replicas"]) == (T4, 2 + 2)
     named = (await world.llmservice.within(*words, "--gpu", "L4")).json
     assert (named["verdict"], named["gpu"], named["cluster"]["replicas"]) == ("Fits", L4, 0)
     assert "No node has NVIDIA-L4 now." in named["reason"]

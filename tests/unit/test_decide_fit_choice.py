@@ -10,19 +10,33 @@ from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 
-from tests.unit.decide_world import H100, L4, QWEN_7B, T4, Json, World, a_world, products, serving, settled
+from tests.unit.decide_world import (
+    H100,
+    L4,
+    QWEN_7B,
+    T4,
+    Json,
+    World,
+    a_world,
+    preferred,
+    products,
+    serving,
+    settled,
+)
+
+UNNAMED = NodeGroup(None, 8)
 
 
-def test_the_picked_product_is_required_and_frozen() -> None:
+def test_the_picked_product_is_preferred_and_frozen() -> None:
     world = serving(H100, T4)
-    assert products(world) == ["NVIDIA-H100-80GB-HBM3"]
+    assert (preferred(world), products(world)) == (["NVIDIA-H100-80GB-HBM3"], [])
     (record,) = world.of_kind("ControllerRevision")
     chosen = record["data"]["chosen"]
     assert (chosen["gpu"], chosen["plan"]) == ("NVIDIA-H100-80GB-HBM3", world.plan)
     for groups in ((), (T4,), (NodeGroup("NVIDIA-B200", 8, memory_mib=183359), H100)):
         world.gpus = ClusterGPUs(groups)
         world.change(scaling={"replicas": 2})
-        assert products(world) == ["NVIDIA-H100-80GB-HBM3"]
+        assert preferred(world) == ["NVIDIA-H100-80GB-HBM3"]
         assert world.condition("Fits") == ("True", "Fits")
     assert world.node_reads == 1
 
@@ -53,6 +67,49 @@ def test_the_first_of_a_list_that_fits_is_the_only_one_that_pods_may_get() -> No
     assert world.plan["gpu"] == "NVIDIA-H100-80GB-HBM3"
 
 
+X = replace(L4, product="NVIDIA-X1000", memory_mib=65536)
+SHARED = replace(T4, product="Tesla-T4-SHARED")
+SMALL = ["Tesla-T4", "Tesla-V100-SXM2-16GB"]
+CHOICE: list[tuple[str, tuple[NodeGroup, ...], Json, list[str], list[str]]] = [
+    # nodes and the accelerator that the spec names; products that are preferred, and that are excluded
+    ("one product", (L4,), {}, ["NVIDIA-L4"], SMALL),
+    ("too small a node beside it", (L4, SHARED), {}, ["NVIDIA-L4"], ["Tesla-T4", "Tesla-T4-SHARED", SMALL[1]]),
+    ("one that would do too", (L4, X, H100), {}, ["NVIDIA-L4"], SMALL),
+    ("unlabelled nodes only", (UNNAMED,), {}, [], []),
+    ("unlabelled nodes beside one too small", (UNNAMED, T4), {}, [], SMALL),
+    ("and their memory is given", (UNNAMED, T4), {"memory": "24Gi"}, [], SMALL),
+    ("memory of what a pool brings is given", (T4,), {"memory": "24Gi"}, [], SMALL),
+    ("the spec names it", (L4, H100), {"products": ["NVIDIA-L4"]}, [], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("groups", "accelerator", "wanted", "unfit"), [c[1:] for c in CHOICE], ids=[c[0] for c in CHOICE]
+)
+def test_a_product_that_the_operator_chose_keeps_no_pod_from_a_node_that_would_do(
+    groups: tuple[NodeGroup, ...], accelerator: Json, wanted: list[str], unfit: list[str]
+) -> None:
+    world = settled(*groups, accelerator=accelerator, batching={"maxModelLen": 16384})
+    assert "Deployment" in world.kinds()
+    assert (preferred(world), products(world, "NotIn")) == (wanted, unfit)
+    assert products(world) == accelerator.get("products", [])
+
+
+def test_what_is_too_small_for_the_length_that_was_planned_is_excluded() -> None:
+    """An L4 holds the model, and fewer tokens than those with which vLLM is started for an H100."""
+    world = a_world(H100, replace(L4, taints=(("a", "", "NoSchedule"),)), batching={"maxModelLen": "auto"})
+    world.sibling_model = {"config": json.dumps(QWEN_7B | {"max_position_embeddings": 1_048_576})}
+    world.settle()
+    assert preferred(world) == ["NVIDIA-H100-80GB-HBM3"]
+    assert "NVIDIA-L4" in products(world, "NotIn")
+
+
+def test_the_status_says_whose_choice_the_product_is() -> None:
+    world = settled(L4)
+    assert "The operator chose NVIDIA-L4" in world.message("Fits")
+    assert "The operator chose" not in settled(L4, accelerator={"products": ["NVIDIA-L4"]}).message("Fits")
+
+
 @pytest.mark.parametrize(("groups", "picked"), [((T4, L4), ["NVIDIA-L4"]), ((T4,), None)])
 def test_a_product_that_cannot_compute_it_is_passed_over(groups: tuple[NodeGroup, ...], picked: list[str]) -> None:
     """A T4 has no bfloat16, and room enough for half a billion parameters."""
@@ -61,7 +118,7 @@ def test_a_product_that_cannot_compute_it_is_passed_over(groups: tuple[NodeGroup
     world.sibling_model = {"config": json.dumps(small | {"intermediate_size": 4864})}
     world.settle()
     if picked:
-        assert products(world) == picked
+        assert preferred(world) == picked
     else:
         assert world.condition("Fits") == ("False", "DoesNotFit")
         assert "bfloat16" in world.message("Fits")
@@ -84,7 +141,7 @@ def test_a_product_is_picked_only_on_nodes_whose_taints_the_pods_tolerate(
 ) -> None:
     tainted = replace(L4, taints=(("nvidia.com/gpu", "present", effect),))
     world = settled(tainted, H100, podTemplate=template, batching={"maxModelLen": 4096})
-    assert products(world) == [expected]
+    assert preferred(world) == [expected]
 
 
 def test_without_the_right_to_list_nodes_nothing_is_blocked_and_the_right_is_named() -> None:
@@ -94,7 +151,7 @@ def test_without_the_right_to_list_nodes_nothing_is_blocked_and_the_right_is_nam
     assert world.condition("Fits") == ("Unknown", "FactsMissing")
     assert "no right to list nodes" in world.message("Fits")
     assert "Deployment" in world.kinds()
-    assert products(world) == []
+    assert (preferred(world), products(world)) == ([], [])
 
 
 def test_nodes_are_read_again_until_a_gpu_comes() -> None:
@@ -104,7 +161,7 @@ def test_nodes_are_read_again_until_a_gpu_comes() -> None:
     world.settle()
     assert world.node_reads > reads
     assert world.condition("Fits") == ("True", "Fits")
-    assert products(world) == ["NVIDIA-H100-80GB-HBM3"]
+    assert preferred(world) == ["NVIDIA-H100-80GB-HBM3"]
     assert world.decide().requeue_after is None
 
 
@@ -138,10 +195,10 @@ def test_an_update_that_is_asked_for_is_planned_anew() -> None:
     world = serving(H100)
     world.gpus = ClusterGPUs((L4, H100))
     world.request_update()
-    assert products(world) == ["NVIDIA-L4"]
+    assert preferred(world) == ["NVIDIA-L4"]
     del world.obj["metadata"]["annotations"]
     world.settle()
-    assert products(world) == ["NVIDIA-L4"]
+    assert preferred(world) == ["NVIDIA-L4"]
 
 
 def test_a_revision_of_an_earlier_release_is_neither_restarted_nor_inspected() -> None:

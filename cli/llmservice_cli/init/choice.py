@@ -76,11 +76,11 @@ def _on_gpus(manifest: Json, world: World) -> Choice:
         found = _planned(asked, world)
         first = first or found
         if found.plan.verdict is Fit.FITS:
-            return _chosen(asked, found)
+            return _chosen(asked, found, world)
         if (shorter := _shorter(asked, world, found, USEFUL_LENGTH)) is not None:
             return shorter
         if found.plan.verdict is Fit.TIGHT:
-            tight = tight or _chosen(asked, found)
+            tight = tight or _chosen(asked, found, world)
     return tight or Choice(manifest, first)
 
 
@@ -98,12 +98,14 @@ def _shorter(manifest: Json, world: World, whole: Answer, least: int) -> Choice 
     found = _planned(asked, world)
     if found.plan.verdict is not Fit.FITS:
         asked, found = overridden(bound, {_LENGTH: least}), useful
-    chosen = _chosen(asked, found)
+    chosen = _chosen(asked, found, world)
     said = f"The model takes requests of {own:,} tokens, which do not fit; {most:,} fit for sure."
     return replace(chosen, reasons=chosen.reasons | {"batching.maxModelLen": said})
 
 
-def _chosen(manifest: Json, found: Answer) -> Choice:
+def _chosen(manifest: Json, found: Answer, world: World) -> Choice:
+    bound = _bound(manifest, found)
+    found = found if bound is manifest else _planned(bound, world)  # on that product there is less room
     plan, reasons = found.plan, {}
     room = found.placement and found.placement.replicas
     reasons["accelerator.products"] = plan.reason
@@ -116,7 +118,7 @@ def _chosen(manifest: Json, found: Answer) -> Choice:
             f"GPUs of one replica, all on one node: the weights take {plan.weights_total_gib:.1f} GiB in all, and one "
             f"GPU has {plan.memory_gib:.1f} GiB."
         )
-    return Choice(_bound(manifest, found), found, reasons)
+    return Choice(bound, found, reasons)
 
 
 def _bound(manifest: Json, found: Answer) -> Json:

@@ -129,10 +129,9 @@ def answered(question: Question, service: LLMService, seen: Seen, given: Given) 
     """The plan for the product that the operator would take, and the room for it."""
     resource = accelerator_resource(service)
     if resource is None:
-        found, product = answer(question), None
+        found, product, chosen = answer(question), None, NOTHING
     else:
-        found, product = _picked(question, service, seen, given)
-    chosen = NOTHING if product is None else Chosen(gpu=product)
+        found, product, chosen = _picked(question, service, seen, given)
     return replace(
         found,
         placement=place(
@@ -140,6 +139,8 @@ def answered(question: Question, service: LLMService, seen: Seen, given: Given) 
             seen.room,
             seen.quotas,
             product=product,
+            is_required=bool(given.devices or service.spec.accelerator.products),
+            excluded=chosen.excluded_gpus or (),
             resource=resource,
             namespace=seen.namespace,
             asked=service.spec.scaling.replicas,
@@ -148,8 +149,8 @@ def answered(question: Question, service: LLMService, seen: Seen, given: Given) 
     )
 
 
-def _picked(question: Question, service: LLMService, seen: Seen, given: Given) -> tuple[Answer, str | None]:
-    """By the operator's rule, and the product that pods would be bound to."""
+def _picked(question: Question, service: LLMService, seen: Seen, given: Given) -> tuple[Answer, str | None, Chosen]:
+    """By the operator's rule, the product that pods would get or prefer, and what would be recorded of the choice."""
     wanted = demand(service)
     wanted = replace(wanted, memory_gib=given.values.get("gpu_memory_gib", wanted.memory_gib))
     if given.devices:
@@ -161,7 +162,11 @@ def _picked(question: Question, service: LLMService, seen: Seen, given: Given) -
     if not question.is_manifest:
         plan = replace(plan, reason=in_options(plan.reason))
     product = choice.product or (plan.gpu if plan.gpu in wanted.products else None)
-    return Answer(question, request, honest(question, plan)), product
+    return (
+        Answer(question, request, honest(question, plan)),
+        product,
+        Chosen(gpu=product, excluded_gpus=choice.excluded),
+    )
 
 
 def _judged(question: Question, service: LLMService, device: Device | None) -> Plan:

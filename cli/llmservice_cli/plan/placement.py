@@ -5,7 +5,7 @@ The scheduler has the last word: what pods want of each other and where volumes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,7 +63,7 @@ class Placement:
     """Room in the cluster for one service."""
 
     product: str | None
-    """That the pods would be bound to, or that the plan is of."""
+    """That the pods would be bound to or prefer, or that the plan is of."""
     resource: str | None
     nodes: tuple[NodePlace, ...] = ()
     """Those with the most room first."""
@@ -76,6 +76,8 @@ class Placement:
     """Why there is no room, as a sentence."""
     unknown: str | None = None
     """Why it is not known what is free, as a clause."""
+    is_required: bool = True
+    """The pods go to nodes with the product only."""
 
     @property
     def replicas(self) -> int | None:
@@ -107,7 +109,8 @@ class Placement:
 
     def lines(self) -> Iterator[str]:
         """For people: the sum, why it is no more, and the nodes."""
-        on = f" on {self.product}" if self.product else ""
+        of_choice = f" on {self.product}" if self.is_required else f" ({self.product} is preferred)"
+        on = of_choice if self.product else ""
         if self.unknown is not None:
             yield f"what is free is not known: {self.unknown}"
         else:
@@ -136,17 +139,24 @@ def place(
     product: str | None,
     resource: str | None,
     namespace: str,
+    is_required: bool = True,
+    excluded: Collection[str] = (),
     asked: int = 1,
     is_planned: bool = True,
 ) -> Placement:
-    """Where pods of this spec, as the operator renders it, have room."""
-    wanted = requests_of(pod_spec)
-    reachable = {node.name for node in nodes_for(room, pod_spec)}
+    """Where pods of this spec, as the operator renders it, have room: on nodes with the product, where it is required,
+    else on those that the spec does not exclude."""
+    wanted, bound = requests_of(pod_spec), product if is_required else None
+    reachable = {node.name for node in nodes_for(room, pod_spec) if bound in (None, node.product)}
     seen = [node for node in room.nodes if resource is None or node.allocatable.get(resource)]
-    nodes = [_place(node, pod_spec, wanted, resource, product, is_reachable=node.name in reachable) for node in seen]
+    nodes = [
+        _place(node, pod_spec, wanted, resource, bound, excluded, is_reachable=node.name in reachable) for node in seen
+    ]
     nodes.sort(key=lambda node: (-node.replicas, -node.free, node.name))
     quota = least_admitted(quotas, wanted, {})
-    found = Placement(product, resource, tuple(nodes), asked, is_planned, quota, unknown=room.unknown)
+    found = Placement(
+        product, resource, tuple(nodes), asked, is_planned, quota, unknown=room.unknown, is_required=is_required
+    )
     if found.replicas != 0:
         return found
     own = Room(tuple(node for node in seen if node.name in reachable))
@@ -165,13 +175,20 @@ def _reason(room: Room, nodes: Sequence[NodePlace], wanted: Amounts, resource: s
 
 
 def _place(
-    node: NodeRoom, pod_spec: Json, wanted: Amounts, resource: str | None, product: str | None, *, is_reachable: bool
+    node: NodeRoom,
+    pod_spec: Json,
+    wanted: Amounts,
+    resource: str | None,
+    product: str | None,
+    excluded: Collection[str],
+    *,
+    is_reachable: bool,
 ) -> NodePlace:
     node = node if resource is None else replace(node, product=node.product_of(resource))
     replicas = fitting_apart(node, wanted, resource) if is_reachable else 0
     why = None
     if not is_reachable:
-        why = _kept_away(node, pod_spec, product)
+        why = _kept_away(node, pod_spec, product, excluded)
     elif replicas == 0 and fitting(node, wanted) > 0:
         why = "pods may hold the memory of the GPUs that it shares"
     elif replicas == 0:
@@ -190,7 +207,7 @@ def _place(
     )
 
 
-def _kept_away(node: NodeRoom, pod_spec: Json, product: str | None) -> str:
+def _kept_away(node: NodeRoom, pod_spec: Json, product: str | None, excluded: Collection[str]) -> str:
     """By taints, else by the product, else by other labels."""
     tolerations = pod_spec.get("tolerations") or ()
     for key, value, effect in node.taints:
@@ -198,6 +215,8 @@ def _kept_away(node: NodeRoom, pod_spec: Json, product: str | None) -> str:
             return f"the taint {key}{f'={value}' if value else ''}:{effect} is not tolerated"
     if product is not None and node.product != product:
         return f"its GPU is {node.product or 'not named by a label'}, not {product}"
+    if node.product in excluded:
+        return f"it does not fit on {node.product}"
     return _LABELS
 
 

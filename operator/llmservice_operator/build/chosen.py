@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -16,7 +16,8 @@ class Chosen:
     """`data.chosen` of a ControllerRevision; earlier releases wrote fewer fields or none."""
 
     gpu: str | None = None
-    """The GPU product that the pods must get, as its node label says."""
+    """The GPU product that was planned, as its node label says: required where the spec lists products, else
+    preferred."""
     max_model_len: int | None = None
     """Tokens: the value of `auto`."""
     plan: Json | None = None
@@ -26,6 +27,8 @@ class Chosen:
     update_requested: str | None = None
     spec: Json | None = None
     """The part of the spec that it was made of, as users write it; None: written by an earlier release."""
+    excluded_gpus: Sequence[str] | None = None
+    """Products on which the model does not fit, where the spec lists none."""
     recorded: Json | None = field(default=None, compare=False, repr=False)
     """The record that this was read from, written back as it is: `data` of a ControllerRevision is immutable."""
 

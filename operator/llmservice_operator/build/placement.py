@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from llmservice_operator.api.service import LLMService
@@ -20,36 +21,48 @@ def tolerations(llm: LLMService) -> list[dict[str, Any]]:
 
 
 def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
-    """The user's affinity, with the acceptable products required in every term and preferred in order.
+    """The user's affinity, with the products that the spec lists required in every term and preferred in order.
 
-    A planned product is the only acceptable one: on another the model or its maxModelLen may not fit.
+    Of a list a planned product is the only acceptable one: on another the model or its maxModelLen may not fit. Where
+    the spec lists none, the planned one is preferred, and those on which the model does not fit are excluded: nodes
+    without a label, and with another one, may do.
     """
-    given = llm.spec.pod_template.spec.affinity
-    products = llm.spec.accelerator.products if chosen.gpu is None else (chosen.gpu,)
-    if not products or llm.spec.accelerator.type not in _PRODUCT_LABELS:
+    given, listed = llm.spec.pod_template.spec.affinity, llm.spec.accelerator.products
+    if llm.spec.accelerator.type not in _PRODUCT_LABELS:
         return given
-    by_label: dict[str, list[str]] = {}
-    for product in products:
-        by_label.setdefault(_label(llm, product), []).append(product)
-    node = given.get("nodeAffinity") or {}
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
-    # Terms are ORed, so each needs the products, and each label of products a term of its own.
-    terms = (node.get(required) or {}).get("nodeSelectorTerms") or [{}]
-    acceptable = [{"key": label, "operator": "In", "values": values} for label, values in by_label.items()]
-    node = node | {
-        required: {
+    if listed:
+        acceptable = listed if chosen.gpu is None else (chosen.gpu,)
+        required, preferred = [[each] for each in _expressions(llm, "In", acceptable)], _in_order(llm, acceptable)
+    else:
+        excluded = _expressions(llm, "NotIn", chosen.excluded_gpus or ())
+        required = [excluded] if excluded else []
+        preferred = [] if chosen.gpu is None else [_preference(100, llm, chosen.gpu)]
+    return given | _node_affinity(given.get("nodeAffinity") or {}, required, preferred)
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def _node_affinity(
+    given: dict[str, Any], required: list[list[dict[str, Any]]], preferred: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Under its name, with one of the lists of expressions required, and further preferences; nothing where there are
+    none."""
+    node = dict(given)
+    if required:
+        # Terms are ORed, so each is needed with each of the lists.
+        terms = (given.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+        node[_REQUIRED] = {
             "nodeSelectorTerms": [
-                term | {"matchExpressions": [*(term.get("matchExpressions") or []), each]}
+                term | {"matchExpressions": [*(term.get("matchExpressions") or []), *each]}
                 for term in terms
-                for each in acceptable
+                for each in required
             ]
         }
-    }
-    order = _in_order(llm, products)
-    if order:
-        node[preferred] = [*(node.get(preferred) or []), *order]
-    return given | {"nodeAffinity": node}
+    if preferred:
+        node[_PREFERRED] = [*(given.get(_PREFERRED) or []), *preferred]
+    return {"nodeAffinity": node} if required or preferred else {}
 
 
 def _label(llm: LLMService, product: str) -> str:
@@ -58,13 +71,22 @@ def _label(llm: LLMService, product: str) -> str:
     return own or _PRODUCT_LABELS[llm.spec.accelerator.type]
 
 
-def _in_order(llm: LLMService, products: tuple[str, ...]) -> list[dict[str, Any]]:
+def _expressions(llm: LLMService, operator: str, products: Iterable[str]) -> list[dict[str, Any]]:
+    """One for each label of the products."""
+    by_label: dict[str, list[str]] = {}
+    for product in products:
+        by_label.setdefault(_label(llm, product), []).append(product)
+    return [{"key": label, "operator": operator, "values": values} for label, values in by_label.items()]
+
+
+def _in_order(llm: LLMService, products: Sequence[str]) -> list[dict[str, Any]]:
     """Preferences with weights that fall along the list; none for the last product."""
     step = 100 // max(1, len(products) - 1)
     return [
-        {
-            "weight": 100 - index * step if index * step < 100 else 1,
-            "preference": {"matchExpressions": [{"key": _label(llm, product), "operator": "In", "values": [product]}]},
-        }
+        _preference(100 - index * step if index * step < 100 else 1, llm, product)
         for index, product in enumerate(products[:-1])
     ]
+
+
+def _preference(weight: int, llm: LLMService, product: str) -> dict[str, Any]:
+    return {"weight": weight, "preference": {"matchExpressions": _expressions(llm, "In", [product])}}

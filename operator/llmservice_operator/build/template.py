@@ -29,7 +29,13 @@ def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) 
     start = chosen.start or {}
     # By value: what was chosen a moment ago and what the record says of it are two objects.
     return _rendered(
-        llm, settings, chosen.gpu, chosen.max_model_len, start.get("budgetSeconds"), start.get("usualSeconds")
+        llm,
+        settings,
+        chosen.gpu,
+        "\n".join(chosen.excluded_gpus or ()),
+        chosen.max_model_len,
+        start.get("budgetSeconds"),
+        start.get("usualSeconds"),
     )
 
 
@@ -38,13 +44,14 @@ def _rendered(
     llm: LLMService,
     settings: Settings,
     gpu: str | None,
+    excluded_gpus: str,
     max_model_len: int | None,
     budget_seconds: int | None,
     usual_seconds: int | None,
 ) -> Manifest:
     times = {"budgetSeconds": budget_seconds, "usualSeconds": usual_seconds}
     start = {name: seconds for name, seconds in times.items() if seconds is not None}
-    chosen = Chosen(gpu=gpu, max_model_len=max_model_len, start=start)
+    chosen = Chosen(gpu=gpu, excluded_gpus=excluded_gpus.splitlines(), max_model_len=max_model_len, start=start)
     mounted = volumes(llm, settings)
     every = {m.name: m for m in (*mounted, *fetch_volumes(llm, settings))}
     given = llm.spec.pod_template

@@ -25,6 +25,8 @@ USUAL = (
     "AMD_Instinct_MI325_OAM",
 )
 """What clouds rent, by memory: named where the cluster has nothing that fits."""
+_SMALL = ("Tesla-T4", "Tesla-V100-SXM2-16GB", "NVIDIA-A10G")
+"""Further ones that an autoscaler may bring, smaller than most models need."""
 GPU_FIELDS = "spec.accelerator.products or spec.accelerator.memory"
 
 
@@ -40,6 +42,8 @@ class GPUDemand:
     memory_gib: float | None = None
     """Of one GPU, for when nothing else says it."""
     tolerations: tuple[Json, ...] = ()
+    is_length_planned: bool = False
+    """The model length is what fits on the GPU that is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,15 @@ class Pick:
 
     plan: Plan
     product: str | None = None
-    """The node label's value that pods must go to; None: the spec's own list decides."""
+    """The node label's value that was chosen: pods must go there where the spec lists products, else they prefer it.
+    None: the spec's own list decides."""
     device: Device | None = None
     others: tuple[Device, ...] = ()
     """Further products of the cluster whose nodes have enough GPUs: what a remedy may name."""
     is_short: bool = False
     """Other nodes would change the answer."""
+    excluded: tuple[str, ...] = ()
+    """Where the spec lists no products: those on which the model does not fit, of nodes and of what clouds rent."""
 
 
 def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
@@ -76,18 +83,26 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
             if plan.verdict is verdict:
                 return Pick(
                     _with_notes(plan, demand, cluster, offered),
-                    _required_product(device, demand, offered),
+                    _chosen_product(device, demand, offered),
                     device,
                     others,
+                    excluded=_excluded(plan, demand, cluster, plan_for),
                 )
     unknown = next((plan for _, plan in planned if plan.verdict is Fit.UNKNOWN), None)
     if unknown is not None:
         return Pick(unknown, others=others)
+    if (
+        planned
+        and not demand.products
+        and any(offer.device is None and offer.per_node >= demand.gpus for offer in offered)
+    ):
+        unknown = _unknown_gpu(demand, cluster, offered, plan_for(None))
+        return Pick(unknown, others=others, excluded=_excluded(planned[0][1], demand, cluster, plan_for))
     if planned:
         device, plan = max(planned, key=lambda item: _margin(item[1]))
         elsewhere = [other for other in others if other not in [device for device, _ in planned]]
         reason = f"{plan.reason} {_would_fit(elsewhere, device, plan_for)}".strip()
-        return Pick(replace(plan, reason=reason), None, device, others, is_short=True)
+        return Pick(replace(plan, reason=reason), device=device, others=others, is_short=True)
     if too_few := _too_few(demand, offered, plan_for):
         return too_few
     return Pick(_unknown_gpu(demand, cluster, offered, plan_for(None)), others=others)
@@ -151,7 +166,7 @@ def _candidates(demand: GPUDemand, offered: Sequence[Offer]) -> Iterator[Device]
             device = offered_now or gpus.device(product, demand.memory_gib) or _of_stated_memory(product, demand)
             if device is not None:
                 yield replace(device, name=product)
-    if not demand.products and demand.memory_gib is not None and not any(offer.device for offer in offered):
+    if not demand.products and demand.memory_gib is not None:
         yield Device(f"a GPU of {demand.memory_gib:g} GiB", demand.memory_gib)
 
 
@@ -192,15 +207,40 @@ def _of_stated_memory(product: str, demand: GPUDemand) -> Device | None:
     return None if demand.memory_gib is None else Device(product, demand.memory_gib)
 
 
-def _required_product(device: Device, demand: GPUDemand, offered: Sequence[Offer]) -> str | None:
-    """A product that came from nodes, or out of several, is what the pods must get: another may not fit."""
+def _chosen_product(device: Device, demand: GPUDemand, offered: Sequence[Offer]) -> str | None:
+    """A product that came from nodes, or out of several."""
     is_offered = any(offer.product == device.name for offer in offered)
     return device.name if is_offered or (device.name in demand.products and len(demand.products) > 1) else None
+
+
+def _excluded(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> tuple[str, ...]:
+    """Products on which what was planned does not fit; none where the spec lists those that do."""
+    if demand.products:
+        return ()
+    seen = [offer.device for offer in offers(cluster, _ALL) if offer.device is not None]
+    rented = filter(None, map(gpus.device, (*_SMALL, *USUAL)))
+    is_amd = demand.resource.startswith("amd.com/")
+    known = {device.name: device for device in (*rented, *seen) if device.is_amd is is_amd}
+    return tuple(sorted(name for name, device in known.items() if not _does(plan_for(device), plan, demand)))
+
+
+_ALL: tuple[Json, ...] = ({"operator": "Exists"},)
+
+
+def _does(other: Plan, plan: Plan, demand: GPUDemand) -> bool:
+    """Whether another GPU may run what was planned, by its own plan."""
+    is_shorter = demand.is_length_planned and (other.max_model_len or 0) < (plan.max_model_len or 0)
+    return other.verdict is not Fit.DOES_NOT_FIT and (other.verdict is Fit.UNKNOWN or not is_shorter)
 
 
 def _with_notes(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer]) -> Plan:
     """The plan, with what the nodes do not say."""
     seen, notes = {offer.product for offer in offered}, []
+    if not demand.products and plan.gpu in seen:
+        notes.append(
+            f"The operator chose {plan.gpu}: pods prefer it, and run on other GPUs that are not known to be too small. "
+            "spec.accelerator.products would bind them."
+        )
     if cluster.unread is not None:
         notes.append(f"Nodes were not looked at: {cluster.unread}.")
         if plan.gpu is not None and (labels := gpus.labels(plan.gpu)):

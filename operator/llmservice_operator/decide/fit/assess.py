@@ -185,7 +185,8 @@ def _on_cpus(inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitA
 def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[Chosen, Json]:
     """What a revision is made with, and the plan as the status has it."""
     plan = document(pick.plan, digest)
-    return Chosen(pick.product, _length(service, pick.plan), plan), plan
+    excluded = list(pick.excluded) or None
+    return Chosen(pick.product, _length(service, pick.plan), plan, excluded_gpus=excluded), plan
 
 
 def _planned(inputs: Inputs, service: LLMService, asked: Question) -> Pick:

@@ -147,6 +147,7 @@ def demand(service: LLMService) -> GPUDemand:
         products=spec.accelerator.products or (),
         memory_gib=stated_memory_gib(service),
         tolerations=tuple(tolerations(service)),
+        is_length_planned=spec.batching.max_model_len == "auto",
     )
 
 

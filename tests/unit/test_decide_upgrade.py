@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.build import environment, placement
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.decide.rollout.update_request import Turn
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner import compatibility, versions
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_runtime.contract import Phase, State, Transfer, TransferStep
 
-from tests.unit.decide_world import QWEN_7B, SETTINGS, World, a_pod, an_llmservice, spec
+from tests.unit.decide_world import (
+    H100,
+    L4,
+    NOW,
+    QWEN_7B,
+    SETTINGS,
+    World,
+    a_pod,
+    a_world,
+    an_llmservice,
+    preferred,
+    products,
+    serving,
+    spec,
+)
 
 Json = dict[str, Any]
 
@@ -246,3 +265,141 @@ def test_pods_that_fetch_in_the_server_run_on_and_are_reported_until_the_spec_ch
 
     world.change(batching={"maxNumSeqs": 8})
     assert containers(world) == ["runtime", "fetch"]
+
+
+PENDING = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+PRODUCT = "NVIDIA-L4"
+
+
+def bound_to_its_choice(**sections: Any) -> World:
+    """By a release that required the product that it had chosen itself: its pod found no node since it was made."""
+    world = a_world(L4, **sections)
+    world.settle()
+    (record,) = world.of_kind("ControllerRevision")
+    required = {"key": "nvidia.com/gpu.product", "operator": "In", "values": [PRODUCT]}
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [required]}]}
+    }
+    for template in (record["data"]["template"], world.template):
+        template["spec"]["affinity"] = {"nodeAffinity": affinity}
+    del record["data"]["chosen"]["excludedGpus"]
+    world.pods = {"x-0": waiting("x-0", world)}
+    return world
+
+
+def waiting(name: str, world: World, seconds: int = 2, **more: Any) -> Json:
+    """A pod that was made so long after its revision, and found no node."""
+    made = a_pod(name, world.revision(), **({"unschedulable": PENDING} | more))
+    made["metadata"]["creationTimestamp"] = rfc3339(NOW + timedelta(seconds=seconds))
+    return made
+
+
+def test_a_revision_that_never_ran_is_rendered_anew_and_once() -> None:
+    world = bound_to_its_choice()
+    before = world.revision()
+    world.gpus = ClusterGPUs((NodeGroup(None, 1),))
+    world.now += timedelta(days=1)
+    world.settle()
+    after = world.revision()
+    assert after != before
+    assert (products(world), preferred(world)) == ([], [])
+    assert {r["data"]["key"] for r in world.of_kind("ControllerRevision")} == {before}
+    assert "updatePending" not in world.rollout
+    world.pods = {"x-1": waiting("x-1", world, 86_402)}
+    world.gpus = ClusterGPUs((H100,))
+    world.settle()
+    assert world.revision() == after, "nodes that come and go are no reason"
+    world.roll_out()
+    world.settle()
+    assert (world.revision(), world.rollout["stableRevision"]) == (after, after)
+    upgraded(world)
+
+
+def with_pods(*pods: Callable[[World], Json]) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        world.pods = {made["metadata"]["name"]: made for make in pods if (made := make(world))}
+
+    return change
+
+
+def evicted(world: World) -> Json:
+    made = waiting("x-1", world)
+    made["status"] |= {"phase": "Failed", "reason": "Evicted"}
+    return made
+
+
+def measured(world: World) -> None:
+    world.obj["status"]["measured"] = {"kvCacheTokens": 1}
+
+
+def rolled_out(world: World) -> None:
+    world.obj["status"]["rollout"]["stableRevision"] = world.revision()
+
+
+def pinned(world: World) -> None:
+    world.edit(rollout={"pinnedRevision": world.revision()})
+
+
+MAY_HAVE_RUN: dict[str, Callable[[World], None]] = {
+    "no pod is there": with_pods(),
+    "a pod is on a node": with_pods(lambda w: a_pod("x-0", w.revision())),
+    "one of two is": with_pods(lambda w: waiting("x-0", w), lambda w: waiting("x-1", w, unschedulable=None)),
+    "one that is leaving was": with_pods(
+        lambda w: waiting("x-0", w), lambda w: waiting("x-1", w, unschedulable=None, deleting=True)
+    ),
+    "one serves": with_pods(lambda w: a_pod("x-0", w.revision(), ready=True)),
+    "one was evicted": with_pods(lambda w: waiting("x-0", w), evicted),
+    "the pod is younger than its revision: it may have replaced another": with_pods(lambda w: waiting("x-0", w, 3600)),
+    "the scheduler has not said anything": with_pods(lambda w: waiting("x-0", w, unschedulable=None, scheduled=False)),
+    "no time of a pod": with_pods(lambda w: a_pod("x-0", w.revision(), unschedulable=PENDING)),
+    "vLLM measured something": measured,
+    "it was rolled out before": rolled_out,
+    "it is pinned": pinned,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MAY_HAVE_RUN.values(), ids=MAY_HAVE_RUN.keys())
+def test_a_revision_whose_pods_may_have_run_keeps_its_recorded_template(what: Callable[[World], None]) -> None:
+    world = bound_to_its_choice()
+    what(world)
+    before = copy.deepcopy(world.template)
+    world.gpus = ClusterGPUs((NodeGroup(None, 1),))
+    world.now += timedelta(days=1)
+    world.settle()
+    assert world.template == before
+    assert world.rollout["updatePending"] is True
+
+
+def test_a_paused_service_that_never_ran_is_left_alone() -> None:
+    world = bound_to_its_choice()
+    before = copy.deepcopy(world.template)
+    world.change(paused=True)
+    assert world.template == before
+
+
+def test_what_was_edited_and_never_ran_is_rendered_anew_beside_what_serves() -> None:
+    world = serving(L4)
+    world.edit(batching={"maxNumSeqs": 8})
+    world.settle()
+    records = {r["metadata"]["name"]: r for r in world.of_kind("ControllerRevision")}
+    label = world.revision()
+    template = world.template
+    for each in (records[f"x-{label}"]["data"]["template"], template):
+        each["spec"]["nodeSelector"] = {"an": "earlier release"}
+    world.pods["x-new"] = waiting("x-new", world)
+    world.settle()
+    assert world.revision() != label
+    assert "nodeSelector" not in world.template["spec"]
+    assert world.condition("Available")[0] == "True"
+
+
+def test_one_that_never_ran_takes_no_turn_of_updates_that_were_asked_for() -> None:
+    world = bound_to_its_choice()
+    world.turn = Turn(is_granted=False, failed=("other",))
+    before = world.revision()
+    decision = world.decide()
+    assert (decision.claims_turn, decision.update) == (False, None)
+    world.settle()
+    assert world.revision() != before
+    world.pods = {"x-1": waiting("x-1", world)}
+    assert world.decide().update is None

@@ -23,6 +23,7 @@ from tests.unit.test_decide_autoscaling import READY, autoscaled
 from tests.unit.test_decide_gap import about_to_change
 from tests.unit.test_decide_quotas import ONE_REPLICA
 from tests.unit.test_decide_rollouts import a_room, surging
+from tests.unit.test_decide_upgrade import bound_to_its_choice
 
 LABELS_AND_TAINTS = (
     "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
@@ -111,6 +112,7 @@ STATES: dict[str, Callable[[], World]] = {
     "without a volume": without_a_volume,
     "without a volume, and held": lambda: without_a_volume(is_edited=True),
     "returned and held": returned_and_held,
+    "never ran": bound_to_its_choice,
     "labels and taints": lambda: without_a_node(edited(service()), LABELS_AND_TAINTS),
 }
 

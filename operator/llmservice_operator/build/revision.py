@@ -123,8 +123,8 @@ def spec_digest(spec: LLMServiceSpec, update_requested: str | None) -> str:
 
 
 def revision_label(key: str, template: Manifest, update_requested: str | None) -> str:
-    """The revision's label: the key, or a hash with the template where an update was requested."""
-    return key if update_requested is None else digest([key, update_requested, template])
+    """The label of a revision that is not the first of its key: a hash with the template."""
+    return digest([key, update_requested, template])
 
 
 def labelled(template: Manifest, label: str) -> Manifest:

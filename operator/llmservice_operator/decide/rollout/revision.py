@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 import orjson
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.remembered import of_text
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.revision import labelled, recorded_spec, revision_key, revision_label
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.start import start_plan
 from llmservice_operator.build.template import pod_template
+from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import RevisionFacts
+from llmservice_operator.observe.projections.pods import PodFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class RevisionMatch:
     """What it was made with, likewise."""
     of_key: tuple[RevisionFacts, ...] = ()
     """All of the spec's key, where another template is called for: it may be one of theirs."""
+    is_renewed: bool = False
+    """The recorded template never ran, and is rendered anew."""
 
     @property
     def label(self) -> str | None:
@@ -94,6 +99,54 @@ def match_protected(service: LLMService, revisions: Sequence[RevisionFacts], ret
     return RevisionMatch(key, newest, None, chosen=chosen)
 
 
+def renewed(
+    service: LLMService,
+    match: RevisionMatch,
+    observed: Observed,
+    revisions: Sequence[RevisionFacts],
+    settings: Settings,
+) -> RevisionMatch:
+    """The same, or without the recorded template where that never ran and another one would be rendered today."""
+    if match.latest is None or match.template is None or not _never_ran(service, match.latest, observed):
+        return match
+    if _rendered(service, settings, match.chosen or NOTHING, match.latest.label) == match.template:
+        return match
+    of_key = _of_key(match.key, revisions)
+    return RevisionMatch(match.key, match.newest, match.latest, of_key=of_key, is_renewed=True)
+
+
+def _never_ran(service: LLMService, record: RevisionFacts, observed: Observed) -> bool:
+    """Whether it is certain that no pod of a revision has been on a node.
+
+    All of its pods were made with it, so that none replaced another, and the scheduler has found no node for any.
+    Anything else may have run: a pod that is gone leaves no trace.
+    """
+    live, rollout = observed.deployment, service.status.get("rollout") or {}
+    pods = [pod for pod in observed.pods if pod.revision == record.label]
+    if live is None or live.revision != record.label or not pods or rollout.get("stableRevision") == record.label:
+        return False
+    if rollout.get("revision") == record.label and "measured" in service.status:
+        return False
+    return all(
+        pod.unschedulable and not pod.scheduled and pod.phase == "Pending" and _is_first(pod, record) for pod in pods
+    )
+
+
+_MADE_WITHIN = timedelta(seconds=120)
+"""Of a revision, its first pods are."""
+
+
+def _is_first(pod: PodFacts, record: RevisionFacts) -> bool:
+    if not (pod.created_at and record.created_at):
+        return False
+    age = datetime.fromisoformat(pod.created_at) - datetime.fromisoformat(record.created_at)
+    return abs(age) <= _MADE_WITHIN
+
+
+def _rendered(service: LLMService, settings: Settings, chosen: Chosen, label: str) -> Manifest:
+    return labelled(pod_template(service, settings, chosen), label)
+
+
 def _of_key(key: str, revisions: Sequence[RevisionFacts]) -> tuple[RevisionFacts, ...]:
     """The latest last."""
     return tuple(sorted((facts for facts in revisions if facts.key == key), key=lambda f: (f.revision, f.label)))
@@ -120,13 +173,14 @@ def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: 
             key=match.key,
             template=match.template,
             chosen=chosen,
-            update_pending=match.template != labelled(pod_template(service, settings, chosen), label),
+            update_pending=match.template != _rendered(service, settings, chosen, label),
         )
     requested = _requested(service)
     start, spec = start_plan(service, chosen.plan), recorded_spec(service.spec)
     chosen = replace(chosen, start=start, update_requested=requested, spec=spec, recorded=None)
     rendered = pod_template(service, settings, chosen)
-    label = match.key if match.latest is None else revision_label(match.key, rendered, requested)
+    is_first = match.latest is None or (requested is None and not match.is_renewed)
+    label = match.key if is_first else revision_label(match.key, rendered, requested)
     known = next((record for record in match.of_key if record.label == label), None)
     if known is not None:  # what is recorded can never be changed
         return choose(service, match.on(known), _recorded(known.body)[1], settings)

@@ -12,7 +12,7 @@ from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import image, vllm_arguments, vllm_version
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.ownership import Ownership, ownership
-from llmservice_operator.decide.rollout.revision import RevisionMatch, match_protected, match_revision
+from llmservice_operator.decide.rollout.revision import RevisionMatch, match_protected, match_revision, renewed
 from llmservice_operator.decide.rollout.rollback import Rollback, digest_of, rollback_for
 from llmservice_operator.decide.rollout.update_request import Turn, waits_on
 from llmservice_operator.observe.observed import Observed
@@ -70,7 +70,10 @@ def select(
     is_refused = bool(problems) and match.is_update
     if is_refused and match.latest is not None:  # what is recorded of the spec runs on
         match = match.on(match.latest)
-    running = waits_on(service, observed, match, revisions) if rollback is None else None
+    if rollback is None and not problems:
+        match = renewed(service, match, observed, revisions, settings)
+    is_requested = rollback is None and not match.is_renewed
+    running = waits_on(service, observed, match, revisions) if is_requested else None
     waits_for = None
     if running is not None and turn is not None and not turn.is_granted:
         waits_for, match = turn, match.on(running)

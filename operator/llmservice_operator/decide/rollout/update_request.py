@@ -83,9 +83,10 @@ def update_of(
     if failed is not None and failed.key == desired.key and is_by_request(failed):
         return Update.FAILED
     is_done = rollout.get("stableRevision") == desired.label
-    return None if is_done or desired.label == desired.key else Update.UNDER_WAY
+    is_asked_for = desired.label != desired.key and desired.chosen.update_requested is not None
+    return None if is_done or not is_asked_for else Update.UNDER_WAY
 
 
 def is_by_request(record: RevisionFacts) -> bool:
     """Whether the revision was made because an update was asked for: the first one of a key is called by the key."""
-    return record.label != record.key
+    return record.label != record.key and record.update_requested is not None

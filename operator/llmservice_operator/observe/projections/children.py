@@ -191,6 +191,7 @@ class RevisionFacts(ChildFacts):
     label: str
     """The hash that pods carry as the label REVISION_LABEL."""
     update_requested: str | None
+    created_at: str
     is_whole: bool
     """This operator can have made it, and it is kept: anybody may make one that holds something else, or too much."""
 
@@ -206,6 +207,7 @@ class RevisionFacts(ChildFacts):
             key=str((data or {}).get("key", "")),
             label=obj["metadata"]["name"].rpartition("-")[2],
             update_requested=chosen.get("updateRequested"),
+            created_at=str(obj["metadata"].get("creationTimestamp") or ""),
             is_whole=data is not None and bool(common["body"]),
         )
 

@@ -85,10 +85,13 @@ async def test_a_full_cluster_is_a_warning_that_says_who_holds_the_gpus_and_with
     assert (await world.plan("--strict")).code == 1
 
 
+ARM = node("x", L4)
+ARM["metadata"]["labels"]["kubernetes.io/arch"] = "arm64"
 NODES: dict[str, tuple[Json, Json, str]] = {
     "a taint": (node("x", L4, 4, TAINT), {}, "the taint team=a:NoSchedule is not tolerated"),
     "a selector": (node("x", L4), {"nodeSelector": {"pool": "b"}}, "its labels do not match"),
     "too few CPUs": (node("x", L4, cpu="1"), {}, "cpu free"),
+    "an architecture": (ARM, {}, "arm64, which the images are not built for"),
     "a product nobody knows": (node("x", "My-GPU"), {}, "My-GPU is not in the catalogue and no label says its memory"),
     "no label": (node("x", None), {}, "is not in the catalogue"),
 }

@@ -239,3 +239,44 @@ def test_other_facts_of_a_running_model_are_reported_and_restart_nothing() -> No
 def test_what_another_release_recorded_is_left_as_it_is(record: Json) -> None:
     """A record can never be changed: whoever drops a key of it is refused by the API server."""
     assert Chosen.from_document(record).to_document() == record
+
+
+def architectures(world: World) -> list[str]:
+    """Those that the template excludes."""
+    node = (world.template["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    terms = node.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    parts = [part for term in terms for part in term["matchExpressions"] if part["key"] == "kubernetes.io/arch"]
+    return [value for part in parts if part["operator"] == "NotIn" for value in part["values"]]
+
+
+ARM_L4 = replace(L4, architecture="arm64")
+ARM_A10 = replace(L4, product="NVIDIA-A10", architecture="arm64")
+ARM = {"spec": {"nodeSelector": {"kubernetes.io/arch": "arm64"}}}
+BY_AFFINITY: Json = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]}
+REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [BY_AFFINITY]}}
+BOUND = {"spec": {"affinity": {"nodeAffinity": REQUIRED}}}
+NAMED = {"accelerator": {"products": ["NVIDIA-L4"]}}
+OF_ARCHITECTURES: list[tuple[str, tuple[NodeGroup, ...], Json, str, list[str], str]] = [
+    # nodes and sections; product that was planned, architectures that are excluded, words of the message
+    ("amd64 only", (L4,), {}, "NVIDIA-L4", [], ""),
+    ("a smaller one is arm64", (ARM_A10, H100), {}, H100.product or "", ["arm64"], "Nodes of arm64 are left out"),
+    ("the same product", (ARM_L4, L4), {}, "NVIDIA-L4", ["arm64"], "the images are built for amd64"),
+    ("one that the spec names", (ARM_L4, L4), NAMED, "NVIDIA-L4", ["arm64"], ""),
+    ("arm64 only", (ARM_L4,), {}, "NVIDIA-L4", [], "Its nodes are arm64, and the images are built for amd64"),
+    ("the other is not named", (ARM_L4, H100), NAMED, "NVIDIA-L4", [], "are arm64"),
+    ("a selector takes it", (ARM_L4, L4), {"podTemplate": ARM}, "NVIDIA-L4", [], ""),
+    ("affinity takes it", (ARM_L4, L4), {"podTemplate": BOUND}, "NVIDIA-L4", [], ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("groups", "sections", "product", "left_out", "words"),
+    [row[1:] for row in OF_ARCHITECTURES],
+    ids=[row[0] for row in OF_ARCHITECTURES],
+)
+def test_nodes_that_the_images_are_not_built_for_are_left_out_where_others_have_the_gpu(
+    groups: tuple[NodeGroup, ...], sections: Json, product: str, left_out: list[str], words: str
+) -> None:
+    world = settled(*groups, **sections)
+    assert (world.plan["gpu"], architectures(world)) == (product, left_out)
+    assert words in world.message("Fits")

@@ -403,3 +403,53 @@ def test_one_that_never_ran_takes_no_turn_of_updates_that_were_asked_for() -> No
     assert world.revision() != before
     world.pods = {"x-1": waiting("x-1", world)}
     assert world.decide().update is None
+
+
+ON_L4 = {"accelerator": {"products": ["NVIDIA-L4"]}}
+SELECTED = {"podTemplate": {"spec": {"nodeSelector": {"pool": "a"}}}}
+
+
+def ran_elsewhere() -> World:
+    world = bound_to_its_choice()
+    world.pods = {"x-0": waiting("x-0", world, 3600)}
+    return world
+
+
+def unplaced(**sections: Any) -> World:
+    world = a_world(L4, **sections)
+    world.settle()
+    world.pods = {"x-0": waiting("x-0", world)}
+    return world
+
+
+NOBODY_MATCHES: list[tuple[str, Callable[[], World], str, list[str]]] = [
+    # words of the remedy, and fields that nobody set
+    (
+        "an earlier release chose the product",
+        ran_elsewhere,
+        "bound the pods to NVIDIA-L4, which it chose itself: set the annotation llmservice.dev/update-requested",
+        ["spec."],
+    ),
+    ("this release did", unplaced, "does not fit on Tesla-T4, Tesla-V100-SXM2-16GB", ["nodeSelector", "affinity"]),
+    (
+        "the spec names it",
+        lambda: unplaced(**ON_L4),
+        "spec.accelerator.products (NVIDIA-L4)",
+        ["nodeSelector", "chose"],
+    ),
+    ("a selector", lambda: unplaced(**SELECTED, **ON_L4), "spec.podTemplate.spec.nodeSelector (pool=a)", ["affinity"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "unset"), [row[1:] for row in NOBODY_MATCHES], ids=[row[0] for row in NOBODY_MATCHES]
+)
+def test_a_pod_that_no_node_matches_blames_what_was_set_and_says_who_chose(
+    make: Callable[[], World], words: str, unset: list[str]
+) -> None:
+    world = make()
+    world.settle()
+    failure = world.status["failure"]
+    assert failure["reason"] == "NoMatchingNode"
+    assert words in failure["remedy"]
+    assert not [each for each in unset if each in failure["remedy"]]

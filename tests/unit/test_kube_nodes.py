@@ -64,6 +64,7 @@ GROUPS: dict[str, tuple[Json, str, NodeGroup | None]] = {
     "cordoned": (node(unschedulable=True), GPU, None),
     "tainted": (node(taints=[TAINT]), GPU, replace(H100, taints=(("team", "b", "NoSchedule"),))),
     "a mild taint": (node(taints=[TAINT | {"effect": "PreferNoSchedule"}]), GPU, H100),
+    "arm64": (node(LABELS | {"kubernetes.io/arch": "arm64"}), GPU, replace(H100, architecture="arm64")),
     "AMD": (node(AMD, {"amd.com/gpu": "8"}), "amd.com/gpu", NodeGroup(MI300X, 8, 1, 196608.0, None, True)),
     "a label that is no number": (node(LABELS | {f"{GPU}.memory": "lots"}), GPU, replace(H100, memory_mib=None)),
     "slices": (node(LABELS | {f"{MIG}.memory": "40320"}, {MIG: "2", GPU: "6"}), MIG, SLICES),

@@ -140,7 +140,7 @@ def answered(question: Question, service: LLMService, seen: Seen, given: Given) 
             seen.quotas,
             product=product,
             is_required=bool(given.devices or service.spec.accelerator.products),
-            excluded=chosen.excluded_gpus or (),
+            excluded=(*(chosen.excluded_gpus or ()), *(chosen.excluded_architectures or ())),
             resource=resource,
             namespace=seen.namespace,
             asked=service.spec.scaling.replicas,
@@ -162,10 +162,11 @@ def _picked(question: Question, service: LLMService, seen: Seen, given: Given) -
     if not question.is_manifest:
         plan = replace(plan, reason=in_options(plan.reason))
     product = choice.product or (plan.gpu if plan.gpu in wanted.products else None)
+    chosen = Chosen(gpu=product, excluded_gpus=choice.excluded, excluded_architectures=choice.left_out)
     return (
         Answer(question, request, honest(question, plan)),
         product,
-        Chosen(gpu=product, excluded_gpus=choice.excluded),
+        chosen,
     )
 
 

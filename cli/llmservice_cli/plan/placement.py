@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.observe.failures.scheduling import Wanted, gpus_text
-from llmservice_operator.planner.cluster import device_of, group_of
+from llmservice_operator.planner.cluster import ARCHITECTURE, device_of, group_of
 from llmservice_operator.planner.quotas import Admitted, Quota, least_admitted
 from llmservice_operator.planner.room import (
     PODS,
@@ -215,6 +215,8 @@ def _kept_away(node: NodeRoom, pod_spec: Json, product: str | None, excluded: Co
             return f"the taint {key}{f'={value}' if value else ''}:{effect} is not tolerated"
     if product is not None and node.product != product:
         return f"its GPU is {node.product or 'not named by a label'}, not {product}"
+    if (architecture := node.labels.get(ARCHITECTURE)) in excluded:
+        return f"it is {architecture}, which the images are not built for"
     if node.product in excluded:
         return f"it does not fit on {node.product}"
     return _LABELS

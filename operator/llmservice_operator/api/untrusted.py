@@ -108,6 +108,7 @@ class _Start(_Part):
 class _Chosen(_Part):
     gpu: Word | None = None
     excluded_gpus: Annotated[list[Word], Field(max_length=1024)] | None = None
+    excluded_architectures: Annotated[list[Word], Field(max_length=1024)] | None = None
     max_model_len: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
     plan: PlanStatus | None = None
     start: _Start | None = None

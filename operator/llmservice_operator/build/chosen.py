@@ -29,6 +29,8 @@ class Chosen:
     """The part of the spec that it was made of, as users write it; None: written by an earlier release."""
     excluded_gpus: Sequence[str] | None = None
     """Products on which the model does not fit, where the spec lists none."""
+    excluded_architectures: Sequence[str] | None = None
+    """Of nodes that the images are not built for."""
     recorded: Json | None = field(default=None, compare=False, repr=False)
     """The record that this was read from, written back as it is: `data` of a ControllerRevision is immutable."""
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
+from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.resources import RESOURCES, accelerator_resource
+from llmservice_operator.planner.cluster import ARCHITECTURE, IMAGES
 from llmservice_operator.planner.room import slice_label
 
 _PRODUCT_LABELS = {"nvidia": "nvidia.com/gpu.product", "amd": "amd.com/gpu.product-name"}
@@ -37,7 +40,54 @@ def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
         excluded = _expressions(llm, "NotIn", chosen.excluded_gpus or ())
         required = [excluded] if excluded else []
         preferred = [] if chosen.gpu is None else [_preference(100, llm, chosen.gpu)]
+    if chosen.excluded_architectures:
+        apart = {"key": ARCHITECTURE, "operator": "NotIn", "values": list(chosen.excluded_architectures)}
+        required = [[*each, apart] for each in required or [[]]]
     return given | _node_affinity(given.get("nodeAffinity") or {}, required, preferred)
+
+
+def where_pods_go(llm: LLMService, template: Manifest) -> str:
+    """What keeps pods of a template from nodes by their labels, who asked for that, and what to do about it.
+
+    Empty where nothing does. The template may be of an earlier release, which required a product that it had chosen.
+    """
+    label = _PRODUCT_LABELS.get(llm.spec.accelerator.type)
+    only, excluded = (_values(template, label, operator) for operator in ("In", "NotIn"))
+    given, asked, said = llm.spec.pod_template.spec, [], []
+    if given.node_selector:
+        pairs = ", ".join(f"{key}={value}" for key, value in sorted(given.node_selector.items()))
+        asked.append(f"spec.podTemplate.spec.nodeSelector ({pairs})")
+    if given.affinity:
+        asked.append("spec.podTemplate.spec.affinity")
+    if given.topology_spread_constraints:
+        asked.append("spec.podTemplate.spec.topologySpreadConstraints")
+    if only and llm.spec.accelerator.products:
+        asked.append(f"spec.accelerator.products ({', '.join(only)})")
+    if asked:
+        said.append(
+            f"The pods go only to nodes that match {' and '.join(asked)}: correct that, or add or label a node."
+        )
+    if only and not llm.spec.accelerator.products:
+        said.append(
+            f"An earlier release bound the pods to {', '.join(only)}, which it chose itself: set the annotation "
+            f"{UPDATE_REQUESTED_ANNOTATION} to a new value, and they also go to other GPUs that are large enough."
+        )
+    if excluded:
+        said.append(
+            f"The model does not fit on {', '.join(excluded)}, which the operator excludes: add a node with another "
+            "GPU."
+        )
+    if others := _values(template, ARCHITECTURE, "NotIn"):
+        said.append(f"Nodes of {', '.join(others)} are excluded: the images are built for {IMAGES}.")
+    return " ".join(said)
+
+
+def _values(template: Manifest, label: str | None, operator: str) -> list[str]:
+    node = (template["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
+    parts = [part for term in terms for part in term.get("matchExpressions") or ()]
+    mine = [part for part in parts if part.get("key") == label and part.get("operator") == operator]
+    return list(dict.fromkeys(value for part in mine for value in part.get("values") or ()))
 
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

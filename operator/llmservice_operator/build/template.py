@@ -33,6 +33,7 @@ def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) 
         settings,
         chosen.gpu,
         "\n".join(chosen.excluded_gpus or ()),
+        "\n".join(chosen.excluded_architectures or ()),
         chosen.max_model_len,
         start.get("budgetSeconds"),
         start.get("usualSeconds"),
@@ -45,13 +46,20 @@ def _rendered(
     settings: Settings,
     gpu: str | None,
     excluded_gpus: str,
+    excluded_architectures: str,
     max_model_len: int | None,
     budget_seconds: int | None,
     usual_seconds: int | None,
 ) -> Manifest:
     times = {"budgetSeconds": budget_seconds, "usualSeconds": usual_seconds}
     start = {name: seconds for name, seconds in times.items() if seconds is not None}
-    chosen = Chosen(gpu=gpu, excluded_gpus=excluded_gpus.splitlines(), max_model_len=max_model_len, start=start)
+    chosen = Chosen(
+        gpu=gpu,
+        max_model_len=max_model_len,
+        start=start,
+        excluded_gpus=excluded_gpus.splitlines(),
+        excluded_architectures=excluded_architectures.splitlines(),
+    )
     mounted = volumes(llm, settings)
     every = {m.name: m for m in (*mounted, *fetch_volumes(llm, settings))}
     given = llm.spec.pod_template

@@ -10,6 +10,7 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.build import adapters
 from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.meta import selector_text
+from llmservice_operator.build.placement import where_pods_go
 from llmservice_operator.build.service import endpoint
 from llmservice_operator.decide.adoption import with_adoption
 from llmservice_operator.decide.children import applies, blocking, finished_jobs, is_pending, prunes
@@ -222,6 +223,7 @@ def _verdict(
         gpus=gpus(service),
         endpoint=endpoint(service),
         effective=effective(service, desired.template, desired.chosen),
+        where_pods_go=where_pods_go(service, desired.template),
         fitness=fit.fitness,
         plan=fit.plan,
         model=fit.model,

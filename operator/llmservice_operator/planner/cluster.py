@@ -18,6 +18,9 @@ Json = Mapping[str, Any]
 _MIB = 2**20
 _MOST, _MOST_MIB = 1_000_000, 10**12
 """Of a resource on one node, and of the memory of one GPU."""
+IMAGES = "amd64"
+"""The architecture that the operator's image and the chart's default images are built for."""
+ARCHITECTURE = "kubernetes.io/arch"
 TRANSIENT_TAINTS = "node.kubernetes.io/"
 """Kubernetes puts these on nodes with a transient condition; they change no verdict."""
 
@@ -35,6 +38,8 @@ class NodeGroup:
     """Of one GPU, by its label; of a MIG slice without one by its profile."""
     capability: tuple[int, int] | None = None
     is_amd: bool = False
+    architecture: str = IMAGES
+    """Of the CPUs, by Kubernetes' label."""
     taints: tuple[tuple[str, str, str], ...] = ()
     """(key, value, effect) of those that keep pods away."""
     sharing: Sharing | None = None
@@ -93,6 +98,7 @@ def group_of(node: NodeRoom, resource: str) -> NodeGroup | None:
         memory_mib=_memory_mib(node.labels, resource),
         capability=_capability(node.labels),
         is_amd="amd.com/gpu.product-name" in node.labels,
+        architecture=node.labels.get(ARCHITECTURE, IMAGES),
         taints=node.taints,
         sharing=node.sharing(resource),
     )

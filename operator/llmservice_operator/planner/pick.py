@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.planner import gpus, node_size
-from llmservice_operator.planner.cluster import ClusterGPUs, Offer, offers, why_not_several
+from llmservice_operator.planner.cluster import IMAGES, ClusterGPUs, Offer, offers, why_not_several
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy
 
 Json = Mapping[str, Any]
@@ -44,6 +44,8 @@ class GPUDemand:
     tolerations: tuple[Json, ...] = ()
     is_length_planned: bool = False
     """The model length is what fits on the GPU that is chosen."""
+    names_architecture: bool = False
+    """The spec says which CPUs the nodes have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Pick:
     """Other nodes would change the answer."""
     excluded: tuple[str, ...] = ()
     """Where the spec lists no products: those on which the model does not fit, of nodes and of what clouds rent."""
+    left_out: tuple[str, ...] = ()
+    """Architectures of nodes that the images are not built for, where others have the GPU."""
 
 
 def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
@@ -70,6 +74,11 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     all that are there; not so where no machine is made with as many GPUs as one replica needs. Without a word about
     the GPU from nodes or spec the verdict is Unknown and says what to give.
     """
+    if left_out := _not_built_for(demand, cluster):
+        groups = tuple(group for group in cluster.groups if group.architecture == IMAGES)
+        choice = pick(demand, replace(cluster, groups=groups), plan_for)
+        said = f"Nodes of {', '.join(left_out)} are left out: the images are built for {IMAGES}."
+        return replace(choice, plan=replace(choice.plan, reason=f"{choice.plan.reason} {said}"), left_out=left_out)
     offered = offers(cluster, demand.tolerations)
     if nicknames := _nicknames(demand, cluster):
         return _without_nicknames(nicknames, demand, cluster, plan_for)
@@ -106,6 +115,15 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     if too_few := _too_few(demand, offered, plan_for):
         return too_few
     return Pick(_unknown_gpu(demand, cluster, offered, plan_for(None)), others=others)
+
+
+def _not_built_for(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
+    """Architectures of nodes to leave out; none where no other node has an acceptable GPU, or the spec says which."""
+    built = tuple(group for group in cluster.groups if group.architecture == IMAGES)
+    found = offers(replace(cluster, groups=built), demand.tolerations)
+    if demand.names_architecture or not any(not demand.products or one.product in demand.products for one in found):
+        return ()
+    return tuple(sorted({group.architecture for group in cluster.groups} - {IMAGES}))
 
 
 def _nicknames(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
@@ -240,6 +258,12 @@ def _with_notes(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, offered: Se
         notes.append(
             f"The operator chose {plan.gpu}: pods prefer it, and run on other GPUs that are not known to be too small. "
             "spec.accelerator.products would bind them."
+        )
+    of_others = {group.architecture for group in cluster.groups if group.product == plan.gpu} - {IMAGES}
+    if of_others and not demand.names_architecture:
+        notes.append(
+            f"Its nodes are {', '.join(sorted(of_others))}, and the images are built for {IMAGES}, unless you built "
+            "others."
         )
     if cluster.unread is not None:
         notes.append(f"Nodes were not looked at: {cluster.unread}.")

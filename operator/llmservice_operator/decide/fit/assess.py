@@ -185,8 +185,9 @@ def _on_cpus(inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitA
 def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[Chosen, Json]:
     """What a revision is made with, and the plan as the status has it."""
     plan = document(pick.plan, digest)
-    excluded = list(pick.excluded) or None
-    return Chosen(pick.product, _length(service, pick.plan), plan, excluded_gpus=excluded), plan
+    excluded, left_out = list(pick.excluded) or None, list(pick.left_out) or None
+    length = _length(service, pick.plan)
+    return Chosen(pick.product, length, plan, excluded_gpus=excluded, excluded_architectures=left_out), plan
 
 
 def _planned(inputs: Inputs, service: LLMService, asked: Question) -> Pick:

@@ -20,7 +20,7 @@ from llmservice_operator.build.server import Server, server
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.planner import gpus, host, memory, remedies
 from llmservice_operator.planner.checks import check
-from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.cluster import ARCHITECTURE, ClusterGPUs
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.model import reading
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
@@ -140,6 +140,7 @@ def remedied(
 def demand(service: LLMService) -> GPUDemand:
     """What the spec says about its GPUs."""
     spec, resource = service.spec, accelerator_resource(service)
+    pods = spec.pod_template.spec
     assert resource is not None, "on CPUs there is nothing to pick"
     return GPUDemand(
         gpus=spec.parallelism.accelerators,
@@ -147,6 +148,7 @@ def demand(service: LLMService) -> GPUDemand:
         products=spec.accelerator.products or (),
         memory_gib=stated_memory_gib(service),
         tolerations=tuple(tolerations(service)),
+        names_architecture=ARCHITECTURE in json.dumps([pods.node_selector, pods.affinity]),
         is_length_planned=spec.batching.max_model_len == "auto",
     )
 

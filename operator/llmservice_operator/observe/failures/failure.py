@@ -72,6 +72,8 @@ class FailureContext:
     """Of the service: names of pods in other namespaces are left out."""
     containers: frozenset[str] | None = None
     """Names of those that the operator built into the pods; None: not known."""
+    where_pods_go: str = ""
+    """As `Verdict.where_pods_go`; empty: the reason's own remedy."""
 
 
 NOTHING = FailureContext({})
@@ -206,7 +208,8 @@ def _unplaced(found: StatusFailure, before: StatusFailure | None, now: str, cont
     if before is not None and before.reason is reason:
         since = before.since
     message = scheduling.message_of(evidence, reason, context.wanted, context.room, context.namespace)
-    remedy = scheduling.remedy_of(reason, context.wanted, context.room, context.pod_spec)
+    own_remedy = scheduling.remedy_of(reason, context.wanted, context.room, context.pod_spec)
+    remedy = (reason is Reason.NO_MATCHING_NODE and context.where_pods_go) or own_remedy
     return replace(found, reason=reason, message=message, remedy=remedy, evidence=evidence, since=since)
 
 

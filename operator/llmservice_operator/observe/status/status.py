@@ -145,7 +145,9 @@ def _failure_context(
     template = deployment.live()["spec"].get("template") if deployment is not None and room else None
     wanted, pod = scheduling.wanted_of(verdict.effective), (template or {}).get("spec")
     built = _built_containers(observed, verdict.revision)
-    return FailureContext(observed.reports, pod_events, wanted, room, pod, subject.namespace, built)
+    return FailureContext(
+        observed.reports, pod_events, wanted, room, pod, subject.namespace, built, where_pods_go=verdict.where_pods_go
+    )
 
 
 def _built_containers(observed: Observed, revision: str) -> frozenset[str] | None:

@@ -71,6 +71,8 @@ class Verdict:
     gpus: int = 0
     endpoint: Json = field(default_factory=lambda: _EMPTY)
     effective: Json = field(default_factory=lambda: _EMPTY)
+    where_pods_go: str = ""
+    """What keeps its pods from nodes by their labels, and what to do about it."""
     fitness: Finding | None = None
     """None: the spec is not accepted, and there is no condition Fits."""
     plan: Json | None = None

@@ -123,6 +123,7 @@ VERSION = 1
 MAX_ADAPTERS = 64
 MAX_TEXT = 1024
 _MOST_LINES = 256
+_LONGEST_NAME, _MOST_GIB = 128, 100_000
 
 
 T = TypeVar("T")
@@ -150,6 +151,27 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True)
+class GPU:
+    """The card that a server has, as its driver reports it; of several, the smallest."""
+
+    name: str
+    memory_gib: float
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"name": clean(self.name), "memoryGiB": round(self.memory_gib, 2)}
+
+    @classmethod
+    def from_document(cls, document: object) -> GPU | None:
+        """The inverse; None where it is invalid."""
+        try:
+            given = Reader(document, "gpu")
+            return cls(given.word("name", _LONGEST_NAME), given.number("memoryGiB", 0, _MOST_GIB))
+        except Refused:
+            return None
+
+
+@dataclass(frozen=True)
 class Failure:
     """A classified failure: in the termination message, in /state and in the LLMService's status."""
 
@@ -160,6 +182,8 @@ class Failure:
     phase: Phase | None = None
     exit_code: int | None = None
     signal: int | None = None
+    gpu: GPU | None = None
+    """None: on CPUs, or not seen before it failed."""
 
     @property
     def ends_with(self) -> int:
@@ -186,6 +210,7 @@ class Failure:
             "phase": None if self.phase is None else str(self.phase),
             "exitCode": self.exit_code,
             "signal": self.signal,
+            "gpu": None if self.gpu is None else self.gpu.to_document(),
         }
         return {key: value for key, value in document.items() if value is not None}
 
@@ -221,6 +246,7 @@ class Failure:
                 phase=_known(lambda: given.one_of("phase", Phase)) if given.has("phase") else None,
                 exit_code=given.integer("exitCode", -(2**31), 2**32) if given.has("exitCode") else None,
                 signal=given.integer("signal", 0, 255) if given.has("signal") else None,
+                gpu=GPU.from_document(given.value("gpu")),
             )
         except Refused:
             return None

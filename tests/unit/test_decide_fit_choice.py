@@ -9,6 +9,8 @@ import pytest
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_runtime.contract import GPU, Failure
+from llmservice_runtime.contract import FailureReason as R
 
 from tests.unit.decide_world import (
     H100,
@@ -17,6 +19,7 @@ from tests.unit.decide_world import (
     T4,
     Json,
     World,
+    a_pod,
     a_world,
     preferred,
     products,
@@ -280,3 +283,52 @@ def test_nodes_that_the_images_are_not_built_for_are_left_out_where_others_have_
     world = settled(*groups, **sections)
     assert (world.plan["gpu"], architectures(world)) == (product, left_out)
     assert words in world.message("Fits")
+
+
+T4_CARD = GPU("Tesla T4", 14.56)
+TOO_SMALL = Failure(R.KV_CACHE_TOO_SMALL, "No available memory for the cache blocks.", "Set maxModelLen.", gpu=T4_CARD)
+
+
+def failed_on(world: World, failure: Failure) -> World:
+    """Its pod was placed, and ends again and again with this."""
+    ended = {"exitCode": 1, "reason": "Error", "message": failure.to_json(), "finishedAt": "2026-01-02T03:03:00Z"}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+    world.pods = {"x-0": a_pod("x-0", world.revision(), state=waiting, last=ended, restarts=4)}
+    world.settle()
+    return world
+
+
+def test_a_pod_that_came_to_a_smaller_gpu_is_planned_for_it_and_ends_with_the_verdict() -> None:
+    world = failed_on(settled(L4, NodeGroup(None, 8), batching={"maxModelLen": 16384}), TOO_SMALL)
+    failure = world.status["failure"]
+    assert (failure["reason"], failure["pod"]) == ("DoesNotFit", "x-0")
+    assert failure["message"].startswith(
+        "Pod x-0 came to a Tesla T4 (14.6 GiB), and was planned for NVIDIA-L4: Tesla T4"
+    )
+    assert "spec.accelerator.products" in failure["remedy"]
+    assert "KVCacheTooSmall: No available memory for the cache blocks." in failure["evidence"]
+    assert (world.condition("Ready"), world.condition("Stalled")) == (("False", "DoesNotFit"), ("True", "DoesNotFit"))
+    assert world.condition("Fits") == ("True", "Fits"), "of what was planned"
+    assert world.decide().is_steady
+
+
+UNNAMED_ONLY = (NodeGroup(None, 8),)
+ON_WHAT: dict[str, tuple[tuple[NodeGroup, ...], Json, Failure, str]] = {
+    "nothing was planned": (UNNAMED_ONLY, {}, TOO_SMALL, "DoesNotFit"),
+    "out of memory": (UNNAMED_ONLY, {}, replace(TOO_SMALL, reason=R.GPU_OUT_OF_MEMORY), "DoesNotFit"),
+    "for no known cause": (UNNAMED_ONLY, {}, replace(TOO_SMALL, reason=R.STARTUP_FAILED), "DoesNotFit"),
+    "another cause": ((L4,), {}, replace(TOO_SMALL, reason=R.MODEL_NOT_FOUND), "ModelNotFound"),
+    "the planned one": ((L4,), {}, replace(TOO_SMALL, gpu=GPU("NVIDIA L4", 22.03)), "KVCacheTooSmall"),
+    "a larger one": ((L4,), {}, replace(TOO_SMALL, gpu=GPU("NVIDIA H100 80GB HBM3", 79.11)), "KVCacheTooSmall"),
+    "an earlier release's runtime": ((L4,), {}, replace(TOO_SMALL, gpu=None), "KVCacheTooSmall"),
+    "no plan is wanted": (UNNAMED_ONLY, {"fitPolicy": "Ignore"}, TOO_SMALL, "KVCacheTooSmall"),
+    "it was tried though it does not fit": ((T4,), {"fitPolicy": "Warn"}, TOO_SMALL, "KVCacheTooSmall"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("groups", "sections", "failure", "reason"), ON_WHAT.values(), ids=ON_WHAT.keys())
+def test_a_failure_is_the_gpus_only_where_the_plan_says_so(
+    groups: tuple[NodeGroup, ...], sections: Json, failure: Failure, reason: str
+) -> None:
+    world = failed_on(settled(*groups, batching={"maxModelLen": 16384}, **sections), failure)
+    assert world.status["failure"]["reason"] == reason

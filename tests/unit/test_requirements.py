@@ -20,6 +20,7 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec
 from tests.unit.status_states import CASES, UNREPORTED, edited, served, service
 from tests.unit.test_decide_autoscaling import READY, autoscaled
+from tests.unit.test_decide_fit_choice import TOO_SMALL, UNNAMED_ONLY, failed_on
 from tests.unit.test_decide_gap import about_to_change
 from tests.unit.test_decide_quotas import ONE_REPLICA
 from tests.unit.test_decide_rollouts import a_room, surging
@@ -113,6 +114,7 @@ STATES: dict[str, Callable[[], World]] = {
     "without a volume, and held": lambda: without_a_volume(is_edited=True),
     "returned and held": returned_and_held,
     "never ran": bound_to_its_choice,
+    "on too small a GPU": lambda: failed_on(serving(*UNNAMED_ONLY), TOO_SMALL),
     "labels and taints": lambda: without_a_node(edited(service()), LABELS_AND_TAINTS),
 }
 

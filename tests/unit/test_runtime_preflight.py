@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmservice_runtime.contract import GPU, Failure
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.preflight import accelerators, model_files, preflight
 from llmservice_runtime.preflight.accelerators import GIB, Device
-from llmservice_runtime.preflight.preflight import check_version
+from llmservice_runtime.preflight.preflight import check_version, reported
+from llmservice_runtime.supervisor import preflight_phase
 from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
 from tests.support.weights import safetensors
@@ -191,3 +193,31 @@ def test_the_preflight_says_why_torch_sees_no_gpu(
     first = next(preflight.check(ServeOptions(accelerator="nvidia"), read_flags(("--model", "hf"))))
     assert first.reason is reason
     assert words in first.message
+
+
+GPUS = [Device("NVIDIA L4", (8, 9), 22 * GIB, 22 * GIB), Device("Tesla T4", (7, 5), 14 * GIB, 14 * GIB)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "count", "gpu"),
+    [(GPUS, 2, GPU("Tesla T4", 14)), (GPUS, 1, GPU("NVIDIA L4", 22)), ([], 1, None)],
+    ids=["the smallest", "of those that are used", "none"],
+)
+def test_the_report_names_the_gpu(devices: list[Device], count: int, gpu: GPU | None) -> None:
+    assert accelerators.smallest(devices, count) == gpu
+    failure = Failure(R.ENGINE_MISSING, "a", "b")
+    for each in (None, failure):
+        found = preflight_phase.read(reported(each, gpu))
+        assert (found.failure and found.failure.reason, found.gpu) == (each and each.reason, gpu)
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [{}, [], {"name": "x" * 5000, "memoryGiB": 1}, {"name": "x", "memoryGiB": 1e30}, {"name": "x", "memoryGiB": -1}],
+    ids=["empty", "a list", "a long name", "too much", "less than nothing"],
+)
+def test_what_is_no_gpu_is_left_out_of_a_failure(gpu: object) -> None:
+    document = {"version": 1, "reason": "EngineMissing", "message": "a", "remedy": "b", "gpu": gpu}
+    found = Failure.from_json(json.dumps(document))
+    assert found is not None
+    assert found.gpu is None

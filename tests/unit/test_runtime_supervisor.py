@@ -9,10 +9,11 @@ import socket
 from pathlib import Path
 
 import pytest
+from llmservice_runtime.contract import GPU, Phase
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.contract import Phase
 from llmservice_runtime.health.start_watch import StallLimits
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.preflight.preflight import reported
 from llmservice_runtime.supervisor.dependencies import Dependencies
 from llmservice_runtime.supervisor.starting import with_environment
 
@@ -81,6 +82,14 @@ async def test_the_preflight_ends_it_before_vllm_starts(tmp_path: Path) -> None:
 async def test_a_broken_preflight_keeps_no_server_from_starting(tmp_path: Path, preflight: tuple[str, ...]) -> None:
     async with supervised(tmp_path, preflight=preflight) as server:
         await server.ready()
+
+
+async def test_a_failed_start_names_the_gpu_that_the_preflight_found(tmp_path: Path) -> None:
+    gpu = GPU("Tesla T4", 14.56)
+    behaviour = Behaviour(log=str(LOGS / "kv_cache_too_small.log"), exit_loading=1)
+    preflight = ("sh", "-c", f"echo '{reported(None, gpu)}'")
+    async with supervised(tmp_path, behaviour, preflight=preflight) as server:
+        assert (await server.failed()).gpu == gpu
 
 
 async def test_a_missing_engine_is_a_failure(tmp_path: Path) -> None:

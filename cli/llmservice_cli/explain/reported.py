@@ -118,7 +118,7 @@ _OF_REASON: Mapping[Reason, frozenset[Place]] = {
         Reason.ADAPTER_NOT_SERVED: {P.EVENT},
         Reason.STREAMS_ENDED: {P.EVENT},
         Reason.SCALED: {P.EVENT},
-        Reason.DOES_NOT_FIT: {P.FIT, P.HOLD},
+        Reason.DOES_NOT_FIT: {P.FAILURE, P.FIT, P.HOLD},
         Reason.INSPECTING_MODEL: {P.NO_VERDICT, P.WAIT},
         Reason.POLICY_IGNORE: {P.NO_VERDICT},
         Reason.HOLDING_UNAVAILABLE: {P.AUTOSCALED, P.EVENT},

@@ -350,7 +350,8 @@ class Reason(Explained):
         "DoesNotFit",
         "By the plan, the model or the KV cache of one request of full length is larger than the accelerator's "
         "memory; the message has the figures. With fitPolicy Enforce no pod is made or changed, and what serves goes "
-        "on.",
+        "on. A pod that came to another GPU than was planned, and failed there, is planned again for that card, and "
+        "the message names it.",
         "Make one of the changes in status.plan.remedies, each with a patch for `kubectl patch llms NAME --type "
         "merge -p`, or set spec.fitPolicy to Warn to try it all the same.",
     )

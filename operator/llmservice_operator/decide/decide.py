@@ -17,7 +17,7 @@ from llmservice_operator.decide.children import applies, blocking, finished_jobs
 from llmservice_operator.decide.decision import Decision, Restart, Update
 from llmservice_operator.decide.degraded import with_degraded
 from llmservice_operator.decide.desired import adopted_records, desired_children
-from llmservice_operator.decide.fit.assess import FitAssessment, assess
+from llmservice_operator.decide.fit.assess import FitAssessment, assess, misplaced
 from llmservice_operator.decide.gap import Gap, gap, gap_events, may_be_ahead
 from llmservice_operator.decide.held import hold_back
 from llmservice_operator.decide.inputs import Inputs
@@ -129,7 +129,8 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
         or _refused(selection)
         or step.obstacle
     )
-    verdict = _verdict(selection, desired, fit, step, ahead, obstacle, is_pending=is_pending(apply))
+    wrong_gpus = misplaced(inputs, selection)
+    verdict = _verdict(selection, desired, fit, step, ahead, obstacle, wrong_gpus, is_pending=is_pending(apply))
     shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
     unheld = tuple(needless_slices(service, observed, slices))
     if service.spec.paused:
@@ -208,6 +209,7 @@ def _verdict(
     step: RolloutStep,
     ahead: Gap | None,
     obstacle: Obstacle | None,
+    wrong_gpus: Mapping[str, str],
     *,
     is_pending: bool,
 ) -> Verdict:
@@ -223,6 +225,7 @@ def _verdict(
         gpus=gpus(service),
         endpoint=endpoint(service),
         effective=effective(service, desired.template, desired.chosen),
+        misplaced=wrong_gpus,
         where_pods_go=where_pods_go(service, desired.template),
         fitness=fit.fitness,
         plan=fit.plan,

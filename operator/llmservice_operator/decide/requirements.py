@@ -16,7 +16,7 @@ from llmservice_operator.decide import scale_down
 from llmservice_operator.decide.autoscaling import needs_quotas
 from llmservice_operator.decide.decide import activators_to_ask
 from llmservice_operator.decide.fit import cpu_fit
-from llmservice_operator.decide.fit.assess import device_of, is_assessed, is_to_be_planned
+from llmservice_operator.decide.fit.assess import device_of, failed_gpus, is_assessed, is_to_be_planned
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.rollout.selection import Selection, own_deployment
 from llmservice_operator.decide.rollout.strategy import Change, max_age_of_room
@@ -90,11 +90,12 @@ def requirements(inputs: Inputs) -> Requirements:
     if facts is not None and facts.sibling_key is not None:
         return Requirements(sibling_model=facts.sibling_key)
     is_planned = facts is not None and is_to_be_planned(selection, inputs.facts_digest)
-    if facts is not None and is_planned and not facts.is_stated:
+    is_read = is_planned or (facts is not None and facts.is_known and bool(failed_gpus(inputs, selection)))
+    if facts is not None and is_read and not facts.is_stated:
         reading = inputs.reading.value if inputs.reading is not None else None
         if reading is None or reading.document != facts.document:
             return Requirements(reading=facts.document)
-        is_planned = reading.answer is not None
+        is_planned = is_planned and reading.answer is not None
     is_new = selection.match.chosen is None
     is_held = is_new and facts is not None and (facts.is_waiting or facts.is_known > is_planned)
     rooms = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from llmservice_runtime.contract import Failure, FailureReason
+from llmservice_runtime.contract import GPU, Failure, FailureReason
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 from llmservice_runtime.supervisor.vllm_process import Flags
 
@@ -37,6 +37,12 @@ def _device(torch: object, index: int) -> Device:
     # On AMD these numbers have another meaning.
     capability = None if torch.version.hip else cuda.get_device_capability(index)  # type: ignore[attr-defined]
     return Device(cuda.get_device_name(index), capability, free, total)
+
+
+def smallest(devices: Sequence[Device], count: int) -> GPU | None:
+    """The one with the least memory of the first `count`, which the server uses; None without any."""
+    found = min(devices[:count], key=lambda device: device.total, default=None)
+    return None if found is None else GPU(found.name, found.total / GIB)
 
 
 def check(devices: Sequence[Device], flags: Flags, method: str | None) -> Iterator[Failure]:

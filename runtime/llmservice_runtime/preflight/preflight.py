@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, FailureReason, Phase
+from llmservice_runtime.contract import DRAFT_ARTIFACT, GPU, MODEL_ARTIFACT, Failure, FailureReason, Phase
 from llmservice_runtime.failures.failures import driver_mismatch
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.preflight import accelerators, cpu_features, model_checks, model_files
@@ -19,19 +21,27 @@ from llmservice_runtime.supervisor.vllm_process import Flags, is_local, read_fla
 
 
 def main(options: ServeOptions, args: Sequence[str]) -> int:
-    """Print the first failure as JSON, or an empty object. The exit code is 0 unless the checks themselves crash."""
-    failure = next(check(options, read_flags(args)), None)
-    print(Failure.to_json(failure) if failure else "{}", flush=True)
+    """Print the report as JSON. The exit code is 0 unless the checks themselves crash."""
+    flags, devices = read_flags(args), list[accelerators.Device]()
+    failure = next(check(options, flags, devices), None)
+    print(reported(failure, accelerators.smallest(devices, flags.gpus)), flush=True)
     return 0
 
 
-def check(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
-    """All failures, the cheapest checks first."""
-    for failure in _checks(options, flags):
-        yield Failure(failure.reason, failure.message, failure.remedy, failure.evidence, Phase.PREFLIGHT)
+def reported(failure: Failure | None, gpu: GPU | None) -> str:
+    """What `preflight_phase.read` reads: the first failure, and the GPU that was found before it."""
+    if failure is not None:
+        return replace(failure, gpu=gpu).to_json()
+    return json.dumps({} if gpu is None else {"gpu": gpu.to_document()})
 
 
-def _checks(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
+def check(options: ServeOptions, flags: Flags, devices: list[accelerators.Device] | None = None) -> Iterator[Failure]:
+    """All failures, the cheapest checks first. `devices`: the GPUs that are found are added to it."""
+    for failure in _checks(options, flags, [] if devices is None else devices):
+        yield replace(failure, phase=Phase.PREFLIGHT)
+
+
+def _checks(options: ServeOptions, flags: Flags, devices: list[accelerators.Device]) -> Iterator[Failure]:
     version = vllm_version()
     yield from check_version(version, options.expected_version)
     config: model_files.Config = {}
@@ -52,7 +62,7 @@ def _checks(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
         return
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        devices = accelerators.list_devices()
+        devices += accelerators.list_devices()
     _log(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
     if len(devices) < flags.gpus:
         # torch sees no GPU, and warns why, where the driver does not suit it.

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
-from llmservice_runtime.contract import Failure
+from llmservice_runtime.bounded_json import Reader, Refused, parse
+from llmservice_runtime.contract import GPU, TERMINATION_LIMIT, Failure
 from llmservice_runtime.supervisor.processes import Child
 from llmservice_runtime.supervisor.tasks import read_all
 
 
-async def failure_of(child: Child, seconds: float, log: Callable[[str], None]) -> Failure | None:
-    """The failure that the preflight reported, None without one. `seconds` limits its output and its end, each.
+class Report(NamedTuple):
+    """What the preflight found."""
+
+    failure: Failure | None = None
+    gpu: GPU | None = None
+
+
+async def report_of(child: Child, seconds: float, log: Callable[[str], None]) -> Report:
+    """What the preflight reported. `seconds` limits its output and its end, each.
 
     A preflight that crashes or times out is logged and ignored: vLLM checks the same again.
     """
@@ -20,7 +29,16 @@ async def failure_of(child: Child, seconds: float, log: Callable[[str], None]) -
         ended = await asyncio.wait_for(child.ended, seconds)
     except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
         log(f"preflight: no result within {seconds:g} s; skipped")
-        return None
+        return Report()
     if ended.code != 0:
         log(f"preflight: ended with {ended}; skipped")
-    return Failure.from_json(output.strip().rpartition("\n")[2])
+    return read(output.strip().rpartition("\n")[2])
+
+
+def read(text: str) -> Report:
+    """The report in the preflight's last line; empty for any other text."""
+    try:
+        gpu = GPU.from_document(Reader(parse(text, 4 * TERMINATION_LIMIT)).value("gpu"))
+    except Refused:
+        return Report()
+    return Report(Failure.from_json(text), gpu)

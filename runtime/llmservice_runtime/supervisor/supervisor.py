@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from llmservice_runtime.access.access import Access
 from llmservice_runtime.adapters import adapter_source
-from llmservice_runtime.contract import START_CEILING_SECONDS, DrainReport, Failure, Phase, State
+from llmservice_runtime.contract import GPU, START_CEILING_SECONDS, DrainReport, Failure, Phase, State
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.drain.drain import Drain
 from llmservice_runtime.failures import own_failures
@@ -76,6 +76,7 @@ class Supervisor:
         self._entered = dependencies.clock()
         self._starting = Start(options, dependencies)
         self._state = self._starting.with_budget(State(Phase.PREFLIGHT, model_names=self._flags.model_names))
+        self._gpu: GPU | None = None
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
         self._counters = shared_counters.create(options.drain_file)
@@ -143,9 +144,11 @@ class Supervisor:
         command = (*self._dependencies.preflight, *self._options.to_args(), "--", *self._args)
         child = self._reaper.start(command, self._dependencies.environment, merge_stderr=False)
         try:
-            work = preflight_phase.failure_of(child, self._timing.preflight_seconds, self._log)
-            if failure := await self._until_terminated(work):
-                raise _Failed(failure)
+            work = preflight_phase.report_of(child, self._timing.preflight_seconds, self._log)
+            report = await self._until_terminated(work)
+            self._gpu = report.gpu
+            if report.failure is not None:
+                raise _Failed(report.failure)
         finally:
             child.kill_group()
 
@@ -348,7 +351,7 @@ class Supervisor:
     def _report(self, failure: Failure) -> int:
         """Write the failure to the termination message and the log; the exit code, never 0."""
         # vLLM's output may hold credentials.
-        failure = replace(failure, phase=failure.phase or self._state.phase)
+        failure = replace(failure, phase=failure.phase or self._state.phase, gpu=self._gpu)
         failure = Redactor(self._dependencies.environment).failure(failure)
         self._enter(Phase.FAILED, failure.message)
         self._state = replace(self._state, ready=False, failure=failure)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmservice_runtime.contract import GPU
+
 from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
@@ -16,9 +18,11 @@ from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.decide.fit.planning import Question
 from llmservice_operator.decide.inputs import Inputs, value_of
 from llmservice_operator.decide.rollout.selection import Selection
+from llmservice_operator.observe.failures.pod_failure import gpu_of
 from llmservice_operator.observe.status.plan import document, fitness
 from llmservice_operator.observe.status.previous_status import plan_of
 from llmservice_operator.observe.status.verdict import Finding, Obstacle
+from llmservice_operator.planner import gpus as catalogue
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.pick import Pick
 from llmservice_operator.planner.plan import Device, Fit, Plan
@@ -91,6 +95,44 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment:
         found = _on_cpus(inputs, service, facts, _new(inputs, selection, facts))
     wait = min(filter(None, (found.requeue_after, facts.recheck_after)), default=None)
     return _held_to(replace(found, model=facts.record, job=facts.job, requeue_after=wait), service)
+
+
+def failed_gpus(inputs: Inputs, selection: Selection) -> Mapping[str, GPU]:
+    """By pod of the recorded revision: the card on which it failed, where another one was planned or none."""
+    recorded = selection.match.chosen
+    if recorded is None or not is_assessed(selection.service):
+        return {}
+    plan = recorded.plan or {}
+    planned = (plan.get("perGPU") or {}).get("memoryGiB")
+    if plan.get("verdict") == Fit.DOES_NOT_FIT:
+        return {}  # it was tried all the same
+    pods = (pod for pod in inputs.observed.pods if pod.revision == selection.match.label and not pod.deleting)
+    found = {pod.name: gpu for pod in pods if (gpu := gpu_of(pod)) is not None}
+    return {name: gpu for name, gpu in found.items() if planned is None or abs(gpu.memory_gib / planned - 1) > _SAME}
+
+
+_SAME = 0.03
+"""Drivers report a little more or less of the same card."""
+
+
+def misplaced(inputs: Inputs, selection: Selection) -> Mapping[str, str]:
+    """By the pods of `failed_gpus` on whose card the model does not fit: the verdict, naming the card."""
+    service, recorded = selection.service, selection.match.chosen or NOTHING
+    gpus = failed_gpus(inputs, selection)
+    facts = inputs.facts if gpus else None
+    model = _model(inputs, facts) if facts is not None and facts.is_known else None
+    if facts is None or model is None:
+        return {}
+    asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
+    if recorded.max_model_len is not None:
+        asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
+    planned_for = f", and was planned for {recorded.gpu}" if recorded.gpu else ""
+    found = {}
+    for name, gpu in gpus.items():
+        plan = planning.judged(service, asked, catalogue.device(gpu.name, gpu.memory_gib))
+        if plan.verdict is Fit.DOES_NOT_FIT:
+            found[name] = f"Pod {name} came to a {gpu.name} ({gpu.memory_gib:.1f} GiB){planned_for}: {plan.reason}"
+    return found
 
 
 def _waiting(inputs: Inputs, service: LLMService, facts: ModelFacts) -> FitAssessment:

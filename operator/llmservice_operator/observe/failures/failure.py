@@ -7,7 +7,7 @@ same reason, and a failure that is not about one pod names none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from llmservice_runtime.contract import FailureReason
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import PodEvents, of_events
-from llmservice_operator.observe.failures.pod_failure import SERVER_IS_READY, of_ended_pod, of_pod
+from llmservice_operator.observe.failures.pod_failure import SERVER_IS_READY, of_ended_pod, of_pod, on_another_gpu
 from llmservice_operator.observe.failures.refusal import reason_of
 from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, status_failure
 from llmservice_operator.observe.projections.children import DeploymentFacts
@@ -72,6 +72,8 @@ class FailureContext:
     """Of the service: names of pods in other namespaces are left out."""
     containers: frozenset[str] | None = None
     """Names of those that the operator built into the pods; None: not known."""
+    misplaced: Mapping[str, str] = field(default_factory=dict)
+    """As `Verdict.misplaced`."""
     where_pods_go: str = ""
     """As `Verdict.where_pods_go`; empty: the reason's own remedy."""
 
@@ -116,7 +118,8 @@ def _of_pods(current: Sequence[PodFacts], context: FailureContext) -> Iterator[S
         if shown is None and not pod.ready:
             shown = of_events(pod, context.events, context.reports)
         if shown is not None:
-            yield shown
+            verdict = context.misplaced.get(pod.name)
+            yield shown if verdict is None else on_another_gpu(shown, verdict)
 
 
 def _replaced(

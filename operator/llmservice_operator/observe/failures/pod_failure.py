@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmservice_runtime.contract import FETCH_CONTAINER, RUNTIME_CONTAINER, SERVER_CONTAINER, Failure, FailureReason
+from llmservice_runtime.contract import (
+    FETCH_CONTAINER,
+    GPU,
+    RUNTIME_CONTAINER,
+    SERVER_CONTAINER,
+    Failure,
+    FailureReason,
+)
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures import normalize, scheduling
@@ -102,6 +109,37 @@ def _of_injected(pod: PodFacts, containers: frozenset[str]) -> StatusFailure | N
     return status_failure(
         Reason.INJECTED_CONTAINER_FAILED, message, pod=pod.name, evidence=tuple(evidence), restarts=restarts
     )
+
+
+_OF_A_SMALL_GPU = frozenset(
+    {
+        FailureReason.KV_CACHE_TOO_SMALL,
+        FailureReason.GPU_OUT_OF_MEMORY,
+        FailureReason.PRECISION_UNSUPPORTED,
+        FailureReason.STARTUP_FAILED,
+        FailureReason.ENGINE_DIED,
+    }
+)
+
+
+def gpu_of(pod: PodFacts) -> GPU | None:
+    """The card on which a pod failed for a cause that may be the card; None where that is not so, or not reported."""
+    end = pod.terminated
+    reported = None if end is None or _is_past(pod, end) else Failure.from_json(end.message)
+    return reported.gpu if reported is not None and reported.reason in _OF_A_SMALL_GPU else None
+
+
+def on_another_gpu(failure: StatusFailure, verdict: str) -> StatusFailure:
+    """The verdict of the plan for the card that the pod has, with what the pod reported as evidence."""
+    found = status_failure(Reason.DOES_NOT_FIT, verdict, since=failure.since, pod=failure.pod)
+    evidence = (f"{failure.reason}: {failure.message}", *failure.evidence)
+    return replace(found, remedy=_LARGER_GPU, evidence=evidence, restarts=failure.restarts)
+
+
+_LARGER_GPU = (
+    "Name GPUs on which it fits in spec.accelerator.products, which keeps the pods from others, or label the node with "
+    "its product. status.plan.remedies has changes with which it needs less, where the plan knows some."
+)
 
 
 def _restarts(pod: PodFacts) -> int:

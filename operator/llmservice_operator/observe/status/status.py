@@ -146,7 +146,15 @@ def _failure_context(
     wanted, pod = scheduling.wanted_of(verdict.effective), (template or {}).get("spec")
     built = _built_containers(observed, verdict.revision)
     return FailureContext(
-        observed.reports, pod_events, wanted, room, pod, subject.namespace, built, where_pods_go=verdict.where_pods_go
+        observed.reports,
+        pod_events,
+        wanted,
+        room,
+        pod,
+        subject.namespace,
+        built,
+        misplaced=verdict.misplaced,
+        where_pods_go=verdict.where_pods_go,
     )
 
 

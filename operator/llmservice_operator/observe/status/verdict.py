@@ -71,6 +71,8 @@ class Verdict:
     gpus: int = 0
     endpoint: Json = field(default_factory=lambda: _EMPTY)
     effective: Json = field(default_factory=lambda: _EMPTY)
+    misplaced: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    """By the name of a pod that failed on another GPU than planned: why the model does not fit there."""
     where_pods_go: str = ""
     """What keeps its pods from nodes by their labels, and what to do about it."""
     fitness: Finding | None = None

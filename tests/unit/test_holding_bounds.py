@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
+from llmservice_activator.holding.ledger import Bounds, Ledger
+from llmservice_activator.holding.shares import Shares
+from llmservice_activator.holding.target import Target
 from llmservice_operator.api.service import Key
 
 from tests.support.patience import PATIENCE
@@ -70,15 +74,32 @@ async def test_bytes_of_a_service_and_of_the_process() -> None:
         answer = await w.ask(services[0], json=large)
         assert answer.status == 429
         assert "2500 bytes" in answer.error["message"]
-        for each in services[1:4]:
+        for each in services[1:3]:
             w.asking(each, json=large)
-        await until(lambda: [w.held(each) for each in services[1:4]] == [1, 1, 1])
-        answer = await w.ask(services[4], json=large)
+        await until(lambda: [w.held(each) for each in services[1:3]] == [1, 1])
+        answer = await w.ask(services[3], json=large)
         assert answer.status == 429
         assert "as much as it can" in answer.error["message"]
+        await w.holding(services[4], ["what is left is for those with less"])
         await w.server.remove(services[0].key)
-        w.asking(services[4], json=large)
-        await until(lambda: w.held(services[4]) == 1)
+        w.asking(services[3], json=large)
+        await until(lambda: w.held(services[3]) == 1)
+
+
+@pytest.mark.parametrize("services", [1, 10_000])
+def test_a_chunk_of_a_body_costs_the_same_whatever_the_services_of_its_namespace(services: int) -> None:
+    ledger = Ledger(1 << 30)
+    for n in range(services):
+        ledger.bound(Key("team", f"s{n}"), Bounds(100, 1 << 20))
+    began = time.thread_time()
+    entry = ledger.enter(Key("team", "s0"))
+    for _ in range(1000):
+        entry.add(1)
+    assert time.thread_time() - began < 0.5
+    entry.close()
+    for n in range(services):
+        ledger.forget(Key("team", f"s{n}"))
+    assert not ledger._largest
 
 
 async def test_a_namespace_leaves_bytes_of_the_process_to_others() -> None:
@@ -170,31 +191,87 @@ async def test_held_too_long_gets_503() -> None:
         assert w.held(service) == 0
 
 
-@pytest.mark.parametrize(
-    ("limit", "is_same_namespace"), [("connections", False), ("connections_of_one_namespace", True)]
-)
-async def test_connections_are_bounded(limit: str, is_same_namespace: bool) -> None:
-    async with world(**{limit: 2}) as w:
-        service, other = target(), target(Key("others", "s"))
-        await w.serve(service, other)
-        opened = [await asyncio.open_connection("127.0.0.1", service.port) for _ in range(2)]
-        await until(lambda: len(connections(w)) == 2)
-        refused = service if is_same_namespace else other
-        status, headers, body = head(await w.raw(refused, b""))
-        assert status == 503
-        assert headers["retry-after"]
-        assert int(headers["content-length"]) == len(body)
-        if is_same_namespace:
-            assert (await w.ask(other, "/health", "GET")).status == 200
+HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
+IDLE: dict[str, tuple[list[str], str, str]] = {
+    "another namespace": (["a", "b"], "c", HERE),
+    "another client of another namespace": (["a", "b"], "c", ELSEWHERE),
+    "another client of the same namespace": (["a"], "a", ELSEWHERE),
+    "a client after four namespaces": (["a", "b", "d", "e"], "c", ELSEWHERE),
+}
+
+
+@pytest.mark.parametrize("case", IDLE)
+async def test_idle_connections_of_one_client_leave_some_to_others(case: str) -> None:
+    """Who has no key, too: a connection is all it takes."""
+    flooded, asked, address = IDLE[case]
+    async with world(connections=40) as w:
+        services = {name: target(Key(name, "s")) for name in "abcde"}
+        await w.serve(*services.values())
+        opened = []
+        for name in flooded:
+            opened += [await connected(services[name]) for _ in range(45)]
+        refused = head(await opened[-1][0].read())
+        assert refused[0] == 503
+        assert refused[1]["retry-after"]
+        assert int(refused[1]["content-length"]) == len(refused[2])
+        assert await health(services[asked], address) == 200
         for _, writer in opened:
             writer.close()
         await until(lambda: not connections(w))
-        assert (await w.ask(refused, "/health", "GET")).status == 200
+        assert (await w.ask(services["a"], "/health", "GET")).status == 200
+
+
+async def test_a_gateway_has_most_connections_where_nobody_else_asks() -> None:
+    """One address for all clients of some namespaces."""
+    async with world(connections=40) as w:
+        services = [target(Key(name, "s")) for name in "abcdef"]
+        await w.serve(*services)
+        opened = [await connected(each) for each in services for _ in range(5)]
+        await until(lambda: len(connections(w)) == 30)
+        for _, writer in opened:
+            writer.close()
+        await until(lambda: not connections(w))
+
+
+async def connected(of: Target, address: str = HERE) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(HERE, of.port, local_addr=(address, 0))
+
+
+async def health(of: Target, address: str) -> int:
+    reader, writer = await connected(of, address)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    status, _, _ = head(await asyncio.wait_for(reader.read(), PATIENCE))
+    writer.close()
+    return status
 
 
 def connections(w: World) -> list[object]:
     assert w.server._connections is not None
-    return list(w.server._connections._services)
+    return list(w.server._connections.connections)
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "addresses", "each"),
+    [(1, 1, 1755), (1, 2, 1890), (2, 1, 1228 * 2), (4, 1, 768 * 4), (1000, 1, 3072), (1, 100, 2047), (300, 50, 4082)],
+)
+def test_shares_of_a_total(namespaces: int, addresses: int, each: int) -> None:
+    """All take in turns what they get; then a namespace and an address that have nothing get some."""
+    shares, took = Shares(4096), True
+    while took:
+        took = False
+        for n in range(namespaces):
+            for a in range(addresses):
+                took |= shares.take(f"n{n}", f"a{a}")
+    assert abs(shares.used - each) <= addresses, shares.used
+    assert shares.take("new", "new")
+    if namespaces < 10:
+        assert shares.take("n0", "new")
+    for n in range(namespaces):
+        for a in range(addresses):
+            while shares._of[f"n{n}", f"a{a}"]:
+                shares.give_back(f"n{n}", f"a{a}")
+    shares.give_back("new", "new")
+    assert shares.used == shares.of_namespace("new") + (namespaces < 10)
 
 
 async def test_an_idle_connection_is_closed() -> None:
@@ -243,3 +320,30 @@ async def test_one_namespace_does_not_take_all_slots() -> None:
         for _ in range(5):
             pod.gate.release()
         await until(lambda: len(pod.seen) == 5)
+
+
+async def test_checks_of_pods_are_bounded_by_namespace() -> None:
+    """Who may run pods may run many that take a connection and never answer."""
+    async with world() as w:
+        silent, serving = await w.pod(), await w.pod()
+        silent.close_gate()
+        await w.serve(target(pods=[f"{silent.url}/{n}" for n in range(50)]))
+        await until(lambda: silent.at_once == 32)
+        other = target(Key("others", "s"), pods=(serving.url,))
+        await w.serve(other)
+        assert (await w.ask(other)).status == 200
+        assert silent.most_at_once == 32
+        for _ in range(50):
+            silent.gate.release()
+        await until(lambda: len(silent.seen) == 50)
+
+
+async def test_a_pod_that_fails_its_check_is_checked_less_often() -> None:
+    async with world(retry_health_seconds=0.01) as w:
+        pod = await w.pod()
+        pod.is_healthy = False
+        await w.serve(target(pods=(pod.url,)))
+        await asyncio.sleep(1)
+        assert 1 < pod.checks < 15
+        pod.is_healthy = True
+        assert (await w.ask(w.server._services[KEY].target)).status == 200

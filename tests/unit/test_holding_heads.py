@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from llmservice_activator.holding.heads import Head, Heads
+from llmservice_activator.holding.heads import Head
 from llmservice_activator.holding.limits import Limits
+from llmservice_activator.holding.shares import Shares
 from llmservice_activator.holding.target import Target
 from llmservice_operator.api.service import Key
 
@@ -45,7 +46,7 @@ async def test_a_head_that_is_too_large(case: str) -> None:
         assert (error["code"], error["type"]) == (431, "request_too_large")
         assert "32768 bytes" in error["message"]
         writer.close()
-        await until(lambda: not heads(w)._bytes)
+        await until(lambda: not heads(w).used)
         assert (w.woken, w.server.in_progress()) == ([], 0)
 
 
@@ -57,30 +58,26 @@ async def test_a_head_below_the_bound_is_held_whatever_its_body() -> None:
         text = REQUEST.replace(str(len(BODY)).encode(), str(len(whole)).encode()) + FIELD * 7 + b"\r\n"
         asked = asyncio.create_task(w.raw(service, text + whole))
         await until(lambda: w.held(service) == 1)
-        assert heads(w)._bytes == {"team": len(text)}
+        assert heads(w).used == heads(w).of_namespace("team") == len(text)
         asked.cancel()
-        await until(lambda: not heads(w)._bytes)
+        await until(lambda: not heads(w).used)
 
 
-@pytest.mark.parametrize("limit", ["head_bytes", "head_bytes_of_one_namespace"])
-async def test_heads_of_all_connections_and_of_a_namespaces(limit: str) -> None:
-    """Neither those without an end nor those of held requests escape it."""
-    async with world(**{limit: 10_000}) as w:
+async def test_heads_of_one_namespace_leave_place_to_others() -> None:
+    """Neither those without an end nor those of held requests escape the bound."""
+    async with world(head_bytes=20_000) as w:
         service, other = target(), target(Key("others", "s"))
         await w.serve(service, other)
         begun = [await asyncio.open_connection("127.0.0.1", service.port) for _ in range(2)]
         begun[0][1].write(REQUEST + FIELD)
         begun[1][1].write(REQUEST + FIELD + b"\r\n" + BODY)
-        await until(lambda: heads(w)._all > 8000)
+        await until(lambda: heads(w).used > 8000)
         status, headers, _ = head(await w.raw(service, REQUEST + FIELD))
         assert (status, headers["retry-after"]) == (503, "10")
-        is_open = limit == "head_bytes_of_one_namespace"
-        assert head(await w.raw(other, b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + FIELD + b"\r\n"))[0] == (
-            200 if is_open else 503
-        )
+        assert head(await w.raw(other, b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + FIELD + b"\r\n"))[0] == 200
         for _, writer in begun:
             writer.close()
-        await until(lambda: not heads(w)._all)
+        await until(lambda: not heads(w).used)
         assert (await w.ask(service, "/health", "GET")).status == 200
 
 
@@ -93,7 +90,7 @@ async def test_requests_behind_one_that_is_held_are_not_kept() -> None:
         writer.write(whole * 30)
         await until(lambda: w.held(service) == 1)
         assert w.server._connections is not None
-        (connection,) = w.server._connections._services
+        (connection,) = w.server._connections.connections
         assert not connection._messages
         writer.close()
         await until(lambda: w.held(service) == 0)
@@ -114,7 +111,7 @@ async def test_requests_behind_one_whose_body_is_not_read_yet_are_not_kept() -> 
         writer.write(REQUEST + b"\r\n" + BODY)
         await asked.wait()
         assert w.server._connections is not None
-        (connection,) = w.server._connections._services
+        (connection,) = w.server._connections.connections
         for count in (1, 2, 3):
             connection.data_received(REQUEST + b"\r\n" + BODY)
             assert len(connection._messages) == 1, count
@@ -138,19 +135,19 @@ async def test_a_client_that_sent_many_at_once_and_went_is_not_held(requests: in
 
 def test_heads_that_are_refused_take_no_place() -> None:
     """Or one namespace would fill the place of all."""
-    counted = Heads(Limits(head_bytes=100, head_bytes_of_one_namespace=60))
-    ours, others = Head(counted, "ours", 60), [Head(counted, "others", 60) for _ in range(50)]
+    shares = Shares(200)
+    ours, others = Head(shares, "ours", "a", 60), [Head(shares, "others", "b", 60) for _ in range(50)]
     assert others[0].add(b"x" * 60) is None
     for each in others[1:]:
         assert each.add(b"x" * 60) is not None
-    assert Head(counted, "ours", 30).add(b"x" * 31) is not None, "too large by itself"
+    assert Head(shares, "ours", "a", 30).add(b"x" * 31) is not None, "too large by itself"
     assert ours.add(b"x" * 40) is None
     for each in (ours, *others):
         each.close()
-    assert (counted._all, dict(counted._bytes)) == (0, {})
+    assert shares.used == 0
 
 
-def heads(w: World) -> Heads:
+def heads(w: World) -> Shares:
     assert w.server._connections is not None
     return w.server._connections._heads
 
@@ -165,12 +162,12 @@ def heads(w: World) -> Heads:
 def test_what_counts_is_the_head_however_it_is_cut(empty: int, inner: bytes, body: bytes, cuts: list[int]) -> None:
     text = b"G" + inner.replace(b"\n", b"")
     whole = b"\r\n" * empty + text + b"\r\n\r\n" + body
-    counted = Heads(Limits())
-    made = Head(counted, "ns", Limits().largest_head)
+    shares = Shares(Limits().head_bytes)
+    made = Head(shares, "ns", "a", Limits().largest_head)
     places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     for begin, end in pairwise(places):
         assert made.add(whole[begin:end]) is None
-    assert counted._all == counted._bytes["ns"] == len(text) + 4
+    assert shares.used == shares.of_namespace("ns") == len(text) + 4
     made.close()
     made.close()
-    assert (counted._all, counted._bytes) == (0, {})
+    assert (shares.used, shares.of_namespace("ns")) == (0, 0)

@@ -6,8 +6,8 @@ import asyncio
 import errno
 import logging
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
-from llmservice_activator.holding.heads import Head, Heads
+from llmservice_activator.holding.heads import Head
 from llmservice_activator.holding.limits import Limits
+from llmservice_activator.holding.shares import Shares
 
 if TYPE_CHECKING:
     from llmservice_activator.holding.service import Service
@@ -56,39 +57,46 @@ class Connections(web.Server):
             keepalive_timeout=limits.idle_seconds,
             lingering_time=limits.linger_seconds,
         )
-        self._answer, self._limits, self._heads = handle, limits, Heads(limits)
-        self._services: dict[web.RequestHandler, Service] = {}
-        self._by_namespace: Counter[str] = Counter()
+        self._answer, self._limits = handle, limits
+        self._open: dict[web.RequestHandler, _Accepted] = {}
+        self._shares, self._heads = Shares(limits.connections), Shares(limits.head_bytes)
 
     async def listen(self, service: Service, host: str, port: int) -> asyncio.Server:
         """Accept connections for a service. OSError where the port cannot be had."""
         loop = asyncio.get_running_loop()
-        return await loop.create_server(partial(self._accept, service), sock=_listening(host, port), backlog=BACKLOG)
+        arriving = partial(_Arriving, self._accept, service)
+        return await loop.create_server(arriving, sock=_listening(host, port), backlog=BACKLOG)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
-        service = self._services.pop(handler, None)
-        if service is not None:
-            self._by_namespace[service.key.namespace] -= 1
+        accepted = self._open.pop(handler, None)
+        if accepted is not None:
+            self._shares.give_back(accepted.service.key.namespace, accepted.address)
 
-    def _accept(self, service: Service) -> asyncio.Protocol:
+    def _accept(self, service: Service, address: str) -> asyncio.Protocol | None:
+        """What answers a connection from an address; None: it is one too many."""
         namespace = service.key.namespace
-        if (
-            len(self._services) >= self._limits.connections
-            or self._by_namespace[namespace] >= self._limits.connections_of_one_namespace
-        ):
-            return _Refusing()
-        head = Head(self._heads, namespace, self._limits.largest_head)
+        if not self._shares.take(namespace, address):
+            return None
+        head = Head(self._heads, namespace, address, self._limits.largest_head)
         protocol = _Connection(self, head, self._limits.linger_seconds, loop=self._loop, **self._kwargs)
-        self._services[protocol] = service
-        self._by_namespace[namespace] += 1
+        self._open[protocol] = _Accepted(service, address)
         return protocol
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        service = self._services.get(request.protocol)
-        if service is None:
+        accepted = self._open.get(request.protocol)
+        if accepted is None:
             raise asyncio.CancelledError  # the connection ended meanwhile
-        return await self._answer(service, request)
+        return await self._answer(accepted.service, request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A connection that is open."""
+
+    service: Service
+    address: str
+    """Of its other end."""
 
 
 class _Connection(web.RequestHandler):
@@ -130,13 +138,23 @@ class _Connection(web.RequestHandler):
             self._loop.call_later(self._linger_seconds, self.force_close)
 
 
-class _Refusing(asyncio.Protocol):
-    """One connection too many: answered before it is read, and closed."""
+class _Arriving(asyncio.Protocol):
+    """A new connection, until its address is known: handed over, or one too many: answered before it is read, and
+    closed."""
+
+    def __init__(self, accept: Callable[[Service, str], asyncio.Protocol | None], service: Service) -> None:
+        self._accept, self._service = accept, service
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(_written(answer.TOO_MANY_CONNECTIONS))
-        transport.close()
+        assert isinstance(transport, asyncio.Transport)
+        address, *_ = transport.get_extra_info("peername") or ("",)
+        protocol = self._accept(self._service, address)
+        if protocol is not None:
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+        else:
+            transport.write(_written(answer.TOO_MANY_CONNECTIONS))
+            transport.close()
 
 
 def _written(given: Answer) -> bytes:

@@ -29,6 +29,8 @@ class Ledger:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._bounds: dict[str, dict[Key, Bounds]] = {}
+        self._largest: dict[str, Bounds] = {}
+        """Of namespaces, once somebody asked after a bound of theirs changed."""
         self._requests: Counter[Key | str] = Counter()
         """By service and by namespace."""
         self._bytes: Counter[Key | str] = Counter()
@@ -36,12 +38,16 @@ class Ledger:
 
     def bound(self, key: Key, bounds: Bounds) -> None:
         """State the bounds of a service."""
-        self._bounds.setdefault(key.namespace, {})[key] = bounds
+        services = self._bounds.setdefault(key.namespace, {})
+        if services.get(key) != bounds:
+            services[key] = bounds
+            self._largest.pop(key.namespace, None)
 
     def forget(self, key: Key) -> None:
         """The service is gone; what is still counted of it stays counted."""
         services = self._bounds.get(key.namespace, {})
         services.pop(key, None)
+        self._largest.pop(key.namespace, None)
         if not services:
             self._bounds.pop(key.namespace, None)
 
@@ -72,7 +78,8 @@ class Ledger:
             raise Answered(answer.full(f"the service holds {bounds.bytes} bytes"))
         if self._bytes[key.namespace] + size > of_namespace.bytes:
             raise Answered(answer.full(f"the services of the namespace hold {of_namespace.bytes} bytes"))
-        if self._all_bytes + size > self._most_bytes:
+        if self._bytes[key.namespace] + size > self._most_bytes - self._all_bytes - size:
+            # A namespace leaves as much as it has, so that there is some for one that has none.
             raise Answered(answer.full("the activator holds as much as it can"))
         self._change(key, size)
 
@@ -89,9 +96,13 @@ class Ledger:
 
     def _bounds_of(self, key: Key) -> tuple[Bounds, Bounds]:
         services = self._bounds.get(key.namespace, {})
-        requests = max((each.requests for each in services.values()), default=0)
-        size = max((each.bytes for each in services.values()), default=0)
-        largest = Bounds(NAMESPACE_FACTOR * requests, min(NAMESPACE_FACTOR * size, self._most_bytes // NAMESPACES))
+        largest = self._largest.get(key.namespace)
+        if largest is None:
+            requests = max((each.requests for each in services.values()), default=0)
+            size = max((each.bytes for each in services.values()), default=0)
+            largest = Bounds(NAMESPACE_FACTOR * requests, min(NAMESPACE_FACTOR * size, self._most_bytes // NAMESPACES))
+            if services:
+                self._largest[key.namespace] = largest
         return services.get(key, Bounds(0, 0)), largest
 
 

@@ -15,15 +15,13 @@ class Limits:
     """Times in seconds."""
 
     connections: int = 4096
-    """Of clients; further ones are closed with 503."""
-    connections_of_one_namespace: int = 2048
+    """Of clients, divided as Shares says; further ones are closed with 503."""
     idle_seconds: float = 30
     """Until a connection that has not sent a request's head is closed."""
     largest_head: int = 32 << 10
     """Bytes of a request's line and headers."""
     head_bytes: int = 32 << 20
-    """Of all connections."""
-    head_bytes_of_one_namespace: int = 16 << 20
+    """Of all connections, divided in the same way."""
     held_bytes: int = NAMESPACES * MOST_HELD_BYTES
     """Bodies of all requests. The chart's memory limit is for this."""
     slots: int = 512
@@ -41,5 +39,7 @@ class Limits:
     connect_seconds: float = 5
     health_seconds: float = 5
     retry_health_seconds: float = 0.5
+    checks_of_one_namespace: int = 32
+    """Of pods' health, at once."""
     rest_seconds: float = 1
     """Until a pod that ends and refuses requests is checked again: the watch says sooner that it ends."""

@@ -14,6 +14,8 @@ from llmservice_activator.holding.limits import Limits
 HEALTH_PATH = "/health"
 FAILURES = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 """Of a connection to a pod."""
+LONGEST_PAUSE = 16
+"""Between checks of a pod that is ready and does not answer, by the first pause."""
 
 
 @dataclass(eq=False, slots=True)
@@ -29,8 +31,11 @@ class Pods:
     """A pod whose endpoint is ready is used after it answered GET /health with 200 to this process: routes to a new
     address may lag behind its endpoint."""
 
-    def __init__(self, session: aiohttp.ClientSession, changed: Callable[[], None], limits: Limits) -> None:
-        self._session, self._changed, self._limits = session, changed, limits
+    def __init__(
+        self, session: aiohttp.ClientSession, changed: Callable[[], None], limits: Limits, at_once: asyncio.Semaphore
+    ) -> None:
+        """`at_once`: for checks of all pods of a namespace."""
+        self._session, self._changed, self._limits, self._at_once = session, changed, limits, at_once
         self._pods: dict[str, _Pod] = {}
 
     @property
@@ -95,17 +100,20 @@ class Pods:
 
     async def _check(self, pod: _Pod, pause: float) -> None:
         await asyncio.sleep(pause)
-        while True:
-            if await self._is_healthy(pod.url):
-                break
-            await asyncio.sleep(self._limits.retry_health_seconds)
+        pause = self._limits.retry_health_seconds
+        while not await self._is_healthy(pod.url):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE * self._limits.retry_health_seconds)
         pod.answers, pod.check = True, None
         self._changed()
 
     async def _is_healthy(self, url: str) -> bool:
         timeout = aiohttp.ClientTimeout(total=self._limits.health_seconds)
         try:
-            async with self._session.get(url + HEALTH_PATH, timeout=timeout, allow_redirects=False) as response:
+            async with (
+                self._at_once,
+                self._session.get(url + HEALTH_PATH, timeout=timeout, allow_redirects=False) as response,
+            ):
                 return response.status == 200
         except FAILURES:
             return False

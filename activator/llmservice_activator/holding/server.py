@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 from llmservice_operator.api.service import Key
@@ -47,6 +48,8 @@ class HoldingServer:
         self._admits, self._renews = admits, renews
         self._services: dict[Key, Service] = {}
         self._ledger = Ledger(self._limits.held_bytes)
+        self._checks: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By namespace: for as long as one of its services has it."""
         self._turns: Turns[Waiter] = Turns(self._limits.slots, self._limits.slots_of_one_namespace)
         self._change = asyncio.Lock()
         self._requests = 0
@@ -85,7 +88,10 @@ class HoldingServer:
                 await self._remove(target.key)
                 service = None
             if service is None:
-                service = Service(target, shared.session, self._ledger, self._turns, self._pump, self._limits)
+                checks = self._checks.setdefault(
+                    target.key.namespace, asyncio.Semaphore(self._limits.checks_of_one_namespace)
+                )
+                service = Service(target, shared.session, self._ledger, self._turns, self._pump, self._limits, checks)
                 self._services[target.key] = service
             service.update(target)
             await self._listen(service, target.port)

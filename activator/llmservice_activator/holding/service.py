@@ -45,6 +45,7 @@ class Service:
         turns: Turns[Waiter],
         settled: Callable[[], None],
         limits: Limits,
+        checks: asyncio.Semaphore,
     ) -> None:
         self.target, self.key, self.uid = target, target.key, target.uid
         self.keys: Keys | None = None
@@ -53,7 +54,7 @@ class Service:
         """At which it is listened; 0: none."""
         self.waiting: dict[Waiter, None] = {}
         self._ledger, self._turns, self._settled = ledger, turns, settled
-        self.pods = Pods(session, self._limit, limits)
+        self.pods = Pods(session, self._limit, limits, checks)
 
     def update(self, target: Target) -> None:
         """All but the port."""

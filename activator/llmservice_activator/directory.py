@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN = 5.0
 """Seconds between looks at keys that may be old, and at ports that could not be opened."""
 ENDING_SECONDS = 10.0
-"""For which requests may still come in here once a service always has a replica: nodes learn of it later."""
+"""For which requests may still come in here once a service leads to replicas: nodes learn of it later."""
 
 
 class Holding(Protocol):
@@ -59,7 +59,7 @@ class Directory:
         self._ports: dict[int, set[Key]] = {}
         self._port_of: dict[Key, int] = {}
         self._ending: dict[Key, float] = {}
-        """Until when requests may still come in, of services that always have a replica now."""
+        """Until when requests may still come in, of services that lead to replicas now."""
         self._touched: dict[Key, None] = {}
         self._reporting: Key | None = None
         self._wake = asyncio.Event()
@@ -107,9 +107,9 @@ class Directory:
     def _look_again(self) -> None:
         for key in self._services:
             service = self._services.find(key)
+            if key in self._ending and self._targets[key].is_routed:
+                self.touched(key)
             if service is None or service.zero is None:
-                if key in self._ending:
-                    self.touched(key)
                 continue
             if service.zero.keys is not None and not _ready(self._services.pods(key)):
                 self._keys.want(key)
@@ -124,7 +124,6 @@ class Directory:
             self._keys.forget(key)
             target = self._last_target(service, before)
         if target is None:
-            self._ending.pop(key, None)
             self._move(key, zero.port if zero is not None else 0)
         try:
             if service is not None and zero is not None:
@@ -143,17 +142,26 @@ class Directory:
                 problem = f"port {target.port} cannot be opened: {error}; free it in the activators' pods"
             else:
                 self._targets[key] = target
+        if key not in self._targets:
+            self._ending.pop(key, None)
         self._say(key, problem)
 
     def _last_target(self, service: Service | None, before: Target | None) -> Target | None:
         """Of a service that always has a replica now: what is held is answered first, and what still comes."""
         if service is None or before is None or service.uid != before.uid or not service.replicas:
             return None
-        now = asyncio.get_running_loop().time()
-        until = self._ending.setdefault(service.key, now + ENDING_SECONDS)
-        if now >= until and not self._holding.held(service.key).requests:
+        if not self._is_routed(service.key, is_direct=True):
             return None
-        return replace(before, pods=_ready(self._services.pods(service.key)), refusal=None)
+        return replace(before, pods=_ready(self._services.pods(service.key)), refusal=None, is_routed=True)
+
+    def _is_routed(self, key: Key, *, is_direct: bool) -> bool:
+        """Whether requests may come in here; where replicas serve alone, for a while, and until nothing is held."""
+        if not is_direct:
+            self._ending.pop(key, None)
+            return True
+        now = asyncio.get_running_loop().time()
+        until = self._ending.setdefault(key, now + ENDING_SECONDS)
+        return now < until or bool(self._holding.held(key).requests)
 
     def _target(self, service: Service, zero: Zero) -> tuple[Target, str]:
         """With what is wrong with it, though its requests come in. Unheld where they must not."""
@@ -185,6 +193,8 @@ class Directory:
             # Pods of the revision before serve on while a later one fails.
             refusal=None if pods else zero.refusal,
             clients=zero.clients,
+            # A stranger that knows this port reaches no model whose NetworkPolicy refuses it.
+            is_routed=self._is_routed(key, is_direct=service.is_direct and bool(pods)),
             any_origin=zero.any_origin,
         )
         return target, problem

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
+from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.holding import holds
@@ -47,6 +48,8 @@ class Service:
     """None: its replicas are set by others."""
     zero: Zero | None = None
     """Where its requests are held while no replica answers."""
+    is_direct: bool = False
+    """The operator says that its Service leads to replicas, and to no activator."""
 
     @property
     def autoscaling(self) -> Autoscaling:
@@ -284,7 +287,19 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
         concurrency=_integer(_effective(status).get("concurrencyPerReplica"), 1, MOST_CONCURRENCY),
         scaled=scaling.autoscaling,
         zero=zero,
+        is_direct=bool(scaling.replicas) and _leads_to_replicas(status),
     )
+
+
+def _leads_to_replicas(status: Json) -> bool:
+    """A replica is available, and no rollout is about to end the last one, which the operator reports before its
+    slices lead to the activators."""
+    rollout = status.get("rollout")
+    is_available = any(
+        condition.get("type") == ConditionType.AVAILABLE and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
+    )
+    return is_available and not (isinstance(rollout, Mapping) and rollout.get("gap"))
 
 
 def pod_of(obj: Json) -> Pod | None:

@@ -47,7 +47,10 @@ def test_the_slices_come_before_the_template_and_go_once_a_new_pod_is_listed(
 ) -> None:
     world, before = about_to_change(replicas, sections)
     decision = world.step()
-    assert (world.revision(), is_held(world)) == (before, True), "the slices first"
+    assert (world.revision(), is_held(world), world.rollout["gap"]) == (before, False, WAITING)
+    assert decision.requeue_after == 0.0, "activators forward beside replicas once the status has a gap"
+    decision = world.step()
+    assert (world.revision(), is_held(world)) == (before, True), "the slices before the template"
     assert world.rollout["gap"] == WAITING
     assert decision.requeue_after == 1.0
     world.step()
@@ -95,6 +98,7 @@ def test_one_that_may_be_at_zero_is_held_in_rollouts_without_a_word() -> None:
     before = world.revision()
     world.edit(**EDIT)
     world.step()
+    world.step()
     assert (world.revision(), is_held(world)) == (before, True)
     world.settle()
     assert (world.revision() != before, is_held(world)) == (True, True)
@@ -107,6 +111,7 @@ def test_the_gap_of_auto_is_reported_and_then_held() -> None:
     assert "GapExpected" in [event.reason for event in first.events]
     assert (world.revision(), is_held(world)) == (before, False)
     assert "requests are held, if the activators can hold them" in world.rollout["reason"]
+    world.step()
     world.step()
     assert (world.revision(), is_held(world), world.strategy()) == (before, True, "Surge")
     reason = world.rollout["reason"]
@@ -242,6 +247,7 @@ def test_the_rollout_goes_on_and_the_status_says_before_that_requests_are_lost(c
 def test_a_change_that_is_taken_back_while_it_waits_leaves_no_slices() -> None:
     world, before = about_to_change()
     reporting(GOOD, LISTENING)(world)
+    world.step()
     world.step()
     assert is_held(world)
     world.edit(batching={})

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from llmservice_activator.holding.server import HoldingServer
 from llmservice_operator.api.service import Key
+from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
@@ -350,3 +351,30 @@ def break_wake(w: World) -> None:
 
     assert w.server._shared is not None
     w.server._shared = replace(w.server._shared, wake=wake)
+
+
+async def test_while_its_service_leads_to_replicas_alone_nothing_is_forwarded() -> None:
+    """But what was in progress before."""
+    async with world() as w:
+        pod = await w.pod()
+        service = target(pods=(pod.url,))
+        await w.serve(service)
+        await w.ready(service)
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n".encode())
+        await until(lambda: w.server.in_progress() == 1)
+        await asyncio.sleep(0.05)
+        await w.serve(replace(service, is_routed=False))
+        for method, path in [("POST", CHAT), ("GET", "/any"), ("GET", "/v1/models")]:
+            answer = await w.ask(service, path, method)
+            assert (answer.status, answer.error["type"]) == (503, "NotRouted"), path
+            assert answer.headers["Retry-After"]
+        for path in ("/health", "/metrics"):
+            assert (await w.ask(service, path, "GET")).status == 503
+        assert (await w.ask(service, ACTIVATOR_PATH, "GET")).json == {"uid": service.uid}
+        writer.write(b'{"model": "llama"}')
+        assert head(await asyncio.wait_for(reader.read(), PATIENCE))[0] == 200
+        writer.close()
+        assert [seen.path for seen in pod.seen] == [CHAT]
+        await w.serve(service)
+        assert (await w.ask(service)).status == 200

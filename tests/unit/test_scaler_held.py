@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from llmservice_activator import directory
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.support.patience import PATIENCE
@@ -84,6 +85,27 @@ async def test_a_pod_that_serves_is_asked_at_once_and_nothing_is_woken(certifica
         await listening(world, port)
         assert (await ask(port)).status == 200
         assert "patch LLMService" not in api.calls
+
+
+async def test_a_pod_that_serves_alone_is_not_reached_through_the_activator(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its NetworkPolicy admits the activator, and not who knows its port there."""
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.05)
+    port = port_of_a_service()
+    serving = at_zero(port=port, replicas=1, status={"conditions": [{"type": "Available", "status": "True"}]})
+    async with server() as upstream, running(ApiServer(serving, pod("a", address=upstream.address)), certificates) as w:
+        await listening(w, port)
+        upstream.released.set()
+        async with asyncio.timeout(PATIENCE):
+            while (answer := await ask(port)).status == 200:  # noqa: ASYNC110 - after a time
+                await asyncio.sleep(0.01)
+        assert (answer.status, answer.body["error"]["type"]) == (503, "NotRouted")
+        await w.send("MODIFIED", at_zero(port=port, version=11, status=serving["status"]))
+        async with asyncio.timeout(PATIENCE):
+            while (await ask(port)).status != 200:  # noqa: ASYNC110 - once the watch brought it
+                await asyncio.sleep(0.01)
 
 
 async def test_a_request_that_comes_while_the_last_replica_goes_starts_one_at_once(certificates: Path) -> None:

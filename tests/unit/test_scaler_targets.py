@@ -211,6 +211,44 @@ async def test_a_service_whose_minimum_was_raised_at_zero_is_held_until_nothing_
         assert asyncio.get_running_loop().time() - began >= 0.2
 
 
+AVAILABLE = {"conditions": [{"type": "Available", "status": "True"}]}
+UNAVAILABLE = {"conditions": [{"type": "Available", "status": "False"}]}
+READY, UNREADY = pod("a"), pod("a", ready=False)
+ROUTES: dict[str, tuple[dict[str, Any], int, dict[str, Any], int, bool]] = {
+    "a replica serves": (AVAILABLE, 1, READY, 0, False),
+    "nothing is said of it yet": ({}, 1, READY, 0, True),
+    "the operator has not seen it serve": (UNAVAILABLE, 1, READY, 0, True),
+    "the last replica is to go": (AVAILABLE, 0, READY, 0, True),
+    "it is lost, which the operator does not know yet": (AVAILABLE, 1, UNREADY, 0, True),
+    "a rollout is about to end it": (AVAILABLE | {"rollout": {"gap": "x"}}, 1, READY, 0, True),
+    "something is held": (AVAILABLE, 1, READY, 1, True),
+}
+
+
+@pytest.mark.parametrize("scaling", [{}, {"holding": {"rollouts": True}}], ids=["scaled", "held in rollouts"])
+@pytest.mark.parametrize("case", ROUTES)
+async def test_requests_are_forwarded_only_while_the_service_leads_here(
+    case: str, scaling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a while longer, which nodes need. NetworkPolicies of the pods would be worth nothing otherwise."""
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.3)
+    status, replicas, found, waiting, is_routed = ROUTES[case]
+    world = World()
+    world.waiting = waiting
+    made = at_zero(port=PORT, status=status, replicas=replicas, scaling=scaling)
+    if scaling:
+        del made["spec"]["scaling"]["autoscaling"]
+    async with world.running(made, found):
+        assert world.told[CHAT].is_routed
+        await asyncio.sleep(0.5)
+        assert world.told[CHAT].is_routed is is_routed
+        world.waiting = 0
+        world.see(UNREADY)
+        await world.settled()
+        assert world.told[CHAT].is_routed, "at once: the operator's slices lead here soon"
+
+
 @pytest.mark.parametrize(
     "after", [at_zero(scaling=RAISED, version=12), at_zero(scaling=RAISED, replicas=1, version=12, uid="another")]
 )

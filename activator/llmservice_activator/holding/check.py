@@ -19,7 +19,7 @@ from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
 from llmservice_activator.holding.body import NotAnObject, TooMany, members
-from llmservice_activator.holding.target import Reason, Target
+from llmservice_activator.holding.target import Reason, Refusal, Target
 
 T = TypeVar("T")
 
@@ -48,6 +48,11 @@ POSTS = (
 )
 """vLLM's paths that a POST may wake a service for (tests/unit/test_holding_paths.py reads its sources). Not among them:
 what manages the server, and answers that only a running pod can have."""
+NOT_ROUTED = Refusal(
+    503,
+    "NotRouted",
+    "Replicas serve, and the activators forward nothing meanwhile. Send requests to the LLMService's Service.",
+)
 HEALTH = frozenset({"/health", "/ping"})
 MODELS = "/v1/models"
 
@@ -91,9 +96,10 @@ def before_pods(head: Head, target: Target, keys: Keys | None) -> Answer | None:
     is_keyless = head.path in KEYLESS_PATHS or head.is_preflight
     if keys is not None and not is_keyless and not _is_authorized(head, keys):
         return answer.UNAUTHORIZED
-    if target.refusal is not None:
+    refusal = target.refusal if target.is_routed else target.refusal or NOT_ROUTED
+    if refusal is not None:
         # Without a key nobody learns why.
-        refused = Answer(503, Reason.REFUSED, None) if is_keyless else answer.refused(target.refusal)
+        refused = Answer(503, Reason.REFUSED, None) if is_keyless else answer.refused(refusal)
         return _preflight(head, target) or refused
     if head.method == "CONNECT" or head.headers.get("Upgrade", "").lower() == "websocket":
         return answer.UNSUPPORTED

@@ -5,6 +5,7 @@ Recreate, and Replace of a single replica. `new` and `old` are pods of the revis
 
 | the Deployment has | the cluster lists | activators | slices | the Deployment |
 |-|-|-|-|-|
+| the old template | old pods | all can hold, and the status has no gap yet | as they are | waits |
 | the old template | old pods | all can hold, not proven yet | made | waits |
 | the old template | old pods | all can hold, proven | made | gets the new template |
 | the old template | old pods | one cannot hold yet | none | waits |
@@ -150,9 +151,12 @@ def _lost(why: str, slices: tuple[DesiredChild, ...] | None = ()) -> Gap:
 
 
 def _reported_first(found: Gap, service: LLMService, label: str) -> Gap:
-    """The status reports a loss before it begins; that stays, whatever activators report meanwhile."""
+    """The status reports a gap before there are slices for it: activators forward nothing beside replicas otherwise.
+    And a loss before it begins; that stays, whatever activators report meanwhile."""
     if not found.is_lost:
-        return found
+        rollout = service.status.get("rollout") or {}
+        is_reported = rollout.get("revision") == label and rollout.get("gap")
+        return found if is_reported or not found.slices else replace(_waiting(None), recheck_after=0.0)
     reported = _reported(service, label)
     return replace(found, text=reported) if reported else replace(found, waits=True, recheck_after=0.0)
 

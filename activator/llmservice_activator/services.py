@@ -83,6 +83,10 @@ class Unknown(Exception):
     """A service cannot be answered for; the message has the remedy."""
 
 
+class Unheld(Unknown):
+    """It is neither autoscaled nor held. One that was held still answers what comes until nodes know it."""
+
+
 class Unreadable(Unknown):
     """Its spec is not valid; what is held of it, and what still comes, is refused with the field."""
 
@@ -190,12 +194,15 @@ class Services:
         except Unknown as error:
             if self._refused.get(key) != str(error):
                 logger.info("%s", error, extra={"llmservice": key})
-            kept = _unread(obj, self._services.get(key), error)
+            before = self._services.get(key)
+            kept = _ended(obj, before) if isinstance(error, Unheld) else _unread(obj, before, error)
             if kept is None:
                 self._remove_service(key)
             else:
                 self._services[key] = kept
                 self._touched(key)
+                if before is not None and before.scaled is not None and isinstance(error, Unheld):
+                    self._gone(key)
             self._refused[key] = str(error)
             return
         before = self._services.get(key)
@@ -249,6 +256,14 @@ def _unread(obj: Json, before: Service | None, why: Unknown) -> Service | None:
     return Service(key, uid, generation, version, replicas, present=0, concurrency=None, scaled=None, zero=zero)
 
 
+def _ended(obj: Json, before: Service | None) -> Service | None:
+    """One that is not autoscaled or held any more, with the replicas that it has now; None: it never was."""
+    if before is None or before.uid != obj["metadata"].get("uid"):
+        return None
+    replicas = _integer(obj["spec"]["scaling"].get("replicas", 1), 0, MOST_REPLICAS) or 0
+    return replace(before, replicas=replicas, scaled=None, zero=None)
+
+
 def service_of(obj: Json, now: datetime.datetime) -> Service:
     """An LLMService as it was sent; Unknown where it is neither autoscaled nor held, Unreadable where it is not
     valid."""
@@ -262,8 +277,8 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
         field = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
         message = f"spec.scaling.{field} of LLMService {key} is not valid; correct it"
         raise Unreadable(message, is_about_clients=field.startswith("holding")) from None
-    if scaling.autoscaling is None and not scaling.holds:
-        raise Unknown(f"LLMService {key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
+    if scaling.autoscaling is None and not holds(scaling, status):
+        raise Unheld(f"LLMService {key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
     try:
         if scaling.autoscaling is not None:
             schedule.check(scaling.autoscaling, now)

@@ -251,6 +251,7 @@ def test_zero_that_a_user_set_holds_nothing() -> None:
 def test_without_the_section_a_lost_pod_is_not_held() -> None:
     world = a_world()
     world.edit(scaling={"replicas": 1, "holding": {"maxRequests": 5}})
+    world.settle()
     follow(world, ready=False)
     world.settle()
     assert not is_held(world)

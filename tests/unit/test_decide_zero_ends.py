@@ -27,14 +27,38 @@ from tests.unit.decide_zero_world import (
 ONE_AT_LEAST = {"minReplicas": 1, "maxReplicas": 4}
 
 
-def test_autoscaling_removed_at_zero_leaves_zero_to_the_user() -> None:
+def test_autoscaling_removed_at_zero_leaves_zero_to_the_user_and_refuses_no_connection() -> None:
+    """The activators answer with the reason until a replica serves, also those that come later."""
     world = at_zero()
     world.edit(scaling={"replicas": 0})
+    world.activators = (TWO,)
     world.settle()
-    assert (made(world), is_held(world)) == (0, False)
+    assert made(world) == 0
+    assert [each["addresses"] for each in world.children[SLICE]["endpoints"]] == [[TWO.address]]
     assert world.condition("Ready") == ("True", "ScaledToZero")
-    assert "holding" not in world.status
+    assert world.status["holding"] == {"port": 20_000}
     assert "ScaledObject" not in world.kinds()
+    assert world.decide().is_steady
+    scale(world, 1)
+    world.settle()
+    assert (made(world), is_held(world)) == (1, True)
+    serve(world)
+    assert (is_held(world), world.status.get("holding")) == (False, None)
+    scale(world, 0)
+    serve(world)
+    assert (made(world), is_held(world)) == (0, False), "as of any service without autoscaling"
+
+
+def test_autoscaling_removed_while_the_first_replica_starts_holds_until_it_serves() -> None:
+    world = at_zero()
+    scale(world, 1)
+    world.settle()
+    follow(world, ready=False)
+    world.edit(scaling={"replicas": 1})
+    world.settle()
+    assert (made(world), is_held(world), world.status["holding"]["port"]) == (1, True, 20_000)
+    serve(world)
+    assert (made(world), is_held(world), world.status.get("holding")) == (1, False, None)
 
 
 @pytest.mark.parametrize("rollouts", [False, True])
@@ -115,7 +139,7 @@ def test_a_minimum_of_one_while_paused_starts_nothing() -> None:
     world = at_zero()
     world.edit(paused=True, scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST})
     world.settle()
-    assert (made(world), is_held(world)) == (0, False)
+    assert (made(world), is_held(world)) == (0, True)
     world.edit(paused=False, scaling={"replicas": 0, "autoscaling": ONE_AT_LEAST})
     world.settle()
     assert made(world) == 1
@@ -157,17 +181,49 @@ def test_an_installation_without_autoscaling_has_no_slices() -> None:
     assert world.condition("Autoscaled") == ("False", "AutoscalingDisabled")
 
 
-def test_paused_takes_the_slices_away_and_changes_nothing_else() -> None:
+def test_paused_at_zero_starts_nothing_and_leaves_requests_to_the_activators_of_now() -> None:
+    """Which answer that the service is paused; without the slices connections were refused."""
     world = at_zero()
     world.edit(paused=True)
-    world.settle()
-    assert (made(world), is_held(world)) == (0, False)
-    scale(world, 1)
+    world.activators = (TWO,)
     world.settle()
     assert made(world) == 0
+    assert [each["addresses"] for each in world.children[SLICE]["endpoints"]] == [[TWO.address]]
+    assert world.decide().is_steady
+    scale(world, 1)
+    world.settle()
+    assert (made(world), is_held(world)) == (0, True)
     world.edit(paused=False)
     world.settle()
     assert (made(world), is_held(world)) == (1, True)
+
+
+@pytest.mark.parametrize("activators", [None, ()])
+def test_paused_without_activators_keeps_what_there_is(activators: Activators) -> None:
+    world = at_zero()
+    before = copy.deepcopy(world.children[SLICE])
+    world.edit(paused=True)
+    world.activators = activators
+    world.settle()
+    assert (made(world), world.children[SLICE]) == (0, before)
+
+
+def test_paused_beside_somebody_elses_slice_changes_nothing() -> None:
+    world = at_zero()
+    taken(world)
+    theirs = world.children[SLICE]
+    world.edit(paused=True)
+    world.settle()
+    assert (made(world), world.children[SLICE] is theirs) == (0, True)
+    assert world.condition("Accepted") == ("True", "Paused")
+
+
+def test_paused_while_a_pod_is_listed_makes_no_slices() -> None:
+    world = a_world()
+    world.edit(paused=True)
+    scale(world, 0)
+    world.settle()
+    assert (made(world), is_held(world)) == (1, False)
 
 
 REFUSED: dict[str, Any] = {

@@ -169,7 +169,8 @@ def held_in_rollouts(replicas: int = 1, **scaling: Any) -> dict[str, Any]:
     return made
 
 
-async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled() -> None:
+async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.0)
     world = World()
     async with world.running(held_in_rollouts()):
         assert (world.told[CHAT].port, world.told[CHAT].refusal) == (PORT, None)
@@ -180,7 +181,7 @@ async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled() -> N
         refusal = world.told[CHAT].refusal
         assert refusal is not None
         assert (refusal.status, refusal.reason) == (503, "ScaledToZero")
-        world.see(held_in_rollouts(holding={"rollouts": False}))
+        world.see(held_in_rollouts(holding={"rollouts": False}) | {"status": {}})
         await world.settled()
         assert CHAT not in world.told
 
@@ -247,6 +248,46 @@ async def test_requests_are_forwarded_only_while_the_service_leads_here(
         world.see(UNREADY)
         await world.settled()
         assert world.told[CHAT].is_routed, "at once: the operator's slices lead here soon"
+
+
+def unscaled(replicas: int, version: int, port: int = 0) -> dict[str, Any]:
+    """Its autoscaling was removed at zero; the operator keeps the port until a replica serves."""
+    made = at_zero(port=port, replicas=replicas, version=version)
+    del made["spec"]["scaling"]["autoscaling"]
+    return made
+
+
+async def test_what_is_held_while_autoscaling_is_removed_goes_to_the_replica_that_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.2)
+    world = World()
+    async with world.running(at_zero(port=PORT)):
+        world.see(unscaled(0, 11, PORT))
+        await world.settled()
+        refusal = world.told[CHAT].refusal
+        assert (world.told[CHAT].port, refusal and refusal.reason) == (PORT, "ScaledToZero")
+        world.see(at_zero(port=PORT, version=12), unscaled(1, 13, PORT), pod("a", ready=False))
+        world.waiting = 6
+        await world.settled()
+        assert (world.told[CHAT].refusal, world.told[CHAT].pods) == (None, ())
+        began = asyncio.get_running_loop().time()
+        world.see(pod("a", version=6), unscaled(1, 14))
+        await world.settled()
+        assert len(world.told[CHAT].pods) == 1, "which answers what is held"
+        world.see(unscaled(1, 15))
+        await asyncio.sleep(0.3)
+        assert world.told[CHAT].is_routed
+        world.waiting = 0
+        async with asyncio.timeout(PATIENCE):
+            while CHAT in world.told:  # noqa: ASYNC110 - it is told after a time
+                await asyncio.sleep(0.001)
+        assert asyncio.get_running_loop().time() - began >= 0.2
+        with pytest.raises(Unknown, match=r"no spec\.scaling\.autoscaling"):
+            world.services.get(CHAT)
+        world.services.deleted(LLMSERVICE, unscaled(1, 16))
+        assert world.services.find(CHAT) is None
 
 
 @pytest.mark.parametrize(

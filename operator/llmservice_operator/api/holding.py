@@ -78,9 +78,9 @@ def is_idle(scaling: Scaling, status: Mapping[str, Any]) -> bool:
 
 
 def holds(scaling: Scaling, status: Mapping[str, Any]) -> bool:
-    """Whether requests are held while no replica answers: where minReplicas was raised at zero, as long as the status
-    has a port, which is until one does."""
-    return scaling.holds or (scaling.autoscaling is not None and stored_port(status) is not None)
+    """Whether requests come to the activators while no replica answers: where minReplicas was raised at zero, or
+    autoscaling was removed, as long as the status has a port, which is until one does."""
+    return scaling.holds or stored_port(status) is not None
 
 
 def stored_idle(status: Mapping[str, Any]) -> bool | None:

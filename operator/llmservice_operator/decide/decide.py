@@ -38,6 +38,7 @@ from llmservice_operator.decide.rollout.update_request import RECHECK_SECONDS, u
 from llmservice_operator.decide.timing import soonest
 from llmservice_operator.decide.zero import needless_slices
 from llmservice_operator.observe.projections.children import DeploymentFacts
+from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts
 from llmservice_operator.observe.rollout.status_rollout import Rolling
 from llmservice_operator.observe.status.verdict import Obstacle, Subject, Verdict
 
@@ -134,7 +135,8 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
     unheld = tuple(needless_slices(service, observed, slices))
     if service.spec.paused:
-        return report(inputs, subject, verdict, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
+        held = tuple(item for item in apply if item.kind == HoldingSliceFacts.kind)
+        return report(inputs, subject, verdict, apply=held, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
     if step.is_reported_first or step.is_held or (ahead is not None and ahead.waits):
         apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
     gone = prunes(service, selection.asked, observed, desired, inputs.settings)

@@ -1,7 +1,8 @@
 """Whether the last replica may go, and when requests are sent to the activators: pure.
 
 It holds for a service whose autoscaling may set zero and, from one replica upwards, for one with `holding.rollouts`, in
-an installation with autoscaling; while it is paused, only the slices go. `asked for` is spec.scaling.replicas, or 1
+an installation with autoscaling; while it is paused, or after autoscaling was removed at zero, slices that there are
+stay until a pod is listed, and the activators refuse with the reason. `asked for` is spec.scaling.replicas, or 1
 where minReplicas was raised at zero, `runs` is what the Deployment has, `slices` are the EndpointSlices of ours, which
 send requests to the activators.
 
@@ -107,8 +108,8 @@ def zero(service: LLMService, observed: Observed, settings: Settings, known: Kno
     found = _zero(with_replicas(service, 1) if is_raised else service, observed, settings, known)
     if scaling.holds or idle:
         return replace(found, idle=idle or None)
-    is_over = found.port is None or not scaling.replicas or is_listed(observed)
-    return replace(found, port=None) if is_over else replace(found, idle=False)
+    is_over = found.port is None or is_listed(observed) or not (scaling.replicas or found.slices)
+    return replace(found, port=None) if is_over else replace(found, idle=False if scaling.autoscaling else None)
 
 
 def _zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
@@ -117,7 +118,10 @@ def _zero(service: LLMService, observed: Observed, settings: Settings, known: Kn
     stored, activators = stored_port(service.status), known.activators
     if not holds(scaling, service.status) or settings.activator_service is None:
         return Zero(replicas, stored if scaling.may_be_at_zero and not replicas else None)
-    if service.spec.paused or not (replicas or scaling.may_be_at_zero):
+    if service.spec.paused or not (replicas or scaling.holds or scaling.autoscaling):
+        # Nothing is started. Where requests came to the activators, these answer them with the reason.
+        return Zero(replicas, stored, slices=_remaining(service, observed, stored, activators))
+    if not (replicas or scaling.may_be_at_zero):
         return Zero(replicas, stored)
     if activators is None:
         return _unknown(_as_it_is(service, observed, stored), replicas, known.unknown_for)
@@ -289,6 +293,16 @@ def is_ready(pod: PodFacts) -> bool:
 def _runs(service: LLMService, observed: Observed) -> int:
     live = own_deployment(service, observed)
     return 0 if live is None else live.spec_replicas
+
+
+def _remaining(
+    service: LLMService, observed: Observed, port: int | None, activators: Activators
+) -> tuple[DesiredChild, ...] | None:
+    """The slices that there are, with the activators of now; None: as they are."""
+    if is_listed(observed) or port is None or not observed.slices:
+        return ()
+    slices = slices_for(service, port, activators) if activators else None
+    return None if slices is None or next(refusals(service, observed, slices), "") else slices
 
 
 def remembered_slices(

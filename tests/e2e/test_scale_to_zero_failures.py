@@ -267,12 +267,14 @@ def test_a_paused_service_holds_nothing(cluster: Cluster, there: str) -> None:
 def test_without_autoscaling_replicas_are_the_users_at_zero_too(cluster: Cluster, there: str) -> None:
     service = at_zero(cluster, "given-back")
     change(service, scaling={"autoscaling": None})
-    eventually("no slice", lambda: not service.slices(), 60)
     eventually("no ScaledObject", lambda: cluster.get("scaledobjects", there, "given-back") is None, 60)
+    answer = service.ask()
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "ScaledToZero")
     assert (service.replicas, service.pods()) == (0, [])
     eventually("no condition", lambda: cluster.condition(there, "given-back", "Autoscaled") is None, 60)
     service.scale(1)
     service.serves()
+    eventually("no slice", lambda: not service.slices(), 60)
     assert service.ask().status_code == 200
 
 

@@ -28,7 +28,29 @@ TOO_LONG: dict[str, list[bytes]] = {
     "without an end": [LONG],
     "after empty lines": [b"\r\n\r\n", LONG],
     "sent on and on": [LONG] * 50,
+    "one long field": [REQUEST + b"X: " + b"x" * 33_000 + b"\r\n\r\n" + BODY],
+    "a long address": [REQUEST.replace(b" HTTP", b"?" + b"x" * 33_000 + b" HTTP") + b"\r\n" + BODY],
+    "many fields": [REQUEST + b"X: x\r\n" * 127 + b"\r\n" + BODY],
+    "many fields, in pieces": [REQUEST + b"X: x\r\n" * 100, b"X: x\r\n" * 27 + b"\r\n" + BODY],
 }
+AS_LONG_AS_MAY_BE: dict[str, bytes] = {
+    "one long field": REQUEST + b"X: " + b"x" * 32_000 + b"\r\n",
+    "a long address": REQUEST.replace(b" HTTP", b"?" + b"x" * 32_000 + b" HTTP"),
+    "many fields": REQUEST + b"X: x\r\n" * 126,
+}
+
+
+@pytest.mark.parametrize("case", AS_LONG_AS_MAY_BE)
+async def test_a_head_of_few_long_or_many_short_lines_is_held(case: str) -> None:
+    """A token with many groups is one field of ten thousand bytes."""
+    async with world() as w:
+        service = target()
+        await w.serve(service)
+        asked = asyncio.create_task(w.raw(service, AS_LONG_AS_MAY_BE[case] + b"\r\n" + BODY))
+        await until(lambda: asked.done() or w.held(service) == 1)
+        assert not asked.done(), asked.result()
+        asked.cancel()
+        await until(lambda: not heads(w).used)
 
 
 @pytest.mark.parametrize("case", TOO_LONG)

@@ -20,6 +20,7 @@ from .holding_world import (
     CHAT,
     KEY,
     LIMITS,
+    Answered,
     Counted,
     World,
     chat,
@@ -110,9 +111,11 @@ async def test_http_1_0(is_ready: bool) -> None:
         (b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked, x\r\n\r\n", 400),
         (b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20000 + b"\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: 1\r\n" * 200 + b"\r\n", 400),
+        (b"GET /" + b"x" * 33_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 33_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: 1\r\n" * 200 + b"\r\n", 431),
+        (post().replace(b"Host: x\r\n", b"") + BODY, 400),
+        (post(b"Host: y\r\n") + BODY, 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
         (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400),
         (post() + BODY + b"more than its length\r\n\r\n", 400),
@@ -124,6 +127,8 @@ async def test_refused_without_a_wake(text: bytes, status: int, caplog: pytest.L
         await w.serve(service)
         got = await w.raw(service, text)
         assert head(got)[0] == status
+        error = Answered(*head(got)).error
+        assert (error["code"], len(got) < 1000) == (status, True)
         assert got.count(b"HTTP/1.1 ") + got.count(b"HTTP/1.0 ") == 1
         await until(lambda: w.server.in_progress() == 0)
         assert w.woken == []

@@ -11,6 +11,9 @@ from llmservice_activator.holding.target import Reason, Refusal
 RETRY_AFTER = {429: "5", 503: "10"}
 """Seconds. A pod that starts takes longer; a client that comes back is held, so a short time costs little."""
 
+MOST_REPEATED = 200
+"""Characters of what a client sent, or of what is said of it."""
+
 ANY_ORIGIN = {"Access-Control-Allow-Origin": "*", "Vary": "Origin"}
 """Pages of every origin may read the answer. To requests with an Origin, where Target.any_origin is."""
 
@@ -105,9 +108,14 @@ TOO_MANY_CONNECTIONS = error(503, Reason.FULL, "service_unavailable", "The activ
 INTERNAL = error(500, Reason.INTERNAL, "InternalServerError", "Internal error; see the activator's log.")
 
 
-def head_too_large(most: int) -> Answer:
+def malformed(status: int, why: str) -> Answer:
+    """What the HTTP parser refuses, with its reason."""
+    return error(status, Reason.INVALID, "BadRequestError", f"The request is not valid HTTP: {why[:MOST_REPEATED]}")
+
+
+def head_too_large(most: int, fields: int) -> Answer:
     """The request's line and headers together."""
-    text = f"The request line and headers have more than {most} bytes."
+    text = f"The request line and headers have more than {most} bytes, or more than {fields} headers."
     return error(431, Reason.TOO_LARGE, "request_too_large", text)
 
 

@@ -17,16 +17,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
-from llmservice_activator.holding.heads import Head
+from llmservice_activator.holding.heads import MOST_FIELDS, Head
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.shares import Shares
 
 if TYPE_CHECKING:
     from llmservice_activator.holding.service import Service
 
-LONGEST_LINE = 8 << 10
-LONGEST_FIELD = 8 << 10
-MOST_FIELDS = 64
 READ_BUFFER = 16 << 10
 """Bytes of a body that are read ahead, once or twice; what is held is counted by its Ledger."""
 BACKLOG = 1024
@@ -49,8 +46,8 @@ class Connections(web.Server):
             handler_cancellation=True,  # a client that is gone ends its request
             access_log=None,
             logger=_logger,
-            max_line_size=LONGEST_LINE,
-            max_field_size=LONGEST_FIELD,
+            max_line_size=limits.largest_head,  # Head sees first what is beyond
+            max_field_size=limits.largest_head,
             max_headers=MOST_FIELDS,
             read_bufsize=READ_BUFFER,
             auto_decompress=False,
@@ -121,6 +118,16 @@ class _Connection(web.RequestHandler):
             super().data_received(data)
         else:
             self._refuse(refusal)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """The answer to what is not HTTP, or to a request without a Host: aiohttp's, in OpenAI's shape."""
+        response = super().handle_error(request, status, exc, message)
+        assert isinstance(response, web.Response)
+        given = answer.INTERNAL if status >= 500 else answer.malformed(status, str(exc or ""))
+        response.body, response.content_type = given.body, "application/json"
+        return response
 
     def close(self) -> None:
         """Answer the request in progress, and no further one."""

@@ -1,6 +1,6 @@
 """The bound of a request's head, and its bytes in the Shares of all. Pure.
 
-HTTP's own limits are of lines: a head could have 64 of 8 KiB, times thousands of connections.
+The limits of the HTTP parser are of lines and their number: of a head, and of all, there is none.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from llmservice_activator.holding.shares import Shares
 
 END = b"\r\n\r\n"
 """The parser accepts no other: a single CR or LF in a head is an error."""
+MOST_FIELDS = 128
+"""Each takes some hundred bytes of memory beside its own."""
 
 
 class Head:
@@ -20,7 +22,7 @@ class Head:
     def __init__(self, heads: Shares, namespace: str, address: str, most: int) -> None:
         """`heads`: bytes of those of all connections."""
         self._heads, self._namespace, self._address, self._most = heads, namespace, address, most
-        self._size, self._last, self._is_whole = 0, b"", False
+        self._size, self._last, self._is_whole, self._lines = 0, b"", False, 0
 
     def add(self, data: bytes) -> Answer | None:
         """Count what of this belongs to the head. The answer (431, 503) where it is too much."""
@@ -32,8 +34,9 @@ class Head:
         self._is_whole = end >= 0
         size = end + len(END) - len(self._last) if self._is_whole else len(data)
         self._last = b"" if self._is_whole else (self._last + data)[1 - len(END) :]
-        if self._size + size > self._most:
-            return answer.head_too_large(self._most)
+        self._lines += data.count(b"\n", 0, size)
+        if self._size + size > self._most or self._lines > MOST_FIELDS + 2:  # the first line and the empty one
+            return answer.head_too_large(self._most, MOST_FIELDS)
         if not self._heads.take(self._namespace, self._address, size):
             return answer.TOO_MANY_CONNECTIONS
         self._size += size

@@ -50,7 +50,8 @@ logger = logging.getLogger("llmservice_activator")
 FINISH = 3.0
 """Seconds that KEDA's calls get to end: longer than a pod's answer may take."""
 LINGER = 10.0
-"""Seconds after SIGTERM in which new requests still come: nodes take as long to learn that an endpoint is gone."""
+"""Seconds without a new connection after which none is expected: nodes, and an operator that has many slices to write,
+take a while to learn that an endpoint is gone."""
 CUT = 0.5
 """Seconds that requests get to end by themselves when the process ends."""
 LOOK = 0.1
@@ -196,7 +197,10 @@ class Scaler:
         began, grace = loop.time(), self._options.grace
         while True:  # requests come and go: no event says that there will be none
             passed = loop.time() - began
-            if passed >= min(LINGER, grace) and (not self.holding.in_progress() or passed >= grace - FINISH):
+            quiet = loop.time() - max(began, self.holding.last_connection())
+            if quiet >= LINGER and not self.holding.in_progress():
+                return
+            if passed >= max(grace - FINISH, min(LINGER, grace)):
                 return
             await asyncio.sleep(LOOK)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 
+import aiohttp
 import pytest
 from llmservice_activator import directory
 from llmservice_operator.kube.resources import LLMSERVICE
@@ -249,6 +251,32 @@ async def test_after_sigterm_new_requests_come_for_a_while_though_none_is_held(
         world.scaler.stop()
         assert await asyncio.wait_for(asyncio.shield(world.running), PATIENCE) == 0
         assert time.monotonic() - began >= 0.2, "nodes learn later that the endpoint is gone"
+
+
+@pytest.mark.parametrize("grace", [60.0, 4.0])
+async def test_after_sigterm_it_goes_on_while_connections_come_within_its_grace_period(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch, grace: float
+) -> None:
+    """With a thousand services an operator takes a while to lead them elsewhere, and longer while it is replaced."""
+    monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.5)
+    port = port_of_a_service()
+
+    async def keep_asking() -> None:
+        with contextlib.suppress(aiohttp.ClientError):
+            while True:
+                assert (await ask(port, path="/nothing")).status == 404
+                await asyncio.sleep(0.05)
+
+    async with running(ApiServer(at_zero(port=port)), certificates, grace=grace) as world:
+        await listening(world, port)
+        asking = asyncio.create_task(keep_asking())
+        world.scaler.stop()
+        if grace > 10:
+            await asyncio.sleep(1.5)
+            assert not world.running.done()
+            asking.cancel()
+        assert await asyncio.wait_for(asyncio.shield(world.running), PATIENCE) == 0
+        await asyncio.wait({asking})
 
 
 async def test_the_grace_period_ends_what_is_still_held(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:

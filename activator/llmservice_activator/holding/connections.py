@@ -56,6 +56,8 @@ class Connections(web.Server):
         )
         self._answer, self._limits = handle, limits
         self._open: dict[web.RequestHandler, _Accepted] = {}
+        self.last = 0.0
+        """When the last connection came, by the loop's time."""
         self._shares, self._heads = Shares(limits.connections), Shares(limits.head_bytes)
 
     async def listen(self, service: Service, host: str, port: int) -> asyncio.Server:
@@ -73,6 +75,7 @@ class Connections(web.Server):
     def _accept(self, service: Service, address: str) -> asyncio.Protocol | None:
         """What answers a connection from an address; None: it is one too many."""
         namespace = service.key.namespace
+        self.last = self._loop.time()
         if not self._shares.take(namespace, address):
             return None
         head = Head(self._heads, namespace, address, self._limits.largest_head)

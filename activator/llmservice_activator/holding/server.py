@@ -133,6 +133,10 @@ class HoldingServer:
         """Requests that are received, held, forwarded or answered."""
         return self._requests
 
+    def last_connection(self) -> float:
+        """When the last connection came, by the loop's time; 0: none did."""
+        return self._connections.last if self._connections is not None else 0
+
     def is_listening(self, uid: str, port: int) -> bool:
         """Whether connections to this port are accepted for this uid."""
         return any(service.uid == uid and service.port == port for service in self._services.values()) and bool(port)

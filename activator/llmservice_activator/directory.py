@@ -195,6 +195,7 @@ class Directory:
             clients=zero.clients,
             # A stranger that knows this port reaches no model whose NetworkPolicy refuses it.
             is_routed=self._is_routed(key, is_direct=service.is_direct and bool(pods)),
+            root_path=zero.root_path,
             any_origin=zero.any_origin,
         )
         return target, problem

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from llmservice_operator.api.conditions import ConditionType
@@ -49,6 +50,8 @@ class Zero:
     """Why no replica will start."""
     clients: tuple[Peer, ...] = ()
     """Who may send requests; empty: everybody."""
+    root_path: str = ""
+    """vLLM's --root-path."""
     any_origin: bool = True
     """Whether pages of every origin may read answers: vLLM's default, with no flag about it."""
     is_shut: bool = False
@@ -61,6 +64,7 @@ def zero_of(obj: Json, scaling: Scaling) -> Zero:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     holding = scaling.holding
     endpoint = Endpoint.model_validate(spec.get("endpoint") or {}, by_alias=True, by_name=False)
+    arguments = _texts(_part(spec, "runtime").get("extraArgs"))
     sequences = _part(_part(status, "effective"), "batching").get("maxNumSeqs")
     return Zero(
         created=str(metadata.get("creationTimestamp", "")),
@@ -74,7 +78,8 @@ def zero_of(obj: Json, scaling: Scaling) -> Zero:
         keys=endpoint.api_key_secret_ref,
         refusal=_refusal(metadata, spec, status) or _scaled_to_zero(scaling, status),
         clients=peers_of(holding.clients),
-        any_origin=not any(_is_of_origins(argument) for argument in _texts(_part(spec, "runtime").get("extraArgs"))),
+        root_path=_root_path(arguments),
+        any_origin=not any(map(_is_of_origins, arguments)),
     )
 
 
@@ -99,6 +104,17 @@ def _is_of_origins(argument: str) -> bool:
     """vLLM's flags of CORS (--allowed-origins, -methods, -headers, --allow-credentials) in any spelling or shorter
     form, and some more."""
     return argument.replace("_", "-").startswith("--allow")
+
+
+def _root_path(arguments: tuple[str, ...]) -> str:
+    """The value of --root-path in any spelling or shorter form (--ro and longer); of several the last."""
+    found = ""
+    for argument, following in pairwise((*arguments, "")):
+        name, equals, value = argument.partition("=")
+        flag = name.replace("_", "-")
+        if len(flag) > len("--r") and "--root-path".startswith(flag):
+            found = value if equals else following
+    return found
 
 
 def _names(name: str, spec: Json, status: Json) -> Iterator[str]:

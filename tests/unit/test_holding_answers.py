@@ -37,6 +37,17 @@ def body(text: str | bytes, kind: str | None = "application/json") -> dict[str, 
     return {"data": io.BytesIO(text.encode() if isinstance(text, str) else text), **headers}
 
 
+AUDIO = "/v1/audio/transcriptions"
+
+
+def form(*parts: tuple[str, str]) -> dict[str, Any]:
+    """The body of a request for a transcription."""
+    disposition = "Content-Disposition: form-data; name="
+    text = "".join(f'--b\r\n{disposition}"{name}"\r\n\r\n{value}\r\n' for name, value in parts)
+    return body(text + "--b--\r\n", FORM)
+
+
+FORM = 'multipart/form-data; boundary="b"'
 PAUSED = Refusal(503, "Paused", "spec.paused is true")
 
 CASES = {
@@ -69,6 +80,19 @@ CASES = {
     "long number": Case(400, body('{"n":' + "9" * 5000 + "}"), kind="BadRequestError"),
     "other content": Case(400, body("x=1", "application/x-www-form-urlencoded"), kind="BadRequestError"),
     "multipart to a path without": Case(400, body("x", "multipart/form-data; boundary=b"), kind="BadRequestError"),
+    "an empty object": Case(400, body("{}"), kind="BadRequestError", says="empty"),
+    "a form with another model": Case(404, form(("model", "gpt"), ("file", "x")), path=AUDIO, kind="NotFoundError",
+                                      param="model"),
+    "a form with another model at its end": Case(404, form(("file", "x" * 200_000), ("model", "gpt")), path=AUDIO,
+                                                 kind="NotFoundError", param="model"),
+    "a form without a file": Case(400, form(("model", "llama")), path=AUDIO, kind="BadRequestError", says="`file`"),
+    "an empty form": Case(400, body("", FORM), path=AUDIO, kind="BadRequestError"),
+    "a form of anything": Case(400, body("whatever", FORM), path=AUDIO, kind="BadRequestError"),
+    "a form that ends early": Case(400, body("--b\r\n\r\nx", FORM), path=AUDIO, kind="BadRequestError"),
+    "a form of many parts": Case(400, form(*[("x", "x")] * 70), path=AUDIO, kind="BadRequestError"),
+    "HEAD of health": Case(200, path="/health", method="HEAD"),
+    "health under the root path": Case(200, of={"root_path": "/llm"}, path="/llm/health", method="GET"),
+    "another path under the root path": Case(404, of={"root_path": "/llm"}, path="/llmx" + CHAT, kind="NotFoundError"),
     "large": Case(413, body(" " * 2000), {"max_bytes": 1000}, kind="request_too_large", says="1000 bytes"),
     "large, of unstated length": Case(413, {"data": None}, {"max_bytes": 1000}, kind="request_too_large"),
     "paused": Case(503, of={"refusal": PAUSED}, kind="Paused", says="spec.paused is true"),
@@ -124,7 +148,12 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "a charset": body('{"model":"llama"}', "Application/JSON; charset=utf-8"),
     "what Python's parser takes": body(r'{"model":"llama","temperature":NaN,"user":"\ud83d"}'),
     "the other key": {"json": chat(), "headers": {"Authorization": "bearer  other"}, "of": KEYED},
-    "multipart": {**body("whatever", "multipart/form-data; boundary=b"), "path": "/v1/audio/transcriptions"},
+    "a form with a served name": {**form(("model", "llama"), ("file", "x" * 100_000)), "path": AUDIO},
+    "a form, the name last": {**form(("file", "x" * 100_000), ("model", "adapter")), "path": AUDIO},
+    "a form without a model": {**form(("file", "--b\r\n\r\n")), "path": AUDIO},
+    "a form with an empty file": {**form(("file", ""), ("model", "")), "path": AUDIO},
+    "under its root path": {"json": chat(), "path": "/llm" + CHAT, "of": {"root_path": "/llm"}},
+    "beside its root path": {"json": chat(), "of": {"root_path": "/llm"}},
     "another path": {"json": {"input": "x"}, "path": "/v1/embeddings?x=1"},
 }
 

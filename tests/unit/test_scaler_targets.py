@@ -145,6 +145,24 @@ async def test_flags_about_the_origins_of_pages(arguments: list[str], any_origin
         assert world.told[CHAT].any_origin is any_origin
 
 
+@pytest.mark.parametrize(
+    ("arguments", "root_path"),
+    [
+        ([], ""),
+        (["--root-path", "/llm"], "/llm"),
+        (["--root_path=/llm", "--max-logprobs=5"], "/llm"),
+        (["--root-p=/a", "--ro", "/llm"], "/llm"),
+        (["--root-path"], ""),
+        (["--r", "/x", "--root-paths=/x"], ""),
+    ],
+)
+async def test_the_prefix_of_paths(arguments: list[str], root_path: str) -> None:
+    world = World()
+    spec = {"model": {"uri": "hf://a/b"}, "runtime": {"extraArgs": arguments}}
+    async with world.running(at_zero(port=PORT, spec=spec)):
+        assert world.told[CHAT].root_path == root_path
+
+
 async def test_of_bytes_that_a_crd_of_before_took_an_activator_holds_what_it_can() -> None:
     world = World()
     async with world.running(at_zero(port=PORT, scaling={"holding": {"maxBytes": "1Ti"}})):

@@ -18,7 +18,7 @@ from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
-from llmservice_activator.holding.body import NotAnObject, TooMany, members
+from llmservice_activator.holding.body import NotAForm, NotAnObject, TooMany, members, parts
 from llmservice_activator.holding.target import Reason, Refusal, Target
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Head:
 
     method: str
     path: str
-    """Without the query."""
+    """Without the query, and without the prefix of vLLM's --root-path."""
     headers: Mapping[str, str]
     """Their names in any case; where one occurs several times, the first."""
 
@@ -71,6 +71,13 @@ class Head:
     def content_type(self) -> str:
         """Media type in lower case, without parameters; empty where there is none."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    @property
+    def boundary(self) -> bytes:
+        """Of multipart content; empty where there is none."""
+        parameters = (each.strip().partition("=") for each in self.headers.get("Content-Type", "").split(";")[1:])
+        found = next((value.strip('"') for name, _, value in parameters if name.lower() == "boundary"), "")
+        return found.encode(errors="replace")[:LONGEST_NAME]
 
     @property
     def expects_continue(self) -> bool:
@@ -87,6 +94,11 @@ class Head:
         """Of the body, as far as it is stated; else 0."""
         text = self.headers.get("Content-Length", "0")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+
+
+def routed(path: str, root: str) -> str:
+    """The path without vLLM's --root-path, as the runtime's middleware has it."""
+    return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
 
 
 def before_pods(head: Head, target: Target, keys: Keys | None) -> Answer | None:
@@ -113,7 +125,7 @@ def without_pod(head: Head, target: Target) -> Answer | None:
     if preflight := _preflight(head, target):
         return preflight
     is_get, is_post = head.method == "GET", head.method == "POST"
-    if head.path in HEALTH and (is_get or is_post):
+    if head.path in HEALTH and (is_get or is_post or head.method == "HEAD"):
         return Answer(200, Reason.PROBED, None)
     if head.path == MODELS and is_get:
         return answer.models(target.model_names)
@@ -141,15 +153,14 @@ def with_body(head: Head, body: bytes, target: Target) -> Generator[None, None, 
 
     It stops where others may go first; `fairly` runs it.
     """
-    if _is_multipart(head):
-        return Waits(streams=False)
-    if len(body) > LONGEST_JSON:
+    is_form = _is_multipart(head)
+    if len(body) > LONGEST_JSON and not is_form:
         return answer.unparsed(f"JSON of more than {LONGEST_JSON} bytes")
     try:
-        found = yield from _members(body)
+        found = yield from _form(body, head.boundary) if is_form else _members(body)
     except TooMany as problem:
         return answer.unparsed(str(problem))
-    except NotAnObject as problem:
+    except (NotAnObject, NotAForm) as problem:
         return answer.invalid(str(problem))
     except (ValueError, RecursionError) as problem:
         return answer.invalid(f"The body is not valid JSON: {str(problem)[:LONGEST_NAME]}")
@@ -167,9 +178,18 @@ def _members(body: bytes) -> Generator[None, None, Mapping[str, object]]:
         document = json.loads(body)
         if not isinstance(document, dict):
             raise NotAnObject("The body is not a JSON object.")
+        if not document:
+            raise NotAnObject("The body is an empty JSON object.")
         return document
     found = yield from members(body, ("model", "stream"))
     return {name: _value(text) for name, text in found.items()}
+
+
+def _form(body: bytes, boundary: bytes) -> Generator[None, None, Mapping[str, object]]:
+    found = yield from parts(body, boundary)
+    if "file" not in found:
+        raise NotAForm("The form has no part `file`.")
+    return {name: value.decode(errors="replace") for name, value in found.items() if name == "model"}
 
 
 def _value(text: bytes) -> object:

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer, Answered
-from llmservice_activator.holding.check import Head
+from llmservice_activator.holding.check import Head, routed
 from llmservice_activator.holding.limits import Limits
 
 INVALID_BODY = (web.RequestPayloadError, HttpProcessingError)
@@ -32,10 +32,10 @@ class Stalled(Exception):
 class Client:
     """One request and its answer."""
 
-    def __init__(self, request: web.BaseRequest, limits: Limits, *, any_origin: bool) -> None:
+    def __init__(self, request: web.BaseRequest, limits: Limits, *, any_origin: bool, root_path: str) -> None:
         self.request, self._limits = request, limits
         self._origin_headers = answer.ANY_ORIGIN if any_origin and hdrs.ORIGIN in request.headers else {}
-        self.head = Head(request.method, request.rel_url.raw_path, request.headers)
+        self.head = Head(request.method, routed(request.rel_url.raw_path, root_path), request.headers)
         self.response: web.StreamResponse | None = None
         """Once its head is sent."""
         self.is_relayed = False

@@ -56,7 +56,9 @@ class Exchange:
 
     def __init__(self, shared: Shared, service: Service, request: web.BaseRequest) -> None:
         self._shared, self._service = shared, service
-        self._client = Client(request, shared.limits, any_origin=service.target.any_origin)
+        self._client = Client(
+            request, shared.limits, any_origin=service.target.any_origin, root_path=service.target.root_path
+        )
         self._arrived = time.monotonic()
         self._held_seconds = 0.0
 

@@ -46,6 +46,8 @@ class Target:
     """Who may send requests (spec.scaling.holding.from); empty: everybody."""
     is_routed: bool = True
     """Whether its Service may lead requests here; else those that come are refused, and what is in progress goes on."""
+    root_path: str = ""
+    """vLLM's --root-path: clients' paths may begin with it."""
     any_origin: bool = True
     """Whether pages of every origin may read answers, as vLLM has it by default. Else nothing is said of origins."""
 

@@ -9,6 +9,7 @@ import pytest
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_operator.planner.room import Sharing
 from llmservice_runtime.contract import GPU, Failure
 from llmservice_runtime.contract import FailureReason as R
 
@@ -62,6 +63,27 @@ def test_a_share_that_was_planned_stays_one(case: str) -> None:
     device = planning.frozen_device(a_world().service(), Chosen(gpu=product, plan=plan))
     assert device is not None
     assert device.memory_gib == pytest.approx(planned, abs=0.3)
+
+
+SHARED = NodeGroup("NVIDIA-L4-SHARED", 8, memory_mib=23034, sharing=Sharing(2, has_own_memory=True))
+PARTS = {
+    # nodes, the accelerator; whether more GPUs are a remedy
+    "cards": (T4, {}, True),
+    "MPS": (SHARED, {}, False),
+    "a renamed share": (replace(SHARED, product="NVIDIA-L4"), {}, False),
+    "time slicing": (replace(SHARED, memory_mib=8192, sharing=Sharing(2, has_own_memory=False)), {}, False),
+    "slices": (NodeGroup("NVIDIA-A100-SXM4-40GB-MIG-2g.10gb", 8, memory_mib=9856), {}, False),
+    "slices that may come": (T4, {"products": ["NVIDIA-A100-SXM4-40GB-MIG-2g.10gb"]}, False),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_more_gpus_are_no_remedy_where_a_pod_gets_parts_of_one(case: str) -> None:
+    group, accelerator, is_remedy = PARTS[case]
+    world = settled(group, accelerator={"type": "nvidia"} | accelerator)
+    assert world.condition("Fits") == ("False", "DoesNotFit")
+    changes = json.dumps(world.plan.get("remedies", []))
+    assert ("tensorParallelSize" in changes) is is_remedy, changes
 
 
 def test_the_first_of_a_list_that_fits_is_the_only_one_that_pods_may_get() -> None:

@@ -116,6 +116,7 @@ WHICH = [
     ("four shares of two cards", picked(TWO_CARDS, gpus=4), "DoesNotFit", A100_SHARED, None, "no more than 2 GPUs"),
     ("named, and no node is there", picked(gpus=2, products=(A100_SHARED,)), "Unknown", A100_SHARED, None, "shares"),
     ("whole cards before shares", picked(TIME_SLICED, H100, gpus=2), "Fits", H, H, ""),
+    ("none that shares", picked(TIME_SLICED, T4, gpus=2, need=30, products=(T,)), "DoesNotFit", T, None, f"{A},"),
     ("a part of the memory", picked(MPS, need=30), "DoesNotFit", A100_SHARED, None, "has 20 GiB of 30"),
     ("enough of the memory", picked(MPS, need=18), "Fits", A100_SHARED, A100_SHARED, ""),
     ("the smaller part of two pools", picked(MPS_OF_TWO, MPS, need=30), "DoesNotFit", A100_SHARED, None, "has 20 GiB"),

@@ -141,6 +141,12 @@ def _least(one: Offer, other: Offer) -> Offer:
     return min(one, other, key=lambda offer: (offer.device.memory_gib if offer.device else 0.0, offer.devices))
 
 
+def is_part(product: str, groups: Iterable[NodeGroup]) -> bool:
+    """Whether a pod gets a part of a GPU: more of such parts are no more GPUs."""
+    is_shared = any(group.sharing is not None for group in groups if group.product == product)
+    return is_shared or "-MIG-" in product or product.endswith("-SHARED")
+
+
 def why_not_several(product: str, offer: Offer | None, count: int) -> tuple[Fit, str] | None:
     """Why a pod that asks for several of these has fewer GPUs than that, or may have; None: it has as many.
 

@@ -82,7 +82,13 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     offered = offers(cluster, demand.tolerations)
     if nicknames := _nicknames(demand, cluster):
         return _without_nicknames(nicknames, demand, cluster, plan_for)
-    others = tuple(offer.device for offer in offered if offer.device is not None and offer.per_node >= demand.gpus)
+    others = tuple(
+        offer.device
+        for offer in offered
+        if offer.device is not None
+        and offer.per_node >= demand.gpus
+        and not why_not_several(offer.device.name, offer, demand.gpus)
+    )
     planned = [
         (device, _limited_by_nodes(plan_for(device), device, demand, offered))
         for device in _candidates(demand, offered)

@@ -20,7 +20,7 @@ from llmservice_operator.build.server import Server, server
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.planner import gpus, host, memory, remedies
 from llmservice_operator.planner.checks import check
-from llmservice_operator.planner.cluster import ARCHITECTURE, ClusterGPUs
+from llmservice_operator.planner.cluster import ARCHITECTURE, ClusterGPUs, is_part
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.model import reading
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
@@ -101,6 +101,8 @@ def picked(service: LLMService, asked: Question, cluster: ClusterGPUs) -> Pick:
     """The choice among the cluster's GPUs, with remedies where it is not sure to fit."""
     choice = pick(demand(service), cluster, lambda device: judged(service, asked, device))
     most = max((group.per_node for group in cluster.groups), default=_MOST_GPUS)
+    if choice.device is not None and is_part(choice.device.name, cluster.groups):
+        most = 1
     plan = remedied(service, choice.plan, on(asked, choice.device), choice.others, most)
     return replace(choice, plan=plan)
 
@@ -132,6 +134,8 @@ def remedied(
     is_short = plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and plan.margin_gib is not None
     if not is_short or plan.remedies or asked.request.device is None:
         return plan
+    if is_part(asked.request.device.name, ()):
+        most_gpus = 1
     spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
     find = _remedied if len(spec) <= REMEMBERED_LENGTH else _remedied.__wrapped__
     return find(asked, plan, others, most_gpus, spec)

@@ -94,22 +94,25 @@ def test_what_shares_a_card_is_replaced_where_nobody_may_look(case: str) -> None
 
 
 BUSY = {"version": 1, "reason": "GPUMemoryBusy", "message": "1.2 of 22 GiB are free.", "remedy": "", "evidence": []}
-# id, the nodes, whether an old pod is given up
-HELD: list[tuple[str, Room, bool]] = [
-    ("they share a card", shares(2), True),
-    ("each has a part of the memory", shares(2, labels=MPS), False),
-    ("each has a card", a_room(0), False),
-    ("nobody may look", NO_RIGHT, False),
+# id, the nodes, the new pod's server now, whether an old pod is given up
+WAITS: Json = {"waiting": {"reason": "CrashLoopBackOff"}}
+RUNS: Json = {"running": {"startedAt": "2026-01-02T03:06:00Z"}}
+HELD: list[tuple[str, Room, Json, bool]] = [
+    ("they share a card", shares(2), WAITS, True),
+    ("the memory became free, and the model is loaded", shares(2), RUNS, False),
+    ("each has a part of the memory", shares(2, labels=MPS), WAITS, False),
+    ("each has a card", a_room(0), WAITS, False),
+    ("nobody may look", NO_RIGHT, WAITS, False),
 ]
 
 
-@pytest.mark.parametrize(("room", "falls"), [row[1:] for row in HELD], ids=[row[0] for row in HELD])
-def test_a_surge_whose_memory_the_old_pod_holds_falls_back(room: Room, falls: bool) -> None:
+@pytest.mark.parametrize(("room", "state", "falls"), [row[1:] for row in HELD], ids=[row[0] for row in HELD])
+def test_a_surge_whose_memory_the_old_pod_holds_falls_back(room: Room, state: Json, falls: bool) -> None:
     """It was begun by an earlier release, or before the cards were shared."""
     world = surging(1, lack=None)
     ended = {"reason": "Error", "exitCode": 1, "message": json.dumps(BUSY), "finishedAt": "2026-01-02T03:05:00Z"}
     (status,) = world.pods["x-new"]["status"]["containerStatuses"]
-    status |= {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    status |= {"state": state, "lastState": {"terminated": ended}}
     world.room = room
     later(world, 30)
     assert world.strategy() == "Surge"

@@ -152,12 +152,12 @@ def why_not_several(product: str, offer: Offer | None, count: int) -> tuple[Fit,
 
     `offer`: None where no node has the product now.
     """
-    sharing = Sharing(None, has_own_memory=False) if offer is None and product.endswith("-SHARED") else None
-    sharing = sharing if offer is None else offer.sharing
     if count < 2:
         return None
     if "-MIG-" in product:
         return Fit.DOES_NOT_FIT, f"a replica needs {count} GPUs, and a process sees only one MIG slice"
+    by_name = Sharing(None, has_own_memory=False) if product.endswith("-SHARED") else None
+    sharing = by_name if offer is None else offer.sharing
     if sharing is None:
         return None
     if sharing.has_own_memory:

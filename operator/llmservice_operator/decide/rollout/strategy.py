@@ -316,8 +316,9 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
 
 
 def _without_memory(change: Change) -> tuple[PodFacts, ...]:
-    """New pods that found the memory of their GPU held."""
-    ends = ((pod, Failure.from_json(pod.terminated.message)) for pod in change.new if pod.terminated is not None)
+    """New pods that found the memory of their GPU held, and have not begun anew."""
+    ended = ((pod, pod.terminated) for pod in change.new if pod.terminated is not None and not pod.running)
+    ends = ((pod, Failure.from_json(end.message)) for pod, end in ended)
     return tuple(pod for pod, end in ends if end is not None and end.reason is FailureReason.GPU_MEMORY_BUSY)
 
 

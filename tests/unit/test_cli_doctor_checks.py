@@ -155,6 +155,12 @@ FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
         OK,
         "no taint",
     ),
+    "shares of a card": (
+        "GPUs",
+        {"nodes": (node(labels={**T4, "nvidia.com/gpu.replicas": "4"}, gpus="4"),)},
+        OK,
+        "pods share GPUs on: a",
+    ),
     "shares with another name": (
         "GPUs",
         {"nodes": (node(labels=T4, gpus="4", resource="nvidia.com/gpu.shared"),)},

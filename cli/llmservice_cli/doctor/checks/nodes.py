@@ -113,7 +113,7 @@ def _is_ready(found: Json) -> bool:
 
 def gpus(facts: Facts) -> Iterator[Finding]:
     """Whether the device plugins advertise what nodes have."""
-    nodes = [_node(each) for each in facts.nodes]
+    nodes, rooms = [_node(each) for each in facts.nodes], [*_rooms(facts)]
     is_quiet = True
     for resource in (*PRODUCTS, RENAMED):
         vendor, label = resource.partition("/")[0], PRODUCTS.get(resource)
@@ -131,7 +131,11 @@ def gpus(facts: Facts) -> Iterator[Finding]:
             yield warning(f"not all GPUs of these nodes are healthy: {names(shown)}", _PLUGIN[vendor])
         if count := sum(node.has(resource) for node in nodes):
             is_quiet = False
-            yield ok(f"{resource}: {count}, nodes with any: {sum(bool(node.has(resource)) for node in nodes)}")
+            shared = [room.name for room in rooms if room.allocatable.get(resource) and room.sharing(resource)]
+            yield ok(
+                f"{resource}: {count}, nodes with any: {sum(bool(node.has(resource)) for node in nodes)}"
+                f"{f'; pods share GPUs on: {names(shared)}' if shared else ''}"
+            )
     if is_quiet:
         yield ok("no node offers GPUs: services run on CPUs (accelerator.type cpu)")
 

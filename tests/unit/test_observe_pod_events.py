@@ -136,3 +136,86 @@ def test_events_are_read_of_pods_whose_state_explains_nothing(case: str) -> None
 def test_events_are_read_of_few_pods_of_a_service() -> None:
     many = facts(*(pods.pod(f"x-{n:02}", status=SET_UP) for n in range(20)))
     assert event_query(many, {}, REVISION, at("03:10:00")).pods == ("x-00", "x-01", "x-02")
+
+
+DIAL = 'Readiness probe failed: Get "http://10.244.0.9:8081/readyz": dial tcp 10.244.0.9:8081: '
+# What Go's net and net/http say, quoted by the kubelet's prober/prober.go.
+NO_ANSWERS = (
+    f"{DIAL}i/o timeout",
+    f"{DIAL}connect: connection refused",
+    f"{DIAL}connect: no route to host",
+    f"{DIAL}connect: network is unreachable",
+    f"{DIAL}connect: host is down",
+    'Readiness probe failed: Get "http://10.244.0.9:8081/readyz": context deadline exceeded',
+    'Readiness probe failed: Get "http://10.244.0.9:8081/readyz": net/http: request canceled (Client.Timeout exceeded '
+    "while awaiting headers)",
+    'Readiness probe failed: Get "http://10.244.0.9:8081/readyz": read tcp 10.0.0.1:5->10.244.0.9:8081: read: '
+    "connection reset by peer",
+    'Readiness probe failed: Get "http://10.244.0.9:8081/readyz": EOF',
+)
+
+
+@pytest.mark.parametrize("said", NO_ANSWERS)
+def test_each_way_of_a_probe_to_get_no_answer(said: str) -> None:
+    found = must_fail(pods.pod(status=WAS_READY), context=context(event(said), asked=True, state=READY))
+    assert (str(found.reason), found.evidence) == ("ProbeBlocked", (said,))
+
+
+# kubelet.go, kuberuntime_manager.go and kuberuntime_sandbox.go, containerd's CRI. [Event, message, reason, words]
+SET_UPS = {
+    "a handler that the node lacks": (
+        "FailedCreatePodSandBox",
+        "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "
+        '"nvidia" is configured',
+        "PodSandboxFailed",
+        "spec.podTemplate.spec.runtimeClassName",
+    ),
+    "no network plugin yet": (
+        "NetworkNotReady",
+        "network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady "
+        "message:Network plugin returns error: cni plugin not initialized",
+        "PodSandboxFailed",
+        "cni plugin not initialized",
+    ),
+    "a claim of devices": (
+        "FailedPrepareDynamicResources",
+        "Failed to prepare dynamic resources: NodePrepareResources failed for claim gpu: no such device",
+        "PodSandboxFailed",
+        "no such device",
+    ),
+    "a volume that cannot be mapped": (
+        "FailedMapVolume",
+        'MapVolume.SetUpDevice failed for volume "v" : rpc error',
+        "VolumeUnavailable",
+        "MapVolume.SetUpDevice failed",
+    ),
+    "a volume that cannot be attached": (
+        "FailedAttachVolume",
+        'Multi-Attach error for volume "v" Volume is already used by pod(s) other',
+        "VolumeUnavailable",
+        "Multi-Attach error",
+    ),
+    "a full disk": (
+        "FailedMount",
+        'MountVolume.SetUp failed for volume "v" : mkdir /var/lib/kubelet/pods/1: no space left on device',
+        "NodeDiskFull",
+        "no space left on device",
+    ),
+    "the same, of the sandbox": (
+        "FailedCreatePodSandBox",
+        f"Failed to create pod sandbox: failed to create containerd container {'a' * 64}: no space left on device",
+        "NodeDiskFull",
+        "container ...: no space left on device",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SET_UPS)
+def test_each_way_of_a_set_up_to_fail(case: str) -> None:
+    kind, said, reason, words = SET_UPS[case]
+    shown, known = pods.pod(status=SET_UP), context(event(said, reason=kind))
+    found = must_fail(shown, context=known)
+    assert str(found.reason) == reason
+    assert words in f"{found.message} {found.remedy}"
+    late = must_fail(shown, before=found, now="2026-01-02T03:14:05Z", context=known)
+    assert (found.is_final, late.is_final) == (False, reason != "VolumeUnavailable")

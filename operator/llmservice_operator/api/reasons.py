@@ -181,9 +181,9 @@ class Reason(Explained):
     )
     POD_SANDBOX_FAILED = POD.row(
         "PodSandboxFailed",
-        "The node cannot set up the pod's sandbox or network.",
-        "It is tried again; if it stays, look at the node's container runtime and network plugin.",
-        ends=Ends.BY_RESTART,
+        "The node cannot set up the pod's sandbox, its network or the devices that it claims.",
+        "It is tried again; if it stays, look at the node's container runtime, network plugin and device drivers.",
+        ends=Ends.BY_TIME,
     )
     _ignore_ = "each"
     for each in FailureReason:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Self
@@ -17,7 +17,7 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import SERVER_CONTAINER, Phase
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.failures.container_start import is_of_full_disk
+from llmservice_operator.observe.failures.container_start import is_of_full_disk, sentence_of
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Reports, report_of
@@ -36,13 +36,18 @@ _PROBE_SPAN = timedelta(seconds=15)
 
 _PAST_SET_UP = frozenset({"Pulling", "Pulled", "Created", "Started"})
 _MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
-_SANDBOX = ("FailedCreatePodSandBox",)
+_SANDBOX = ("FailedCreatePodSandBox", "NetworkNotReady", "FailedPrepareDynamicResources")
+_NO_RUNTIME = "no runtime for "
+_NO_HANDLER = (
+    "The node's container runtime lacks the handler of the pod's RuntimeClass: correct "
+    "spec.podTemplate.spec.runtimeClassName, or configure the handler on the node (for NVIDIA, its container toolkit)."
+)
 _NOT_YET = "no relationship found between node"
 """The API server has not heard yet that the pod is on that node; the kubelet asks again some seconds later."""
+_FAILED = "probe failed: "
 _NO_ANSWER = re.compile(
-    r"probe failed: .*(?:i/o timeout|deadline exceeded|Client\.Timeout|connection refused|no route to host|"
-    r"host unreachable|connection reset)",
-    re.DOTALL,
+    r"i/o timeout|deadline exceeded|Client\.Timeout|connection refused|no route to host|network is unreachable"
+    r"|host is down|connection reset|\bEOF\b"
 )
 _PARTS = frozenset({"", f"spec.containers{{{SERVER_CONTAINER}}}"})
 """Others have probes of their own, of other ports."""
@@ -143,7 +148,10 @@ def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> StatusFailure | None:
             evidence = tuple(_lines(found))
             if is_of_full_disk(chosen.message):
                 reason = Reason.NODE_DISK_FULL
-            return status_failure(reason, f"{chosen.reason}: {chosen.message}", pod=pod.name, evidence=evidence)
+            shown = status_failure(
+                reason, f"{chosen.reason}: {sentence_of(chosen.message)}", pod=pod.name, evidence=evidence
+            )
+            return replace(shown, remedy=_NO_HANDLER) if _NO_RUNTIME in chosen.message else shown
     return None
 
 
@@ -164,7 +172,7 @@ def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> Sta
         and _at(e.last) >= since - _PROBE_SPAN
     ]
     latest = max(recent, key=lambda event: event.last, default=None)
-    if latest is None or not _NO_ANSWER.search(latest.message):
+    if latest is None or _FAILED not in latest.message or not _NO_ANSWER.search(latest.message):
         return None
     if state is None and _REFUSED in latest.message:
         return None  # nobody listens there, and nobody else says that the server is up

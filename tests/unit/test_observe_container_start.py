@@ -102,6 +102,17 @@ STARTS: dict[str, tuple[Json, str, str]] = {
         "DriverMismatch",
         "cuda error: unknown error",
     ),
+    # nvidia-container-toolkit internal/oci/runtime_modifier.go: its runtime, before runc.
+    "a CDI specification that cannot be made": (
+        ended(
+            "StartError",
+            "failed to create containerd task: failed to create shim task: OCI runtime create failed: could not apply "
+            "required modification to OCI specification: error modifying OCI spec: failed to create the automatic CDI "
+            "modifier: failed to generate CDI spec: error getting device handle",
+        ),
+        "DriverMismatch",
+        "error getting device handle",
+    ),
     "a GPU that is gone": (
         ended("StartError", CLI + "device error: GPU-0f1e: unknown device: unknown"),
         "AcceleratorMissing",

@@ -258,6 +258,12 @@ def test_the_server_s_own_report_comes_before_a_fetch_container_that_runs() -> N
     assert must_fail(pods.pod(status=status)).reason is Reason(FailureReason.MODEL_ACCESS_DENIED)
 
 
+def test_memory_of_the_container_that_copies_the_supervisor_is_the_chart_s() -> None:
+    found = must_fail(init("runtime", terminated=OOM))
+    assert (found.reason, "services.helperMemory" in found.remedy) == (Reason.INIT_CONTAINER_FAILED, True)
+    assert "services.helperMemory" not in must_fail(init("guest", terminated=OOM)).remedy
+
+
 LIMITED = "LimitRanger plugin set: cpu, memory limit for {}; cpu request for container server"
 KILLED = {"terminated": OOM}
 # Who was killed, what LimitRanger noted on the pod (plugin/pkg/admission/limitranger/admission.go), whether it is named

@@ -29,9 +29,11 @@ def meta(name: str, owner_kind: str, owner: str, labels: Json, **more: Any) -> J
     return base | {"labels": labels, "ownerReferences": [reference]} | more
 
 
-def a_pod(status: Json, name: str = "chat-inspect-1-x", owner: str = "uid-job", **more: Any) -> Json:
+def a_pod(
+    status: Json, name: str = "chat-inspect-1-x", owner: str = "uid-job", spec: Json | None = None, **more: Any
+) -> Json:
     metadata = meta(name, "Job", owner, **{"labels": {"llmservice.dev/inspects": "chat"}} | more)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": status}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec or {}, "status": status}
 
 
 def container(**state: Any) -> Json:
@@ -60,6 +62,8 @@ UNSCHEDULABLE = {
     "reason": "Unschedulable",
     "message": "0/2 nodes: 2 taints.",
 }
+GATED = UNSCHEDULABLE | {"reason": "SchedulingGated", "message": "Scheduling is blocked"}
+GATES = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
 TRACEBACK = "Traceback (most recent call last):\n  File x\nZeroDivisionError: division by zero\n"
 RUNNING = container(running={"startedAt": STARTED})
 NO_SECRET = 'secret "hf" not found'
@@ -68,6 +72,12 @@ EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "Low on memory."}
 STATES = {
     "just made": (a_pod({}), S.WAITING, CREATED, "no node has been found yet"),
     "no node": (a_pod({"phase": "Pending", "conditions": [UNSCHEDULABLE]}), S.WAITING, CREATED, "no node takes it: "),
+    "a gate": (
+        a_pod({"phase": "Pending", "conditions": [GATED]}, spec=GATES),
+        S.WAITING,
+        CREATED,
+        "it waits for sched",
+    ),
     "its image is pulled": (waits("ContainerCreating"), S.WAITING, CREATED, ""),
     "no image": (waits("ImagePullBackOff", "Back-off"), S.WAITING, CREATED, "ImagePullBackOff: Back-off"),
     "no secret": (waits("CreateContainerConfigError", NO_SECRET), S.WAITING, CREATED, "CreateContainerConfigError: se"),

@@ -173,8 +173,8 @@ class Reason(Explained):
         "InjectedContainerFailed",
         "A container that is not of this service fails, or is not ready: a webhook or policy of the cluster added it "
         "to the pod, as service meshes and agents do.",
-        "Read its log, and ask those who run what adds it. Most of them leave out a pod with a label or annotation of "
-        "theirs, which spec.podTemplate.metadata can set.",
+        "Read its log, where it has run, and ask those who run what adds it. Most of them leave out a pod with a "
+        "label or annotation of theirs, which spec.podTemplate.metadata can set.",
         look="`kubectl logs POD -c CONTAINER`, with `--previous` where it ended; `kubectl get "
         "mutatingwebhookconfigurations,mutatingadmissionpolicies`.",
         ends=Ends.BY_RESTART,

@@ -90,7 +90,7 @@ _START: tuple[_Pattern, ...] = (
         "Install the GPU's driver on the node, or load its kernel module; `nvidia-smi` there shows whether it works.",
     ),
     _of(r"nvidia-container-cli: device error", Reason(FailureReason.ACCELERATOR_MISSING)),
-    _of(r"nvidia-container-cli: ", _DRIVER),
+    _of(r"nvidia-container-cli: |could not apply required modification to OCI specification", _DRIVER),
     _DISK,
     _of(r"exec format error", Reason.IMAGE_ARCHITECTURE_MISMATCH),
 )

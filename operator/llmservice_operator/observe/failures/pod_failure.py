@@ -37,6 +37,7 @@ _OPERATORS_IMAGE = (
     "The container runs the operator's own image: check image of its chart's values, and "
     "services.imagePullSecrets where the registry asks for a login."
 )
+_OPERATORS_MEMORY = "Raise services.helperMemory in the operator's chart values: the container's limit follows it."
 _VOLUMES_IMAGE = (
     "The pod mounts this image as a volume: check spec.model.uri (or the volume in spec.podTemplate.spec.volumes), and "
     "spec.runtime.imagePullSecrets where its registry asks for a login."
@@ -230,9 +231,11 @@ def _of_termination(pod: PodFacts, end: Termination) -> StatusFailure:
         )
     if pod.container != SERVER_CONTAINER:
         message = f"Init container {pod.container} ended with {how}."
-        return status_failure(
+        found = status_failure(
             Reason.INIT_CONTAINER_FAILED, message, since=end.finished_at, pod=pod.name, evidence=lines
         )
+        is_too_small = pod.container == RUNTIME_CONTAINER and end.reason == "OOMKilled"
+        return replace(found, remedy=_OPERATORS_MEMORY) if is_too_small else found
     if end.reason == "OOMKilled":
         reason = Reason(FailureReason.MEMORY_LIMIT_EXCEEDED)
     else:

@@ -11,6 +11,7 @@ from llmservice_runtime.contract import INSPECT_CONTAINER
 from llmservice_runtime.inspection.inspected import Inspection
 
 from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
+from llmservice_operator.observe.failures.scheduling import are_gates
 from llmservice_operator.observe.projections.children import identity_of
 from llmservice_operator.observe.projections.pods import PodFacts, text_of
 
@@ -107,6 +108,8 @@ def _end(ended: Json, text: str) -> str:
 def _waits_for(pod: PodFacts) -> str:
     if pod.waiting is not None:
         return f"{pod.waiting.reason}: {pod.waiting.message}".rstrip(": ")
+    if are_gates(pod.unschedulable):
+        return f"it waits for {' and '.join(pod.unschedulable)}"
     if pod.unschedulable:
         return f"no node takes it: {'; '.join(pod.unschedulable)}"
     return "" if pod.scheduled else "no node has been found yet"

@@ -279,6 +279,9 @@ CASES: dict[str, Failing] = {
         ended,
         behaviour={"fails": "kv-cache-too-small"},
     ),
+    "driver": Failing(
+        "DriverMismatch", "supports CUDA 12.4", "spec.runtime.image", ended, behaviour={"fails": "driver-too-old"}
+    ),
     "gpu-memory": Failing(
         "GPUOutOfMemory", "out of memory", "spec.precision", ended, behaviour={"fails": "gpu-out-of-memory"}
     ),

@@ -58,7 +58,10 @@ LATER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a phase, before": ({"phase": "Warming", "started": False}, {"phase": Phase.LOADING, "started": False}),
     "a step": ({"transfer": {"artifact": "model", "step": "Unpacking"}}, {"transfer": None}),
     "a failure's phase": ({"failure": NEW_FAILURE}, {"failure": Failure(FailureReason.ENGINE_DIED, "m", "r")}),
-    "a reason": ({"failure": NEW_FAILURE | {"reason": "New"}}, {"failure": None}),
+    "a reason": (
+        {"failure": {"reason": "New", "message": "m", "remedy": "r"}},
+        {"failure": Failure(FailureReason.ENGINE_DIED, "m", "r")},
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""Starts that fail, in the words and with the codes that vLLM 0.32.0 ended with.
+"""Starts that fail, in the words and with the codes that vLLM ended with.
 
 Most are whole recorded logs (tests/unit/fixtures/vllm_logs); what needs hardware that no test has is a line.
 """
@@ -52,6 +52,7 @@ FAILURES: Mapping[str, Failing] = {
     "gated-model": Failing(
         lines=("huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1-6740f0a1;5f)",)
     ),
+    "driver-too-old": Failing("driver_too_old"),
     "gpu-out-of-memory": Failing(
         lines=(
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "

@@ -47,6 +47,8 @@ class Generation:
     """Whether the printed tokens are the blocks, divided evenly among groups (vLLM issue 40691)."""
     has_videos: bool = True
     """Whether a video may be what encoders are profiled with."""
+    cuts_items: bool = True
+    """Whether pictures whose tokens attend to each other were cut into steps too: Gemma 4 served with 2,048 tokens."""
     chunk_above: int | None = None
     """V0: a longer maximum switches chunked prefill on."""
     chunk_tokens: int = 2048
@@ -69,7 +71,7 @@ _V1_080 = replace(_V1_085, name="V1, 0.8.0 to 0.8.4", has_many_sequences=True)
 _V1_092 = replace(_V1_085, name="V1, 0.9.2", counts_growth=True)
 _V1_010 = replace(_V1_092, name="V1, 0.10 to 0.18", drops_windows=True, has_videos=True)
 _V1_019 = Generation("V1, 0.19", "plain")
-_V1_020 = replace(_V1_019, name="V1, 0.20", divides_blocks=False)
+_V1_020 = replace(_V1_019, name="V1, 0.20", divides_blocks=False, cuts_items=False)
 _V1_021 = replace(_V1_020, name="V1, 0.21 to 0.22", default_utilization=0.92, graphs_in_budget=True)
 _V1_023 = replace(_V1_021, name="V1, 0.23 to 0.26", second_runner="listed")
 _V1_027 = replace(_V1_021, name="V1, 0.27 to 0.31", sampler=None, second_runner="dense")
@@ -160,7 +162,9 @@ def as_today(request: Request, version: str | None) -> Request:
         )
         for layer in model.layers
     }
-    request = replace(request, architecture=replace(model, layers=tuple(changed[id(one)] for one in model.layers)))
+    encoder = replace(model.encoder, is_whole=model.encoder.is_whole and not made.cuts_items)
+    layers = tuple(changed[id(one)] for one in model.layers)
+    request = replace(request, architecture=replace(model, layers=layers, encoder=encoder))
     return _with_absorbed(request, model) if made.mla == "padded" else request
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from llmservice_operator.planner.kv.blocks import Blocks, index_width
+from llmservice_operator.planner.kv.specs import placed_specs
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, Unplanned
+from llmservice_operator.planner.plan import Device, Request
 
 from tests.unit.planner_models import CONFIGS
 
@@ -143,6 +146,7 @@ UNPLANNED = {
     "an MLP's word": (of("qwen3_moe", num_experts=8, mlp_layer_types=["hashed"] * 12), "mlp_layer_types: 'hashed'"),
     "a layer's letter": (of("nemotron_h", **_LETTERED | {"hybrid_override_pattern": "MX" * 6}), "pattern: 'X'"),
     "a window's letter": (of("exaone4", sliding_window=512, sliding_window_pattern="LLZ"), "pattern: 'Z'"),
+    "an index's letter": (of("glm_moe_dsa", index_topk_pattern="FX" * 6, **_LATENT), "index_topk_pattern: 'X'"),
     "a long name is cut": (of("x" * 500), f"model_type '{'x' * 64}',"),
 }
 
@@ -313,3 +317,21 @@ def test_too_many_different_layers_are_refused() -> None:
     nas = {**PLAIN, "model_type": "nemotron-nas", "intermediate_size": None, "block_configs": [{"ffn": {}}] * 12}
     with pytest.raises(Incomplete, match="block_configs"):
         config_json.read(nas)
+
+
+_INDEX = {"index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048}
+INDEXES: dict[str, tuple[dict[str, Any], str]] = {
+    "in all layers": ({}, "iiiiiiiiiiii"),
+    "in every fourth": ({"index_topk_freq": 4}, "ii...i...i.."),
+    "from a layer on": ({"index_topk_freq": 4, "index_skip_topk_offset": 4}, "iiii...i...i"),
+    "by letters": ({"index_topk_pattern": "FSSFSS"}, "i..i..iiiiii"),
+    "by letters in a list": ({"index_topk_pattern": [["S", 6], ["F", 6]]}, "......iiiiii"),
+}
+
+
+@pytest.mark.parametrize(("more", "expected"), INDEXES.values(), ids=INDEXES)
+def test_layers_with_an_index(more: dict[str, Any], expected: str) -> None:
+    made = config_json.read({**PLAIN, **of("glm_moe_dsa", **_LATENT, **_INDEX), **more})
+    assert "".join("i" if index_width(layer) else "." for layer in made.layers) == expected
+    gpus = Request(made, Device("NVIDIA-H200", 139.8, (9, 0)))
+    assert len(placed_specs(gpus, Blocks(64, 64), wide_states=False)) == 12 + expected.count("i")

@@ -12,7 +12,7 @@ from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Kind
 from llmservice_operator.planner.plan import GIB, Device, Fit, Request
 
-from tests.unit.planner_models import architecture
+from tests.unit.planner_models import CONFIGS, architecture
 
 L4 = Device("NVIDIA-L4", 22.03, (8, 9))
 T4 = Device("Tesla-T4", 14.58, (7, 5))
@@ -21,6 +21,8 @@ CPU = Device("cpu", 4.0, is_cpu=True)
 LLAMA_8B = architecture("llama-3.1-8b")
 
 
+A100 = Device("NVIDIA-A100-SXM4-80GB", 79.25, (8, 0))
+GEMMA_4 = Request(architecture("gemma-4-26b-a4b"), A100, gpu_memory_utilization=0.9, max_model_len=32768)
 BGE = Request(architecture("bge-m3"), L4)
 
 
@@ -50,6 +52,20 @@ VERDICTS: dict[str, tuple[Request, Fit, str]] = {
     "a given cache near the end of the GPU": (
         asked(kv_cache_memory_bytes=int(5.3 * GIB), max_model_len=8192),
         *(Fit.TIGHT, "--kv-cache-memory-bytes leaves"),
+    ),
+    "a step that is smaller than a video": (
+        replace(GEMMA_4, max_num_batched_tokens=2048),
+        *(Fit.DOES_NOT_FIT, "2,048 tokens a step (maxNumBatchedTokens) are fewer than the 2,496 of one video"),
+    ),
+    "one that holds it": (replace(GEMMA_4, max_num_batched_tokens=2496), Fit.FITS, "GiB of KV cache"),
+    "vLLM's own is raised": (GEMMA_4, Fit.FITS, "GiB of KV cache"),
+    "pictures alone": (
+        replace(GEMMA_4, max_num_batched_tokens=2048, without=frozenset({"video"})),
+        *(Fit.FITS, "GiB of KV cache"),
+    ),
+    "a step that is smaller than a picture": (
+        replace(GEMMA_4, max_num_batched_tokens=256, without=frozenset({"video"})),
+        *(Fit.DOES_NOT_FIT, "the 280 of one image"),
     ),
     "an encoder stores nothing": (BGE, Fit.FITS, "no KV cache"),
     "and needs no share of the memory": (replace(BGE, gpu_memory_utilization=0.1), Fit.FITS, "take 2.05 GiB"),
@@ -193,3 +209,19 @@ def test_an_encoder_has_weights_and_no_cache() -> None:
     assert (found.kv_cache_gib, found.kv_bytes_per_token, found.kv_cache_tokens) == (0, 0, None)
     assert (found.max_model_len, found.max_concurrency, found.recommended_max_num_seqs) == (8194, None, 256)
     assert batching(BGE).tokens == 8194, "a prompt is one step"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_whole"),
+    [
+        ({"use_bidirectional_attention": "vision"}, True),
+        ({"use_bidirectional_attention": "vision", "hidden_size_per_layer_input": 256}, True),
+        ({"hidden_size_per_layer_input": 256}, False),
+        ({}, True),
+    ],
+)
+def test_whose_pictures_are_in_one_step(text: dict[str, Any], is_whole: bool) -> None:
+    config = CONFIGS["gemma-4-26b-a4b"]
+    made = config_json.read(config | {"text_config": config["text_config"] | text})
+    assert (made.encoder.is_whole, made.encoder.video) == (is_whole, 2496)
+    assert batching(replace(GEMMA_4, architecture=made)).tokens == (2496 if is_whole else 2048)

@@ -105,3 +105,24 @@ def test_each_rank_adds_buffers_and_speculation_captures_more() -> None:
 def test_captured_sizes(device: Device, step: Batching, each: int, count: int, largest: int) -> None:
     sizes = list(capture_sizes(device, step, each))
     assert (len(sizes), max(sizes)) == (count, largest)
+
+
+INDEX_WORKSPACES = {
+    # The longest request, and the bytes that vLLM reserves for the keys that one step gathers.
+    "GLM-5's own length": (None, 202752 * 40 * 132),
+    "a shorter one": (65536, 65536 * 40 * 132),
+    "the longest of the larger factor": (262144, 262144 * 40 * 132),
+    "beyond 256K tokens": (262145, 262145 * 16 * 132),
+}
+
+
+@pytest.mark.parametrize(("length", "taken"), INDEX_WORKSPACES.values(), ids=INDEX_WORKSPACES)
+def test_sparse_attention_reserves_a_workspace_for_its_index(length: int | None, taken: int) -> None:
+    model = config_json.read(CONFIGS["glm-5-fp8"])
+    device = Device("NVIDIA-H200", 139.8, (9, 0))
+    request = Request(model, device, tensor_parallel_size=8, max_model_len=length, max_num_batched_tokens=8192)
+    found = load(request, model, device, batching(request))
+    assert found.index_bytes == taken
+    of = overheads(found, model_runner(request, model))
+    without = overheads(replace(found, index_bytes=0), model_runner(request, model))
+    assert (of.activation - without.activation, len(of.lines) - len(without.lines)) == (taken, 1)

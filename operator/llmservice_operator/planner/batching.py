@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmservice_operator.planner.encoder import whole_item
 from llmservice_operator.planner.model.architecture import Kind
 from llmservice_operator.planner.plan import Device, Request
 
@@ -32,6 +33,8 @@ def batching(request: Request) -> Batching:
     sequences = request.max_num_seqs or sequences
     if request.max_num_batched_tokens is not None:
         return Batching(sequences, request.max_num_batched_tokens)
+    if request.architecture is not None and not (request.device is not None and request.device.is_cpu):
+        tokens = max(tokens, whole_item(request.architecture, request.without)[0])
     length = longest_length(request)
     if length is None:
         return Batching(sequences, tokens)

@@ -23,6 +23,14 @@ def profiled_tokens(
     return max(step_tokens, image, video) if model.encoder.values and (image or video) else 0
 
 
+def whole_item(model: Architecture, without: frozenset[str] = frozenset()) -> tuple[int, str]:
+    """Tokens of the largest item that has to be in one step, and what it is; 0: items may be cut."""
+    encoder = model.encoder
+    items = {"image": encoder.tokens, "video": encoder.video} if encoder.is_whole else {}
+    left = [(tokens, kind) for kind, tokens in items.items() if kind not in without]
+    return max(left, default=(0, ""))
+
+
 def _video_tokens(encoder: Encoder, length: int | None) -> int:
     """The longest video that a request can hold: pairs of frames, or as many tokens as all frames share."""
     each = encoder.frames

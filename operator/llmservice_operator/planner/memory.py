@@ -13,6 +13,7 @@ from llmservice_operator.api.constants import TYPICAL_REQUEST
 from llmservice_operator.planner import attention_memory, kv_cache, splits, weights
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS, Constants
+from llmservice_operator.planner.encoder import whole_item
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.model_runner import model_runner
 from llmservice_operator.planner.overheads import Overheads, load, overheads
@@ -75,6 +76,8 @@ def _plan(request: Request, constants: Constants) -> Plan:
         return _refused(request, why)
     if (why := splits.problem(request)) is not None:
         return _refused(request, why)
+    if request.architecture is not None and (why := _cut_item(request, request.architecture, request.device)):
+        return _refused(request, why)
     try:
         weighed = weights.weigh(request)
     except Incomplete as incomplete:
@@ -132,6 +135,19 @@ def _refused(request: Request, why: str) -> Plan:
 def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
     missing = tuple(dict.fromkeys(missing))
     return _without_figures(request, Fit.UNKNOWN, f"Not known: {', '.join(missing)}.", missing)
+
+
+def _cut_item(request: Request, model: Architecture, device: Device) -> str | None:
+    """Why vLLM refuses a step that is smaller than one picture or video, where these cannot be cut
+    (vllm/v1/core/encoder_cache_manager.py, compute_mm_encoder_budget); it raises its own default as far as needed."""
+    (tokens, kind), step = whole_item(model, request.without), request.max_num_batched_tokens
+    if device.is_cpu or step is None or step >= tokens:
+        return None
+    return (
+        f"{step:,} tokens a step (maxNumBatchedTokens) are fewer than the {tokens:,} of one {kind}, which this model "
+        f"takes in one step: set spec.batching.maxNumBatchedTokens (--max-num-batched-tokens) to {tokens} or more, or "
+        f"start without that input (--limit-mm-per-prompt)."
+    )
 
 
 def _utilization(request: Request) -> float:

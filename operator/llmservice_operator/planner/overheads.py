@@ -14,6 +14,7 @@ from itertools import chain
 from llmservice_operator.planner.batching import Batching, longest_length
 from llmservice_operator.planner.constants import CONSTANTS, Constants
 from llmservice_operator.planner.encoder import profiled_tokens
+from llmservice_operator.planner.kv.blocks import index_bytes, index_width
 from llmservice_operator.planner.kv.types import value_bytes
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.model_runner import ModelRunner
@@ -44,6 +45,8 @@ class Load:
     """Values that are kept of them while the language model runs."""
     encoder_values: float
     """That the encoder holds for each of them."""
+    index_bytes: int
+    """Of the keys of an index that one step gathers (sparse MLA)."""
     peers: int
     """Further ranks of the tensor-parallel group."""
     graph_layers: int
@@ -84,6 +87,7 @@ def load(request: Request, model: Architecture, device: Device, step: Batching) 
         encoder_tokens=encoder_tokens,
         encoder_results=encoder_tokens * model.hidden_size * model.encoder.outputs,
         encoder_values=model.encoder.values + model.encoder.shared_values / request.tensor_parallel_size,
+        index_bytes=_index_bytes(request, layers),
         peers=request.tensor_parallel_size - 1,
         graph_layers=-(-len(model.layers) // max(1, request.pipeline_parallel_size)),
         graph_sizes=sum(1 for _ in capture_sizes(device, step, 1 + guesses)) if has_graphs else 0,
@@ -98,13 +102,32 @@ def overheads(load: Load, runner: ModelRunner, constants: Constants = CONSTANTS)
     formula = f"{load.graph_layers} layers x {load.graph_sizes} sizes x {constants.graph_mib.value:g} MiB"
     if graphs and not runner.graphs_in_budget:
         formula += " (outside the budget of this version)"
+    lines = [activation_line, non_torch_line, Line("CUDA graphs", graphs / GIB, formula, "graph_mib")]
+    if load.index_bytes:
+        words = "longest request x 8 x 5 (2 beyond 256K tokens) x bytes of a key and its scales"
+        lines.insert(1, Line("index workspace", load.index_bytes / GIB, words, "v1/attention/backends/mla/indexer.py"))
     return Overheads(
-        activation=activation,
+        activation=activation + load.index_bytes,
         non_torch=non_torch,
         graphs=graphs,
         counted_graphs=graphs if runner.graphs_in_budget else 0.0,
-        lines=(activation_line, non_torch_line, Line("CUDA graphs", graphs / GIB, formula, "graph_mib")),
+        lines=tuple(lines),
     )
+
+
+def _index_bytes(request: Request, layers: list[Layer]) -> int:
+    """Reserved before the KV cache is sized: get_max_prefill_buffer_size entries, whatever the step's tokens."""
+    width, length = max(map(index_width, layers), default=0), longest_length(request)
+    if not width or length is None:
+        return 0
+    factor = _INDEX_FACTOR if length <= _INDEX_LONG else _INDEX_FACTOR_LONG
+    return length * _INDEX_ENTRIES * factor * index_bytes(width)
+
+
+_INDEX_ENTRIES = 576 * 2 // 132
+_INDEX_FACTOR, _INDEX_FACTOR_LONG = 5, 2
+"""sparse_mla_prefill_workspace_factor where nobody sets it (vllm/config/vllm.py)."""
+_INDEX_LONG = 256 * 1024
 
 
 def _activation(load: Load, runner: ModelRunner, constants: Constants) -> tuple[float, Line]:

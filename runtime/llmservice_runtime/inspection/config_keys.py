@@ -90,7 +90,7 @@ _ENCODERS = """
     num_attention_heads num_key_value_heads spatial_merge_size mlp_ratio d_model encoder_attention_heads encoder_ffn_dim
     depth num_blocks embed_dim width image_size patch_size temporal_patch_size out_hidden_size output_dim
     num_position_embeddings in_channels num_channels fullatt_block_indexes hidden_stride encoder_layers
-    deepstack_visual_indexes
+    deepstack_visual_indexes pooling_kernel_size default_output_length
 """
 
 _ALL = (_NAMES, _SIZES, _LENGTHS, _ATTENTION, _FEED_FORWARD, _STATE, _MTP, _PICTURES, _QUANTIZED)

@@ -73,6 +73,11 @@ def index_width(layer: Layer) -> int:
     return next((linear.outputs for linear in layer.linears if linear.module.endswith("indexer.wk")), 0)
 
 
+def index_bytes(width: int) -> int:
+    """Of one token's key in the index: values of 8 bits, and a scale of 32 for every 128 of them."""
+    return width + width // 128 * 4
+
+
 def _aligned(full: int, backend: _Backend, state: int, token: int, latent: bool) -> int:
     """A block of attention is at least as large as a state, since both come from one pool."""
     step = max(backend.sizes[0], full, 128 if latent else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmservice_operator.planner.kv.blocks import Blocks, index_width
+from llmservice_operator.planner.kv.blocks import Blocks, index_bytes, index_width
 from llmservice_operator.planner.kv.states import has_state, state_blocks, state_bytes
 from llmservice_operator.planner.kv.types import head_bytes, is_packed, latent_bytes, value_bytes
 from llmservice_operator.planner.model.architecture import Architecture, Attention, Incomplete, Kind, Layer
@@ -129,11 +129,11 @@ def placed_specs(request: Request, blocks: Blocks, *, wide_states: bool) -> list
 
 
 def _index(layer: Layer, blocks: Blocks) -> list[Spec]:
-    """Sparse MLA finds its tokens in an index: values of 8 bits, and a scale of 32 for every 128 of them."""
+    """Sparse MLA finds its tokens in an index, which stores every token as the layer does."""
     width = index_width(layer)
     if not width:
         return []
-    token = width + width // 128 * 4
+    token = index_bytes(width)
     return [Spec(Kind.LATENT, blocks.full, blocks.full * token, (token,))]
 
 
@@ -150,7 +150,9 @@ def _draft_specs(setting: _Setting, draft: Draft, architecture: Architecture) ->
     """Of the layers that speculation adds; they are on the last stage."""
     last = next((one for one in reversed(architecture.layers) if one.attention.heads), None)
     if draft.method == "mtp" and last is not None:
-        return [*setting.specs(last.attention), *_index(last, setting.blocks)] * max(1, architecture.mtp_layers)
+        # They have an index each, whichever of the model's own layers have one.
+        index = _index(max(architecture.layers, key=index_width), setting.blocks)
+        return [*setting.specs(last.attention), *index] * max(1, architecture.mtp_layers)
     if draft.method in ("eagle", "eagle3") and draft.architecture is None and last is not None:
         # A head is one layer of the model's own kind.
         return setting.specs(last.attention)

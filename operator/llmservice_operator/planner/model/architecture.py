@@ -221,6 +221,8 @@ class Encoder:
     """Held at the peak for each of those tokens, on every rank."""
     shared_values: int = 0
     """Held beside them, shared by tensor-parallel ranks."""
+    is_whole: bool = False
+    """The tokens of a picture or a video attend to each other, so that one item is never cut into steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from llmservice_operator.planner.model.architecture import (
 )
 from llmservice_operator.planner.model.config_keys import MOST_LAYERS, MOST_PARAMETERS, Keys
 from llmservice_operator.planner.model.families import NESTED_DEFAULTS, Family, canonical, family_of
-from llmservice_operator.planner.model.mixers import Mixer, attention, encoding, sharing
+from llmservice_operator.planner.model.mixers import Mixer, attention, encoding, indexed, sharing
 from llmservice_operator.planner.model.mlps import Mlp, dense, dense_width, expert_layers, experts
 from llmservice_operator.planner.model.patterns import kinds
 from llmservice_operator.planner.model.positions import lengths
@@ -196,12 +196,13 @@ class _Reader:
         with_experts = expert_layers(self.keys, len(each))
         widths = self._widths(len(each))
         shared = self._sharing(each)
-        made: dict[tuple[str, bool, int, bool], Layer] = {}
+        has_index = indexed(self.keys, len(each))
+        made: dict[tuple[str, bool, int, bool, bool], Layer] = {}
         result = []
         for index, kind in enumerate(each):
-            key = (kind, with_experts[index], widths[index], shared[index])
+            key = (kind, with_experts[index], widths[index], shared[index], has_index[index])
             if key not in made:
-                made[key] = self._layer(kind, with_experts[index], index, shared[index])
+                made[key] = self._layer(kind, with_experts[index], index, shared[index], has_index[index])
                 _check_distinct(made)
             result.append(made[key])
         return tuple(result)
@@ -217,8 +218,8 @@ class _Reader:
         sharing = min(self.keys.count("num_kv_shared_layers"), len(each))
         return (False,) * (len(each) - sharing) + (True,) * sharing
 
-    def _layer(self, kind: str, with_experts: bool, index: int, shares: bool) -> Layer:
-        mixer = self._mixer(kind)
+    def _layer(self, kind: str, with_experts: bool, index: int, shares: bool, has_index: bool) -> Layer:
+        mixer = self._mixer(kind, has_index)
         if shares:
             mixer = sharing(mixer, self.keys)
         mlp = self._mlp(kind, with_experts, index, shares)
@@ -227,13 +228,13 @@ class _Reader:
         norm = self.keys.needed("hidden_size") * (2 if self.family.norm_bias else 1)
         return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + additions[1] + self.family.norms * norm)
 
-    def _mixer(self, kind: str) -> Mixer:
+    def _mixer(self, kind: str, has_index: bool) -> Mixer:
         if kind in ("mlp", "moe"):
             return Mixer(Attention(Kind.STATE), ())
         if kind in ("mamba", "linear", "conv"):
             return state(self.keys, kind)
         if kind != "hybrid":
-            found = attention(self.keys, self.family, kind)
+            found = attention(self.keys, self.family, kind, has_index)
             return found if self.is_causal else encoding(found)
         mamba, main = state(self.keys, "mamba"), attention(self.keys, self.family, "full")
         both = replace(

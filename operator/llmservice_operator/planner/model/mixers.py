@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from llmservice_operator.planner.model.architecture import Attention, InvalidModel, Kind, Linear, Part, Split
+from llmservice_operator.planner.model.architecture import Attention, InvalidModel, Kind, Linear, Part, Split, Unplanned
 from llmservice_operator.planner.model.config_keys import Keys
 from llmservice_operator.planner.model.families import Family
 
@@ -28,11 +28,11 @@ def whole(module: str, inputs: int, outputs: int, *, bias: bool = False) -> Line
     return Linear(f"self_attn.{module}", Part.ATTENTION, inputs, outputs, split=Split.NONE, bias=outputs if bias else 0)
 
 
-def attention(keys: Keys, family: Family, kind: str) -> Mixer:
-    """What a layer of that kind is: full, sliding or chunked."""
+def attention(keys: Keys, family: Family, kind: str, has_index: bool = True) -> Mixer:
+    """What a layer of that kind is: full, sliding or chunked; `has_index`: where sparse attention has one at all."""
     if not latent(keys) or kind != "full":
         return _grouped(keys, family, kind)
-    found = _latent(keys)
+    found = _latent(keys, has_index)
     return _expanded(found) if keys.text("model_type") in _EXPANDED else found
 
 
@@ -45,6 +45,20 @@ def _expanded(mixer: Mixer) -> Mixer:
     return replace(
         mixer, attention=replace(own, kind=Kind.FULL, kv_heads=own.heads, value_dim=own.key_dim, latent_dim=0)
     )
+
+
+def indexed(keys: Keys, layers: int) -> tuple[bool, ...]:
+    """Which layers find their tokens with an index of their own; the others take what an earlier one found
+    (vllm/models/deepseek_v32/attention.py: S skips)."""
+    pattern = keys.raw("index_topk_pattern")
+    if pattern is not None:
+        letters = tuple(pattern) if isinstance(pattern, str) else keys.words("index_topk_pattern") or ()
+        for letter in letters:
+            if letter not in ("F", "S"):
+                raise Unplanned("index_topk_pattern", letter)
+        return tuple(index >= len(letters) or letters[index] == "F" for index in range(layers))
+    every, first = keys.integer("index_topk_freq") or 1, keys.count("index_skip_topk_offset", default=2)
+    return tuple(max(index - first + 1, 0) % every == 0 for index in range(layers))
 
 
 def latent(keys: Keys) -> bool:
@@ -167,7 +181,7 @@ def _norms(keys: Keys, family: Family, heads: int, kv_heads: int, dim: int) -> i
     return (heads + kv_heads) * dim
 
 
-def _latent(keys: Keys) -> Mixer:
+def _latent(keys: Keys, has_index: bool) -> Mixer:
     facts = keys.section("mla") or keys
     hidden, heads = keys.needed("hidden_size"), heads_of(keys)
     rank, rope = facts.needed("kv_lora_rank"), facts.needed("qk_rope_head_dim", least=0)
@@ -187,7 +201,7 @@ def _latent(keys: Keys) -> Mixer:
         matrix("kv_b_proj", rank, heads * (nope + value), units=heads),
         Linear("self_attn.o_proj", Part.ATTENTION, heads * value, hidden, units=heads, bias=hidden if biased else 0),
     )
-    indexer, small = _indexer(keys, hidden, query_rank)
+    indexer, small = _indexer(keys, hidden, query_rank) if has_index else ((), 0)
     linears = (*linears, *indexer)
     return Mixer(
         Attention(

@@ -57,6 +57,11 @@ _PAIRS = frozenset({"qwen2_vl", "qwen2_5_vl"})
 """Whose frames are as large as pictures."""
 _MOST_PAIRS = 7
 """Of frames, in the video that vLLM profiles with (qwen2_vl.py, _MAX_FRAMES_PER_VIDEO)."""
+_VIDEO_OF_GEMMA_4 = 32 * (70 + 2 + 6)
+"""32 frames of 70 tokens, with two marks and a time each (gemma4_mm.py, get_mm_max_tokens_per_item)."""
+_WHOLE = frozenset({"gemma3", "paligemma"})
+"""Whose pictures are in one step (transformers_utils/model_arch_config_convertor.py, is_mm_prefix_lm)."""
+_GEMMA_4 = ("gemma4", "gemma4_unified")
 _TILES = 13
 """InternVL's twelve tiles and the thumbnail."""
 
@@ -65,16 +70,28 @@ def read(document: Mapping[str, Any], hidden: int) -> Encoder:
     """From vision_config and audio_config; nothing where there are none."""
     keys = Keys(document)
     section = keys.section("vision_config")
-    thinker = keys.section("thinker_config")
+    outer, thinker = keys.text("model_type") or "", keys.section("thinker_config")
     if section is None and thinker is not None:
         keys, section = thinker, thinker.section("vision_config")
     found = Encoder() if section is None else _pictures(keys, section, hidden)
+    if found.tokens and outer in _GEMMA_4:
+        found = replace(found, video=_VIDEO_OF_GEMMA_4, is_whole=_is_bidirectional(keys))
+    elif found.tokens and outer in _WHOLE:
+        found = replace(found, is_whole=True)
     audio = keys.section("audio_config")
     if audio is None:
         return found
     heard = _sound(audio, hidden)
     parameters, shared = found.parameters + heard.parameters, found.shared + heard.shared
     return replace(found, parameters=parameters, shared=shared)
+
+
+def _is_bidirectional(keys: Keys) -> bool:
+    """Whether Gemma 4's pictures attend to later tokens of their own. Files that do not say it are told apart by the
+    embeddings for each layer: published models with them say null, those without say vision."""
+    text = keys.section("text_config") or keys
+    stated = text.raw("use_bidirectional_attention")
+    return stated == "vision" if stated is not None else not text.count("hidden_size_per_layer_input")
 
 
 def _pictures(keys: Keys, section: Keys, hidden: int) -> Encoder:

@@ -70,6 +70,7 @@ DEV_PATHS = (
 ADMIN_PATHS = ("/start_profile", "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance")
 CLOSED_PATHS = (*ADAPTER_PATHS, *DEV_PATHS, *ADMIN_PATHS)
 RETRY_AFTER = b"1"
+_MAPPED = "::ffff:"
 _LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
 _DRAINING = (DRAINING_HEADER.lower().encode(), b"true")
 _KINDS = {401: "invalid_api_key", 403: "forbidden", 503: "service_unavailable"}
@@ -100,6 +101,7 @@ class DrainMiddleware:
         if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        _show_ipv4(scope)
         self._slots[RECEIVED] += 1
         if status := self._denied_status(scope):
             await self._deny(scope, receive, send, status)
@@ -280,10 +282,17 @@ def _why_closed(path: str) -> str:
     )
 
 
+def _show_ipv4(scope: Scope) -> None:
+    """Give a client of IPv4 its own address where the socket is IPv6's, as logs and applications expect it."""
+    client = scope.get("client")
+    if client is not None and client[0].startswith(_MAPPED):
+        scope["client"] = (client[0].removeprefix(_MAPPED), client[1])
+
+
 def _client(scope: Scope) -> Client | None:
     """Address and port in the form of access.peers."""
     client = scope.get("client")
-    return None if client is None else (client[0].removeprefix("::ffff:"), client[1])
+    return None if client is None else (client[0], client[1])
 
 
 def _says_close(scope: Scope) -> bool:

@@ -210,6 +210,11 @@ def test_the_operators_selectors_do_not_find_the_scaler_nor_the_other_way_round(
         assert monitor["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
 
 
+def test_the_activators_have_an_address_of_each_family_that_the_cluster_has() -> None:
+    """The second family of a dual-stack Service at zero leads to the activators' addresses of that family."""
+    assert only(render(AUTOSCALED), "Service", SCALER)["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+
+
 def test_keda_is_told_the_address_of_the_service_and_where_its_certificate_is() -> None:
     objects = render(AUTOSCALED)
     service = only(objects, "Service", SCALER)
@@ -385,6 +390,7 @@ def test_who_reaches_the_activator_and_whom_it_reaches() -> None:
     }
     assert peers(spec["egress"], "to") == {
         53: EVERYBODY,
+        5353: EVERYBODY,
         443: EVERYBODY,
         6443: EVERYBODY,
         8081: [MODELS],

@@ -280,7 +280,7 @@ def test_the_network_policy_selects_the_operator_and_lets_it_work() -> None:
     labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert spec["podSelector"]["matchLabels"].items() <= labels.items()
     let_out = {port["port"] for rule in spec["egress"] for port in rule.get("ports", [])}
-    assert let_out == {53, 443, 6443, 8081}
+    assert let_out == {53, 5353, 443, 6443, 8081}
     assert spec["ingress"][1]["from"] == [{"namespaceSelector": {}}]
 
 

@@ -78,7 +78,7 @@ def test_a_hub_is_reached_only_where_it_is_enabled(is_enabled: bool) -> None:
     policy = only(render(values), "NetworkPolicy", SUFFIX)["spec"]
     assert policy["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}], "from": [{"podSelector": {}}]}]
     ports = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
-    assert ports == {53, 6443} | ({443} if is_enabled else set())
+    assert ports == {53, 5353, 6443} | ({443} if is_enabled else set())
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,13 @@ from llmservice_fetch.serve import serve as serve_fetches
 from llmservice_runtime.contract import DRAIN_MIDDLEWARE, Failure, State
 from llmservice_runtime.health.start_watch import StallLimits
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.supervisor.addresses import of_pod
 from llmservice_runtime.supervisor.dependencies import Dependencies, Timing
 from llmservice_runtime.supervisor.loopback import Response, http_request
 from llmservice_runtime.supervisor.supervisor import run
 from llmservice_runtime.supervisor.vllm_process import command
 
+from tests.support.no_ipv6 import without_ipv6
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
@@ -230,6 +232,8 @@ async def supervised(
     wanted: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
     late: Path | None = None,
+    has_ipv6: bool = True,
+    pod_addresses: Callable[[], tuple[str, ...]] = of_pod,
     **changed: object,
 ) -> AsyncIterator[Server]:
     """Start a supervisor; whatever happens, nothing of it is left."""
@@ -260,8 +264,9 @@ async def supervised(
         timing=timing,
         stall_limits=stall_limits or StallLimits(),
         cgroup=cgroup,
+        pod_addresses=pod_addresses,
     )
-    arguments = (options, (*_flags(port, middleware), *flags), dependencies, late)
+    arguments = (options, (*_flags(port, middleware), *flags), dependencies, late, has_ipv6)
     process = Process(_supervise, arguments, environment, log)
     server = Server(process, options, port, mark, log, container)
     try:
@@ -310,7 +315,11 @@ async def _collect(descriptor: int, log: list[str]) -> None:
             log.append(line.decode())
 
 
-def _supervise(options: ServeOptions, flags: Sequence[str], dependencies: Dependencies, late: Path | None) -> int:
+def _supervise(
+    options: ServeOptions, flags: Sequence[str], dependencies: Dependencies, late: Path | None, has_ipv6: bool
+) -> int:
+    if not has_ipv6:
+        without_ipv6()
     if late:
         _open_late(str(late))
     return run(options, flags, dependencies)

@@ -16,7 +16,7 @@ from tests.unit.decide_world import an_llmservice
 
 Json = dict[str, Any]
 OWN = (
-    "--host", "0.0.0.0",
+    "--host", "::",
     "--port", "8000",
     "--middleware", "llmservice_runtime.middleware.DrainMiddleware",
     "--shutdown-timeout", "0",

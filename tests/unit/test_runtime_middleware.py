@@ -184,6 +184,20 @@ def test_a_connection_from_before_is_served_once_and_told(
     assert ask(middleware, "/v1/completions", ("10.244.0.7", 40001))[0]["status"] == 503
 
 
+SHOWN = {"::ffff:10.244.0.7": "10.244.0.7", "10.244.0.7": "10.244.0.7", "fd00::7": "fd00::7"}
+
+
+@pytest.mark.parametrize(("seen", "shown"), SHOWN.items(), ids=SHOWN)
+def test_logs_and_applications_see_the_address_that_a_client_has(seen: str, shown: str) -> None:
+    scopes: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scopes.append(scope)
+
+    ask(DrainMiddleware(app), "/health", (seen, 40000))
+    assert scopes[0]["client"] == (shown, 40000)
+
+
 def test_nobody_is_served_by_a_vllm_that_is_about_to_be_told(slots: memoryview, board_path: str) -> None:
     middleware = DrainMiddleware(App(slots))
     peers.record(board_path, frozenset({REMOTE}))

@@ -100,3 +100,11 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
 {{- end -}}
+
+{{/* Of cluster DNS, for NetworkPolicies, which count the port of the pod: OpenShift's DNS pods listen on 5353. */}}
+{{- define "llmservice.dnsPorts" -}}
+{{- range $port := list 53 5353 }}
+- {port: {{ $port }}, protocol: UDP}
+- {port: {{ $port }}, protocol: TCP}
+{{- end }}
+{{- end }}

@@ -110,7 +110,7 @@ _BALANCED = "the Service balances over replicas; use spec.scaling.replicas"
 # Flags that the operator's own work depends on, and what would break or what to do instead.
 OPERATOR_OWNED: Mapping[str, str] = MappingProxyType(
     {
-        "--host": "the Service and the supervisor find vLLM at the host that the operator sets",
+        "--host": "vLLM listens at all addresses of the pod already, of IPv4 and IPv6, and the Service relies on it",
         "--port": "the Service and the probes rely on the operator's port; spec.endpoint.port is the Service's",
         "--uds": "the Service reaches vLLM over TCP",
         "--allowed-local-media-path": "clients could have files of the pod read; send media within the request",

@@ -34,10 +34,11 @@ from llmservice_operator.planner.versions import image_version
 CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
 # Matches no host, since vLLM compares names in lower case; an empty list would allow all. Its refusals name the field.
 NO_MEDIA_DOMAIN = "spec.multimodal.allowedMediaDomains"
+# `::` is every address, of IPv6 and IPv4; the supervisor replaces it on a node without IPv6.
 # The supervisor waits for streams before it stops vLLM. With a timeout of 0 vLLM ends the remaining ones at once, with
 # finish_reason "abort", and exits in half a second.
 _OWN = (
-    *("--host", "0.0.0.0", "--port", str(HTTP_PORT), "--middleware", DRAIN_MIDDLEWARE, "--shutdown-timeout", "0"),
+    *("--host", "::", "--port", str(HTTP_PORT), "--middleware", DRAIN_MIDDLEWARE, "--shutdown-timeout", "0"),
     *("--disable-access-log-for-endpoints", "/health,/metrics"),
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.health.memory_events import MemoryEvents
 
@@ -91,6 +93,17 @@ def state_port_taken(port: int, error: OSError) -> Failure:
         f"The supervisor cannot listen on port {port}, which the pod's probes use: {error.strerror or error}.",
         f"Another container of the pod listens on port {port}, or with hostNetwork another process of the node does. "
         "Give that container of spec.podTemplate another port, or leave hostNetwork out.",
+    )
+
+
+def pod_addresses_refused(port: int, refused: Sequence[str]) -> Failure:
+    """It listens on loopback, or in the wrong address family."""
+    return Failure(
+        FailureReason.INVALID_CONFIGURATION,
+        f"vLLM is healthy, but refuses connections to port {port} of {', '.join(refused)}, where clients reach the "
+        "pod: it listens at other addresses.",
+        "vLLM has to listen at every address (--host ::), as the pod's args say: see what in spec.runtime.image or "
+        "spec.podTemplate changes that.",
     )
 
 

@@ -13,7 +13,7 @@ from llmservice_runtime import contract
 from llmservice_runtime.health import activity
 from llmservice_runtime.health.activity import Usage
 from llmservice_runtime.health.start_watch import StallLimits
-from llmservice_runtime.supervisor import vllm_process
+from llmservice_runtime.supervisor import addresses, vllm_process
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Dependencies:
     clock: Callable[[], float] = time.monotonic
     usage: Callable[[int], Mapping[int, Usage]] = activity.of_group
     """Process group -> usage by process id."""
+    pod_addresses: Callable[[], tuple[str, ...]] = addresses.of_pod
     timing: Timing = field(default_factory=Timing)
     stall_limits: StallLimits = field(default_factory=StallLimits)
     cgroup: Path = Path("/sys/fs/cgroup")

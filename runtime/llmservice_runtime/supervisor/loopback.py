@@ -65,7 +65,8 @@ async def _exchange(host: str, port: int, path: str, method: str, body: str, hea
     reader, writer = await asyncio.open_connection(host, port)
     try:
         payload = body.encode()
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {host}:{port}", "Connection: close", "Accept: */*"]
+        named = f"[{host}]" if ":" in host else host
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {named}:{port}", "Connection: close", "Accept: */*"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if payload:
             lines += ["Content-Type: application/json", f"Content-Length: {len(payload)}"]

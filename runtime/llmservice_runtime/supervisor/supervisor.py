@@ -32,7 +32,15 @@ from llmservice_runtime.preflight.model_files import read_config
 from llmservice_runtime.redact import Redactor
 from llmservice_runtime.start_cache.folder import StartCache
 from llmservice_runtime.start_cache.opening import opened
-from llmservice_runtime.supervisor import endpoints, log_reader, preflight_phase, smoke, state_server, vllm_process
+from llmservice_runtime.supervisor import (
+    addresses,
+    endpoints,
+    log_reader,
+    preflight_phase,
+    smoke,
+    state_server,
+    vllm_process,
+)
 from llmservice_runtime.supervisor.dependencies import Dependencies
 from llmservice_runtime.supervisor.processes import Child, Ended, Reaper
 from llmservice_runtime.supervisor.starting import Start, with_environment
@@ -113,6 +121,7 @@ class Supervisor:
             raise _Failed(own_failures.state_port_taken(self._options.state_port, error)) from error
 
     async def _lifecycle(self) -> int:
+        self._listen_at_what_there_is()
         cache = await self._until_terminated(opened(self._options, self._timing.volume_seconds, self._log))
         # It imports vLLM while the model is checked and fetched.
         launched = self._launch(cache)
@@ -135,6 +144,13 @@ class Supervisor:
             child.kill_group()
 
     # Start
+
+    def _listen_at_what_there_is(self) -> None:
+        """Replace --host :: where it would leave IPv4's clients out."""
+        if why := addresses.only_ipv4(self._flags.host):
+            self._log(f"{why}: vLLM gets --host {addresses.EVERY_IPV4} in place of {self._flags.host}")
+            self._args += ("--host", addresses.EVERY_IPV4)
+            self._flags = replace(self._flags, host=addresses.EVERY_IPV4)
 
     async def _check(self) -> None:
         """Run the preflight in a child process, because it may import torch and use GPU memory."""
@@ -192,6 +208,7 @@ class Supervisor:
         try:
             await self._while_running(child, in_thread(lambda: launched.start(self._args)))
             await self._within_budget(child, smoke.healthy(self._flags.port, self._timing.health_seconds))
+            await self._check_reachable(child)
             self._starting.on_step()
             await self._load_adapters(child)
             await self._smoke_test(child, cache)
@@ -217,6 +234,16 @@ class Supervisor:
                 self._state = replace(self._state, slow=slow)
         finally:
             await cancel_and_wait(step)
+
+    async def _check_reachable(self, child: Child) -> None:
+        """Healthy on loopback is not enough: clients come to the pod's addresses. One that serves will do."""
+        known = self._dependencies.pod_addresses()
+        refused = await self._while_running(child, addresses.refused(self._flags.port, known))
+        if refused and len(refused) == len(known):
+            raise await self._abort(child, own_failures.pod_addresses_refused(self._flags.port, refused))
+        if refused:
+            listens = self._flags.host or addresses.EVERY_IPV4
+            self._log(f"clients are refused at {', '.join(refused)}, since vLLM listens at {listens}")
 
     async def _load_adapters(self, child: Child) -> None:
         """Load adapters before the server is ready, for at most half of the remaining budget: a hub may be slow."""

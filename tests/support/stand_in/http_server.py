@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
@@ -31,9 +32,12 @@ class HttpServer:
         self._empty = asyncio.Event()
 
     async def listen(self, host: str, port: int) -> None:
-        """OSError when the port is taken."""
+        """One socket, of the family of `host`, as vLLM opens it. OSError when the port is taken."""
+        opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((host, port))
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=2048)
+        self._server = await loop.create_server(lambda: Connection(self), sock=opened, backlog=2048)
 
     async def close(self) -> None:
         """No newcomers; then every response in progress is awaited, however long it takes."""

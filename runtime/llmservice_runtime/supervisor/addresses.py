@@ -1,0 +1,77 @@
+"""The addresses at which vLLM listens, and those at which clients reach the pod.
+
+vLLM opens one socket, of the family of --host. `::` is every address of IPv6 and, by IPv4-mapped addresses, of IPv4.
+The operator renders it; on a node without IPv6 it cannot be opened, and the supervisor replaces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Iterator, Sequence
+
+EVERY = "::"
+EVERY_IPV4 = "0.0.0.0"
+_FAR = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+"""An address of each family that is reached by the default route (reserved for documentation)."""
+_CONNECT_SECONDS = 5.0
+_TRUSTED = "127.0.0.1,::1"
+"""uvicorn's proxies where FORWARDED_ALLOW_IPS is not set."""
+
+
+def only_ipv4(host: str) -> str:
+    """Why a socket at this host would not answer at IPv4's addresses; empty where it does, or is not to."""
+    if host != EVERY:
+        return ""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as tried:
+            is_single = tried.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+            tried.bind((EVERY, 0))
+    except OSError as error:
+        return f"this node has no IPv6 ({error.strerror})"
+    return "net.ipv6.bindv6only is 1 here" if is_single else ""
+
+
+def of_pod() -> tuple[str, ...]:
+    """The pod's own addresses, at most one of each family; empty without a default route. No packet is sent."""
+    return tuple(address for family, far in _FAR if (address := _source(family, far)))
+
+
+def _source(family: socket.AddressFamily, far: str) -> str:
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.connect((far, 9))
+        found = str(asking.getsockname()[0])
+        return "" if ipaddress.ip_address(found.partition("%")[0]).is_loopback else found
+    return ""
+
+
+async def refused(port: int, addresses: Sequence[str]) -> tuple[str, ...]:
+    """Those at which nothing listens. One that gives no answer is not among them: a proxy in the pod may hold it."""
+    found = await asyncio.gather(*(_is_refused(address, port) for address in addresses))
+    return tuple(address for address, is_one in zip(addresses, found, strict=True) if is_one)
+
+
+async def _is_refused(address: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), _CONNECT_SECONDS)
+    except ConnectionRefusedError:
+        return True
+    except (TimeoutError, OSError):  # another class before Python 3.11
+        return False
+    writer.close()
+    return False
+
+
+def trusted_proxies(given: str | None) -> str:
+    """FORWARDED_ALLOW_IPS for a socket that sees IPv4's addresses as IPv6's: each of them is added in that form."""
+    proxies = [proxy.strip() for proxy in (_TRUSTED if given is None else given).split(",")]
+    return ",".join([*proxies, *(mapped for proxy in proxies for mapped in _mapped(proxy) if mapped not in proxies)])
+
+
+def _mapped(proxy: str) -> Iterator[str]:
+    """Of an IPv4 address or network; nothing for anything else."""
+    with contextlib.suppress(ValueError):
+        network = ipaddress.IPv4Network(proxy)
+        yield f"::ffff:{network.network_address}" + (f"/{96 + network.prefixlen}" if "/" in proxy else "")

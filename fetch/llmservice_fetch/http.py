@@ -13,7 +13,6 @@ import importlib
 import os
 import ssl
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from llmservice_fetch.errors import HTTPStatusError, Unreachable, plain, words
+from llmservice_fetch.proxies import proxy_of
 
 TIMEOUT_SECONDS = 30.0
 CHUNK_BYTES = 1 << 20
@@ -109,16 +109,6 @@ def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> 
         preload_content=False,
         decode_content=False,
     )
-
-
-def proxy_of(url: str) -> str | None:
-    """The proxy for a URL by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY; None: direct."""
-    parts = urllib.parse.urlsplit(url)
-    if urllib.request.proxy_bypass(parts.netloc):
-        return None
-    proxies = urllib.request.getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
 @functools.lru_cache(maxsize=8)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from llmservice_fetch import proxies
 from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.files import is_inside
 
@@ -17,6 +19,7 @@ def origin_of(uri: str, field: str, environment: Mapping[str, str], hide: Callab
 
     `field` is the field of the spec that names it; `hide` is called with each secret of a bucket.
     """
+    proxies.prepare(os.environ)
     scheme, _, rest = uri.partition("://")
     if scheme == "hf" and rest and is_inside(rest):
         # huggingface_hub is slow to import, and buckets do not need it.

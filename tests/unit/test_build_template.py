@@ -271,6 +271,37 @@ def test_proxies_certificates_and_logins_come_from_the_settings() -> None:
     assert not {"HTTPS_PROXY", "HF_ENDPOINT", "SSL_CERT_FILE"} & set(env(render()))
 
 
+SPELLINGS = ("HTTPS_PROXY", "https_proxy")
+PROXIED: dict[str, tuple[list[Json], dict[str, object]]] = {
+    "capitals": ([{"name": "HTTPS_PROXY", "value": "http://team:1"}], dict.fromkeys(SPELLINGS, "http://team:1")),
+    "small letters": ([{"name": "https_proxy", "value": "http://team:1"}], dict.fromkeys(SPELLINGS, "http://team:1")),
+    "no proxy": ([{"name": "https_proxy", "value": ""}], dict.fromkeys(SPELLINGS, "")),
+    "two values": (
+        [{"name": "HTTPS_PROXY", "value": "http://a:1"}, {"name": "https_proxy", "value": "http://b:1"}],
+        {"HTTPS_PROXY": "http://a:1", "https_proxy": "http://b:1"},
+    ),
+    "a Secret": (
+        [{"name": "HTTPS_PROXY", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}],
+        {key: {"secretKeyRef": {"name": "a", "key": "b"}} for key in SPELLINGS},
+    ),
+    "none": ([], dict.fromkeys(SPELLINGS, "http://proxy:3128")),
+}
+
+
+@pytest.mark.parametrize("name", PROXIED)
+def test_a_users_proxy_replaces_the_charts_in_both_spellings(name: str) -> None:
+    given, expected = PROXIED[name]
+    settings = replace(SETTINGS, https_proxy="http://proxy:3128", no_proxy=".svc")
+    variables = [*given, {"name": "NO_PROXY", "value": "hub,10.0.0.0/8"}]
+    template = render(settings, model={"uri": "hf://a/b"}, runtime={"env": variables})
+    for container in (server(template), fetcher(template)):
+        found = env_of(container)
+        assert {spelling: found[spelling] for spelling in SPELLINGS} == expected
+        assert found["NO_PROXY"] == found["no_proxy"] == "hub,10.0.0.0/8"
+        assert container is not None
+        assert [v["name"] for v in container["env"]].count("https_proxy") == 1
+
+
 def test_acceptable_products_are_required_in_every_alternative_and_preferred_in_order() -> None:
     zone = {"key": "zone", "operator": "In", "values": ["a"]}
     terms = [{"matchExpressions": [zone]}, {"matchFields": []}]

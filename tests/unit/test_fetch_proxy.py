@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llmservice_fetch import http
+from llmservice_fetch.proxies import proxy_of
 
 from tests.support.fetching import TOKEN, Fetcher, model_files
 from tests.support.forward_proxy import ForwardProxy, forward_proxy
@@ -61,6 +64,27 @@ def test_a_tunnel_shows_the_proxy_no_token(proxy: ForwardProxy, repos: dict[str,
     assert "proxyPassword" not in ended.words
 
 
+NO_PROXY = (
+    ("https://h.corp/a", "*.corp", None),
+    ("https://a.h.corp/a", "x, *.corp", None),
+    ("https://hcorp/a", "*.corp", "http://p:1"),
+    ("https://H.Corp./a", "*.CORP", None),
+    ("https://10.1.2.3/a", "10.0.0.0/8", None),
+    ("https://10.1.2.3:8443/a", "hub, 10.0.0.0/8", None),
+    ("https://10.1.2.3/a", "10.1.2.9/24", None),
+    ("https://11.1.2.3/a", "10.0.0.0/8", "http://p:1"),
+    ("https://10.1.2.3/a", "10.0.0.0/99", "http://p:1"),
+    ("https://10.hub/a", "10.0.0.0/8", "http://p:1"),
+    ("https://10.1.2.3/a", "10.1.2.3", None),
+    ("https://[fd00::1]/a", "fd00::/8", None),
+    ("https://[fd00::1]:8443/a", "[fd00::1]", None),
+    ("https://[fd00::1]/a", "fd00:0::1", None),
+    ("https://[fd00::1]/a", "10.0.0.0/8", "http://p:1"),
+    ("https://h:8/a", "h:8", None),
+    ("https://h/a", "a b,/,.,*.,[,]", "http://p:1"),
+)
+
+
 @pytest.mark.parametrize(
     ("url", "environment", "proxy"),
     [
@@ -72,6 +96,10 @@ def test_a_tunnel_shows_the_proxy_no_token(proxy: ForwardProxy, repos: dict[str,
         pytest.param("https://h.corp/a", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": ".corp"}, None, id="a domain"),
         pytest.param("https://h/a", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "*"}, None, id="everything"),
         pytest.param("https://h:9/a", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "h:8"}, "http://p:1", id="a port"),
+        *(
+            pytest.param(url, {"HTTPS_PROXY": "http://p:1", "NO_PROXY": given}, proxy, id=f"{given} {url}")
+            for url, given, proxy in NO_PROXY
+        ),
     ],
 )
 def test_which_proxy_an_address_has(
@@ -82,4 +110,46 @@ def test_which_proxy_an_address_has(
         monkeypatch.delenv(name.lower(), raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert http.proxy_of(url) == proxy
+    assert proxy_of(url) == proxy
+
+
+# The hub's client, the bytes' client, hf_xet and obstore, as a fetch uses them: nothing listens where they go.
+CLIENTS = """
+import contextlib, os, sys
+import obstore
+from llmservice_fetch import errors, origins, xet
+from llmservice_fetch.http import http_request
+
+def bytes_(url):
+    with http_request(url, {}, timeout=5):
+        pass
+
+def hub(url):
+    os.environ["HF_ENDPOINT"] = url
+    origins.origin_of("hf://org/tiny", "", os.environ, print).listing()
+
+def bucket(url):
+    access = origins.origin_of("s3://b/p", "", {"AWS_ENDPOINT_URL_S3": url}, print).access
+    obstore.get(access.store(5), "k")
+
+def store(url):
+    list(xet.Store(url, {}).read("0" * 64, 1, 0, 1))
+
+clients = {"bytes": bytes_, "hub": hub, "bucket": bucket, "xet": store}
+origins.origin_of("s3://b/p", "", {}, print)
+for name, ask in clients.items():
+    for host in sys.argv[1:]:
+        with contextlib.suppress(Exception):
+            ask(f"http://{host}:9/{name}")
+"""
+
+
+def test_every_client_reads_no_proxy_alike(proxy: ForwardProxy, tmp_path: Path) -> None:
+    excepted = "127.0.0.0/8, *.corp.example,[::1],fd00::/8"
+    hosts = ("127.0.0.1", "hub.corp.example", "[::1]", "[fd00::1]", "other.example")
+    command = (sys.executable, "-c", CLIENTS, *hosts)
+    environment = {**os.environ, **through(proxy, NO_PROXY=excepted, no_proxy=excepted, HOME=str(tmp_path))}
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    asked = {tuple(line.removeprefix("GET http://").split("/")[:2]) for line in proxy.asked}
+    assert asked == {("other.example:9", name) for name in ("bytes", "hub", "bucket", "xet")}, ended.stderr

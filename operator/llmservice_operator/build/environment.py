@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from llmservice_runtime import contract
@@ -17,6 +17,7 @@ from llmservice_operator.build.sources import needs_models_volume
 
 EnvVar = dict[str, Any]
 
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 FETCHED = ("hf", "s3", "gs", "az")
 """URI schemes of what is fetched over the network."""
 CA_DIR = "/llmservice/ca"
@@ -56,9 +57,20 @@ def transfer_environment(llm: LLMService, settings: Settings, schemes: Collectio
 
 def _merged(ours: Mapping[str, str], secrets: list[EnvVar], given: list[EnvVar]) -> list[EnvVar]:
     """Ours, secrets and the user's variables, in this order; a name that the user gives is only the user's."""
+    given = list(_in_both_spellings(given))
     names = {variable["name"] for variable in given}
     variables = [{"name": name, "value": value} for name, value in ours.items()] + secrets
     return [v for v in variables if v["name"] not in names] + [dict(v) for v in given]
+
+
+def _in_both_spellings(given: list[EnvVar]) -> Iterator[EnvVar]:
+    """A proxy that the user sets has both spellings: of two values programs would disagree which one counts."""
+    names = {variable["name"] for variable in given}
+    for variable in given:
+        yield variable
+        other = variable["name"].swapcase()
+        if variable["name"].upper() in _PROXIES and other not in names:
+            yield {**variable, "name": other}
 
 
 def is_for_transfers(name: str) -> bool:

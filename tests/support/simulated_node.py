@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from localcluster.addons import forget_node
@@ -38,24 +39,29 @@ class SimulatedNode:
         return {taint["key"] for taint in taints} <= {_KEY}
 
 
-def _status(ready: str) -> dict[str, Any]:
-    amounts = {"cpu": "2", "memory": "8Gi", "ephemeral-storage": "50Gi", "pods": "10"}
+def _status(ready: str, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    amounts = {"cpu": "2", "memory": "8Gi", "ephemeral-storage": "50Gi", "pods": "10", **more}
     condition = {"type": "Ready", "status": ready, "reason": "Simulated", "message": "as the test says"}
     return {"capacity": amounts, "allocatable": amounts, "conditions": [condition]}
 
 
 @contextmanager
-def simulated_node(cluster: Cluster, name: str) -> Iterator[SimulatedNode]:
-    """Nothing of it is left afterwards, its pods included."""
+def simulated_node(
+    cluster: Cluster,
+    name: str,
+    labels: Mapping[str, str] = MappingProxyType({}),
+    amounts: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[SimulatedNode]:
+    """With more labels and other amounts of resources. Nothing of it is left afterwards, its pods included."""
     node = SimulatedNode(cluster, name)
     taint = {"key": _KEY, "effect": "NoSchedule"}
-    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", **labels}
     manifest = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": labels},
         "spec": {"taints": [taint]},
-        "status": _status("True"),
+        "status": _status("True", amounts),
     }
     # Created with its status, as a kubelet does: a node without a condition gets taints for being unreachable too.
     cluster.kubectl("create", "-f", "-", stdin=json.dumps(manifest))

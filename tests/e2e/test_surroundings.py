@@ -1,0 +1,183 @@
+"""What a cluster does to the pods of a service: others add containers and gates, refuse, limit, and lack labels.
+
+Each story is of the real API server, scheduler, kubelet and containerd, with the stand-in for vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from localcluster.install import STAND_IN_IMAGE
+from tests.support import rolling
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.registry import registry
+from tests.support.services import stand_in
+
+pytestmark = pytest.mark.parallel
+
+CHANGE: JSON = {"spec": {"batching": {"maxNumSeqs": 7}}}
+GATE = "kueue.x-k8s.io/admission"
+MESH_CONTAINER = "istio-proxy"
+
+
+@contextmanager
+def added_to_pods(cluster: Cluster, namespace: str, path: str, value: str) -> Iterator[None]:
+    """Each pod that is made in the namespace gets a value, as a mesh's or a queue's webhook adds it.
+
+    `value`: a CEL expression.
+    """
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": namespace}}
+    policy = kind | {
+        "kind": "MutatingAdmissionPolicy",
+        "spec": {
+            "matchConstraints": {"resourceRules": [pods], "namespaceSelector": here},
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": "Never",
+            "mutations": [
+                {
+                    "patchType": "JSONPatch",
+                    "jsonPatch": {"expression": f'[JSONPatch{{op: "add", path: "{path}", value: {value}}}]'},
+                }
+            ],
+        },
+    }
+    binding = kind | {"kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": namespace}}
+    probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": {"containers": [container("c")]}}
+    words = ("create", "--dry-run=server", "-n", namespace, "-f", "-", "-o", "json")
+    before = json.loads(cluster.kubectl(*words, stdin=json.dumps(probe)))["spec"]
+
+    def is_in_force() -> bool:
+        spec = json.loads(cluster.kubectl(*words, stdin=json.dumps(probe)))["spec"]
+        return any(spec.get(key) != before.get(key) for key in ("containers", "schedulingGates"))
+
+    cluster.kubectl(
+        "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": [policy, binding]})
+    )
+    try:
+        eventually("the API server takes the policy", is_in_force, 60)
+        yield
+    finally:
+        for plural in ("mutatingadmissionpolicybinding", "mutatingadmissionpolicy"):
+            cluster.kubectl("delete", plural, namespace)
+
+
+def container(name: str, image: str = STAND_IN_IMAGE, **rest: Any) -> JSON:
+    """One that a restricted namespace with a quota takes."""
+    restricted = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "runAsUser": 65534,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    requests = {"requests": {"cpu": "1m", "memory": "16Mi"}}
+    return {"name": name, "image": image, "securityContext": restricted, "resources": requests, **rest}
+
+
+SLEEP = ["python3", "-c", "import signal; signal.sigwait({signal.SIGTERM})"]
+ADDED: dict[str, tuple[JSON, str]] = {
+    "not ready": (
+        container(MESH_CONTAINER, command=SLEEP, readinessProbe={"exec": {"command": ["false"]}, "periodSeconds": 1}),
+        "not ready",
+    ),
+    "no image": (container(MESH_CONTAINER, "registry.local/mesh:none", imagePullPolicy="Never"), "registry.local/mesh"),
+    "fails": (container(MESH_CONTAINER, command=["python3", "-c", "raise SystemExit(7)"]), "7"),
+}
+
+
+@pytest.mark.parametrize("case", ADDED)
+def test_a_container_that_others_added_is_named(cluster: Cluster, namespace: str, case: str) -> None:
+    added, words = ADDED[case]
+    with added_to_pods(cluster, namespace, "/spec/containers/-", cel(added, "Object.spec.containers")):
+        cluster.apply(stand_in("meshed"), namespace)
+
+        def reported() -> str | None:
+            message = (cluster.condition(namespace, "meshed", "Ready") or {}).get("message", "")
+            return message if MESH_CONTAINER in message and words in message else None
+
+        message = eventually(f"{MESH_CONTAINER} in the status", reported, 60)
+        assert "spec.runtime.image" not in message + str(cluster.failure(namespace, "meshed"))
+
+
+def cel(value: Any, path: str) -> str:
+    """The CEL expression of a JSON value. An object is of the named type of `path`; only amounts are maps."""
+    match value:
+        case dict() if path.endswith("requests"):
+            return json.dumps(value)
+        case dict():
+            return f"{path}{{{', '.join(f'{key}: ' + cel(each, path + '.' + key) for key, each in value.items())}}}"
+        case list():
+            return f"[{', '.join(cel(each, path) for each in value)}]"
+    return json.dumps(value)
+
+
+def test_a_gate_on_the_new_pod_is_named_and_the_rollout_goes_on_without_it(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(stand_in("gated"), namespace)
+    cluster.wait_condition(namespace, "gated", "Ready", "True", timeout=60)
+    gates = f'[Object.spec.schedulingGates{{name: "{GATE}"}}]'
+    with added_to_pods(cluster, namespace, "/spec/schedulingGates", gates):
+        cluster.patch("llmservices", namespace, "gated", CHANGE)
+        eventually("the gate in the status", lambda: GATE in said(cluster, namespace, "gated"), 60)
+        cluster.must_have(namespace, "gated", Available="True")
+    (waiting,) = (pod for pod in cluster.pods(namespace, "gated") if pod["spec"].get("schedulingGates"))
+    words = ("patch", "pod", waiting["metadata"]["name"], "-n", namespace, "--type=merge")
+    cluster.kubectl(*words, "-p", json.dumps({"spec": {"schedulingGates": None}}))
+    assert rolling.fewest_ready(cluster, namespace, "gated", 60) == 1
+
+
+def said(cluster: Cluster, namespace: str, name: str) -> str:
+    """All messages of its conditions."""
+    return " | ".join(found["message"] for found in cluster.status(namespace, name).get("conditions", ()))
+
+
+def test_a_limit_range_that_refuses_pods_is_named(cluster: Cluster, namespace: str) -> None:
+    limits = [{"type": "Container", "max": {"memory": "32Mi"}}]
+    limit_range = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "ceiling"},
+        "spec": {"limits": limits},
+    }
+    cluster.apply(limit_range, namespace)
+    cluster.apply(stand_in("limited"), namespace)
+    eventually("a failure", lambda: cluster.failure(namespace, "limited"), 60)
+    failure = cluster.failure(namespace, "limited")
+    assert "32Mi" in failure["message"]
+    assert "LimitRange" in failure["remedy"]
+
+
+def test_a_container_that_never_started_is_reported_in_the_runtimes_words(cluster: Cluster, namespace: str) -> None:
+    mount = {"name": "extra", "mountPath": "/proc/extra"}
+    pod = {"volumeMounts": [mount], "volumes": [{"name": "extra", "emptyDir": {}}]}
+    cluster.apply(stand_in("unstarted", podTemplate={"spec": pod}), namespace)
+    eventually("a failure", lambda: cluster.failure(namespace, "unstarted"), 60)
+    failure = cluster.failure(namespace, "unstarted")
+    assert "/proc" in failure["message"]
+    assert "--previous" not in failure["remedy"]
+
+
+def test_a_registry_that_is_busy_is_waited_for(cluster: Cluster, namespace: str) -> None:
+    with registry(503) as host:
+        cluster.apply(stand_in("busy", runtime={"image": f"{host}/vllm:v0.32.0"}), namespace)
+        eventually("a failure", lambda: cluster.failure(namespace, "busy"), 60)
+        failure = cluster.failure(namespace, "busy")
+        assert "503" in failure["message"]
+        assert not {"imagePullSecrets", "docs"} & set(failure["remedy"].split())
+        assert cluster.condition(namespace, "busy", "Stalled") is None
+
+
+def test_it_answers_by_the_pods_ipv6_loopback(cluster: Cluster, namespace: str) -> None:
+    """A pod of a cluster with IPv6 is asked by that address."""
+    cluster.apply(stand_in("both"), namespace)
+    cluster.wait_condition(namespace, "both", "Ready", "True", timeout=60)
+    (pod,) = cluster.pods(namespace, "both")
+    ask = "import urllib.request as r; print(r.urlopen('http://[::1]:8000/health').status)"
+    words = ("exec", pod["metadata"]["name"], "-n", namespace, "-c", "server", "--", "python3", "-c", ask)
+    assert cluster.kubectl(*words).strip() == "200"

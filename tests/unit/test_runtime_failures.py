@@ -9,6 +9,7 @@ from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, Phase
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.failures.failure_rules import FOLLOWING, PLACES, RULES
 from llmservice_runtime.failures.failures import End, classify
+from llmservice_runtime.failures.reasons import Ends
 from llmservice_runtime.health.memory_events import MemoryEvents
 
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
@@ -107,7 +108,7 @@ def test_what_no_rule_knows_goes_by_the_file_that_raised_it(file: str, exception
     frame = f'  File "/usr/lib/python3/dist-packages/vllm/{file}", line 7, in f'
     foreign = '  File "/usr/lib/python3/dist-packages/torch/nn/module.py", line 7, in f'
     line = ERROR + f"{exception}: words of a later version"
-    failure = classify(End(1, None, Phase.LOADING), [ERROR + frame, ERROR + "    x()", line])
+    failure = classify(End(1, None, Phase.LOADING), [ERROR + frame, ERROR + "    x()", line, ERROR + "Supported: a, b"])
     assert failure.reason is reason
     assert remedy in failure.remedy
     assert "enforceEager" not in failure.remedy
@@ -146,6 +147,8 @@ def test_the_versions_that_do_not_go_together_are_said(said: str, image: str, ve
 def test_only_faults_of_hardware_ask_for_the_node_to_be_drained() -> None:
     drains = {rule.reason for rule in (*RULES, *FOLLOWING) if "drain" in rule.remedy}
     assert drains == {R.ACCELERATOR_FAULT}
+    assert {reason for reason in drains | {R.DRIVER_MISMATCH} if reason.row.ends is not Ends.BY_CHANGE} == set()
+    assert {reason.row.ends for reason in (R.KERNEL_FAILED, R.COMMUNICATION_FAILED)} == {Ends.BY_RESTART}
     eager = {rule.reason for rule in (*RULES, *FOLLOWING) if "enforceEager: true" in rule.remedy}
     assert eager == {R.COMPILATION_FAILED}
 

@@ -88,8 +88,9 @@ def versions(text: str, image_cuda: str) -> str:
 
 
 def _by_place(end: End, lines: Sequence[Line]) -> Failure | None:
-    """By the file of vLLM that raised the last exception of a start."""
-    index = _last_exception(lines)
+    """By the file of vLLM that raised the last exception of a start. Further lines of its message are no exceptions."""
+    raised = (i for i in reversed(range(1, len(lines))) if _is_informative(lines[i]) and _is_source(lines[i - 1]))
+    index = next(raised, None)
     if index is None or _is_serving(end) or _named_flag(lines[index].text, end.arguments) is not None:
         return None
     name = lines[index].text.partition(":")[0].rpartition(".")[2]
@@ -182,7 +183,11 @@ def _named_flag(text: str, arguments: Sequence[str]) -> str | None:
 
 def _is_message(line: Line) -> bool:
     """Whether a line may be an error message: not INFO or WARNING, and no source line of a traceback."""
-    return line.level in ("", "ERROR", "CRITICAL") and not line.text.startswith(("    ", '  File "'))
+    return line.level in ("", "ERROR", "CRITICAL") and not _is_source(line)
+
+
+def _is_source(line: Line) -> bool:
+    return line.text.startswith(("    ", '  File "'))
 
 
 def _is_informative(line: Line) -> bool:

@@ -287,6 +287,7 @@ class FailureReason(Explained):
         "draft model and adapters belong to the model. Suspect the GPU only if it happens on one node alone and its "
         "kernel log has Xid messages.",
         look="`status.failure.evidence`; CUDA_LAUNCH_BLOCKING=1 in spec.runtime.env shows which call fails.",
+        ends=Ends.BY_RESTART,
     )
     COMMUNICATION_FAILED = START.row(
         "CommunicationFailed",
@@ -294,6 +295,7 @@ class FailureReason(Explained):
         "Set NCCL_DEBUG=INFO in spec.runtime.env and read the lines before the error. NCCL_P2P_DISABLE=1 shows whether "
         "it is the direct way between the GPUs.",
         look="`kubectl logs --previous`: the lines with NCCL WARN; `nvidia-smi topo -m` on the node.",
+        ends=Ends.BY_RESTART,
     )
     COMPILATION_FAILED = START.row(
         "CompilationFailed",

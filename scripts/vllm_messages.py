@@ -72,8 +72,8 @@ HEAD = """\
 
 # What vLLM says when it does not start
 
-{number} messages of vLLM {series}, by the [reason](reasons.md) that `status.failure` gives them. `…` stands for what \
-vLLM puts in. `status.failure.remedy` says what to do about each.
+{number} messages of vLLM {series}, by the [reason](reasons.md) and remedy that `status.failure` gives them. `…` \
+stands for what vLLM puts in.
 
 Listed is the text of every `raise` and `assert` with a message in these files and folders of vLLM's package, on its \
 way from the command line to the first request: {scope}. Some of them are also reached by requests.
@@ -198,21 +198,27 @@ def data_text(messages: Sequence[Message]) -> str:
 
 
 def page_text(messages: Sequence[Message]) -> str:
-    """The page: the scope, and the messages by reason and file."""
+    """The page: the scope, and the messages by reason, remedy and file."""
     series = sorted({version for one in messages for version in one.versions}, key=order)
-    ordered = sorted(messages, key=lambda one: (one.reason == "StartupFailed", one.reason, one.file, one.text))
-    parts = [
-        HEAD.format(number=len(messages), series=" and ".join(series), scope=", ".join(f"`{one}`" for one in SCOPE))
-    ]
-    for reason, rows in groupby(ordered, key=lambda one: one.reason):
+    remedies = {message: failure_of(message).remedy for message in messages}
+
+    def place(one: Message) -> tuple[bool, str, str, str, str]:
+        return one.reason == "StartupFailed", one.reason, remedies[one], one.file, one.text
+
+    scope = ", ".join(f"`{one}`" for one in SCOPE)
+    parts = [HEAD.format(number=len(messages), series=" and ".join(series), scope=scope)]
+    for reason, of_reason in groupby(sorted(messages, key=place), key=lambda one: one.reason):
         parts.append(f"## {reason}\n\n{Reason(reason).summary}\n")
-        for file, of_file in groupby(rows, key=lambda one: one.file):
-            lines = [
-                f"| {_cell(one.text)} | {'' if len(one.versions) == len(series) else one.versions[0]} |"
-                for one in of_file
-            ]
-            parts.append("\n".join([f"`{file}`\n", "| message | only in |", "|-|-|", *lines]) + "\n")
+        for remedy, of_remedy in groupby(of_reason, key=remedies.__getitem__):
+            parts.append(f"**What to do:** {remedy}\n")
+            for file, of_file in groupby(of_remedy, key=lambda one: one.file):
+                rows = [f"| {_cell(one.text)} | {_only_in(one, series)} |" for one in of_file]
+                parts.append("\n".join([f"`{file}`\n", "| message | only in |", "|-|-|", *rows]) + "\n")
     return "\n".join(parts)
+
+
+def _only_in(message: Message, series: Sequence[str]) -> str:
+    return "" if len(message.versions) == len(series) else ", ".join(message.versions)
 
 
 def _cell(text: str) -> str:

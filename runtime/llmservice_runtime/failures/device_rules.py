@@ -125,8 +125,8 @@ DEVICE_RULES: tuple[Rule, ...] = (
     # Hardware and toolchain.
     rule(
         R.ACCELERATOR_FAULT,
-        "Look at the node's kernel log (dmesg, Xid messages), and drain it if the GPU is at fault; the pod starts "
-        "elsewhere by spec.podTemplate.spec.nodeSelector.",
+        "Look at the node's kernel log (dmesg, Xid messages), and drain the node if its GPU is at fault; "
+        "spec.podTemplate.spec.nodeSelector keeps the pods from it until then.",
         "uncorrectable ECC error encountered",
         "uncorrectable NVLink error",
         "peer GPU memory over nvlink or a hardware error",

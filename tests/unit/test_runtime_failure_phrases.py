@@ -173,6 +173,9 @@ LINES: tuple[tuple[R, str, str, str], ...] = (
     (R.DRIVER_MISMATCH, CUDART, "torch.AcceleratorError: CUDA error: device kernel image is invalid", ""),
     (R.DRIVER_MISMATCH, "triton/backends/nvidia/bin/ptxas",
      "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "is not defined for option '"),
+    (R.DRIVER_MISMATCH, ELSEWHERE + "nvcc", "nvcc fatal   : Unsupported gpu architecture 'compute_121a'", ""),
+    (R.DRIVER_MISMATCH, ELSEWHERE + "flashinfer/compilation_context.py",
+     "RuntimeError: No supported CUDA architectures found for major versions [12].", ""),
     (R.DRIVER_MISMATCH, CUDART,
      "Error 803: system has unsupported display driver / cuda driver combination", ""),
     (R.DRIVER_MISMATCH, CUDART, "Error 804: forward compatibility was attempted on non supported HW", ""),
@@ -427,6 +430,10 @@ LINES: tuple[tuple[R, str, str, str], ...] = (
      ""),
     (R.COMMUNICATION_FAILED, "vllm/v1/worker/gpu_model_runner.py",
      "RuntimeError: Fault detected in EP all2all communication: one or more ranks timed out", ""),
+    (R.ENGINE_MISSING, ELSEWHERE + "the dynamic linker", "ImportError: /x/vllm/_C.abi3.so: undefined symbol: _ZN3c104",
+     ""),
+    (R.ENGINE_MISSING, ELSEWHERE + "the dynamic linker",
+     "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory", ""),
     (R.PACKAGE_MISSING, ELSEWHERE + "Python", "ModuleNotFoundError: No module named 'timm'", ""),
 )  # fmt: skip
 ERRNO = {os.strerror(number) for number in range(1, 134)} | {

@@ -48,6 +48,8 @@ DRIVER_RULES: tuple[Rule, ...] = (
         "invalid device function",
         "device kernel image is invalid",
         "is not defined for option 'gpu-name'",
+        "Unsupported gpu architecture 'compute_",
+        "No supported CUDA architectures found for major versions",
     ),
     rule(
         R.DRIVER_MISMATCH,

@@ -67,5 +67,12 @@ FOLLOWING: tuple[Rule, ...] = (
         "ncclRemoteError",
         "Fault detected in EP all2all communication",
     ),
+    rule(
+        R.ENGINE_MISSING,
+        "vLLM and the libraries of the image do not belong together, as where another torch was installed over vLLM's: "
+        "use vLLM's own image, or build one anew on it, in spec.runtime.image.",
+        "undefined symbol: ",
+        "ImportError: lib…cannot open shared object file",
+    ),
     rule(R.PACKAGE_MISSING, _PACKAGE, "ModuleNotFoundError: No module named "),
 )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib.util
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -103,19 +104,25 @@ class Message:
 
 def collect(package: Path, series: str) -> list[Message]:
     """The messages of the vLLM whose package folder this is."""
+    paths = [
+        path
+        for entry in SCOPE
+        for path in ((package / entry).rglob("*.py") if entry.endswith("/") else [package / entry])
+    ]
     found = set()
-    for path in sorted(package.rglob("*.py")):
-        file = path.relative_to(package).as_posix()
-        if file.startswith(SCOPE):
+    for path in paths:
+        # Some files are in one version only.
+        if path.exists():
+            file = path.relative_to(package).as_posix()
             found |= {Message(file, text, name, (series,)) for name, text in texts(path.read_text())}
     return sorted(found)
 
 
 def texts(source: str) -> Iterator[tuple[str, str]]:
     """The name of the exception and the text of each raise and assert of a module."""
-    tree = ast.parse(source)
-    named = _assigned(tree)
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(source)))
+    named = _assigned(nodes)
+    for node in nodes:
         name, value = "", None
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             name, value = ast.unparse(node.exc.func).rpartition(".")[2], node.exc.args[0]
@@ -126,13 +133,13 @@ def texts(source: str) -> Iterator[tuple[str, str]]:
             yield name, text
 
 
-def _assigned(tree: ast.AST) -> dict[str, str]:
+def _assigned(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """The text of each name that a module assigns a string to, in one place only."""
-    found: dict[str, list[str]] = {}
-    for node in ast.walk(tree):
+    found: dict[str, list[ast.expr]] = {}
+    for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found.setdefault(node.targets[0].id, []).append(text_of(node.value))
-    return {name: values[0] for name, values in found.items() if len(values) == 1}
+            found.setdefault(node.targets[0].id, []).append(node.value)
+    return {name: text_of(values[0]) for name, values in found.items() if len(values) == 1}
 
 
 def text_of(node: ast.expr, named: Mapping[str, str] | None = None) -> str:
@@ -167,6 +174,11 @@ def log_of(message: Message) -> list[str]:
 
 def failure_of(message: Message) -> Failure:
     """What the runtime makes of it."""
+    return _classified(replace(message, versions=(), reason=""))
+
+
+@functools.cache
+def _classified(message: Message) -> Failure:
     return classify(End(1, None, Phase.LOADING), log_of(message))
 
 

@@ -6,13 +6,16 @@ or the remedy]
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from llmservice_operator.api.reasons import Reason
 
 from tests.unit import failing_pods as pods
+from tests.unit.decide_world import a_pod
 from tests.unit.failing_pods import failure, must_fail
+from tests.unit.status_states import edited, served
 
 Json = dict[str, Any]
 
@@ -425,3 +428,28 @@ def test_a_model_s_image_that_cannot_be_pulled_is_not_the_runtime_s() -> None:
     assert found.reason is Reason.IMAGE_NOT_FOUND
     assert "spec.model.uri" in found.remedy
     assert "Correct spec.runtime.image" not in found.remedy
+
+
+def test_a_service_whose_registry_is_away_is_stalled_after_ten_minutes_and_goes_on_once_it_answers() -> None:
+    """Nothing else wakes the operator in between, and nothing is written for each look."""
+    world = served()
+    edited(world)
+    world.roll_out(updated=1, replicas=2)
+    state = {"waiting": {"reason": "ErrImagePull", "message": PULLS["unavailable"][0]}}
+    world.pods["x-new"] = a_pod("x-new", world.revision(), state=state)
+    world.settle()
+    began, writes = world.now, world.status_writes
+    for minute in range(10):
+        world.now = began + timedelta(minutes=minute)
+        wait = world.step().requeue_after
+        assert wait is not None
+        assert wait <= 60.0
+        assert "Stalled" not in world.conditions()
+    assert world.status_writes == writes
+    world.now = began + timedelta(minutes=10)
+    world.step()
+    assert world.condition("Stalled")[1] == "RegistryUnavailable"
+    assert "failedRevision" not in world.rollout, "it is no fault of the revision's"
+    world.pods["x-new"] = a_pod("x-new", world.revision())
+    world.step()
+    assert "Stalled" not in world.conditions()

@@ -58,10 +58,10 @@ def of_pod(pod: PodFacts, reports: Reports, containers: frozenset[str] | None = 
         return None
     if pod.is_lost:
         return _of_lost_node(pod)
-    if containers is not None and (injected := _of_injected(pod, containers)) is not None:
-        return injected
     if pod.was_ready and (hung := _of_hang(pod, reports)) is not None:
         return hung
+    if containers is not None and (injected := _of_injected(pod, containers)) is not None:
+        return injected
     if pod.terminated is not None and not _is_past(pod, pod.terminated):
         found = _of_termination(pod, pod.terminated)
         return replace(found, message=found.message + _default_limit(pod, found), restarts=_restarts(pod))

@@ -180,6 +180,10 @@ offloaded cache on top of the limit:
 - {batching: {kvOffloadingSize: 4Gi}, runtime: {resources: {limits: {memory: 20Gi}}}}
 - {cpu: "2", memory: 25Gi}
 - {memory: 25Gi, nvidia.com/gpu: "1"}
+offloaded weights:
+- {runtime: {extraArgs: [--cpu-offload-gb, "10"]}, parallelism: {tensorParallelSize: 2}}
+- {cpu: "4", memory: 36Gi}
+- {nvidia.com/gpu: "2"}
 shared memory on top of the limit:
 - {parallelism: {tensorParallelSize: 2}, runtime: {resources: {limits: {memory: 20Gi}, requests: {memory: 10Gi}}}}
 - {cpu: "4", memory: 10Gi}
@@ -197,6 +201,16 @@ def test_resources(sections: Json, requests: Json, limits: Json) -> None:
     resources = server(render(**sections))["resources"]
     assert resources["requests"] == requests
     assert resources.get("limits", {}) == limits
+
+
+def test_what_the_plan_says_that_vllm_pins_is_requested() -> None:
+    """Of this revision's plan: a record of an earlier release says nothing, and renders as it did."""
+    plain = LLMService.from_object(an_llmservice(spec()))
+    pinned = Chosen(plan={"hostMemoryGiB": 95.37})
+    assert server(pod_template(plain, SETTINGS, pinned))["resources"]["requests"]["memory"] == "104Gi"
+    assert pod_template(plain, SETTINGS, Chosen(plan={})) == pod_template(plain, SETTINGS)
+    stated = LLMService.from_object(an_llmservice(spec(runtime={"resources": {"requests": {"memory": "9Gi"}}})))
+    assert server(pod_template(stated, SETTINGS, pinned))["resources"]["requests"]["memory"] == "9Gi"
 
 
 SHARED_MEMORY = """

@@ -178,7 +178,7 @@ NO_MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "MLX": ({"config.json": MLX}, ("quantized for MLX", "original checkpoint")),
     "GGUF": ({"model-Q4_K_M.gguf": {}}, ("GGUF (model-Q4_K_M.gguf)", "original checkpoint")),
     "diffusers": ({"model_index.json": {"_diffusers_version": "0.35"}}, ("pipeline of diffusers",)),
-    "no file of a model": ({"README.md": {}}, ("config.json", "holds: README.md")),
+    "no file of a model": ({"README.md": {}}, ("config.json", "holds")),
 }
 
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llmservice_operator.planner import host
 from llmservice_operator.planner.batching import batching, longest_length
 from llmservice_operator.planner.memory import plan
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Kind
+from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import GIB, Device, Fit, Request
 
 from tests.unit.planner_models import CONFIGS, architecture
@@ -225,3 +227,80 @@ def test_whose_pictures_are_in_one_step(text: dict[str, Any], is_whole: bool) ->
     made = config_json.read(config | {"text_config": config["text_config"] | text})
     assert (made.encoder.is_whole, made.encoder.video) == (is_whole, 2496)
     assert batching(replace(GEMMA_4, architecture=made)).tokens == (2496 if is_whole else 2048)
+
+
+NGRAMS = {
+    "model_type": "qwen3_next",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 1000,
+    "layer_types": ["full_attention"] * 2,
+    "ple_layer_ids": [2],
+    "ple_embed_dim": 2560,
+    "ngram_vocab_size_base": 20_000_000,
+}
+FP8_TABLES = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+KEPT_TABLES = {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["model.ple.ngram_embedding"]}}
+ENGRAM = {
+    "engram_layer_ids": [1, 14],
+    "engram_num_embeddings": [2**28, 2**28],
+    "engram_head_dim": 64,
+}
+PINNED: dict[str, tuple[dict[str, Any], dict[str, Any], float | None]] = {
+    # keys of config.json, what the request says, GiB of the node's memory
+    "a plain model": ({"ple_layer_ids": None}, {}, None),
+    "a table of 51.2 billion values": ({}, {}, 95.37),
+    "one in fp8": (FP8_TABLES, {}, 47.68),
+    "one that fp8 leaves alone": (KEPT_TABLES, {}, 95.37),
+    "one whose type is stated": ({"ple_embedding_dtype": "float8_e4m3fn"}, {}, 47.68),
+    "ranks share it": ({}, {"tensor_parallel_size": 2}, 95.37),
+    "engines do not": ({}, {"data_parallel_size": 2}, 190.73),
+    "two layers": ({"ple_layer_ids": [2, 4]}, {}, 190.73),
+    "on the GPU": ({}, {"tables_on_gpu": True}, None),
+    "DeepSeek's": ({"ple_layer_ids": None, **ENGRAM}, {}, 33.0),
+    "offloaded weights and cache": (
+        {"ple_layer_ids": None},
+        {"cpu_offload_gib": 0.0001, "kv_offloading_gib": 10.0, "tensor_parallel_size": 2},
+        10.0002,
+    ),
+    "a CPU": ({}, {"device": CPU}, None),
+}
+
+
+@pytest.mark.parametrize(("keys", "how", "gib"), PINNED.values(), ids=PINNED)
+def test_what_is_pinned_of_the_nodes_memory(keys: dict[str, Any], how: dict[str, Any], gib: float | None) -> None:
+    large = replace(H100, memory_gib=141.0) if how.get("tables_on_gpu") else H100
+    found = plan(replace(Request(config_json.read(NGRAMS | keys), large, max_model_len=2048), **how))
+    assert found.host_memory_gib == (None if gib is None else pytest.approx(gib, abs=0.01))
+    pinned = sum(line.gib or 0 for line in found.explanation if line.name.startswith("node memory"))
+    assert pinned == pytest.approx(gib or 0, abs=0.01)
+    assert (found.weights_gib or 0) > 90 if how.get("tables_on_gpu") else (found.weights_gib or 0) < 1
+
+
+def test_tables_among_the_tensors_are_no_weights_of_a_gpu() -> None:
+    model = config_json.read(NGRAMS)
+    tables = Tensors(attention=model.table_bytes + 10**6, parameters=model.table_bytes // 2)
+    found = plan(Request(model, H100, tensors=tables, max_model_len=2048))
+    assert found.weights_gib == pytest.approx(0, abs=0.1)
+
+
+def test_offloaded_weights_leave_the_gpu() -> None:
+    whole, less = plan(asked(device=H100)), plan(asked(device=H100, cpu_offload_gib=5.0))
+    assert whole.weights_gib is not None
+    assert less.weights_gib == pytest.approx(whole.weights_gib - 5)
+    assert less.host_memory_gib == 5
+    assert plan(asked(device=H100, cpu_offload_gib=500.0)).weights_gib == 0
+
+
+def test_the_containers_limit_must_hold_what_is_pinned() -> None:
+    pinned = plan(Request(config_json.read(NGRAMS), H100, max_model_len=2048))
+    assert host.within(pinned, None) == host.within(pinned, 112.0) == pinned
+    short = host.within(pinned, 64.0)
+    assert short.verdict is Fit.DOES_NOT_FIT
+    assert "pins 95.37 GiB" in short.reason
+    assert dict(short.remedies[0].patch) == {"runtime.resources.limits.memory": "111Gi"}
+    plain = plan(asked(max_model_len=2048))
+    assert host.within(plain, 1.0) == plain

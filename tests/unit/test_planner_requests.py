@@ -104,3 +104,23 @@ def test_a_cpu_is_as_large_as_its_kv_cache() -> None:
     assert request.device == cpu(4)
     assert request.device is not None
     assert (request.device.is_cpu, request.device.memory_gib) == (True, 4.0)
+
+
+OFFLOADED: dict[str, tuple[list[str], float, bool]] = {
+    # extraArgs, GiB of weights that stay in the node's memory, and whether tables of n-grams are on the GPU
+    "nothing": ([], 0, False),
+    "weights": (["--cpu-offload-gb", "10"], 10, False),
+    "the last one counts": (["--cpu_offload_gb=10", "--cpu-offload-gb=2.5"], 2.5, False),
+    "no number": (["--cpu-offload-gb", "much"], 0, False),
+    "tables": (["--engram-config", '{"cpu_offload": false}'], 0, True),
+    "tables, dotted": (["--engram-config.cpu_offload", "false"], 0, True),
+    "tables, as by default": (["--engram-config", '{"cpu_offload": true}'], 0, False),
+}
+
+
+@pytest.mark.parametrize(("arguments", "weights", "tables"), OFFLOADED.values(), ids=OFFLOADED)
+def test_what_stays_in_the_nodes_memory(arguments: list[str], weights: float, tables: bool) -> None:
+    spec = parse_spec({"model": {"uri": "hf://a/b"}, "runtime": {"extraArgs": arguments}})
+    known: dict[str, Any] = {"architecture": None, "tensors": None, "device": None}
+    found = request_of(spec, **known, vllm_version="0.32.0", cpu_kv_cache_gib=1)
+    assert (found.cpu_offload_gib, found.tables_on_gpu) == (weights, tables)

@@ -83,8 +83,7 @@ def _rank(plan: Plan) -> tuple[int, float]:
 
 def plan_of(question: Question, request: Request) -> Plan:
     """The plan of one GPU, within the container's memory on CPUs, and within the length that the model was made for."""
-    is_cpu = request.device is not None and request.device.is_cpu
-    plan = host.within(memory.plan(request), question.memory_limit_gib if is_cpu else None)
+    plan = host.within(memory.plan(request), question.memory_limit_gib)
     return plan if question.allows_long else within_model(request, plan)
 
 

@@ -23,6 +23,7 @@ _FIGURES = {
         *("activation_gib", "graph_gib", "kv_cache_gib", "kv_cache_tokens", "kv_bytes_per_token", "block_size"),
         *("num_blocks", "max_model_len", "requested_max_model_len", "max_concurrency", "recommended_max_num_seqs"),
         *("error_band", "error_band_gib", "margin_gib", "weights_total_gib", "kv_cache_total_gib"),
+        "host_memory_gib",
         *("naive_attention_gib", "flash_attention_gib"),
     )
 }

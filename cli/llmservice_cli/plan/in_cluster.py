@@ -8,13 +8,14 @@ from typing import Any
 from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import NOTHING, Chosen
+from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.decide.fit.planning import demand
 from llmservice_operator.kube.nodes import RIGHT, RIGHT_TO_PODS, Nodes
 from llmservice_operator.kube.quotas import QuotaReader
+from llmservice_operator.observe.status.plan import document as plan_document
 from llmservice_operator.planner.cluster import ClusterGPUs, offers
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.pick import pick
@@ -129,9 +130,10 @@ def answered(question: Question, service: LLMService, seen: Seen, given: Given) 
     """The plan for the product that the operator would take, and the room for it."""
     resource = accelerator_resource(service)
     if resource is None:
-        found, product, chosen = answer(question), None, NOTHING
+        found, product, chosen = answer(question), None, Chosen()
     else:
         found, product, chosen = _picked(question, service, seen, given)
+    chosen = replace(chosen, plan=plan_document(found.plan))
     return replace(
         found,
         placement=place(

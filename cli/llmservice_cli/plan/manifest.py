@@ -19,7 +19,7 @@ from llmservice_operator.planner.checks import check
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device
 from llmservice_operator.planner.quantity import gibibytes
-from llmservice_operator.planner.requests import request_of
+from llmservice_operator.planner.requests import limit_gib, request_of
 
 from llmservice_cli.admission.check import problems as refused
 from llmservice_cli.errors import BadInput
@@ -63,7 +63,6 @@ def question_of(manifest: Mapping[str, Any], given: Given, named: Model | None, 
     service = LLMService.from_object(_complete(admitted_with(manifest, given.values), given))
     spec = service.spec
     left_out = () if given.devices else tuple(_nicknames(spec))
-    limit = (spec.runtime.resources.get("limits") or {}).get("memory")
     is_cpu = spec.accelerator.type == "cpu"
     devices = () if is_cpu else _devices(service, given)
     _judge(service, devices if given.devices else ())
@@ -92,7 +91,7 @@ def question_of(manifest: Mapping[str, Any], given: Given, named: Model | None, 
         why_missing=model.why_missing,
         notes=(*given.notes, *left_out, *_overrides(manifest, given), *model.notes, *notes(request)),
         allows_long=(ALLOW_LONG, "1") in ((one.get("name"), one.get("value")) for one in spec.runtime.env or ()),
-        memory_limit_gib=gibibytes(str(limit)) if is_cpu and limit is not None else None,
+        memory_limit_gib=limit_gib(spec),
         is_manifest=True,
         service=service,
         accepts=lambda fields: _is_valid(manifest, given, fields),

@@ -25,6 +25,7 @@ REMOTE = ("hf://", "s3://", "gs://", "az://")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?", re.ASCII)
 PATIENCE_SECONDS = 6.0
 """Somebody waits at a prompt; a Job has more time."""
+_DESCRIPTIONS = frozenset({"config.json", "params.json", other_formats.ADAPTER_CONFIG})
 FACTS = "spec.model.architecture"
 _GIVE_FACTS = (
     f"Give the model's facts in {FACTS} of a manifest (numHiddenLayers, hiddenSize, numAttentionHeads, vocabSize and "
@@ -165,6 +166,9 @@ def named(config: str | None, uri: str | None) -> Model | None:
 
 
 def _from_folder(folder: Path, label: str) -> Model:
+    names = {path.name for path in folder.iterdir()}
+    if not names & _DESCRIPTIONS and other_formats.of_files(names, lambda _: {}) is None:
+        raise Refused(f"{folder} holds no config.json.", "Give the folder of a model, or its config.json.")
     return _inspected(str(folder), label, is_draft=False)
 
 

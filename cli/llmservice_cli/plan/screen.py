@@ -76,6 +76,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.gpus > 1 and plan.weights_total_gib is not None and plan.kv_cache_total_gib is not None:
         all_gpus = f"{plan.weights_total_gib:.2f} GiB of weights, {plan.kv_cache_total_gib:.2f} GiB of KV cache"
         yield f"on all {plan.gpus} GPUs", all_gpus
+    if plan.host_memory_gib is not None:
+        yield "node memory", f"{plan.host_memory_gib:.2f} GiB that vLLM pins, in the pod's request for memory"
     if plan.missing:
         yield "not known", ", ".join(plan.missing)
 

@@ -279,6 +279,9 @@ class PlanStatus(StatusModel):
     gpus: int | None = optional("Number of GPUs that one replica needs.")
     weights_gi_b: float | None = optional("GiB of weights, over all GPUs of a replica.")
     kv_cache_gi_b: float | None = optional("GiB of KV cache, over all GPUs of a replica.")
+    host_memory_gi_b: float | None = optional(
+        "GiB of the node's memory that vLLM pins for a replica; its memory request has room for it."
+    )
     kv_cache_tokens: int | None = optional("Tokens that fit into the KV cache, as vLLM will print them.")
     max_model_len: int | None = optional("The longest request that fits for sure, in tokens.")
     requested_max_model_len: int | None = optional("The longest request that was asked for, in tokens.")

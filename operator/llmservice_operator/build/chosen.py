@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -38,6 +39,11 @@ class Chosen:
     def from_document(cls, document: Json) -> Self:
         """Read a record; absent fields are None."""
         return cls(**{name: document.get(key) for name, key in _RECORDED.items()}, recorded=document)
+
+    @property
+    def host_memory_gib(self) -> int:
+        """GiB of the node's memory that the plan says vLLM pins, rounded up."""
+        return math.ceil((self.plan or {}).get("hostMemoryGiB") or 0)
 
     def to_document(self) -> dict[str, Any]:
         """The record without the fields that are None."""

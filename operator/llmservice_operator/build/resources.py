@@ -9,7 +9,8 @@ from llmservice_runtime import contract
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner.quantity import GIB, add_memory, amount, count, gibibytes, same_amount
+from llmservice_operator.planner.quantity import GIB, add_memory, amount, count, same_amount
+from llmservice_operator.planner.requests import cpu_offload_gib, kv_offloading_gib
 
 Resources = dict[str, dict[str, str]]
 
@@ -44,18 +45,16 @@ def shared_memory_gib(llm: LLMService, settings: Settings) -> int:
 
 def offloaded_gib(llm: LLMService) -> int:
     """KV cache in the node's memory, rounded up; LMCache keeps its own elsewhere."""
-    batching = llm.spec.batching
-    if batching.kv_offloading_size is None or batching.kv_offloading_backend == "lmcache":
-        return 0
-    return math.ceil(gibibytes(batching.kv_offloading_size))
+    return math.ceil(kv_offloading_gib(llm.spec))
 
 
-def server_resources(llm: LLMService, settings: Settings) -> Resources:
-    """Requests are always set; the shared-memory volume counts on top of the memory that the server itself gets."""
+def server_resources(llm: LLMService, settings: Settings, host_memory_gib: int = 0) -> Resources:
+    """Requests are always set; `host_memory_gib` is what the plan knows that vLLM pins, of which the spec itself may
+    say less. The shared-memory volume counts on top of the memory that the server itself gets."""
     given = llm.spec.runtime.resources
     limits = {key: str(value) for key, value in (given.get("limits") or {}).items()}
     requests = {key: str(value) for key, value in (given.get("requests") or {}).items()}
-    defaults = _default_requests(llm, settings)
+    defaults = _default_requests(llm, settings, host_memory_gib)
     for name, default in defaults.items():
         requests.setdefault(name, limits.get(name) or default)
     _add_shared_memory(requests, limits, shared_memory_gib(llm, settings))
@@ -65,12 +64,13 @@ def server_resources(llm: LLMService, settings: Settings) -> Resources:
     return {"requests": requests} | ({"limits": limits} if limits else {})
 
 
-def _default_requests(llm: LLMService, settings: Settings) -> dict[str, str]:
+def _default_requests(llm: LLMService, settings: Settings, host_memory_gib: int) -> dict[str, str]:
     gpus = llm.spec.parallelism.accelerators
     if llm.spec.accelerator.type == "cpu":
         memory = settings.cpu_only_memory_gib * gpus + cpu_kv_cache_gib(llm, settings) - settings.cpu_kv_cache_gib
         return {"cpu": settings.cpu_only_cpu, "memory": f"{memory}Gi"}
-    memory = settings.memory_gib_per_gpu * gpus + offloaded_gib(llm)
+    asked = offloaded_gib(llm) + math.ceil(cpu_offload_gib(llm.spec) * gpus)
+    memory = settings.memory_gib_per_gpu * gpus + max(asked, host_memory_gib)
     return {"cpu": str(settings.cpu_per_gpu * gpus), "memory": f"{memory}Gi"}
 
 

@@ -35,6 +35,7 @@ def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) 
         "\n".join(chosen.excluded_gpus or ()),
         "\n".join(chosen.excluded_architectures or ()),
         chosen.max_model_len,
+        chosen.host_memory_gib,
         start.get("budgetSeconds"),
         start.get("usualSeconds"),
     )
@@ -48,6 +49,7 @@ def _rendered(
     excluded_gpus: str,
     excluded_architectures: str,
     max_model_len: int | None,
+    host_memory_gib: int,
     budget_seconds: int | None,
     usual_seconds: int | None,
 ) -> Manifest:
@@ -65,11 +67,11 @@ def _rendered(
     given = llm.spec.pod_template
     spec: Manifest = {
         "initContainers": [
-            _runtime_container(llm, settings),
+            _runtime_container(llm, settings, host_memory_gib),
             *(_users_container(container, settings) for container in given.spec.init_containers),
             *fetch_containers(llm, settings),
         ],
-        "containers": [_server(llm, settings, chosen, mounted)],
+        "containers": [_server(llm, settings, chosen, host_memory_gib, mounted)],
         "volumes": [m.volume() for m in every.values()] + [dict(v) for v in given.spec.volumes],
         "securityContext": pod_security(llm, settings),
         # Drops the token and the Service variables: a Service named `vllm` would set VLLM_PORT, which vLLM reads.
@@ -84,18 +86,20 @@ def _rendered(
     return {"metadata": metadata, "spec": spec}
 
 
-def _runtime_container(llm: LLMService, settings: Settings) -> Manifest:
+def _runtime_container(llm: LLMService, settings: Settings, host_memory_gib: int) -> Manifest:
     """Copies the supervisor to where the server finds it."""
     return operator_container(
         settings,
         contract.RUNTIME_CONTAINER,
         contract.INSTALL_COMMAND,
-        resources=init_resources(server_resources(llm, settings), settings),
+        resources=init_resources(server_resources(llm, settings, host_memory_gib), settings),
         volumeMounts=[{"name": RUNTIME_VOLUME, "mountPath": contract.RUNTIME_DIR}],
     )
 
 
-def _server(llm: LLMService, settings: Settings, chosen: Chosen, mounted: list[Mounted]) -> Manifest:
+def _server(
+    llm: LLMService, settings: Settings, chosen: Chosen, host_memory_gib: int, mounted: list[Mounted]
+) -> Manifest:
     runtime, given = llm.spec.runtime, llm.spec.pod_template.spec
     container: Manifest = {
         "name": contract.SERVER_CONTAINER,
@@ -107,7 +111,7 @@ def _server(llm: LLMService, settings: Settings, chosen: Chosen, mounted: list[M
             {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT, "protocol": "TCP"},
             {"name": contract.STATE_PORT_NAME, "containerPort": contract.STATE_PORT, "protocol": "TCP"},
         ],
-        "resources": server_resources(llm, settings),
+        "resources": server_resources(llm, settings, host_memory_gib),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in given.volume_mounts],
         # A short period, so that Ready follows soon; the supervisor enforces the start budget.

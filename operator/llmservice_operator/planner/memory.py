@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from llmservice_operator.api.constants import TYPICAL_REQUEST
-from llmservice_operator.planner import attention_memory, kv_cache, splits, weights
+from llmservice_operator.planner import attention_memory, host, kv_cache, splits, weights
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS, Constants
 from llmservice_operator.planner.encoder import whole_item
@@ -282,11 +282,12 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         margin_gib=(budget.available - needed) / GIB,
         weights_total_gib=budget.weights.total / GIB,
         kv_cache_total_gib=max(0.0, kv_gib) * request.gpus,
+        host_memory_gib=host.pinned_gib(request) or None,
         naive_attention_gib=naive,
         flash_attention_gib=flash,
     )
     lines = _kv_lines(budget, found, layout, length, needed)
-    return replace(found, explanation=(*budget.lines, *lines))
+    return replace(found, explanation=(*budget.lines, *lines, *host.lines(request)))
 
 
 def _requested_length(request: Request, model: Architecture) -> int | None:

@@ -106,6 +106,12 @@ class Request:
     """The image is the user's, so the GPUs that its vLLM was built for are unknown."""
     allow_deprecated_quantization: bool = False
     """--allow-deprecated-quantization is among the further arguments."""
+    cpu_offload_gib: float = 0.0
+    """--cpu-offload-gb: weights of each GPU that stay in the node's memory."""
+    kv_offloading_gib: float = 0.0
+    """KV cache in the node's memory, of all GPUs."""
+    tables_on_gpu: bool = False
+    """Tables of n-grams are not offloaded (--engram-config)."""
     without: frozenset[str] = frozenset()
     """Kinds of input (image, video) that the model is started without."""
     draft: Draft | None = None
@@ -204,6 +210,8 @@ class Plan:
     weights_total_gib: float | None = None
     """Over all GPUs of one replica."""
     kv_cache_total_gib: float | None = None
+    host_memory_gib: float | None = None
+    """Of the node's memory, what vLLM pins for one replica beside its processes; None: nothing."""
     naive_attention_gib: float | None = None
     """What attention that stores all scores would need for one sequence of the requested length, per GPU."""
     flash_attention_gib: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,11 +14,13 @@ from llmservice_operator.planner.modalities import without
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import Adapters, Device, Draft, Request
-from llmservice_operator.planner.quantity import amount
+from llmservice_operator.planner.quantity import amount, gibibytes
 
 CPU = "cpu"
 _GRAPHS_OF_LEVEL: Mapping[int | None, CudaGraphs] = {0: "none", 1: "piecewise"}
 """Where cudaGraphs is not set; from level 2 on vLLM records all."""
+_CPU_OFFLOAD, _TABLES = "--cpu-offload-gb", "--engram-config"
+_MOST_OFFLOADED = 2.0**20
 _ALLOW_DEPRECATED = "--allow-deprecated-quantization"
 _KV_BYTES_FLAG = "--kv-cache-memory-bytes"
 
@@ -60,6 +63,9 @@ def request_of(
         enforce_eager=spec.compilation.enforce_eager,
         cuda_graphs=_cuda_graphs(spec),
         allow_deprecated_quantization=_is_given(_ALLOW_DEPRECATED, spec.runtime.extra_args),
+        cpu_offload_gib=cpu_offload_gib(spec),
+        kv_offloading_gib=kv_offloading_gib(spec),
+        tables_on_gpu=_has_tables_on_gpu(spec.runtime.extra_args),
         without=without(spec.runtime.extra_args),
         draft=_draft(spec, draft),
         adapters=_adapters(spec),
@@ -112,12 +118,57 @@ def _adapters(spec: LLMServiceSpec) -> Adapters | None:
     return Adapters(spec.lora.max_loras or default.max_loras, spec.lora.max_lora_rank or default.max_lora_rank)
 
 
+def kv_offloading_gib(spec: LLMServiceSpec) -> float:
+    """KV cache that vLLM itself keeps in the node's memory; LMCache has a process of its own for it."""
+    batching = spec.batching
+    if batching.kv_offloading_size is None or batching.kv_offloading_backend == "lmcache":
+        return 0.0
+    return gibibytes(batching.kv_offloading_size)
+
+
+def limit_gib(spec: LLMServiceSpec) -> float | None:
+    """The container's memory limit; the shared-memory volume, which holds offloaded KV cache, is added to it."""
+    limit = (spec.runtime.resources.get("limits") or {}).get("memory")
+    return None if limit is None else gibibytes(str(limit)) + kv_offloading_gib(spec)
+
+
+def cpu_offload_gib(spec: LLMServiceSpec) -> float:
+    """Weights of each GPU that --cpu-offload-gb leaves in the node's memory."""
+    found = _given(_CPU_OFFLOAD, spec.runtime.extra_args)
+    try:
+        stated = 0.0 if found is None else float(found[1])
+    except ValueError:
+        return 0.0
+    return stated if 0 < stated < _MOST_OFFLOADED else 0.0
+
+
+def _has_tables_on_gpu(arguments: Sequence[str]) -> bool:
+    """--engram-config {"cpu_offload": false}, or --engram-config.cpu_offload false."""
+    found = _given(_TABLES, arguments)
+    if found is None:
+        return False
+    argument, value = found
+    text = re.sub(r"[\s\"'{}]", "", f"{argument.partition('=')[0].partition('.')[2]}:{value}".lower().replace("-", "_"))
+    return "cpu_offload:false" in text
+
+
 def _is_given(flag: str, arguments: Sequence[str]) -> bool:
-    """In every spelling of vLLM's parser; the last one counts. The newest table: it has not changed."""
-    table = flag_table(known_versions()[0])
-    found = (one for _, one, _ in table.grouped(arguments) if isinstance(one, Match) and one.flag.name == flag)
-    last = next(reversed(tuple(found)), None)
-    return last is not None and not last.spelling.startswith("--no-")
+    found = _given(flag, arguments)
+    return found is not None and not found[0].startswith("--no")
+
+
+def _given(flag: str, arguments: Sequence[str]) -> tuple[str, str] | None:
+    """A flag as it is written, and its value, in every spelling of vLLM's parser; the last one counts.
+
+    The newest table: these flags have not changed.
+    """
+    if not arguments:
+        return None
+    last = None
+    for argument, found, following in flag_table(known_versions()[0]).grouped(arguments):
+        if isinstance(found, Match) and found.flag.name == flag:
+            last = argument, found.value or next(iter(following), "")
+    return last
 
 
 def _kv_bytes(arguments: Sequence[str]) -> int | None:

@@ -68,7 +68,16 @@ def weigh(request: Request) -> Weights:
     held = storage.engine(request)
     stages = [dict(stage) for stage in _stages(request, architecture, held)]
     stages, how = _as_stated(request, architecture, held, stages)
-    return _result(request, architecture, held, stages, how)
+    return _offloaded(request, _result(request, architecture, held, stages, how))
+
+
+def _offloaded(request: Request, whole: Weights) -> Weights:
+    """Without what --cpu-offload-gb leaves in the node's memory, as much as there is."""
+    left = min(request.cpu_offload_gib * GIB, whole.per_gpu)
+    if not left:
+        return whole
+    line = Line("offloaded weights", -left / GIB, f"{left / GIB:g} GiB stay in the node's memory", "--cpu-offload-gb")
+    return Weights(round(whole.per_gpu - left), round(whole.total - left * request.gpus), (*whole.lines, line))
 
 
 def _unknown_model(request: Request) -> Weights:
@@ -242,6 +251,7 @@ def _measured(
 ) -> list[Stage]:
     """Each part takes its real size, converted from how the files hold it to how the engine does."""
     found = storage.checkpoint(architecture)
+    tensors = _without_tables(tensors, architecture.table_bytes)
     if found.quantization is None and tensors.parameters:
         found = replace(found, value_bytes=4 if tensors.total / tensors.parameters > 3 else 2)
     single = replace(request, tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1)
@@ -260,6 +270,14 @@ def _measured(
         size = tensors.other * ratio
         result[0][Part.OTHER] = Amounts(size, size)
     return result
+
+
+def _without_tables(tensors: Tensors, size: int) -> Tensors:
+    """Tables of n-grams stand among a layer's tensors, and are no weights of a GPU."""
+    if not size:
+        return tensors
+    of_layers = min(size, tensors.attention)
+    return replace(tensors, attention=tensors.attention - of_layers, other=max(0, tensors.other - (size - of_layers)))
 
 
 def _result(request: Request, architecture: Architecture, held: Storage, stages: list[Stage], how: str) -> Weights:
@@ -283,6 +301,7 @@ def _result(request: Request, architecture: Architecture, held: Storage, stages:
 
 
 _ADDITIONS: Mapping[str, str] = {
+    "tables of n-grams": "the tables, shared by ranks (--engram-config)",
     "MLA's expanded projections": "kv_b_proj once more in 16 bit (mla_attention.py, process_weights_after_loading)",
     "adapters": "max_loras x max_lora_rank x (inputs + outputs) of each linear",
     "speculation": "the draft model or head, on the last stage",
@@ -307,6 +326,9 @@ def _additions(request: Request, architecture: Architecture, held: Storage) -> l
     words = attachments.vocabulary_bytes(request, architecture, held)
     result[0]["adapters"] += words
     result[-1]["adapters"] += words
+    result[0]["tables of n-grams"] = (
+        architecture.table_bytes / request.tensor_parallel_size if request.tables_on_gpu else 0
+    )
     result[-1]["speculation"] = _speculation(request, architecture, held)
     return result
 

@@ -76,6 +76,10 @@ _PICTURES = """
     spatial_merge_size scale_factor num_query_tokens query_num vision_parameters
 """
 _QUANTIZED = "quantization_config compression_config"
+_TABLES = """
+    ple_layer_ids ple_embed_dim ple_embedding_dtype ngram_vocab_size_base engram_layer_ids engram_num_embeddings
+    engram_head_dim
+"""
 
 # Nested configurations, of which the same keys are kept.
 SECTION_KEYS = (
@@ -93,7 +97,7 @@ _ENCODERS = """
     deepstack_visual_indexes pooling_kernel_size default_output_length
 """
 
-_ALL = (_NAMES, _SIZES, _LENGTHS, _ATTENTION, _FEED_FORWARD, _STATE, _MTP, _PICTURES, _QUANTIZED)
+_ALL = (_NAMES, _SIZES, _LENGTHS, _ATTENTION, _FEED_FORWARD, _STATE, _MTP, _PICTURES, _QUANTIZED, _TABLES)
 INSPECTED_KEYS = frozenset(word for text in _ALL for word in text.split())
 ENCODER_SECTIONS = frozenset({"vision_config", "audio_config", "visual", "vit_config", "vision_tower_config"})
 ENCODER_KEYS = frozenset(_ENCODERS.split())

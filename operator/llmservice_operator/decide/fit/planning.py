@@ -29,7 +29,7 @@ from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.pick import GPUDemand, Pick, pick
 from llmservice_operator.planner.plan import NOT_READ, Device, Fit, Plan, Request
 from llmservice_operator.planner.quantity import gibibytes
-from llmservice_operator.planner.requests import extended, request_of
+from llmservice_operator.planner.requests import extended, limit_gib, request_of
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +88,7 @@ def question(
         vllm_version=runs.vllm_version or vllm_version(service, settings),
         cpu_kv_cache_gib=runs.cpu_kv_cache_gib or effective_cpu_kv_cache_gib(service, settings),
     )
-    limit = (spec.runtime.resources.get("limits") or {}).get("memory") if spec.accelerator.type == "cpu" else None
-    return Question(request, model, tensors, spec.context_extension, None if limit is None else gibibytes(str(limit)))
+    return Question(request, model, tensors, spec.context_extension, limit_gib(spec))
 
 
 def on(asked: Question, device: Device | None) -> Question:

@@ -47,6 +47,7 @@ def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
         gpus=plan.gpus,
         weightsGiB=_round(plan.weights_total_gib),
         kvCacheGiB=_round(plan.kv_cache_total_gib),
+        hostMemoryGiB=_round(plan.host_memory_gib),
         kvCacheTokens=plan.kv_cache_tokens,
         maxModelLen=plan.max_model_len,
         requestedMaxModelLen=plan.requested_max_model_len,

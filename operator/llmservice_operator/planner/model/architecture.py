@@ -254,6 +254,8 @@ class Architecture:
     head_bias: bool = False
     rotary_values: int = 0
     """Of the tables of sines and cosines, which every rank and stage holds in 16 bit; they count as weights."""
+    table_bytes: int = 0
+    """Of tables of n-grams, which vLLM keeps in the node's memory unless it is told otherwise."""
     mtp_layers: int = 0
     """Layers for multi-token prediction that are loaded only with speculation."""
     distinct_layers: tuple[tuple[Layer, int], ...] = field(init=False, compare=False, repr=False)

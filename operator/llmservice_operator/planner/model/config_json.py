@@ -30,6 +30,7 @@ from llmservice_operator.planner.model.mlps import Mlp, dense, dense_width, expe
 from llmservice_operator.planner.model.patterns import kinds
 from llmservice_operator.planner.model.positions import lengths
 from llmservice_operator.planner.model.states import state
+from llmservice_operator.planner.model.tables import table_bytes
 
 NESTED = (
     *("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config"),
@@ -84,7 +85,7 @@ def bounded(made: Architecture) -> Architecture:
         raise InvalidModel("quantization_config", "has a module in a form that it does not describe")
     states = (layer.attention.conv_values + layer.attention.recurrent_values for layer in distinct)
     encoder = made.encoder
-    others = (made.rotary_values, encoder.tokens, encoder.values, encoder.shared_values)
+    others = (made.rotary_values, made.table_bytes, encoder.tokens, encoder.values, encoder.shared_values)
     if max(made.counted_parameters, made.max_position_embeddings or 0, *states, *others) > MOST_PARAMETERS:
         raise InvalidModel("config.json", f"describes a model of more than {MOST_PARAMETERS:,} parameters or values")
     return made
@@ -175,6 +176,7 @@ class _Reader:
             embedding_size=self._embedding_size(hidden),
             head_bias=family.head_bias,
             rotary_values=found.rotary_values,
+            table_bytes=table_bytes(keys, quantization),
             mtp_layers=self._mtp_layers(),
         )
         return _fitted(made, self)

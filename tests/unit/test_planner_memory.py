@@ -13,6 +13,7 @@ from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Kind
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import GIB, Device, Fit, Request
+from llmservice_operator.planner.remedies import with_remedies
 
 from tests.unit.planner_models import CONFIGS, architecture
 
@@ -304,3 +305,35 @@ def test_the_containers_limit_must_hold_what_is_pinned() -> None:
     assert dict(short.remedies[0].patch) == {"runtime.resources.limits.memory": "111Gi"}
     plain = plan(asked(max_model_len=2048))
     assert host.within(plain, 1.0) == plain
+
+
+GB10 = Device("NVIDIA-GB10", 121.7, (12, 1))
+UNIFIED: dict[str, tuple[Device, dict[str, Any], Fit]] = {
+    # device, what the request says, the verdict of a start
+    "the default on a GB10": (GB10, {}, Fit.DOES_NOT_FIT),
+    "0.85 of it, which serves": (GB10, {"gpu_memory_utilization": 0.85}, Fit.FITS),
+    "0.88 of it": (GB10, {"gpu_memory_utilization": 0.88}, Fit.TIGHT),
+    "a Thor": (Device("NVIDIA-Thor", 122.8, (11, 0)), {}, Fit.DOES_NOT_FIT),
+    "an Orin": (Device("Orin", 61.3, (8, 7)), {}, Fit.DOES_NOT_FIT),
+    "a GH200, which has a memory of its own": (Device("NVIDIA-GH200-480GB", 94.5, (9, 0)), {}, Fit.FITS),
+    "with what is pinned of the same memory": (
+        GB10,
+        {"gpu_memory_utilization": 0.85, "kv_offloading_gib": 20.0},
+        Fit.DOES_NOT_FIT,
+    ),
+    "a given KV cache": (GB10, {"kv_cache_memory_bytes": 96 * GIB}, Fit.DOES_NOT_FIT),
+}
+
+
+@pytest.mark.parametrize(("device", "how", "verdict"), UNIFIED.values(), ids=UNIFIED)
+def test_what_the_node_has_of_a_memory_that_it_shares_is_not_free(
+    device: Device, how: dict[str, Any], verdict: Fit
+) -> None:
+    request = asked(device=device, max_model_len=8192, **how)
+    found = plan(request)
+    assert found.verdict is verdict, found.reason
+    if not how and verdict is Fit.DOES_NOT_FIT:
+        assert "shares this memory" in found.reason
+        (remedy, *_) = with_remedies(request, found).remedies
+        assert remedy.verdict is Fit.FITS
+        assert dict(remedy.patch)["accelerator.gpuMemoryUtilization"] == 0.85

@@ -89,6 +89,15 @@ class Constants:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+TAKEN_OF_UNIFIED = Constant(
+    0.129,
+    "share of the memory",
+    0.020,
+    "What the system has of a memory that GPU and node share, when the engine starts: 101 to 106 of 121.7 GiB are free "
+    "on a GB10 after its boot (three reports), and 0.85 of it serves.",
+)
+"""Not fitted: it is the node's and no engine's."""
+
 PRIOR = Constants()
 """What sources and single measurements say of each; the fit does not go far from it."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from llmservice_operator.api.constants import TYPICAL_REQUEST
 from llmservice_operator.planner import attention_memory, host, kv_cache, splits, weights
 from llmservice_operator.planner.batching import Batching, batching
-from llmservice_operator.planner.constants import CONSTANTS, Constants
+from llmservice_operator.planner.constants import CONSTANTS, TAKEN_OF_UNIFIED, Constant, Constants
 from llmservice_operator.planner.encoder import whole_item
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.model_runner import model_runner
@@ -191,26 +191,35 @@ def _budget(
     share = _utilization(request)
     total = math.ceil(device.memory_gib * GIB * share)
     overhead = overheads(load(request, model, device, batching(request)), model_runner(request, model), constants)
+    context = _context(request, device, constants)
     if not has_cache:
-        return _without_cache(device, weighed, overhead, _start_with_share(device, total, constants), constants)
+        start = _start_with_share(device, total, context)
+        return _without_cache(device, weighed, overhead, start, context, constants)
     line = Line("budget", total / GIB, f"{device.memory_gib:.2f} GiB x {share:g}", "--gpu-memory-utilization")
     lines = (line, *weighed.lines, *overhead.lines)
     band = constants.band_gib.value * GIB + constants.band_share.value * overhead.counted
     if request.kv_cache_memory_bytes is not None:
         # The engine takes it as it is, whatever the utilization says.
         given = float(request.kv_cache_memory_bytes)
-        start = _start_with_given(device, weighed.per_gpu + overhead.counted + given, band, constants)
+        taken = weighed.per_gpu + overhead.counted + given
+        start = _start_with_given(device, taken, band, context)
         return _Budget(total, weighed, overhead, given, 0.0, lines, start)
     available = total - weighed.per_gpu - overhead.counted
-    return _Budget(total, weighed, overhead, available, band, lines, _start_with_share(device, total, constants))
+    start = _start_with_share(device, total, context)
+    return _Budget(total, weighed, overhead, available, band, lines, start)
 
 
 def _without_cache(
-    device: Device, weighed: weights.Weights, overhead: Overheads, start: _Start, constants: Constants
+    device: Device,
+    weighed: weights.Weights,
+    overhead: Overheads,
+    start: _Start,
+    context: Constant,
+    constants: Constants,
 ) -> _Budget:
     """vLLM profiles nothing and sizes nothing then (v1/engine/core.py, has_kv_cache): weights and a step have all that
     is free, whatever share of the memory was asked for at the start."""
-    context, taken = constants.free_at_start, overhead.activation + overhead.non_torch + overhead.graphs
+    taken = overhead.activation + overhead.non_torch + overhead.graphs
     free = (device.memory_gib - context.value) * GIB
     line = Line("free memory", free / GIB, f"{device.memory_gib:.2f} - {context.value:g} GiB", "free_at_start")
     band = (constants.band_gib.value + context.uncertainty) * GIB + constants.band_share.value * taken
@@ -218,18 +227,26 @@ def _without_cache(
     return _Budget(free, weighed, overhead, free - weighed.per_gpu - taken, band, lines, start, has_cache=False)
 
 
-def _start_with_given(device: Device, taken: float, band: float, constants: Constants) -> _Start:
-    context = constants.free_at_start
+def _context(request: Request, device: Device, constants: Constants) -> Constant:
+    """GiB that are not free when the engine starts; of a memory that the node shares, also what it pins there."""
+    if not device.is_unified:
+        return constants.free_at_start
+    share = TAKEN_OF_UNIFIED
+    taken = share.value * device.memory_gib + host.pinned_gib(request)
+    return Constant(taken, "GiB", share.uncertainty * device.memory_gib, share.source)
+
+
+def _start_with_given(device: Device, taken: float, band: float, context: Constant) -> _Start:
     spare = (device.memory_gib - context.value) * GIB - taken
     more = f"--kv-cache-memory-bytes is more than the GPU has beside weights and overheads by {-spare / GIB:.2f} GiB"
     near = f"--kv-cache-memory-bytes leaves {spare / GIB:.2f} GiB, less than the planner's error"
     return _Start(spare, context.uncertainty * GIB + band, f"{more}: lower it.", f"{near}: it may start or not.")
 
 
-def _start_with_share(device: Device, total: float, constants: Constants) -> _Start:
-    context = constants.free_at_start
+def _start_with_share(device: Device, total: float, context: Constant) -> _Start:
     free = (device.memory_gib - context.value) * GIB
     certain = math.floor(100 * (1 - (context.value + context.uncertainty) / max(device.memory_gib, 0.01))) / 100
+    who = "the system, which shares this memory," if device.is_unified else "driver and CUDA context"
     lower = (
         f"set gpuMemoryUtilization (--gpu-memory-utilization) to {certain:g} or lower"
         if certain > 0
@@ -238,8 +255,8 @@ def _start_with_share(device: Device, total: float, constants: Constants) -> _St
     return _Start(
         free - total,
         context.uncertainty * GIB,
-        f"driver and CUDA context leave less free than the engine asks for at its start: {lower}.",
-        f"driver and CUDA context may leave less free than the engine asks for at its start: to be sure, {lower}.",
+        f"{who} leave{'s' if device.is_unified else ''} less free than the engine asks for at its start: {lower}.",
+        f"{who} may leave less free than the engine asks for at its start: to be sure, {lower}.",
     )
 
 

@@ -5,6 +5,7 @@ Everything per GPU is of the fullest one (the last or the widest pipeline stage)
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +22,10 @@ DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
 """--gpu-memory-utilization where it is not given."""
 NOT_READ = "config.json"
 """In `Plan.missing`: reading the model's configuration was stopped, and nothing of it is known."""
+
+
+_UNIFIED = re.compile(r"(?<![a-z0-9])(gb10|dgx[\s-]spark|thor|orin)(?![a-z0-9])")
+"""Names of such GPUs: GB10, Jetson Thor, Jetson Orin."""
 
 
 class Fit(StrEnum):
@@ -44,6 +49,11 @@ class Device:
     capability: tuple[int, int] | None = None
     is_cpu: bool = False
     is_amd: bool = False
+
+    @property
+    def is_unified(self) -> bool:
+        """Whether the GPU's memory is the node's own: what the system and other processes have of it is not free."""
+        return _UNIFIED.search(self.name.lower()) is not None
 
     @property
     def accelerator(self) -> Literal["cpu", "amd", "nvidia"]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import importlib.util
 import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llmservice_operator.api.service import LLMService
@@ -23,6 +26,7 @@ from tests.unit.runtime_harness import supervised
 RENDERED = vllm_arguments(LLMService.from_object(an_llmservice({"model": {"uri": "file:///m"}})))
 HOST = ("--host", RENDERED[RENDERED.index("--host") + 1])
 """As the operator renders it."""
+CREATES = "create_server_socket"
 NETWORK = ("unshare", "--user", "--map-root-user", "--net")
 
 
@@ -56,6 +60,23 @@ async def test_a_server_on_a_node_without_ipv6_serves(tmp_path: Path) -> None:
         assert "this node has no IPv6 (Address family not supported by protocol): vLLM gets --host 0.0.0.0" in "".join(
             server.log
         )
+
+
+@pytest.mark.vllm
+def test_vllms_own_socket_takes_both_families() -> None:
+    """By its sources: importing them would import torch."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
+        pytest.skip("needs the vllm dependency group")
+    texts = [path.read_text() for path in (Path(found.origin).parent / "entrypoints").rglob("*.py")]
+    (text,) = (text for text in texts if f"def {CREATES}(" in text)
+    (function,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == CREATES)
+    names: dict[str, Any] = {"socket": socket, "is_valid_ipv6_address": lambda host: ":" in host}
+    exec(compile(ast.Module([function], []), CREATES, "exec"), names)
+    with names[CREATES]((HOST[1], 0), reuse_port=False) as opened:
+        opened.listen()
+        for address in ("127.0.0.1", "::1"):
+            socket.create_connection((address, opened.getsockname()[1])).close()
 
 
 SETTINGS = {

@@ -16,6 +16,7 @@ from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Unreachable
 from llmservice_operator.kube.resources import Resource
 
+from tests.support.forward_proxy import forward_proxy
 from tests.support.http_servers import application
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE
@@ -294,6 +295,24 @@ async def test_a_port_that_is_taken(page: Page, llmservice: Command) -> None:
 async def test_a_token_is_sent_by_tls_only(url: str, page: Page, llmservice: Command) -> None:
     with pytest.raises(WrongUsage, match=r"is not https://"):
         await llmservice.within("ui", "--url", url)
+
+
+@pytest.mark.parametrize(
+    ("excepted", "is_asked"), [("*.corp.example", False), ("10.0.0.0/8", False), ("other.example", True)]
+)
+async def test_a_page_is_reached_without_the_proxy_that_no_proxy_excepts(
+    excepted: str, is_asked: bool, api_server: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = "10.255.255.1" if "/" in excepted else "page.corp.example"
+    monkeypatch.setattr(command, "TIMEOUT", httpx.Timeout(1.0))
+    with forward_proxy() as proxy:
+        for name in ("HTTPS_PROXY", "https_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.setenv(name, excepted)
+        with pytest.raises(CliError, match="does not answer"):
+            await llmservice.within("ui", "--url", f"https://{host}:9")
+        assert bool(proxy.asked) == is_asked
 
 
 async def test_a_page_that_is_reached_from_here(

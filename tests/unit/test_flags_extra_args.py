@@ -49,6 +49,7 @@ def test_a_flag_with_a_field_or_an_owner(args: list[str], words: str) -> None:
         (["--max-num-se", "4"], "--max-num-seqs has a field", "spec.batching.maxNumSeqs"),
         (["--compilation-config", '{"x": 1, "mode": 3}'], "mode of --compilation-config", "spec.compilation.mode"),
         (['-cc={"cudagraph_mode":0}'], "cudagraph_mode of --compilation-config", "spec.compilation.cudaGraphs"),
+        (["--host=::"], "all addresses of the pod already, of IPv4 and IPv6", "Remove it."),
         (["-h"], "--help belongs to the operator", "Remove it."),
         (["--enforce-eagr"], "has no flag --enforce-eagr", "--enforce-eager"),
         (["--zzz", "1"], "has no flag --zzz", "Remove it"),

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import httpx
+from llmservice_fetch.proxies import proxy_of
 from llmservice_operator.kube.errors import Forbidden, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts
@@ -64,7 +65,9 @@ async def _by_url(connection: Connection, options: Options, url: str) -> ExitCod
     token = await token_of(connection, options.service_account)
     try:
         # A proxy of the environment must not get a token that goes to this machine, unencrypted.
-        async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=parts.scheme == "https") as http:
+        # httpx knows neither networks nor `*.` in NO_PROXY.
+        direct = {base: None} if proxy_of(base) is None else None
+        async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=parts.scheme == "https", mounts=direct) as http:
             path = await _code(http, base + SIGN_IN, token, _namespace(connection, options), {})
     except httpx.HTTPError as error:
         raise CliError(f"{base} does not answer: {type(error).__name__}: {error}", "check the address") from error

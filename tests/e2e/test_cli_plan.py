@@ -110,6 +110,9 @@ def test_it_says_on_which_nodes_there_is_room_and_why_not_on_others(
         assert (found["verdict"], found["product"]) == ("Fits", L4)
         nodes = {one["name"]: one for one in found["cluster"]["nodes"]}
         assert (nodes["plan-l4"]["free"], nodes["plan-l4"]["replicas"]) == (1, 1)
+        assert nodes["plan-l40s"]["replicas"] > 0, "the operator's own choice keeps no pod away"
+        _, out, _ = plan(cluster, wanted(pool), namespace, tmp_path, "--cluster", "--gpu", L4, "-o", "json")
+        nodes = {one["name"]: one for one in json.loads(out)["cluster"]["nodes"]}
         assert nodes["plan-l40s"]["reason"] == f"its GPU is {L40S}, not {L4}"
         assert found["cluster"]["replicasAsked"] == 2
 
@@ -120,7 +123,7 @@ def test_it_says_on_which_nodes_there_is_room_and_why_not_on_others(
 
         cluster.kubectl("delete", "pod", "holder", "-n", namespace, "--force", "--grace-period=0")
         cluster.apply(holder("plan-l4", 4), namespace)
-        code, out, err = plan(cluster, wanted(pool), namespace, tmp_path, "--cluster", "--strict")
+        code, out, err = plan(cluster, wanted(pool), namespace, tmp_path, "--cluster", "--strict", "--gpu", L4)
         assert (code, "no room for it now" in err) == (1, True)
         assert "room for no replicas on NVIDIA-L4; 2 are asked for" in out
 

@@ -60,6 +60,7 @@ def picked(
     return pick(demand, ClusterGPUs(groups, right), plan_for(need, tight))
 
 
+SHARED = replace(L4, product="NVIDIA-L4-SHARED")
 H, A, L, T = (group.product or "" for group in (H100, A100, L4, T4))
 
 ODD = replace(H100, product="H100")
@@ -82,6 +83,7 @@ WHICH = [
     ("nothing would fit", picked(T4, need=900), "DoesNotFit", T, None, "Tesla-T4 has 15 GiB of 900."),
     ("scaled to zero, by the catalogue", picked(products=(T, A, H)), "Fits", A, A, ""),
     ("scaled to zero, one product", picked(products=(H,)), "Fits", H, None, f"No node has {H} now."),
+    ("a label that was renamed", picked(SHARED, products=(L,)), "Fits", L, None, f"Nodes have {L}-SHARED:"),
     ("an autoscaler may bring what is listed", picked(T4, products=(T, H)), "Fits", H, H, ""),
     ("what is there before what may come", picked(L4, products=(H, L)), "Fits", L, L, ""),
     ("scaled to zero, memory is given", picked(memory=24), "Fits", "a GPU of 24 GiB", None, ""),

@@ -241,11 +241,13 @@ def _excluded(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, plan_for: Pla
     """Products on which what was planned does not fit; none where the spec lists those that do."""
     if demand.products:
         return ()
-    seen = [offer.device for offer in offers(cluster, _ALL) if offer.device is not None]
+    offered = offers(cluster, _ALL)
+    seen = [offer.device for offer in offered if offer.device is not None]
     rented = filter(None, map(gpus.device, (*_SMALL, *USUAL)))
     is_amd = demand.resource.startswith("amd.com/")
     known = {device.name: device for device in (*rented, *seen) if device.is_amd is is_amd}
-    return tuple(sorted(name for name, device in known.items() if not _does(plan_for(device), plan, demand)))
+    plans = {name: _limited_by_nodes(plan_for(device), device, demand, offered) for name, device in known.items()}
+    return tuple(sorted(name for name, found in plans.items() if not _does(found, plan, demand)))
 
 
 _ALL: tuple[Json, ...] = ({"operator": "Exists"},)
@@ -282,6 +284,8 @@ def _with_notes(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, offered: Se
         notes.append(f"{plan.gpu} is not in the catalogue, and no node has it now: check the value of the node label.")
     elif plan.gpu in demand.products and (most := _most(offered, plan.gpu)) < demand.gpus:
         notes.append(f"No node has {f'{demand.gpus} of ' if most else ''}{plan.gpu} now.")
+        if renamed := sorted(name for name in seen if name and name.startswith(f"{plan.gpu}-")):
+            notes.append(f"Nodes have {', '.join(renamed)}: add it to the list where it will do.")
     if any(o.product == plan.gpu and o.sharing is not None and not o.sharing.has_own_memory for o in offered):
         notes.append(
             f"Several pods share each {plan.gpu} (time slicing), and the plan counts on all of its memory: lower "

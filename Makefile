@@ -68,6 +68,7 @@ bench-scale: $(SYNCED) ## N services (100) beside the control plane, with goals:
 
 bench-autoscaling: $(SYNCED) ## N services (100) that scale with their load, nine of ten at zero: activator and operator: JSON=file (make cluster)
 	@$(PYTHON) -m benchmarks.autoscaling --services "$(or $(N),100)" $(if $(JSON),--json "$(JSON)")
+	@$(PYTHON) -m benchmarks.autoscaling.attacked
 
 bench-fetch: $(SYNCED) ## MB/s, CPU and memory of fetching beside other tools, and after a kill: OLD=checkout, ROUNDS=n; writes its page
 	@$(PYTHON) -m benchmarks.fetch $(if $(OLD),--old "$(OLD)") --rounds "$(or $(ROUNDS),5)" --json benchmarks/fetch/results/fetch.json

@@ -133,9 +133,27 @@ async def test_others_go_first_while_a_long_body_is_looked_through() -> None:
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(others())
-    await check.fairly(check.with_body(Head("POST", CHAT, {}), BODIES["keys"], target(port=1)))
+    await check.fairly(check.with_body(Head("POST", CHAT, {}), BODIES["keys"], target(port=1)), asyncio.Lock())
     beside.cancel()
     assert turns > 5
+
+
+async def test_bodies_of_many_namespaces_leave_others_their_turns() -> None:
+    """A call of KEDA takes some ten turns of the loop: one slice lies between two of them, and not one of each body."""
+    longest, turn = 0.0, asyncio.Lock()
+
+    async def others() -> None:
+        nonlocal longest
+        while True:
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - began)
+
+    beside = asyncio.create_task(others())
+    checked = [check.with_body(Head("POST", CHAT, {}), BODIES["keys"][:300_000], target(port=1)) for _ in range(8)]
+    await asyncio.gather(*(check.fairly(each, turn) for each in checked))
+    beside.cancel()
+    assert longest < 4 * check.SLICE_SECONDS
 
 
 @pytest.mark.parametrize("size", [10, 200_000], ids=["parsed", "scanned"])

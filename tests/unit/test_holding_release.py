@@ -222,7 +222,7 @@ async def test_an_answer_that_breaks_off_is_not_made_whole() -> None:
         pod = await w.pod(script)
         service = target(pods=(pod.url,))
         await w.serve(service)
-        request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+        request = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\n\r\n{"x":1}'
         answer = await w.raw(service, request)
         assert b"half" in answer
         assert not answer.endswith(b"0\r\n\r\n")

@@ -29,6 +29,8 @@ PARSED_WHOLE = 64 << 10
 """Bytes that are parsed at once: 4 ms for the worst numbers. Longer bodies are scanned in slices."""
 SLICE_SECONDS = 0.004
 """CPU that a body takes before others go first."""
+SHORTEST_PAUSE = 0.001
+"""What takes less needs none."""
 LONGEST_NAME = 256
 """Characters of a model name that an error repeats."""
 
@@ -201,18 +203,22 @@ def _value(text: bytes) -> object:
     return json.loads(text)
 
 
-async def fairly(steps: Generator[None, None, T]) -> T:
-    """The result of the steps; others of the event loop go first whenever they took SLICE_SECONDS."""
-    began = time.thread_time()
+async def fairly(steps: Generator[None, None, T], turn: asyncio.Lock) -> T:
+    """The result of the steps, in slices of SLICE_SECONDS. With `turn`, which all bodies share, one slice at a time,
+    and as long a pause after each: whoever else needs the event loop has half of it, whatever is checked."""
     while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        if time.thread_time() - began > SLICE_SECONDS:
-            await asyncio.sleep(0)
-            began = time.thread_time()
+        async with turn:
+            began, taken = time.thread_time(), 0.0
+            try:
+                while taken <= SLICE_SECONDS:
+                    next(steps)
+                    taken = time.thread_time() - began
+            except StopIteration as end:
+                found: T = end.value
+                if (taken := time.thread_time() - began) > SHORTEST_PAUSE:
+                    await asyncio.sleep(taken)
+                return found
+            await asyncio.sleep(taken)
 
 
 def _preflight(head: Head, target: Target) -> Answer | None:

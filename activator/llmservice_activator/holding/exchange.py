@@ -49,6 +49,8 @@ class Shared:
     renews: Renews
     checking: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     """By namespace: one body of each is looked through at a time, so that none takes the loop from the others."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of the slices in which that is done."""
 
 
 class Exchange:
@@ -126,7 +128,9 @@ class Exchange:
         try:
             body = await self._received(entry, arriving)
             async with self._shared.checking[key.namespace]:
-                verdict = await check.fairly(check.with_body(self._client.head, body, self._service.target))
+                verdict = await check.fairly(
+                    check.with_body(self._client.head, body, self._service.target), self._shared.turn
+                )
             if isinstance(verdict, Answer):
                 raise Answered(verdict)
             waiter, upload = Waiter(self._service, entry, self._arrived), Spooled(body, entry)

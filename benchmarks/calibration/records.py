@@ -95,6 +95,12 @@ def others(runs: Path = results.COMMITTED) -> Iterator[Startup]:
                 yield Startup(facts, as_case(facts, dict(results.CONFIGS[facts["model"]])))
 
 
+def config(model: str) -> dict[str, Any]:
+    """A model's config.json of `more_models.json`."""
+    found: dict[str, Any] = json.loads((HERE / "more_models.json").read_text())[model]
+    return found
+
+
 def _records(records: str, configs: str) -> Iterator[Startup]:
     models = json.loads((HERE / configs).read_text())
     for line in (HERE / records).read_text().splitlines():

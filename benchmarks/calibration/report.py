@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
-from llmservice_operator.planner.plan import Fit
+from llmservice_operator.planner.batching import batching
+from llmservice_operator.planner.encoder import whole_item
+from llmservice_operator.planner.kv_cache import layout
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Architecture, Unplanned
+from llmservice_operator.planner.overheads import load
+from llmservice_operator.planner.plan import GIB, Device, Fit, Request
 
 from benchmarks.calibration.earlier import ALL
 from benchmarks.calibration.fit import VARIED
 from benchmarks.calibration.judge import COVERED, Judged, quantile
+from benchmarks.calibration.records import config
 from benchmarks.pages import header, row
 
 HEAD = """\
@@ -76,6 +84,7 @@ def summary(all_judged: Sequence[Judged]) -> Summary:
 def page(left_out: Sequence[Judged], others: Sequence[Judged]) -> str:
     """Markdown."""
     lines = [HEAD, "", *_figures(summary(left_out)), "", OTHERS, "", *_figures(summary(others)), "", *_constants(), ""]
+    lines += [*_known(), ""]
     lines += ["## Start-ups, each left out with its model", "", *_table(left_out), ""]
     return "\n".join([*lines, "## Other start-ups", "", *_table(others), ""])
 
@@ -98,6 +107,58 @@ def _constants() -> Iterator[str]:
         mark = " (fitted)" if name in VARIED else ""
         spread = f"{constant.uncertainty:g}" if constant.uncertainty else "-"
         yield f"| `{name}` | {constant.value:g}{mark} | {spread} | {constant.unit} | {constant.source} |"
+
+
+def _known() -> Iterator[str]:
+    """What a published file, a count or vLLM's source says without a start-up."""
+    yield "## Figures of models that nobody measured on a named GPU"
+    yield ""
+    yield from header("model", "what", "right", "planned", "where from")
+    for model, what, right, planned, source in KNOWN:
+        try:
+            value = planned(config_json.read(config(model)))
+        except Unplanned:
+            value = "Unknown: not planned"
+        yield row(model, what, right, value, source)
+
+
+def _bytes(made: Architecture, **settings: Any) -> float:
+    """GiB that a GPU of the planner's sizes reserves for the index of sparse attention."""
+    device = Device("NVIDIA-H200", 139.8, (9, 0))
+    request = Request(made, device, **settings)
+    return load(request, made, device, batching(request)).index_bytes / GIB
+
+
+KNOWN: tuple[tuple[str, str, str, Callable[[Architecture], str], str], ...] = (
+    (
+        *("BAAI/bge-m3", "parameters; GiB in 16 bit; KV cache", "566.7M; 1.06; none"),
+        lambda made: (
+            f"{made.counted_parameters / 1e6:.1f}M; {2 * made.counted_parameters / GIB:.2f}; "
+            f"{'none' if not layout(Request(made, None)).groups else 'some'}"
+        ),
+        "the checkpoint's tensors; vllm/v1/engine/core.py (has_kv_cache)",
+    ),
+    (
+        *("zai-org/GLM-5-FP8", "GiB of the index's workspace, at 202,752 tokens", "1.00"),
+        lambda made: f"{_bytes(made):.2f}",
+        "40 x 132 bytes a token: vllm/v1/attention/backends/mla/indexer.py",
+    ),
+    (
+        *("Qwen/Qwen3.8-Flash-Next", "parameters on GPUs; GiB of tables in the node's memory", "125.74B; 95.4"),
+        lambda made: f"{made.counted_parameters / 1e9:.2f}B; {made.table_bytes / GIB:.1f}",
+        "transformers' class on the meta device",
+    ),
+    (
+        *("google/gemma-4-26B-A4B", "tokens of one video, which a step has to hold", "2,496"),
+        lambda made: f"{whole_item(made)[0]:,}",
+        "vllm/model_executor/models/gemma4_mm.py",
+    ),
+    (
+        *("deepseek-ai/DeepSeek-V4-Flash", "GiB of weights; KV tokens in 7.71 GiB, TP 2, fp8", "148.66; 150,992"),
+        lambda made: f"{2 * made.counted_parameters / GIB:.2f}",
+        "a published log of two H20",
+    ),
+)
 
 
 def _table(all_judged: Sequence[Judged]) -> Iterator[str]:

@@ -238,6 +238,17 @@ def test_tied_embeddings_by_class_where_the_file_is_silent(model_type: str, tied
     assert stated.tie_word_embeddings is not tied
 
 
+def test_qwen4s_tables_stay_in_the_hosts_memory() -> None:
+    """By transformers' class: 125,743,653,760 parameters, and 51.2 billion values of n-gram embeddings."""
+    config = CONFIGS["qwen3.8-flash-next"]
+    made = config_json.read(config)
+    assert (made.counted_parameters, made.table_bytes) == (125_743_653_760, 102_400_000_000)
+    assert letters(made.layers) == "mmmF" * 12
+    assert {(one.attention.index_bytes, one.attention.more_blocks) for one in made.layers} == {(0, 0), (64, 3)}
+    words = {"layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 12}
+    assert config_json.read(config | {"text_config": config["text_config"] | words}) == made
+
+
 def test_equal_layers_are_one_object() -> None:
     made = config_json.read({**PLAIN, "model_type": "gemma3_text"})
     assert len({id(layer) for layer in made.layers}) == 2

@@ -11,6 +11,8 @@ from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import Device, Draft, Request
 
+from tests.unit.planner_models import architecture as published
+
 # vLLM and torch warn while they are imported; that is theirs.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -187,3 +189,47 @@ def test_states_and_attention(
         planned = replace(planned, draft=replace(planned.draft, method="ngram"))
         setting = replace(setting, runs_ahead=False)
     agree(caches, layers, setting, planned)
+
+
+def test_qwen4s_index_lies_in_the_blocks_of_its_keys() -> None:
+    """A block and the blocks of one request, with a group for the open groups of tokens and one for the embeddings."""
+    import torch
+    from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator as Shapes
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.kv_cache_interface import (
+        CircularBufferSpec,
+        FullAttentionSpec,
+        KVCacheSpec,
+        MambaSpec,
+        MLAAttentionSpec,
+    )
+    from vllm.v1.kv_cache_layout import KVCacheLayout
+
+    from tests.unit.vllm_caches import Setting, config
+
+    setting = Setting(ranks=2, batched_tokens=8192)
+    device = Device("NVIDIA-H200", 139.72, (9, 0))
+    limits: dict[str, Any] = {"max_model_len": setting.length, "max_num_batched_tokens": setting.batched_tokens}
+    found = layout(Request(published("qwen3.8-flash-next"), device, tensor_parallel_size=2, **limits))
+    block, half = found.block_size, torch.bfloat16
+    keys = FullAttentionSpec(block_size=block, num_kv_heads=1, head_size=256, head_size_v=256, dtype=half)
+    state: dict[str, Any] = {"block_size": block, "page_size_padded": keys.page_size_bytes, "mamba_cache_mode": "align"}
+    net = Shapes.gated_delta_net_state_shape(2, 16, 48, 128, 128, 4, 0)
+    words = Shapes.short_conv_state_shape(tp_world_size=1, intermediate_size=10240, conv_kernel=10, num_spec=0)
+    group: dict[str, Any] = {"num_kv_heads": 1, "dtype": half}
+    specs: dict[str, KVCacheSpec] = {"words": MambaSpec(shapes=words, dtypes=(half,), **state)}
+    for layer in range(48):
+        if layer % 4 == 3:
+            specs[f"{layer}.keys"] = keys
+            specs[f"{layer}.open"] = CircularBufferSpec(block_size=4, head_size=140, head_size_v=0, **group)
+            specs[f"{layer}.index"] = MLAAttentionSpec(block_size=block, head_size=128, tokens_per_state=4, **group)
+        else:
+            specs[f"{layer}.net"] = MambaSpec(shapes=net, dtypes=(half, torch.float32), **state)
+    made = config(setting)
+    made.cache_config.get_resolved_kv_cache_layout = lambda: KVCacheLayout.BLNHC
+    of = [each.kv_cache_spec for each in kv_cache_utils.get_kv_cache_groups(made, specs)]
+    blocks = sum(-(-spec.max_memory_usage_bytes(made) // spec.page_size_bytes) for spec in of)
+    assert (max(spec.page_size_bytes for spec in of), blocks) == (
+        found.bytes_per_block,
+        found.blocks_of(setting.length),
+    )

@@ -17,6 +17,10 @@ _SIZES = """
     use_cache_sharing num_kv_shared_layers yoco_local_kv_layer yoco_global_kv_layer per_layer_config
     block_configs layers emb_neighbor_num do_layer_norm_before
 """
+_QWEN4 = """
+    hc_count hc_lowrank ple_layer_ids ple_embed_dim ple_conv_kernel_size ngram_size heads_per_ngram
+    ngram_vocab_size_base indexer_n_heads indexer_kv_heads indexer_head_dim indexer_compress_ratio
+"""
 _LENGTHS = """
     max_position_embeddings n_positions n_ctx max_seq_len max_seq_length max_sequence_length seq_length seq_len
     model_max_length original_max_position_embeddings rope_scaling rope_parameters rope_theta max_model_len
@@ -97,7 +101,7 @@ _ENCODERS = """
     deepstack_visual_indexes pooling_kernel_size default_output_length
 """
 
-_ALL = (_NAMES, _SIZES, _LENGTHS, _ATTENTION, _FEED_FORWARD, _STATE, _MTP, _PICTURES, _QUANTIZED, _TABLES)
+_ALL = (_NAMES, _SIZES, _LENGTHS, _ATTENTION, _FEED_FORWARD, _STATE, _MTP, _PICTURES, _QUANTIZED, _TABLES, _QWEN4)
 INSPECTED_KEYS = frozenset(word for text in _ALL for word in text.split())
 ENCODER_SECTIONS = frozenset({"vision_config", "audio_config", "visual", "vit_config", "vision_tower_config"})
 ENCODER_KEYS = frozenset(_ENCODERS.split())

@@ -28,7 +28,7 @@ class Spec(NamedTuple):
     begins_anywhere: int = 0
     """1: the window may begin inside a block, so that a request takes one more; chunks begin where blocks do."""
     blocks: int = 0
-    """That a request takes whatever its length, for STATE."""
+    """That a request takes whatever its length: all of STATE's, and beside those of its tokens for FULL."""
 
     def blocks_of(self, length: int, in_flight: int) -> int:
         """Blocks that one request of that length takes at most."""
@@ -36,7 +36,7 @@ class Spec(NamedTuple):
             return self.blocks
         if self.kind is Kind.SLIDING:
             return -(-min(self.window + in_flight, length) // self.block_size) + self.begins_anywhere
-        return -(-length // self.block_size)
+        return -(-length // self.block_size) + self.blocks
 
 
 class Placed(NamedTuple):
@@ -79,7 +79,8 @@ class _Setting:
                 return Spec(Kind.SLIDING, self.blocks.full, self.blocks.full * token, shape, attention.window)
             block, kept = self.blocks.sliding, attention.window - 1 + self.extra_window
             return Spec(Kind.SLIDING, block, block * token, shape, kept, 1)
-        return Spec(Kind.FULL, self.blocks.full, self.blocks.full * token, shape)
+        page = self.blocks.full * (token + attention.index_bytes)
+        return Spec(Kind.FULL, self.blocks.full, page, shape, blocks=attention.more_blocks)
 
     def _latent(self, attention: Attention, kv_dtype: str, size: int) -> Spec:
         token = latent_bytes(kv_dtype, attention.latent_dim + attention.rope_dim, size)

@@ -9,7 +9,7 @@ from llmservice_operator.planner.plan import Request
 _KERNEL = 4
 _SHORT_KERNEL = 3
 """Width of the convolution in published models, with a recurrent state and without; its state has one value less."""
-_HEEDED = ("NemotronH", "Nemotron_Nano", "Qwen3_5")
+_HEEDED = ("NemotronH", "Nemotron_Nano", "Qwen3_5", "Qwen4Exp")
 """Classes for which vLLM heeds the type of the recurrent state in config.json."""
 _FLOAT32 = ("NemotronH", "Nemotron_Nano", "KimiLinear", "KimiK3", "Glm5Next")
 """Classes that keep it in float32 where config.json does not say it."""

@@ -61,6 +61,10 @@ class Attention:
     """Of the projections of a STATE."""
     shares_cache: bool = False
     """It reads the cache of an earlier layer and stores nothing itself."""
+    index_bytes: int = 0
+    """Of each token, that an index of groups of tokens stores in the blocks of the keys and values (Qwen4)."""
+    more_blocks: int = 0
+    """Further blocks that a request takes whatever its length: what an index and embeddings keep of its last tokens."""
     chunked: bool = False
     """The window starts anew every `window` tokens (Llama 4) instead of sliding with each."""
 

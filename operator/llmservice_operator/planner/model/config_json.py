@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.planner.model import gemma, module_forms, quantization_config, registry, vision
+from llmservice_operator.planner.model import gemma, module_forms, quantization_config, qwen4, registry, vision
 from llmservice_operator.planner.model.architecture import (
     KEPT,
     Architecture,
@@ -125,6 +125,7 @@ class _Reader:
         if self.family.positions is not None and self.keys.text("position_embedding_type") in ("rotary", "alibi"):
             is_rotary = self.keys.text("position_embedding_type") == "rotary"
             self.family = replace(self.family, positions=None, rope=is_rotary)
+        self.is_qwen4 = canonical(self.model_type) == qwen4.TYPE
         self.is_causal = not self.family.is_encoder and self._is_causal()
         self.document = document
         self.layers_count = self._layers_count()
@@ -225,7 +226,7 @@ class _Reader:
         if shares:
             mixer = sharing(mixer, self.keys)
         mlp = self._mlp(kind, with_experts, index, shares)
-        additions = gemma.per_layer(self.keys)
+        additions = qwen4.streams(self.keys) if self.is_qwen4 else gemma.per_layer(self.keys)
         linears = (*mixer.linears, *mlp[1], *additions[0])
         norm = self.keys.needed("hidden_size") * (2 if self.family.norm_bias else 1)
         return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + additions[1] + self.family.norms * norm)
@@ -237,6 +238,8 @@ class _Reader:
             return state(self.keys, kind)
         if kind != "hybrid":
             found = attention(self.keys, self.family, kind, has_index)
+            if self.is_qwen4:
+                return qwen4.indexed(found, self.keys)
             return found if self.is_causal else encoding(found)
         mamba, main = state(self.keys, "mamba"), attention(self.keys, self.family, "full")
         both = replace(
@@ -275,7 +278,7 @@ class _Reader:
                 Linear("project_in", Part.OTHER, narrow, hidden, Split.NONE),
                 Linear("project_out", Part.OTHER, hidden, narrow, Split.NONE),
             ]
-        found += gemma.extra(self.keys, self.layers_count)
+        found += qwen4.extra(self.keys)[0] if self.is_qwen4 else gemma.extra(self.keys, self.layers_count)
         return tuple(found)
 
     def _extra_parameters(self) -> int:
@@ -289,7 +292,7 @@ class _Reader:
             total += ((length or 1024) + family.positions) * hidden
         if family.is_encoder:
             total += self.keys.count("type_vocab_size") * hidden
-        return total + gemma.extra_parameters(self.keys)
+        return total + (qwen4.extra(self.keys)[1] if self.is_qwen4 else gemma.extra_parameters(self.keys))
 
     def _embedding_size(self, hidden: int) -> int | None:
         narrow = self.keys.integer("word_embed_proj_dim")

@@ -143,6 +143,7 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("qwen2", "mimo", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), _QWEN2),
     **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe"), _QWEN3),
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe"), replace(_QWEN3, shared_gate=True, query_gate=True)),
+    "qwen4_exp": replace(_QWEN3, shared_gate=True, query_gate=True, norms=0, final_norm=False),
     "gemma": Family(tied=True, defaults={"head_dim": 256}),
     "gemma2": replace(_GEMMA, qk_norm="", defaults=_windows(4096, 2)),
     "gemma3": replace(_GEMMA, defaults={**_sizes(2304, 9216, 26, 8, 4, 262208, 131072), **_windows(4096, 6)}),
@@ -209,6 +210,7 @@ NESTED_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "qwen3_next": _LINEAR,
     "qwen3_5": _LINEAR,
+    "qwen4_exp": _LINEAR,
     "qwen3_5_moe": {**_LINEAR, "shared_expert_intermediate_size": 512},
 }
 """transformers' defaults for the language model's part of a multimodal file: saved, it keeps only what differs."""

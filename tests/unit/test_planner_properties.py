@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from llmservice_operator.planner import memory
+from llmservice_operator.planner import memory, splits
 from llmservice_operator.planner.gpus import CATALOGUE
 from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model import config_json
@@ -248,6 +248,7 @@ def test_an_fp8_cache_never_needs_more(case: Case, tokens: int) -> None:
     States are left out: they stay as they are, and vLLM gives attention blocks as large as theirs.
     """
     request = case.request
+    assume(splits.problem(request) is None)
     whole, half = (replace(request, kv_cache_dtype=kind, max_model_len=tokens) for kind in ("bfloat16", "fp8"))
     wide, narrow = layout(whole), layout(half)
     rounding = 2 * len(narrow.groups) * narrow.bytes_per_block

@@ -104,7 +104,7 @@ def service(case: Case, machine: Machine, folder: Path) -> LLMService:
 def arguments(case: Case, machine: Machine, folder: Path, port: int) -> tuple[str, ...]:
     """vLLM's command line as the operator renders it, then what differs on this machine; the last of a flag counts."""
     rendered = vllm_arguments(service(case, machine, folder))
-    return (*rendered, *case.flags, "--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy")
+    return (*rendered, *case.flags, "--host", "::", "--port", str(port), "--load-format", "dummy")
 
 
 def request(case: Case, machine: Machine) -> Request:

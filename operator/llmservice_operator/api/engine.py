@@ -216,9 +216,8 @@ class Accelerator(ApiModel):
     )
     products: Many[Product] | None = knob(
         description="Acceptable GPUs, in order of preference: values of the node label nvidia.com/gpu.product or "
-        "amd.com/gpu.product-name. Pods go only to nodes with the first on which the model fits. Leave it out when any "
-        "GPU that is large enough will do: the operator's own choice is preferred, not required. See "
-        "docs/serving/accelerator.md.",
+        "amd.com/gpu.product-name. Pods go only to nodes with the first on which the model fits. Left out: to any GPU "
+        "that is large enough, rather to the one planned. See docs/serving/accelerator.md.",
         examples=[["NVIDIA-H100-80GB-HBM3", "NVIDIA-L40S"]],
         min_length=1,
         max_length=16,

@@ -1,13 +1,11 @@
-"""GPU nodes as clusters have them: pools without labels, and devices that several pods share.
+"""GPU nodes as clusters have them: pools without labels.
 
 The nodes are objects only: pods are placed there by the real scheduler, and never begin.
 """
 
 from __future__ import annotations
 
-import json
-
-from tests.support.cluster import JSON, Cluster, condition, eventually
+from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.services import SMALL, merge, stand_in
 from tests.support.simulated_node import TOLERATION, simulated_node
 
@@ -38,31 +36,3 @@ def test_a_pool_without_labels_gets_a_first_pod(cluster: Cluster, namespace: str
     with simulated_node(cluster, "unlabelled", amounts=GPU):
         cluster.apply(on_a_gpu("first"), namespace)
         assert eventually("a place", lambda: node_of(cluster, namespace, "first"), 30) == "unlabelled"
-
-
-def test_a_share_of_a_gpu_is_no_room_for_a_second_copy(cluster: Cluster, namespace: str) -> None:
-    shared = {**L4, "nvidia.com/gpu.product": "NVIDIA-L4-SHARED", "nvidia.com/gpu.replicas": "4"}
-    shared["nvidia.com/gpu.sharing-strategy"] = "time-slicing"
-    with simulated_node(cluster, "sliced", shared, {"nvidia.com/gpu": "4"}):
-        cluster.apply(on_a_gpu("sharing"), namespace)
-        assert eventually("a place", lambda: node_of(cluster, namespace, "sharing"), 30) == "sliced"
-        seem_ready(cluster, namespace, "sharing")
-        cluster.wait_condition(namespace, "sharing", "Available", "True", timeout=30)
-        cluster.patch("llmservices", namespace, "sharing", {"spec": {"batching": {"maxNumSeqs": 7}}})
-
-        def strategy() -> str:
-            found: str = cluster.status(namespace, "sharing").get("rollout", {}).get("strategy", "")
-            return found
-
-        assert eventually("a strategy", strategy, 30) == "Replace"
-
-
-def seem_ready(cluster: Cluster, namespace: str, name: str) -> None:
-    """As the kubelet of a real node would say."""
-    (pod,) = cluster.pods(namespace, name)
-    now = condition(pod, "PodScheduled")
-    assert now is not None
-    ready = [now | {"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready", "ContainersReady")]
-    status = {"phase": "Running", "podIP": "10.244.99.1", "podIPs": [{"ip": "10.244.99.1"}], "conditions": ready}
-    words = ("patch", "pod", pod["metadata"]["name"], "-n", namespace, "--subresource=status", "--type=merge")
-    cluster.kubectl(*words, "-p", json.dumps({"status": status}))

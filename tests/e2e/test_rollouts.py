@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from localcluster.network import NODE
 from tests.e2e.conftest import own_namespace
 from tests.support import rolling
 from tests.support.accelerators import advertise, advertised
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.parallel
 NAMESPACE = "e2e-rollouts"
 DOMAIN = "rollouts.test"
 # How many of its own accelerators the node has for each story.
-ROOM = {"surge": 2, "replace": 2, "gap": 1, "waits": 1, "fallback": 2, "broken": 3, "broken-in-turn": 2}
+ROOM = {"surge": 2, "replace": 2, "gap": 1, "waits": 1, "fallback": 2, "broken": 3, "broken-in-turn": 2, "sliced": 4}
+SHARES = {f"{DOMAIN}/sliced.replicas": "4", f"{DOMAIN}/sliced.sharing-strategy": "time-slicing"}
+"""Node labels: the four devices of one story are shares of one card."""
 CHANGE = {"spec": {"batching": {"maxNumSeqs": 7}}}
 BROKEN = {"spec": {"runtime": {"env": [{"name": "STAND_IN", "value": '{"fails": "kv-cache-too-small"}'}]}}}
 
@@ -32,8 +35,12 @@ BROKEN = {"spec": {"runtime": {"env": [{"name": "STAND_IN", "value": '{"fails": 
 @pytest.fixture(scope="module")
 def node(cluster: Cluster) -> Iterator[None]:
     """The local node with accelerators of each story's own."""
-    with advertised(cluster, {f"{DOMAIN}/{name}": count for name, count in ROOM.items()}):
-        yield
+    cluster.kubectl("label", "node", NODE, *(f"{key}={value}" for key, value in SHARES.items()), "--overwrite")
+    try:
+        with advertised(cluster, {f"{DOMAIN}/{name}": count for name, count in ROOM.items()}):
+            yield
+    finally:
+        cluster.kubectl("label", "node", NODE, *(f"{key}-" for key in SHARES))
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +50,7 @@ def there(cluster: Cluster, node: None) -> Iterator[str]:
         on_gpus("surge"),
         on_gpus("replace", scaling={"replicas": 2}),
         on_gpus("gap"),
+        on_gpus("sliced", scaling={"replicas": 2}),
         on_gpus("waits", rollout={"strategy": "Surge"}),
         on_gpus("fallback"),
         on_gpus("broken", scaling={"replicas": 2}, rollout={"autoRollback": True}),
@@ -93,6 +101,12 @@ def test_without_one_replica_after_another_is_replaced(cluster: Cluster, there: 
     change(cluster, "replace")
     assert fewest_ready(cluster, "replace") == 1
     assert rollout(cluster, "replace")["strategy"] == "Replace"
+
+
+def test_free_shares_of_one_card_are_no_room_for_one_more(cluster: Cluster, there: str) -> None:
+    change(cluster, "sliced")
+    assert fewest_ready(cluster, "sliced") == 1
+    assert rollout(cluster, "sliced")["strategy"] == "Replace"
 
 
 def test_a_gap_is_reported_before_there_is_one(cluster: Cluster, there: str) -> None:

@@ -26,11 +26,8 @@ MESH_CONTAINER = "istio-proxy"
 
 
 @contextmanager
-def added_to_pods(cluster: Cluster, namespace: str, path: str, value: str) -> Iterator[None]:
-    """Each pod that is made in the namespace gets a value, as a mesh's or a queue's webhook adds it.
-
-    `value`: a CEL expression.
-    """
+def changed_pods(cluster: Cluster, namespace: str, mutation: JSON) -> Iterator[None]:
+    """Each pod that is made in the namespace is changed, as a mesh's or a queue's webhook changes it."""
     pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": namespace}}
@@ -40,16 +37,12 @@ def added_to_pods(cluster: Cluster, namespace: str, path: str, value: str) -> It
             "matchConstraints": {"resourceRules": [pods], "namespaceSelector": here},
             "failurePolicy": "Fail",
             "reinvocationPolicy": "Never",
-            "mutations": [
-                {
-                    "patchType": "JSONPatch",
-                    "jsonPatch": {"expression": f'[JSONPatch{{op: "add", path: "{path}", value: {value}}}]'},
-                }
-            ],
+            "mutations": [mutation],
         },
     }
     binding = kind | {"kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": namespace}}
-    probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": {"containers": [container("c")]}}
+    spec = {"containers": [container("c")], "automountServiceAccountToken": False}
+    probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": spec}
     words = ("create", "--dry-run=server", "-n", namespace, "-f", "-", "-o", "json")
     before = json.loads(cluster.kubectl(*words, stdin=json.dumps(probe)))["spec"]
 
@@ -95,7 +88,8 @@ ADDED: dict[str, tuple[JSON, str]] = {
 @pytest.mark.parametrize("case", ADDED)
 def test_a_container_that_others_added_is_named(cluster: Cluster, namespace: str, case: str) -> None:
     added, words = ADDED[case]
-    with added_to_pods(cluster, namespace, "/spec/containers/-", cel(added, "Object.spec.containers")):
+    patch = f'[JSONPatch{{op: "add", path: "/spec/containers/-", value: {cel(added, "Object.spec.containers")}}}]'
+    with changed_pods(cluster, namespace, {"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}):
         cluster.apply(stand_in("meshed"), namespace)
 
         def reported() -> str | None:
@@ -121,8 +115,9 @@ def cel(value: Any, path: str) -> str:
 def test_a_gate_on_the_new_pod_is_named_and_the_rollout_goes_on_without_it(cluster: Cluster, namespace: str) -> None:
     cluster.apply(stand_in("gated"), namespace)
     cluster.wait_condition(namespace, "gated", "Ready", "True", timeout=60)
-    gates = f'[Object.spec.schedulingGates{{name: "{GATE}"}}]'
-    with added_to_pods(cluster, namespace, "/spec/schedulingGates", gates):
+    gated = f'Object{{spec: Object.spec{{schedulingGates: [Object.spec.schedulingGates{{name: "{GATE}"}}]}}}}'
+    adds = {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": gated}}
+    with changed_pods(cluster, namespace, adds):
         cluster.patch("llmservices", namespace, "gated", CHANGE)
         eventually("the gate in the status", lambda: GATE in said(cluster, namespace, "gated"), 60)
         cluster.must_have(namespace, "gated", Available="True")

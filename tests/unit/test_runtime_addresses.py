@@ -188,3 +188,17 @@ def test_uvicorn_reads_such_networks() -> None:
     trusted = proxy_headers._TrustedHosts(addresses.trusted_proxies("10.0.0.0/8,192.168.1.1"))
     seen = ("::ffff:10.1.2.3", "10.1.2.3", "::ffff:192.168.1.1", "::ffff:11.0.0.1", "::ffff:192.168.1.2")
     assert [address in trusted for address in seen] == [True, True, True, False, False]
+
+
+def test_what_asyncio_raises_after_a_time_is_caught_in_python_3_10_too() -> None:
+    """There asyncio.TimeoutError is neither the builtin TimeoutError nor an OSError."""
+    root = Path(str(addresses.__file__)).parent.parent
+    found = [
+        f"{path.relative_to(root)}:{handler.lineno}"
+        for path in sorted(root.rglob("*.py"))
+        for block in ast.walk(ast.parse(path.read_text()))
+        if isinstance(block, ast.Try) and any("asyncio.wait_for" in ast.unparse(step) for step in block.body)
+        for handler in block.handlers
+        if handler.type is not None and "TimeoutError" in ast.unparse(handler.type).replace("asyncio.TimeoutError", "")
+    ]
+    assert not found

@@ -58,7 +58,7 @@ async def _is_refused(address: str, port: int) -> bool:
         _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), _CONNECT_SECONDS)
     except ConnectionRefusedError:
         return True
-    except (TimeoutError, OSError):  # another class before Python 3.11
+    except (asyncio.TimeoutError, OSError):  # noqa: UP041 - another class before Python 3.11
         return False
     writer.close()
     return False

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmservice_fetch.files import Digest
+from llmservice_fetch.proxies import proxy_of
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _REGION = re.compile(r"[a-z0-9-]{1,63}")
@@ -25,11 +26,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def head(url: str, timeout: float) -> tuple[int, Message]:
     """Status and headers of a HEAD request; redirects are not followed. OSError without a response."""
-    if urlsplit(url).scheme not in ("http", "https"):
+    scheme = urlsplit(url).scheme
+    if scheme not in ("http", "https"):
         raise OSError("not an HTTP address")
+    # The standard library reads no networks in NO_PROXY.
+    proxy = proxy_of(url)
+    proxies = urllib.request.ProxyHandler({scheme: proxy} if proxy else {})
     request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "llmservice"})
     try:
-        with urllib.request.build_opener(_NoRedirects()).open(request, timeout=timeout) as answer:
+        with urllib.request.build_opener(_NoRedirects(), proxies).open(request, timeout=timeout) as answer:
             return answer.status, answer.headers
     except urllib.error.HTTPError as refused:
         with refused:

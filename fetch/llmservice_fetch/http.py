@@ -6,6 +6,7 @@ huggingface_hub resolves a file's location; the bytes are read here, because a G
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import http.client
@@ -118,10 +119,10 @@ def _pool(proxy: str | None, *trusted: str | None) -> urllib3.PoolManager:
     if proxy is None:
         return urllib3.PoolManager(maxsize=_CONNECTIONS, ssl_context=context)
     parts = urllib.parse.urlsplit(proxy)
-    words = f"{urllib.parse.unquote(parts.username or '')}:{urllib.parse.unquote(parts.password or '')}"
+    words = b":".join(urllib.parse.unquote_to_bytes(part or "") for part in (parts.username, parts.password))
     return urllib3.ProxyManager(
         urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", "")),
-        proxy_headers=urllib3.make_headers(proxy_basic_auth=words) if parts.username else None,
+        proxy_headers={"proxy-authorization": f"Basic {base64.b64encode(words).decode()}"} if parts.username else None,
         maxsize=_CONNECTIONS,
         ssl_context=context,
         proxy_ssl_context=context if parts.scheme == "https" else None,

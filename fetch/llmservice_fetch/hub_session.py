@@ -17,6 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from llmservice_fetch.errors import HTTPStatusError, Unreachable, words
 from llmservice_fetch.http import origin, redirected, retry_after, trust
+from llmservice_fetch.proxies import proxy_of
 
 _ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
 # Listings and small files; weights are not read by this client.
@@ -73,6 +74,9 @@ def status_error(error: HfHubHTTPError) -> HTTPStatusError:
 
 
 def _client() -> httpx2.Client:
+    # The library reads every proxy when the client is made; its errors for an invalid one are of several classes.
+    for scheme in ("http", "https", "all"):
+        proxy_of(f"{scheme}://unlisted.invalid")
     return httpx2.Client(
         verify=trust(),
         headers={"Accept-Encoding": "identity"},

@@ -13,6 +13,12 @@ import urllib.request
 from collections.abc import MutableMapping
 
 _NAMES = ("NO_PROXY", "no_proxy")
+_ODD = ' "<>\\^`{|}'
+"""What no host contains."""
+
+
+class InvalidProxy(OSError):
+    """A proxy's variable is not a URL of a proxy."""
 
 
 def prepare(environ: MutableMapping[str, str]) -> None:
@@ -23,13 +29,30 @@ def prepare(environ: MutableMapping[str, str]) -> None:
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy for a URL by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY; None: direct."""
+    """The proxy for a URL by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY; None: direct.
+
+    InvalidProxy where it is not the URL of one; its message names the variable, not the value, which may hold a
+    password.
+    """
     parts = urllib.parse.urlsplit(url)
     proxies = urllib.request.getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(parts.netloc) or _is_excepted(parts, proxies.get("no", "")):
         return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if not _is_valid(proxy):
+        name = "ALL_PROXY" if not proxies.get(parts.scheme) else f"{parts.scheme.upper()}_PROXY"
+        raise InvalidProxy(f"{name} is not the URL of an HTTP proxy, such as http://HOST:PORT")
+    return proxy
+
+
+def _is_valid(proxy: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(proxy)
+        host = parts.hostname or ""
+        return parts.scheme in ("http", "https") and bool(host) and (parts.port or 1) > 0 and not set(host) & set(_ODD)
+    except ValueError:
+        return False
 
 
 def _entries(no_proxy: str) -> list[str]:

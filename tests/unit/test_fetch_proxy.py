@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llmservice_fetch.errors import Unreachable
+from llmservice_fetch.http import http_request
 from llmservice_fetch.proxies import proxy_of
 
 from tests.support.fetching import TOKEN, Fetcher, model_files
@@ -113,11 +116,52 @@ def test_which_proxy_an_address_has(
     assert proxy_of(url) == proxy
 
 
+USER = "me:proxyPassword@"
+INVALID = ("http://[bad", f"http://{USER}p:port", f"ftp://{USER}p:1", f"http://{USER}p q:1")
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
+@pytest.mark.parametrize("value", INVALID)
+def test_an_invalid_proxy_is_named_without_its_password(name: str, value: str, tmp_path: Path) -> None:
+    unset = dict.fromkeys(("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"), "")
+    environment = {**unset, "HF_ENDPOINT": "http://hub.corp.example", name: value, name.lower(): value}
+    command = (sys.executable, "-c", INVALID_PROXY)
+    environment = {**os.environ, **environment, "HOME": str(tmp_path)}
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert ended.stdout.count(f"Unreachable: {name} ") == 2, ended.stdout + ended.stderr
+    assert "proxyPassword" not in ended.stdout + ended.stderr
+
+
+INVALID_PROXY = """
+import os
+from llmservice_fetch import errors, origins
+from llmservice_fetch.http import http_request
+
+def bytes_():
+    with http_request("http://hub.corp.example/a", {}, timeout=5):
+        pass
+
+for ask in (bytes_, lambda: origins.origin_of("hf://org/tiny", "", os.environ, print).listing()):
+    try:
+        ask()
+    except errors.Unreachable as error:
+        print("Unreachable:", str(error).partition(": ")[2])
+"""
+
+
+def test_a_password_in_utf_8_reaches_the_proxy(proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, proxy.url.replace("://", "://u:p%E2%82%AC@"))
+    with contextlib.suppress(Unreachable), http_request("http://hub.corp.example:9/a", {}, timeout=5):
+        pass
+    assert any("Basic dTpw4oKs" in head for head in proxy.headers)
+
+
 # The hub's client, the bytes' client, hf_xet and obstore, as a fetch uses them: nothing listens where they go.
 CLIENTS = """
 import contextlib, os, sys
 import obstore
-from llmservice_fetch import errors, origins, xet
+from llmservice_fetch import bucket_headers, errors, origins, xet
 from llmservice_fetch.http import http_request
 
 def bytes_(url):
@@ -135,7 +179,10 @@ def bucket(url):
 def store(url):
     list(xet.Store(url, {}).read("0" * 64, 1, 0, 1))
 
-clients = {"bytes": bytes_, "hub": hub, "bucket": bucket, "xet": store}
+def head(url):
+    bucket_headers.head(url, 5)
+
+clients = {"head": head, "bytes": bytes_, "hub": hub, "bucket": bucket, "xet": store}
 origins.origin_of("s3://b/p", "", {}, print)
 for name, ask in clients.items():
     for host in sys.argv[1:]:
@@ -151,5 +198,5 @@ def test_every_client_reads_no_proxy_alike(proxy: ForwardProxy, tmp_path: Path) 
     environment = {**os.environ, **through(proxy, NO_PROXY=excepted, no_proxy=excepted, HOME=str(tmp_path))}
     ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    asked = {tuple(line.removeprefix("GET http://").split("/")[:2]) for line in proxy.asked}
-    assert asked == {("other.example:9", name) for name in ("bytes", "hub", "bucket", "xet")}, ended.stderr
+    asked = {tuple(line.partition("http://")[2].split("/")[:2]) for line in proxy.asked}
+    assert asked == {("other.example:9", name) for name in ("head", "bytes", "hub", "bucket", "xet")}, ended.stderr

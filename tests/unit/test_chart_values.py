@@ -12,6 +12,7 @@ import pytest
 import yaml
 from llmservice_activator.holding import upload
 from llmservice_activator.holding.limits import Limits
+from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner.quantity import amount
 
 from scripts import chart_values
@@ -109,3 +110,16 @@ group:
     assert "| `group.first` | integer, 1 to 3 | `1` | Of both \\| words. |" in chart_values.page(found)
     with pytest.raises(KeyError, match="unknown"):
         chart_values.values("unknown: 1\n", schema)
+
+
+SINCE = {"helperCpu": Settings().helper_cpu, "helperMemory": Settings().helper_memory}
+"""Settings that the operator before this chart refuses, with their defaults."""
+
+
+def test_settings_that_an_older_operator_refuses_are_rendered_only_where_they_differ() -> None:
+    """During an upgrade its pods may restart with the new settings."""
+    assert {key: VALUES["services"][key] for key in SINCE} == SINCE
+    by_default = yaml.safe_load((ROOT / "deploy" / "kustomize" / "base" / "settings.yaml").read_text())
+    assert not SINCE.keys() & by_default["services"].keys()
+    defaults = " ".join(f'"{key}" "{value}"' for key, value in SINCE.items())
+    assert f"(dict {defaults})" in (CHART / "templates" / "_settings.tpl").read_text()

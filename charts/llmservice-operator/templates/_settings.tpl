@@ -25,5 +25,12 @@ services:
   scalerAddress: {{ include "llmservice.scalerAddress" . }}
   scalerAuthentication: {{ include "llmservice.scalerAuthentication" . }}
   {{- end }}
-  {{- toYaml .Values.services | nindent 2 }}
+  {{- /* An operator before this chart, whose pod restarts during the upgrade, refuses keys that it does not know. */}}
+  {{- $services := .Values.services }}
+  {{- range $key, $default := (dict "helperCpu" "50m" "helperMemory" "64Mi") }}
+  {{- if eq (toString (get $services $key)) $default }}
+  {{- $services = omit $services $key }}
+  {{- end }}
+  {{- end }}
+  {{- toYaml $services | nindent 2 }}
 {{- end -}}

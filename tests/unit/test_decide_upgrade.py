@@ -377,8 +377,23 @@ def test_a_paused_service_that_never_ran_is_left_alone() -> None:
     assert world.template == before
 
 
-def test_what_was_edited_and_never_ran_is_rendered_anew_beside_what_serves() -> None:
+OLD_PODS: dict[str, tuple[Json | None, bool]] = {
+    # what is there of the revision before, and whether the new one is rendered anew
+    "it serves": ({"ready": True}, False),
+    "it is loading again": ({"ready": False}, False),
+    "it found no node either": ({"unschedulable": PENDING}, True),
+    "it is leaving": ({"ready": True, "deleting": True}, True),
+    "nothing": (None, True),
+}
+
+
+@pytest.mark.parametrize(("old", "is_renewed"), OLD_PODS.values(), ids=OLD_PODS.keys())
+def test_what_was_edited_and_never_ran_is_rendered_anew_only_where_nothing_else_runs(
+    old: Json | None, is_renewed: bool
+) -> None:
+    """Another template would be another rollout, which may stop what serves."""
     world = serving(L4)
+    before = world.revision()
     world.edit(batching={"maxNumSeqs": 8})
     world.settle()
     records = {r["metadata"]["name"]: r for r in world.of_kind("ControllerRevision")}
@@ -386,11 +401,13 @@ def test_what_was_edited_and_never_ran_is_rendered_anew_beside_what_serves() -> 
     template = world.template
     for each in (records[f"x-{label}"]["data"]["template"], template):
         each["spec"]["nodeSelector"] = {"an": "earlier release"}
+    world.pods = {} if old is None else {"x-0": a_pod("x-0", before, **old)}
     world.pods["x-new"] = waiting("x-new", world)
+    strategy = world.strategy()
     world.settle()
-    assert world.revision() != label
-    assert "nodeSelector" not in world.template["spec"]
-    assert world.condition("Available")[0] == "True"
+    assert (world.revision() != label, "nodeSelector" not in world.template["spec"]) == (is_renewed, is_renewed)
+    assert world.rollout.get("updatePending", False) is not is_renewed
+    assert is_renewed or world.strategy() == strategy
 
 
 def test_one_that_never_ran_takes_no_turn_of_updates_that_were_asked_for() -> None:

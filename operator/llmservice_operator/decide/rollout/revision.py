@@ -106,13 +106,23 @@ def renewed(
     revisions: Sequence[RevisionFacts],
     settings: Settings,
 ) -> RevisionMatch:
-    """The same, or without the recorded template where that never ran and another one would be rendered today."""
+    """The same, or without the recorded template where that never ran and another one would be rendered today.
+
+    Where a pod of another revision runs it is the same: another template is another rollout, which may stop that pod.
+    """
     if match.latest is None or match.template is None or not _never_ran(service, match.latest, observed):
+        return match
+    if any(_runs(pod) and pod.revision != match.latest.label for pod in observed.pods):
         return match
     if _rendered(service, settings, match.chosen or NOTHING, match.latest.label) == match.template:
         return match
     of_key = _of_key(match.key, revisions)
     return RevisionMatch(match.key, match.newest, match.latest, of_key=of_key, is_renewed=True)
+
+
+def _runs(pod: PodFacts) -> bool:
+    """On a node, and to stay there."""
+    return pod.scheduled and not pod.deleting and pod.phase not in ("Failed", "Succeeded")
 
 
 def _never_ran(service: LLMService, record: RevisionFacts, observed: Observed) -> bool:

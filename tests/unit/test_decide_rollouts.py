@@ -236,8 +236,18 @@ def test_a_cache_that_two_pods_cannot_mount_lets_one_go_first(cache: Json, nodes
 GATED = "SchedulingGated"
 
 
-def surging(replicas: int = 1, strategy: str | None = None, lack: str | None = LACK) -> World:
-    """A new pod beside the old ones, for which the scheduler finds no node."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE = "kueue.x-k8s.io/admission"
+
+
+def surging(
+    replicas: int = 1,
+    strategy: str | None = None,
+    lack: str | None = LACK,
+    gates: tuple[str, ...] = (KUEUE,),
+    queues: tuple[str, str] = ("team", "team"),
+) -> World:
+    """A new pod beside the old ones, for which the scheduler finds no node; the queues of the old and of the new."""
     world = serving(replicas, strategy)
     edited(world, a_room(1))
     world.roll_out(updated=1, replicas=replicas + 1)
@@ -245,8 +255,11 @@ def surging(replicas: int = 1, strategy: str | None = None, lack: str | None = L
     pod["metadata"]["creationTimestamp"] = NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
     if lack == GATED:
         pod["status"]["conditions"][0] |= {"reason": GATED, "message": "Scheduling is blocked"}
-        pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+        pod["spec"]["schedulingGates"] = [{"name": name} for name in gates]
     world.pods["x-new"] = pod
+    for each in world.pods.values():
+        queue = queues[each is pod]
+        each["metadata"]["labels"] |= {QUEUE: queue} if queue else {}
     world.room = a_room(0)
     world.settle()
     return world
@@ -353,6 +366,33 @@ def test_an_old_pod_is_given_up_only_for_one_that_its_place_is_enough_for(
     world.room, world.now = room, NOW + timedelta(seconds=seconds)
     world.settle()
     assert world.strategy() == ("Replace" if falls else "Surge")
+
+
+FOREIGN = "example.com/approval"
+GATES: dict[str, tuple[tuple[str, ...], tuple[str, str], bool]] = {
+    # gates, the queues of the old and of the new pod, whether an old one is given up
+    "Kueue's, in one queue": ((KUEUE,), ("team", "team"), True),
+    "two of Kueue's": ((KUEUE, "kueue.x-k8s.io/topology"), ("team", "team"), True),
+    "another's": ((FOREIGN,), ("team", "team"), False),
+    "another's beside Kueue's": ((KUEUE, FOREIGN), ("team", "team"), False),
+    "a name that only looks like Kueue's": (("kueue.x-k8s.io.example.com/a",), ("team", "team"), False),
+    "another queue": ((KUEUE,), ("team", "other"), False),
+    "the old pod is in no queue": ((KUEUE,), ("", "team"), False),
+    "no queue is named": ((KUEUE,), ("", ""), False),
+}
+
+
+@pytest.mark.parametrize(("gates", "queues", "falls"), GATES.values(), ids=GATES.keys())
+def test_an_old_pod_is_given_up_only_for_a_gate_that_its_quota_opens(
+    gates: tuple[str, ...], queues: tuple[str, str], falls: bool
+) -> None:
+    world = surging(lack=GATED, gates=gates, queues=queues)
+    later(world, 125)
+    world.settle()
+    assert world.strategy() == ("Replace" if falls else "Surge")
+    assert (world.rollout.get("reason", "").startswith("A new pod was held by Kueue's")) is falls
+    assert world.condition("Available")[0] == "True"
+    assert all(name in world.status["failure"]["message"] for name in gates)
 
 
 LATE = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}

@@ -295,8 +295,8 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
     if room.may_be_known_soon:
         return replace(step, recheck_after=RECHECK_SOON)
     limit = change.settings.surge_deadline_seconds
-    is_gated = any(scheduling.are_gates(pod.unschedulable) for pod in change.new)
-    found = "was held by a scheduling gate" if is_gated else "found no room"
+    is_gated = any(scheduling.are_gates(pod.unschedulable) for pod in _lacking(change))
+    found = "was held by Kueue's scheduling gate" if is_gated else "found no room"
     why = f"A new pod {found} for {limit} s, so an old one goes first."
     if held := _without_memory(change):
         why = "A new pod finds no memory on a GPU that pods share (time slicing), so an old one goes first."
@@ -341,9 +341,9 @@ def _named_as_shared(change: Change) -> str | None:
 
 
 def _waiting_since(change: Change) -> datetime | None:
-    """Since when a new pod lacks room: it has no node or no memory, or waits at a gate, or a quota keeps it from being
-    made."""
-    lacking = [p.created_at for p in change.new if not p.scheduled and scheduling.may_be_held(p.unschedulable)]
+    """Since when a new pod lacks room: it has no node or no memory, or waits for quota of its queue, or a quota keeps
+    it from being made."""
+    lacking = [pod.created_at for pod in _lacking(change)]
     lacking += [pod.created_at for pod in _without_memory(change)]
     if lacking:
         return _time(min(lacking))
@@ -353,6 +353,23 @@ def _waiting_since(change: Change) -> datetime | None:
     failure: Json = change.service.status.get("failure") or {}
     is_reported = bool(change.previous) and failure.get("reason") == Reason.QUOTA_EXCEEDED
     return _time(str(failure.get("since"))) if is_reported else change.now  # what is reported now has this time
+
+
+def _lacking(change: Change) -> list[PodFacts]:
+    """New pods without a node that the place of an old one may be enough for.
+
+    Of gates that holds of Kueue's only, where the old ones hold quota of the same queue.
+    """
+    queues = {pod.queue for pod in change.old if pod.ready}
+    return [
+        pod
+        for pod in change.new
+        if not pod.scheduled
+        and (
+            scheduling.may_be_held(pod.unschedulable)
+            or (scheduling.are_of_kueue(pod.unschedulable) and pod.queue and queues == {pod.queue})
+        )
+    ]
 
 
 def _time(text: str) -> datetime | None:

@@ -6,7 +6,7 @@ Pods of other namespaces are shown as counts only: readers of the status may hav
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ _KINDS: tuple[tuple[Reason, re.Pattern[str]], ...] = (
     (Reason.SCHEDULING_GATED, re.compile(r"^scheduling gate ")),
 )
 _KUEUE = "scheduling gate kueue.x-k8s.io/"
-_OLD_POD_MAY_HOLD = frozenset({Reason.INSUFFICIENT_GPUS, Reason.INSUFFICIENT_RESOURCES, Reason.SCHEDULING_GATED})
+_OLD_POD_MAY_HOLD = frozenset({Reason.INSUFFICIENT_GPUS, Reason.INSUFFICIENT_RESOURCES})
 _TAINT_OR_LABEL = frozenset({Reason.NO_MATCHING_NODE, Reason.UNTOLERATED_TAINT})
 """The scheduler does not compare labels of nodes with a taint, so only the nodes show which of both is the cause."""
 REASONS = frozenset({reason for reason, _ in _KINDS} | {Reason.UNSCHEDULABLE})
@@ -68,13 +68,18 @@ def are_of_gpus(causes: Iterable[str]) -> bool:
 
 
 def may_be_held(causes: Iterable[str]) -> bool:
-    """Whether one of the causes is a lack of what another pod of the service may hold, a queue's quota included."""
+    """Whether one of the causes is a lack of what another pod of the service may hold."""
     return bool(_OLD_POD_MAY_HOLD & _kinds(causes))
 
 
-def are_gates(causes: Iterable[str]) -> bool:
+def are_gates(causes: Sequence[str]) -> bool:
     """Whether the scheduler does not look for a node yet."""
     return _kinds(causes) == {Reason.SCHEDULING_GATED}
+
+
+def are_of_kueue(causes: Sequence[str]) -> bool:
+    """Whether quota of a queue opens all of these gates."""
+    return are_gates(causes) and all(cause.startswith(_KUEUE) for cause in causes)
 
 
 def is_taint(room: Room | None, pod_spec: Json | None) -> bool | None:

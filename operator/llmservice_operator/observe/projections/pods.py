@@ -25,6 +25,7 @@ Json = Mapping[str, Any]
 
 OPERATORS_CONTAINERS = frozenset({RUNTIME_CONTAINER, FETCH_CONTAINER, SERVER_CONTAINER})
 """In every pod; those of the user's podTemplate come beside them."""
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _LIMIT_RANGER = "kubernetes.io/limit-ranger"
 _MOST_CUT = 1_000_000
 _COST = re.compile(r"-?[0-9]{1,10}", re.ASCII)
@@ -66,6 +67,8 @@ class PodFacts:
     service: str | None
     revision: str
     owner_uid: str | None
+    queue: str
+    """Of Kueue, in which it waits for quota or whose quota it holds; else empty."""
     phase: str
     scheduled: bool
     unschedulable: tuple[str, ...]
@@ -141,6 +144,7 @@ class PodFacts:
             service=labels.get(SERVICE_LABEL),
             revision=str(labels.get(REVISION_LABEL, "")),
             owner_uid=owner.uid if (owner := controller_of(metadata)) else None,
+            queue=text_of(labels.get(_QUEUE_LABEL)),
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool(node),
             unschedulable=_causes(scheduling, spec),

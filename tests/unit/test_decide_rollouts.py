@@ -368,59 +368,6 @@ def test_an_old_pod_is_given_up_only_for_one_that_its_place_is_enough_for(
     assert world.strategy() == ("Replace" if falls else "Surge")
 
 
-FOREIGN = "example.com/approval"
-GATES: dict[str, tuple[tuple[str, ...], tuple[str, str], bool]] = {
-    # gates, the queues of the old and of the new pod, whether an old one is given up
-    "Kueue's, in one queue": ((KUEUE,), ("team", "team"), True),
-    "two of Kueue's": ((KUEUE, "kueue.x-k8s.io/topology"), ("team", "team"), True),
-    "another's": ((FOREIGN,), ("team", "team"), False),
-    "another's beside Kueue's": ((KUEUE, FOREIGN), ("team", "team"), False),
-    "a name that only looks like Kueue's": (("kueue.x-k8s.io.example.com/a",), ("team", "team"), False),
-    "another queue": ((KUEUE,), ("team", "other"), False),
-    "the old pod is in no queue": ((KUEUE,), ("", "team"), False),
-    "no queue is named": ((KUEUE,), ("", ""), False),
-}
-
-
-@pytest.mark.parametrize(("gates", "queues", "falls"), GATES.values(), ids=GATES.keys())
-def test_an_old_pod_is_given_up_only_for_a_gate_that_its_quota_opens(
-    gates: tuple[str, ...], queues: tuple[str, str], falls: bool
-) -> None:
-    world = surging(lack=GATED, gates=gates, queues=queues)
-    later(world, 125)
-    world.settle()
-    assert world.strategy() == ("Replace" if falls else "Surge")
-    assert (world.rollout.get("reason", "").startswith("A new pod was held by Kueue's")) is falls
-    assert world.condition("Available")[0] == "True"
-    assert all(name in world.status["failure"]["message"] for name in gates)
-
-
-LATE = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
-
-
-def test_time_at_a_scheduling_gate_does_not_count_towards_the_deadline() -> None:
-    """The Deployment's own clock runs on: the pod has the whole deadline from the place that it gets."""
-    world = surging(strategy="Surge", lack=GATED)
-    world.deployment["status"]["conditions"] = [LATE]
-    later(world, 20_000)
-    assert (world.condition("Ready")[1], "Stalled" in world.conditions()) == ("SchedulingGated", False)
-    assert "kueue.x-k8s.io/admission" in world.message("Ready")
-    assert "failedRevision" not in world.rollout
-    placed = NOW + timedelta(seconds=20_000)
-    pod = a_pod("x-new", world.revision())
-    pod["metadata"]["creationTimestamp"] = NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
-    pod["status"]["conditions"][0]["lastTransitionTime"] = placed.strftime("%Y-%m-%dT%H:%M:%SZ")
-    world.pods["x-new"] = pod
-    deadline = world.deployment["spec"]["progressDeadlineSeconds"]
-    decision = later(world, 20_000 + deadline - 10)
-    assert "Stalled" not in world.conditions()
-    assert decision.requeue_after is not None
-    assert decision.requeue_after <= 10
-    later(world, 20_000 + deadline)
-    assert world.condition("Stalled")[1] == "ProgressDeadlineExceeded"
-    assert world.rollout["failedRevision"] == world.revision()
-
-
 def test_a_quota_is_a_lack_of_room_too() -> None:
     world = serving(1)
     edited(world, a_room(1))

@@ -293,6 +293,17 @@ class PlanStatus(StatusModel):
     remedies: Many[PlanRemedy] | None = optional("Changes with which it would fit, the cheapest first.", max_length=8)
 
 
+MOST_GATED = 64
+"""Pods in status.rollout.gatedPods."""
+
+
+class GatedPod(StatusModel):
+    """A pod of the revision that was seen at a scheduling gate and is not ready."""
+
+    uid: Word = Field(description="Of the pod.")
+    until: Time | None = optional("When its gates were seen to be gone; absent while it has one.")
+
+
 class RolloutStatus(StatusModel):
     """What runs, and what a change is waiting for."""
 
@@ -324,6 +335,11 @@ class RolloutStatus(StatusModel):
         "Why this version of the operator would refuse to make the revision that runs, such as a vLLM that it does not "
         "know. The revision runs on as recorded, and is scaled and repaired; the next change that needs a restart is "
         "refused until this is mended."
+    )
+    gated_pods: Many[GatedPod] | None = optional(
+        "Pods of the revision that were seen at a scheduling gate and are not ready. Time at a gate does not count "
+        "towards rollout.progressDeadlineSeconds. Of more than 64 the others have no such record.",
+        max_length=MOST_GATED,
     )
 
 

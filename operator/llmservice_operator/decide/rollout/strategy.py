@@ -29,6 +29,7 @@ from llmservice_operator.observe.failures.refusal import reason_of
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.rollout.progress import gates, gates_of
 from llmservice_operator.observe.status.verdict import Obstacle
 from llmservice_operator.planner.room import (
     SHARED,
@@ -343,7 +344,8 @@ def _named_as_shared(change: Change) -> str | None:
 def _waiting_since(change: Change) -> datetime | None:
     """Since when a new pod lacks room: it has no node or no memory, or waits for quota of its queue, or a quota keeps
     it from being made."""
-    lacking = [pod.created_at for pod in _lacking(change)]
+    found = gates(change.new, gates_of(change.previous), change.now)
+    lacking = [found.get(pod.uid) or pod.created_at for pod in _lacking(change)]
     lacking += [pod.created_at for pod in _without_memory(change)]
     if lacking:
         return _time(min(lacking))

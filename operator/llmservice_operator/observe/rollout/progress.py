@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
+from typing import Any
 
 from llmservice_runtime.contract import Phase, State
 
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.status import MOST_GATED
+from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import PodFacts
+
+Json = Mapping[str, Any]
+Gates = Mapping[str, str]
+"""By the uids of pods that were seen at a scheduling gate: since when they are at none, empty while they are."""
 
 PATIENCE = 3.0
 """Seconds that pods, endpoints and the Deployment's counters get to agree before the status says that they do not.
@@ -51,6 +59,8 @@ class Progress:
     message: str
     overdue_in: float | None = None
     """Seconds until it is, where the Deployment's own deadline passed while a pod waited for its place."""
+    gates: Gates = field(default_factory=dict)
+    """Of the pods of the revision that are not ready."""
 
 
 def progress(
@@ -60,13 +70,16 @@ def progress(
     revision: str,
     wanted: int,
     starting: State | None = None,
-    now: datetime | None = None,
+    *,
+    before: Gates,
+    now: datetime,
 ) -> Progress:
     """Only what pods, endpoints and Deployment agree on is reported: one of their watches may lag behind.
 
     Pods that are going away do not count: they are out of the Service already. `listed` are the uids of the pods that
     the Service sends requests to; None where nobody may look, and then a ready pod counts as one of them. `starting`
-    is the state of a starting pod, where its supervisor answered. `now`: None: no pod waited for its place.
+    is the state of a starting pod, where its supervisor answered. `before`: the gates
+    of the revision's pods at the last look.
     """
     present = [pod for pod in pods if not pod.deleting and pod.phase not in _ENDED]
     ready = [pod for pod in present if pod.ready]
@@ -78,12 +91,16 @@ def progress(
     is_looked_at = deployment.observed_generation >= deployment.generation
     is_current = deployment.revision == revision and is_looked_at
     new = [pod for pod in present if pod.revision == revision and not pod.ready]
-    left = _left_after_wait(deployment, new, now) if deployment.deadline_exceeded else None
     is_done_by_pods = (
         deployment.revision == revision
         and deployment.spec_replicas == wanted == len(present)
         and all(pod.ready and pod.revision == revision for pod in present)
     )
+    found = gates(new, before, now)
+    if not new and not is_done_by_pods:  # a pod that was taken away, as by Kueue, is about to be made again
+        found = {uid: until or rfc3339(now) for uid, until in before.items()}
+    left = _first_deadline(deployment, new, found, now) if deployment.deadline_exceeded else None
+    is_waiting = left is not None and left > 0
     counts = (deployment.updated, deployment.ready, deployment.available, deployment.replicas)
     is_rolled_out = is_done_by_pods and is_looked_at and not unlisted and all(count == wanted for count in counts)
     reason, message = _stage(deployment, present, revision, is_current, is_done_by_pods, starting)
@@ -95,34 +112,58 @@ def progress(
         unlisted=unlisted,
         is_rolled_out=is_rolled_out,
         is_unsettled=is_done_by_pods and not is_rolled_out,
-        is_overdue=is_current and deployment.deadline_exceeded and not left and not _is_gated(new),
+        is_overdue=is_current and deployment.deadline_exceeded and not is_waiting,
         reason=reason,
         message=message,
-        overdue_in=left,
+        overdue_in=left if is_waiting and left != inf else None,
+        gates=found,
     )
 
 
-def _is_gated(new: list[PodFacts]) -> bool:
-    """The scheduler may not look for a node yet, so nothing that the deadline is about has begun."""
-    return any(not pod.scheduled and scheduling.are_gates(pod.unschedulable) for pod in new)
+def gates_of(rollout: Json) -> Gates:
+    """As `status.rollout` has them."""
+    return {str(each.get("uid")): str(each.get("until") or "") for each in rollout.get("gatedPods") or ()}
 
 
-def _left_after_wait(deployment: DeploymentFacts, new: list[PodFacts], now: datetime | None) -> float | None:
-    """Seconds of the deadline that the pod placed last has left, counted from its place, where it waited long for it;
-    None: it has none left, or did not wait."""
-    waited = [pod for pod in new if pod.scheduled and _seconds(pod.created_at, pod.scheduled_at) >= _LONG_WAIT]
-    if now is None or not waited:
+def gates(pods: Iterable[PodFacts], before: Gates, now: datetime) -> Gates:
+    """Those of these pods; `before`: as they were at the last look. No object says when a gate went."""
+    found: dict[str, str] = {}
+    for pod in pods:
+        if not pod.scheduled and scheduling.are_gates(pod.unschedulable):
+            found[pod.uid] = ""
+        elif pod.uid in before:
+            found[pod.uid] = before[pod.uid] or rfc3339(now)
+    known_first = sorted(found, key=lambda uid: (uid not in before, uid))
+    return {uid: found[uid] for uid in sorted(known_first[:MOST_GATED])}
+
+
+def _first_deadline(deployment: DeploymentFacts, new: list[PodFacts], found: Gates, now: datetime) -> float | None:
+    """Seconds until the first pod is overdue by its own clock; None: no pod waited long for its place, and the
+    Deployment's clock counts.
+
+    A pod's clock runs from its place where it waited long for that, or from the end of its gate.
+    """
+    if not found and not any(_waited(pod) for pod in new):
         return None
-    placed = max(datetime.fromisoformat(pod.scheduled_at) for pod in waited)
-    left = deployment.deadline_seconds - (now - placed).total_seconds()
-    return left if left > 0 else None
+    starts = [
+        pod.scheduled_at if _waited(pod) else found.get(pod.uid) or pod.created_at
+        for pod in new
+        if found.get(pod.uid) != ""
+    ]
+    starts = starts if new else list(found.values())
+    stamp = rfc3339(now, "microseconds")
+    return min((deployment.deadline_seconds - _seconds(start, stamp, unknown=inf) for start in starts), default=inf)
 
 
-def _seconds(start: str, end: str) -> float:
+def _waited(pod: PodFacts) -> bool:
+    return pod.scheduled and _seconds(pod.created_at, pod.scheduled_at) >= _LONG_WAIT
+
+
+def _seconds(start: str, end: str, unknown: float = 0.0) -> float:
     try:
         return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
     except (TypeError, ValueError):
-        return 0.0
+        return unknown
 
 
 def _without_flicker(deployment: DeploymentFacts, count: int) -> int:

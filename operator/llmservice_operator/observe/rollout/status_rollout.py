@@ -83,6 +83,10 @@ def rollout_of(
         status["updatePending"] = True
     if rolling.update_waiting:
         status["updateWaiting"] = rolling.update_waiting
+    if moment.gates:
+        status["gatedPods"] = [
+            {"uid": uid} | ({"until": until} if until else {}) for uid, until in moment.gates.items()
+        ]
     if rolling.update_blocked:
         status["updateBlocked"] = rolling.update_blocked[:_LIMIT]
     return status

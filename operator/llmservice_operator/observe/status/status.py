@@ -18,7 +18,7 @@ from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import OPERATORS_CONTAINERS
 from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
-from llmservice_operator.observe.rollout.progress import PATIENCE, Progress, progress
+from llmservice_operator.observe.rollout.progress import PATIENCE, Progress, gates_of, progress
 from llmservice_operator.observe.rollout.status_rollout import rollout_of
 from llmservice_operator.observe.status.conditions import conditions
 from llmservice_operator.observe.status.effective_scaling import effective_scaling
@@ -42,7 +42,11 @@ def moment_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
     starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
     state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
     deployment, listed = _own_deployment(subject, observed), _listed(subject, observed)
-    found = progress(deployment, observed.pods, listed, verdict.revision, verdict.replicas, state, now)
+    rollout = subject.previous.get("rollout") or {}
+    before = gates_of(rollout) if rollout.get("revision") == verdict.revision else {}
+    found = progress(
+        deployment, observed.pods, listed, verdict.revision, verdict.replicas, state, before=before, now=now
+    )
     return Moment(found, starting)
 
 

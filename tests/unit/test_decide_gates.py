@@ -103,6 +103,18 @@ def test_each_pod_has_its_own_deadline_where_one_waited_at_a_gate(
     assert ("failedRevision" in world.rollout) is late
 
 
+def test_more_pods_at_a_gate_than_the_status_names_are_excused() -> None:
+    world = surging(strategy="Surge", lack=GATED)
+    world.deployment["status"]["conditions"] = [LATE]
+    gated = world.pods["x-new"]
+    for n in range(70):
+        world.pods[f"x-{n + 2}"] = gated | {"metadata": gated["metadata"] | {"name": f"x-{n + 2}", "uid": f"uid-{n}"}}
+    later(world, 20_000)
+    assert "failedRevision" not in world.rollout
+    assert len(world.rollout["gatedPods"]) == 64
+    assert later(world, 20_001).status is None
+
+
 def test_time_at_a_gate_is_no_time_without_room() -> None:
     world = surging(lack=GATED, gates=(FOREIGN,))
     later(world, 20_000)

@@ -293,15 +293,10 @@ class PlanStatus(StatusModel):
     remedies: Many[PlanRemedy] | None = optional("Changes with which it would fit, the cheapest first.", max_length=8)
 
 
+GatedPod = Annotated[str, StringConstraints(max_length=128)]
+"""The uid of a pod, and after a space when its gates were seen to be gone; the uid alone while it has one."""
 MOST_GATED = 64
 """Pods in status.rollout.gatedPods."""
-
-
-class GatedPod(StatusModel):
-    """A pod of the revision that was seen at a scheduling gate and is not ready."""
-
-    uid: Word = Field(description="Of the pod.")
-    until: Time | None = optional("When its gates were seen to be gone; absent while it has one.")
 
 
 class RolloutStatus(StatusModel):
@@ -337,9 +332,7 @@ class RolloutStatus(StatusModel):
         "refused until this is mended."
     )
     gated_pods: Many[GatedPod] | None = optional(
-        "Pods of the revision that were seen at a scheduling gate and are not ready. Time at a gate does not count "
-        "towards rollout.progressDeadlineSeconds. Of more than 64 the others have no such record.",
-        max_length=MOST_GATED,
+        "Pods seen at a scheduling gate: the uid, and when the gate was gone.", max_length=MOST_GATED
     )
 
 

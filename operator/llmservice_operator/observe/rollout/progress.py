@@ -11,7 +11,6 @@ from typing import Any
 from llmservice_runtime.contract import Phase, State
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.status import MOST_GATED
 from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.projections.children import DeploymentFacts
@@ -78,8 +77,8 @@ def progress(
 
     Pods that are going away do not count: they are out of the Service already. `listed` are the uids of the pods that
     the Service sends requests to; None where nobody may look, and then a ready pod counts as one of them. `starting`
-    is the state of a starting pod, where its supervisor answered. `before`: the gates
-    of the revision's pods at the last look.
+    is the state of a starting pod, where its supervisor answered. `before`: the gates of
+    the revision's pods at the last look.
     """
     present = [pod for pod in pods if not pod.deleting and pod.phase not in _ENDED]
     ready = [pod for pod in present if pod.ready]
@@ -122,19 +121,20 @@ def progress(
 
 def gates_of(rollout: Json) -> Gates:
     """As `status.rollout` has them."""
-    return {str(each.get("uid")): str(each.get("until") or "") for each in rollout.get("gatedPods") or ()}
+    parts = (str(each).partition(" ") for each in rollout.get("gatedPods") or ())
+    return {uid: until for uid, _, until in parts}
 
 
 def gates(pods: Iterable[PodFacts], before: Gates, now: datetime) -> Gates:
-    """Those of these pods; `before`: as they were at the last look. No object says when a gate went."""
+    """Those of these pods, the known ones first; `before`: as they were at the last look. No object says when a gate
+    went."""
     found: dict[str, str] = {}
     for pod in pods:
         if not pod.scheduled and scheduling.are_gates(pod.unschedulable):
             found[pod.uid] = ""
         elif pod.uid in before:
             found[pod.uid] = before[pod.uid] or rfc3339(now)
-    known_first = sorted(found, key=lambda uid: (uid not in before, uid))
-    return {uid: found[uid] for uid in sorted(known_first[:MOST_GATED])}
+    return {uid: found[uid] for uid in sorted(found, key=lambda uid: (uid not in before, uid))}
 
 
 def _first_deadline(deployment: DeploymentFacts, new: list[PodFacts], found: Gates, now: datetime) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.status import MOST_GATED
 from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.rollout.progress import Progress
 
@@ -84,9 +85,8 @@ def rollout_of(
     if rolling.update_waiting:
         status["updateWaiting"] = rolling.update_waiting
     if moment.gates:
-        status["gatedPods"] = [
-            {"uid": uid} | ({"until": until} if until else {}) for uid, until in moment.gates.items()
-        ]
+        kept = [*moment.gates.items()][:MOST_GATED]
+        status["gatedPods"] = sorted(f"{uid} {until}".strip() for uid, until in kept)
     if rolling.update_blocked:
         status["updateBlocked"] = rolling.update_blocked[:_LIMIT]
     return status

@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build import pvc
 from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key, spec_digest
+from llmservice_operator.observe.failures.status_failure import StatusFailure
+from llmservice_operator.observe.rollout.progress import Progress
+from llmservice_operator.observe.rollout.status_rollout import Rolling, rollout_of
+from llmservice_runtime.contract import FailureReason
+from llmservice_runtime.failures.reasons import Ends
 
 from tests.unit.decide_world import FIVE_LINES, World, a_pod, spec, stored
 from tests.unit.test_decide_rollouts import edited, serving
@@ -392,6 +398,36 @@ def test_what_is_no_fault_of_a_revision_fails_it_at_the_deadline_only(cause: str
     world.deployment["status"].setdefault("conditions", []).append(late)
     world.settle()
     assert world.revision() == stable
+
+
+MAY_ROLL_BACK = {
+    Reason.LIMIT_RANGE_EXCEEDED: True,
+    Reason.CONTAINER_NOT_STARTED: True,
+    Reason.IMAGE_NOT_FOUND: True,
+    Reason.IMAGE_PULL_DENIED: True,
+    Reason.IMAGE_ARCHITECTURE_MISMATCH: True,
+    Reason(FailureReason.DRIVER_MISMATCH): True,
+    Reason.QUOTA_EXCEEDED: False,
+    Reason.SCHEDULING_GATED: False,
+    Reason.ADMISSION_UNAVAILABLE: False,
+    Reason.API_SERVER_FAILING: False,
+    Reason.IMAGE_PULL_FAILED: False,
+    Reason.REGISTRY_UNAVAILABLE: False,
+    Reason.INJECTED_CONTAINER_FAILED: False,
+    Reason.POD_SANDBOX_FAILED: False,
+    Reason.NODE_DISK_FULL: False,
+    Reason.DRIVER_UNAVAILABLE: False,
+}
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_whether_a_reason_that_lasts_may_roll_a_revision_back_before_the_deadline(reason: Reason) -> None:
+    """Each reason that may pass by itself has a row."""
+    assert reason.row.ends is not Ends.BY_TIME or reason in MAY_ROLL_BACK
+    moment = Progress(2, 3, 1, 2, (), False, False, False, reason, "")
+    failure = StatusFailure(reason, "", "", lasted=3600.0)
+    found = rollout_of(Rolling(), "new", moment, failure, is_pending=False, previous={"stableRevision": "old"})
+    assert ("failedRevision" in found) is MAY_ROLL_BACK.get(reason, "failedRevision" in found)
 
 
 CLAIM = "x-start-cache"

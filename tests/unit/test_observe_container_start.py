@@ -67,23 +67,23 @@ STARTS: dict[str, tuple[Json, str, str]] = {
     # containerd internal/cri/server/container_create.go, container-device-interface pkg/cdi/cache.go.
     "no CDI device": (
         waiting("CreateContainerError", NO_DEVICE.format("b" * 64, "nvidia.com/gpu=GPU-0f1e")),
-        "DriverMismatch",
+        "DriverUnavailable",
         "unresolvable CDI devices nvidia.com/gpu=GPU-0f1e",
     ),
     "how to have CDI devices": (
         waiting("CreateContainerError", NO_DEVICE.format("b" * 64, "nvidia.com/gpu=0")),
-        "DriverMismatch",
+        "DriverUnavailable",
         "nvidia-ctk cdi generate",
     ),
     # NVML's nvmlErrorString, quoted by libnvidia-container src/error.c.
     "an updated driver": (
         ended("StartError", CLI + "initialization error: nvml error: driver/library version mismatch: unknown"),
-        "DriverMismatch",
-        "Reboot the node",
+        "DriverUnavailable",
+        "reboot the node",
     ),
     "no driver in the kernel": (
         ended("StartError", CLI + "initialization error: nvml error: driver not loaded: unknown"),
-        "DriverMismatch",
+        "DriverUnavailable",
         "load its kernel module",
     ),
     "no driver's library": (
@@ -92,17 +92,17 @@ STARTS: dict[str, tuple[Json, str, str]] = {
             CLI + "initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no "
             "such file or directory: unknown",
         ),
-        "DriverMismatch",
+        "DriverUnavailable",
         "libnvidia-ml.so.1",
     ),
     "no libcuda": (
         ended("StartError", CLI + "initialization error: load library failed: libcuda.so.1: cannot open shared object"),
-        "DriverMismatch",
+        "DriverUnavailable",
         "libcuda.so.1",
     ),
     "any other failure of the driver": (
         ended("StartError", CLI + "initialization error: cuda error: unknown error: unknown"),
-        "DriverMismatch",
+        "DriverUnavailable",
         "cuda error: unknown error",
     ),
     # nvidia-container-toolkit internal/oci/runtime_modifier.go: its runtime, before runc.
@@ -113,7 +113,7 @@ STARTS: dict[str, tuple[Json, str, str]] = {
             "required modification to OCI specification: error modifying OCI spec: failed to create the automatic CDI "
             "modifier: failed to generate CDI spec: error getting device handle",
         ),
-        "DriverMismatch",
+        "DriverUnavailable",
         "error getting device handle",
     ),
     "a GPU that is gone": (
@@ -207,6 +207,34 @@ def test_a_mismatch_of_driver_and_image_is_final_at_once() -> None:
     assert "spec.runtime.image" in found.remedy
 
 
+@pytest.mark.parametrize("case", [case for case, row in STARTS.items() if row[1] == "DriverUnavailable"])
+def test_a_node_whose_driver_is_not_up_yet_has_ten_minutes_however_often_a_container_is_tried(case: str) -> None:
+    first = must_fail(STARTS[case][0])
+    end = STARTS[case][0]["status"]["containerStatuses"][0]["state"].get("terminated")
+    shown = STARTS[case][0] if end is None else back_off(end["message"], restarts=6)
+    soon = must_fail(shown, before=first, now="2026-01-02T03:10:00Z")
+    late = must_fail(shown, before=first, now="2026-01-02T03:14:05Z")
+    assert (first.is_final, soon.is_final, late.is_final) == (False, False, True)
+
+
+def test_a_revision_on_a_node_whose_driver_is_not_up_yet_is_not_given_up() -> None:
+    world = served()
+    edited(world, rollout={"autoRollback": True})
+    revision = world.revision()
+    world.roll_out(updated=1, replicas=2)
+    message = CLI + "initialization error: nvml error: driver not loaded: unknown"
+    end = {"exitCode": 128, "reason": "StartError", "message": message, "finishedAt": "2026-01-02T03:01:00Z"}
+    world.pods["x-new"] = a_pod("x-new", revision, state={"terminated": end})
+    world.settle()
+    assert world.condition("Ready")[1] == "DriverUnavailable"
+    assert "Stalled" not in world.conditions()
+    world.now += timedelta(minutes=11)
+    world.settle()
+    assert world.condition("Stalled")[1] == "DriverUnavailable"
+    assert ("failedRevision" in world.rollout, world.revision()) == (False, revision)
+
+
+FINAL_AT_ONCE = ("ImageArchitectureMismatch", "ImagePullDenied", "ImageNotFound")
 PULLS: dict[str, tuple[str, str, str]] = {
     # containerd core/images/handlers.go and image.go.
     "not for this architecture": (
@@ -293,8 +321,8 @@ PULLS: dict[str, tuple[str, str, str]] = {
     ),
     "a name that nobody knows": (
         f"{RESOLVE}{HEAD}dial tcp: lookup registry.example on 10.96.0.10:53: no such host",
-        "RegistryUnavailable",
-        "no such host",
+        "ImagePullFailed",
+        "Check the host in",
     ),
     "a name server that fails": (
         f"{RESOLVE}{HEAD}dial tcp: lookup registry.example on 10.96.0.10:53: server misbehaving",
@@ -313,8 +341,8 @@ PULLS: dict[str, tuple[str, str, str]] = {
     ),
     "a certificate that the node does not trust": (
         f"{RESOLVE}{HEAD}tls: failed to verify certificate: x509: certificate signed by unknown authority",
-        "RegistryUnavailable",
-        "certificates",
+        "ImagePullFailed",
+        "CA",
     ),
     "late headers": (
         f"{RESOLVE}{HEAD}net/http: request canceled (Client.Timeout exceeded while awaiting headers)",
@@ -353,6 +381,22 @@ PULLS: dict[str, tuple[str, str, str]] = {
         "ImagePullDenied",
         "denied",
     ),
+    "denied, in a repository named like an end of a file": (
+        'failed to pull image "quay.io/eof/x": unexpected status from HEAD request: 403 Forbidden',
+        "ImagePullDenied",
+        "403",
+    ),
+    "a body that breaks off in a refusal": (
+        f"{PULL}denied: requested access is denied: EOF",
+        "ImagePullDenied",
+        "denied",
+    ),
+    "a login that times out": (f"{RESOLVE}failed to authorize: {HEAD}i/o timeout", "RegistryUnavailable", "i/o"),
+    "not found, in a repository named like an end of a file": (
+        'failed to pull image "quay.io/eof/x": quay.io/eof/x: not found',
+        "ImageNotFound",
+        "eof",
+    ),
     "no such tag": (f"{RESOLVE}{IMAGE}: not found", "ImageNotFound", "not found"),
     "no such manifest": ("reading manifest v1 in quay.io/x: manifest unknown", "ImageNotFound", "manifest unknown"),
     "no such repository": ("reading manifest v1 in quay.io/x: name unknown: no", "ImageNotFound", "name unknown"),
@@ -371,14 +415,14 @@ def test_a_pull_that_fails_has_the_reason_of_what_the_registry_or_the_node_said(
     said, expected, words = PULLS[case]
     text = said if reason == "ErrImagePull" else f'Back-off pulling image "{IMAGE}": ErrImagePull: {said}'
     found = must_fail(waiting(reason, text))
-    assert (str(found.reason), found.is_final) == (expected, expected.startswith("Image"))
+    assert (str(found.reason), found.is_final) == (expected, expected in FINAL_AT_ONCE)
     assert words in f"{found.message} {found.remedy}"
 
 
 WORDS_OF_ITS_OWN = {  # kubelet images/image_manager.go and types.go, cri-api pkg/errors
     "RegistryUnavailable": ("image pull failed for x because the registry is unavailable", "RegistryUnavailable"),
     "SignatureValidationFailed": ("image pull failed for x because the signature validation failed", "ImagePullFailed"),
-    "InvalidImageName": ('Failed to apply default image tag "X": couldn\'t parse image name "X"', "ImagePullFailed"),
+    "InvalidImageName": ('Failed to apply default image tag "X": couldn\'t parse image name "X"', "ImageNotFound"),
     "ErrImageNeverPull": ('Container image "x" is not present with pull policy of Never', "ImageNotFound"),
     "ImageInspectError": ('Failed to inspect image "x": rpc error', "ImagePullFailed"),
 }
@@ -395,9 +439,11 @@ def test_a_pull_that_the_kubelet_has_a_word_for(word: str) -> None:
     [
         waiting("ErrImagePull", PULLS["unavailable"][0]),
         waiting("ErrImagePull", PULLS["a full disk"][0]),
+        waiting("ErrImagePull", PULLS["a name that nobody knows"][0]),
+        waiting("ErrImagePull", PULLS["a certificate that the node does not trust"][0]),
         waiting("CreateContainerError", "context deadline exceeded"),
     ],
-    ids=["a registry", "a disk", "a runtime"],
+    ids=["a registry", "a disk", "a host", "a CA", "a runtime"],
 )
 def test_what_may_pass_is_final_once_it_has_lasted(shown: Json) -> None:
     first = must_fail(shown)

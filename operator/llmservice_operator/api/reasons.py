@@ -116,7 +116,8 @@ class Reason(Explained):
     )
     IMAGE_NOT_FOUND = POD.row(
         "ImageNotFound",
-        "The registry has no such image or tag, or the node may not pull and does not have it.",
+        "The registry has no such image or tag, its name is not a valid one, or the node may not pull and does not "
+        "have it.",
         "Correct spec.runtime.image, or its spec.runtime.imagePullPolicy where that is Never.",
     )
     IMAGE_PULL_DENIED = POD.row(
@@ -136,15 +137,16 @@ class Reason(Explained):
         "RegistryUnavailable",
         "The image's registry does not answer the node, or turns it away for now (429, 5xx). The kubelet tries again "
         "by itself, with growing pauses.",
-        "Wait. Where it lasts, look at the registry and its limits, at the node's name server, proxy and network, and "
-        "at the certificates that its container runtime trusts.",
+        "Wait. Where it lasts, look at the registry and its limits, at the node's name server, proxy and network.",
         look="The message, which quotes the node's container runtime; the registry's own status.",
         ends=Ends.BY_TIME,
     )
     IMAGE_PULL_FAILED = POD.row(
         "ImagePullFailed",
-        "A node cannot pull an image.",
+        "A node cannot pull an image: its name server does not know the registry's host, it does not trust the "
+        "registry's certificate, or what the message says. The kubelet tries again by itself, with growing pauses.",
         "Check spec.runtime.image, and spec.runtime.imagePullSecrets where the registry asks for a login.",
+        ends=Ends.BY_TIME,
     )
     CONTAINER_CONFIG_INVALID = POD.row(
         "ContainerConfigInvalid",
@@ -217,6 +219,15 @@ class Reason(Explained):
         "A runtime image alone takes 10 to 30 GB unpacked: give the node a larger disk for images, or remove images "
         "and pods that it does not need.",
         look="`kubectl describe node NODE`: the condition DiskPressure, and ephemeral-storage; `crictl images` there.",
+        ends=Ends.BY_TIME,
+    )
+    DRIVER_UNAVAILABLE = NODE.row(
+        "DriverUnavailable",
+        "The node cannot give a container its GPU yet: the driver is not loaded, was updated without a reboot, or has "
+        "no CDI specification of the device. Nothing of the container has run; it is tried again.",
+        "Wait, where the node has just started or its driver is being updated. Where it lasts, look at the driver "
+        "and at the pods of the GPU operator on the node; `nvidia-smi` there shows whether the driver works.",
+        look="The message, which quotes the container runtime; `nvidia-smi` on the node; the GPU operator's pods.",
         ends=Ends.BY_TIME,
     )
     EVICTED = NODE.row(

@@ -47,7 +47,6 @@ def _of(words: str, reason: Reason, remedy: str = "") -> _Pattern:
     return _Pattern(re.compile(words, re.IGNORECASE), Cause(reason, remedy))
 
 
-_DRIVER = Reason(FailureReason.DRIVER_MISMATCH)
 _DISK = _of(r"no space left on device|disk quota exceeded", Reason.NODE_DISK_FULL)
 _PULL: tuple[_Pattern, ...] = (
     _DISK,
@@ -56,41 +55,56 @@ _PULL: tuple[_Pattern, ...] = (
         Reason.IMAGE_ARCHITECTURE_MISMATCH,
     ),
     _of(
-        r"\b429 Too Many Requests|toomanyrequests|registry is unavailable"
-        r"|\b500 Internal Server Error|\b502 Bad Gateway|\b503 Service Unavailable|\b504 Gateway Time-?out"
-        r"|connection refused|connection reset|i/o timeout|no route to host|network is unreachable|no such host"
-        r"|server misbehaving|TLS handshake timeout|\bx509: |\btls: |Client\.Timeout|deadline exceeded"
-        r"|context canceled|\bEOF\b",
-        Reason.REGISTRY_UNAVAILABLE,
-    ),
-    _of(
         r"pull access denied|insufficient_scope|\b40[13] (?:Unauthorized|Forbidden)\b|unauthorized"
         r"|authorization failed|authentication required|no basic auth credentials|\bdenied\b",
         Reason.IMAGE_PULL_DENIED,
     ),
+    _of(
+        r"no such host",
+        Reason.IMAGE_PULL_FAILED,
+        "Check the host in the image's name; the node's name server does not know it.",
+    ),
+    _of(
+        r"\bx509: ",
+        Reason.IMAGE_PULL_FAILED,
+        "Have the node's container runtime trust the CA that signed the registry's certificate, and check that the "
+        "certificate is of this host and has not expired.",
+    ),
+    _of(
+        r"\b429 Too Many Requests|toomanyrequests|registry is unavailable"
+        r"|\b500 Internal Server Error|\b502 Bad Gateway|\b503 Service Unavailable|\b504 Gateway Time-?out"
+        r"|connection refused|connection reset|i/o timeout|no route to host|network is unreachable"
+        r"|server misbehaving|TLS handshake timeout|\btls: |Client\.Timeout|deadline exceeded"
+        r"|context canceled|(?-i:\bEOF)\s*$",
+        Reason.REGISTRY_UNAVAILABLE,
+    ),
     _of(r"not found|manifest unknown|name unknown|no such image|not present with pull policy", Reason.IMAGE_NOT_FOUND),
 )
+_WAIT = "Wait, where the node has just started or its driver is being updated. Else: "
 _START: tuple[_Pattern, ...] = (
-    _of(r"unsatisfied condition: ", _DRIVER),
+    _of(r"unsatisfied condition: ", Reason(FailureReason.DRIVER_MISMATCH)),
     _of(
         r"unresolvable CDI devices",
-        _DRIVER,
-        "The node has no CDI specification of that device, or one of an earlier driver: have it made anew there "
-        "(`nvidia-ctk cdi generate`, or a restart of the GPU operator's toolkit and device plugin).",
+        Reason.DRIVER_UNAVAILABLE,
+        f"{_WAIT}the node has no CDI specification of that device, or one of an earlier driver: have it made anew "
+        "there (`nvidia-ctk cdi generate`, or a restart of the GPU operator's toolkit and device plugin).",
     ),
     _of(
         r"driver/library version mismatch",
-        _DRIVER,
-        "Reboot the node, or reload the driver's kernel module: its driver was updated, and the module of the one "
-        "before is still loaded.",
+        Reason.DRIVER_UNAVAILABLE,
+        f"{_WAIT}reboot the node, or reload the driver's kernel module: its driver was updated, and the module of the "
+        "one before is still loaded.",
     ),
     _of(
         r"driver not loaded|load library failed",
-        _DRIVER,
-        "Install the GPU's driver on the node, or load its kernel module; `nvidia-smi` there shows whether it works.",
+        Reason.DRIVER_UNAVAILABLE,
+        f"{_WAIT}install the GPU's driver on the node, or load its kernel module; `nvidia-smi` there shows whether it "
+        "works.",
     ),
     _of(r"nvidia-container-cli: device error", Reason(FailureReason.ACCELERATOR_MISSING)),
-    _of(r"nvidia-container-cli: |could not apply required modification to OCI specification", _DRIVER),
+    _of(
+        r"nvidia-container-cli: |could not apply required modification to OCI specification", Reason.DRIVER_UNAVAILABLE
+    ),
     _DISK,
     _of(r"exec format error", Reason.IMAGE_ARCHITECTURE_MISMATCH),
 )
@@ -98,7 +112,7 @@ _START: tuple[_Pattern, ...] = (
 
 def why_not_pulled(word: str, message: str) -> Cause:
     """`word`: one of IMAGE_WORDS; `message`: what the kubelet and the container runtime quote of the registry."""
-    if word == "ErrImageNeverPull":
+    if word in ("ErrImageNeverPull", "InvalidImageName"):
         return Cause(Reason.IMAGE_NOT_FOUND)
     return _first(_PULL, message) or Cause(Reason.IMAGE_PULL_FAILED)
 

@@ -30,7 +30,7 @@ _IMAGE = frozenset(
     {Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED, Reason.IMAGE_ARCHITECTURE_MISMATCH}
     | {Reason.REGISTRY_UNAVAILABLE, Reason.NODE_DISK_FULL}
 )
-_NOT_STARTED = frozenset({Reason.CONTAINER_CONFIG_INVALID, Reason.CONTAINER_NOT_STARTED}) | _IMAGE
+_NOT_STARTED = _IMAGE | {Reason.CONTAINER_CONFIG_INVALID, Reason.CONTAINER_NOT_STARTED, Reason.DRIVER_UNAVAILABLE}
 _REPLACED_WITHIN = timedelta(seconds=120)
 """A pod that is made so soon after another one was put out is its replacement."""
 _NEWS_FOR = timedelta(seconds=600)

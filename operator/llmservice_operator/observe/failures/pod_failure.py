@@ -64,10 +64,10 @@ def of_pod(pod: PodFacts, reports: Reports, containers: frozenset[str] | None = 
         return injected
     if pod.terminated is not None and not _is_past(pod, pod.terminated):
         found = _of_termination(pod, pod.terminated)
-        return replace(found, message=found.message + _default_limit(pod, found), restarts=_restarts(pod))
+        return replace(found, message=found.message + _default_limit(pod, found), restarts=_restarts(pod, found))
     if pod.waiting is not None:
         found = _of_waiting(pod, pod.waiting)
-        return found if pod.waiting.reason in IMAGE_WORDS else replace(found, restarts=_restarts(pod))
+        return found if pod.waiting.reason in IMAGE_WORDS else replace(found, restarts=_restarts(pod, found))
     if pod.unschedulable and not pod.scheduled:
         return status_failure(scheduling.reason_of(pod.unschedulable), "", evidence=pod.unschedulable)
     return None
@@ -143,8 +143,11 @@ _LARGER_GPU = (
 )
 
 
-def _restarts(pod: PodFacts) -> int:
-    """Of the container that fails; those of others say nothing of it."""
+def _restarts(pod: PodFacts, found: StatusFailure) -> int:
+    """Of the container that fails; those of others say nothing of it. A driver takes minutes to load, and a container
+    is tried three times within one."""
+    if found.reason is Reason.DRIVER_UNAVAILABLE:
+        return 0
     return pod.server_restarts if pod.container == SERVER_CONTAINER else pod.ends
 
 
@@ -195,9 +198,10 @@ def _of_waiting(pod: PodFacts, waiting: Waiting) -> StatusFailure:
         reason = Reason.CONTAINER_CONFIG_INVALID if waiting.reason == CONFIG_WORD else Reason.UNKNOWN
         return _of_start(pod, Cause(reason), text)
     cause = why_not_pulled(waiting.reason, waiting.message)
-    if cause.reason in _NAMED_BY_THE_SPEC and pod.container in (RUNTIME_CONTAINER, FETCH_CONTAINER):
+    is_general = cause.reason in _NAMED_BY_THE_SPEC and not cause.remedy
+    if is_general and pod.container in (RUNTIME_CONTAINER, FETCH_CONTAINER):
         cause = cause._replace(remedy=_OPERATORS_IMAGE)
-    elif cause.reason in _NAMED_BY_THE_SPEC and waiting.is_of_volume:
+    elif is_general and waiting.is_of_volume:
         cause = cause._replace(remedy=_VOLUMES_IMAGE)
     return _of_start(pod, cause, text)
 

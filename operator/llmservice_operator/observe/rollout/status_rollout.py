@@ -15,10 +15,10 @@ Json = Mapping[str, Any]
 
 _OF_OTHERS = frozenset(
     {Reason.QUOTA_EXCEEDED, Reason.IMAGE_PULL_FAILED, Reason.REGISTRY_UNAVAILABLE, Reason.NODE_DISK_FULL}
-    | {Reason.INJECTED_CONTAINER_FAILED}
+    | {Reason.POD_SANDBOX_FAILED, Reason.DRIVER_UNAVAILABLE, Reason.INJECTED_CONTAINER_FAILED}
 )
-"""A quota is short until an old pod is gone, a registry may answer soon, another node has room, and what others add to
-the pods is in those of every revision."""
+"""A quota is short until an old pod is gone, a registry may answer soon, another node may have room and a driver, and
+what others add to the pods is in those of every revision."""
 
 _LIMIT = 4096
 """What the CRD takes."""

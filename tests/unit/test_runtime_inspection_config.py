@@ -13,6 +13,7 @@ from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.config_keys import ALIASES, Keys
 from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, FailureReason
 from llmservice_runtime.inspection import config_json as inspected_config
+from llmservice_runtime.inspection import config_keys
 from llmservice_runtime.inspection.config_json import INSPECTED_KEYS, SECTION_KEYS, expanded, modules, selected
 from llmservice_runtime.inspection.inspected import Inspection
 
@@ -248,3 +249,8 @@ def test_the_configuration_of_thousands_of_modules_takes_no_time() -> None:
         "model.layers.*.mlp.experts.*.down_proj",
     ]
     assert inspected_config.shorter({}) is None
+
+
+def test_no_key_is_listed_twice() -> None:
+    listed = [key for text in config_keys._ALL for key in text.split()]
+    assert sorted(listed) == sorted(set(listed))

@@ -18,8 +18,8 @@ _SIZES = """
     block_configs layers emb_neighbor_num do_layer_norm_before
 """
 _QWEN4 = """
-    hc_count hc_lowrank ple_layer_ids ple_embed_dim ple_conv_kernel_size ngram_size heads_per_ngram
-    ngram_vocab_size_base indexer_n_heads indexer_kv_heads indexer_head_dim indexer_compress_ratio
+    hc_count hc_lowrank ple_conv_kernel_size ngram_size heads_per_ngram
+    indexer_n_heads indexer_kv_heads indexer_head_dim indexer_compress_ratio
 """
 _LENGTHS = """
     max_position_embeddings n_positions n_ctx max_seq_len max_seq_length max_sequence_length seq_length seq_len

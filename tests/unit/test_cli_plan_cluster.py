@@ -124,6 +124,22 @@ async def test_products_selectors_and_tolerations_are_those_of_the_spec(
     assert (await world.planned(**spec))["cluster"]["replicas"] == 4
 
 
+async def test_slices_are_found_by_their_own_product(world: World) -> None:
+    """Beside the label of the whole card."""
+    slices, product = "nvidia.com/mig-3g.40gb", "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb"
+    there = node("x", "NVIDIA-H100-80GB-HBM3", 0)
+    there["metadata"]["labels"] |= {f"{slices}.product": product, f"{slices}.memory": "40448"}
+    there["status"]["allocatable"][slices] = "4"
+    other = node("y", "NVIDIA-H100-80GB-HBM3", 0)
+    other["metadata"]["labels"] |= {f"{slices}.product": f"{product}.me"}
+    other["status"]["allocatable"][slices] = "4"
+    world.has(there, other)
+    found = await world.planned(accelerator={"products": [product], "resourceName": slices})
+    assert (found["cluster"]["replicas"], rooms(found)["x"]) == (4, (4, 4, None))
+    assert rooms(found)["y"] == (4, 0, f"its GPU is {product}.me, not {product}")
+    assert {each["product"] for each in found["cluster"]["nodes"]} == {product, f"{product}.me"}
+
+
 async def test_the_gpus_of_one_replica_must_be_on_one_node(world: World) -> None:
     world.has(node("a", L4, 4), node("b", L4, 4), pod("one", "a", 1), pod("two", "b", 3))
     found = await world.planned(parallelism={"tensorParallelSize": 2})

@@ -147,7 +147,7 @@ def place(
     """Where pods of this spec, as the operator renders it, have room: on nodes with the product, where it is required,
     else on those that the spec does not exclude."""
     wanted, bound = requests_of(pod_spec), product if is_required else None
-    reachable = {node.name for node in nodes_for(room, pod_spec) if bound in (None, node.product)}
+    reachable = {node.name for node in nodes_for(room, pod_spec) if bound in (None, _product(node, resource))}
     seen = [node for node in room.nodes if resource is None or node.allocatable.get(resource)]
     nodes = [
         _place(node, pod_spec, wanted, resource, bound, excluded, is_reachable=node.name in reachable) for node in seen
@@ -186,9 +186,9 @@ def _place(
 ) -> NodePlace:
     node = node if resource is None else replace(node, product=node.product_of(resource))
     replicas = fitting_apart(node, wanted, resource) if is_reachable else 0
-    why = None
+    has, why = _product(node, resource), None
     if not is_reachable:
-        why = _kept_away(node, pod_spec, product, excluded)
+        why = _kept_away(node, pod_spec, product, has, excluded)
     elif replicas == 0 and fitting(node, wanted) > 0:
         why = "pods may hold the memory of the GPUs that it shares"
     elif replicas == 0:
@@ -196,10 +196,10 @@ def _place(
     if why is not None and resource is not None:
         group = group_of(node, resource)
         if group is not None and device_of(group) is None:
-            why = f"{node.product or 'its GPU'} is not in the catalogue and no label says its memory; {why}"
+            why = f"{has or 'its GPU'} is not in the catalogue and no label says its memory; {why}"
     return NodePlace(
         clean(node.name),
-        None if node.product is None else clean(node.product),
+        None if has is None else clean(has),
         int(node.allocatable.get(resource, 0)) if resource is not None else 0,
         int(node.free(resource)) if resource is not None else 0,
         replicas,
@@ -207,18 +207,22 @@ def _place(
     )
 
 
-def _kept_away(node: NodeRoom, pod_spec: Json, product: str | None, excluded: Collection[str]) -> str:
+def _product(node: NodeRoom, resource: str | None) -> str | None:
+    return node.product if resource is None else node.product_of(resource)
+
+
+def _kept_away(node: NodeRoom, pod_spec: Json, product: str | None, has: str | None, excluded: Collection[str]) -> str:
     """By taints, else by the product, else by other labels."""
     tolerations = pod_spec.get("tolerations") or ()
     for key, value, effect in node.taints:
         if not tolerates((key, value, effect), tolerations):
             return f"the taint {key}{f'={value}' if value else ''}:{effect} is not tolerated"
-    if product is not None and node.product != product:
-        return f"its GPU is {node.product or 'not named by a label'}, not {product}"
+    if product is not None and has != product:
+        return f"its GPU is {has or 'not named by a label'}, not {product}"
     if (architecture := node.labels.get(ARCHITECTURE)) in excluded:
         return f"it is {architecture}, which the images are not built for"
-    if node.product in excluded:
-        return f"it does not fit on {node.product}"
+    if has in excluded:
+        return f"it does not fit on {has}"
     return _LABELS
 
 

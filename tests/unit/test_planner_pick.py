@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llmservice_operator.api.untrusted import stored_record
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
 from llmservice_operator.planner.pick import GPUDemand, Pick, PlanFor, pick
 from llmservice_operator.planner.plan import Device, Fit, Plan
@@ -63,6 +64,9 @@ def picked(
 SHARED = replace(L4, product="NVIDIA-L4-SHARED")
 H, A, L, T = (group.product or "" for group in (H100, A100, L4, T4))
 
+GH200 = NodeGroup("NVIDIA-GH200-480GB", 1, memory_mib=97871, architecture="arm64")
+X_GH200, ARM_H100, GH = replace(GH200, architecture="amd64"), replace(H100, architecture="arm64"), "NVIDIA-GH200-480GB"
+TAINTED_GH200 = replace(GH200, taints=TAINTED.taints)
 ODD = replace(H100, product="H100")
 NODES: dict[str, Any] = {"right": "list nodes"}
 WHICH = [
@@ -127,6 +131,11 @@ WHICH = [
     ("a slice", picked(SLICES), "Fits", SLICE, SLICE, ""),
     ("two slices", picked(SLICES, gpus=2), "DoesNotFit", SLICE, None, "only one MIG slice"),
     ("two slices that may come", picked(gpus=2, products=(SLICE,)), "DoesNotFit", SLICE, None, "only one MIG slice"),
+    ("arm64 that the spec prefers", picked(GH200, H100, products=(GH, H)), "Fits", GH, GH, "Its nodes are arm64"),
+    ("arm64 that it lists second", picked(GH200, H100, products=(H, GH)), "Fits", H, H, ""),
+    ("arm64 that it does not list", picked(GH200, ARM_H100, H100, products=(H,)), "Fits", H, H, "arm64 are left out"),
+    ("arm64 of a tainted pool", picked(TAINTED_GH200, H100, products=(GH, H)), "Fits", H, H, ""),
+    ("arm64 beside amd64", picked(GH200, X_GH200, products=(GH, H)), "Fits", GH, GH, "arm64 are left out"),
     ("a new label", picked(products=(f"{H}e",)), "Fits", f"{H}e", None, "is not in the catalogue"),
 ]  # fmt: skip
 
@@ -173,3 +182,23 @@ def test_nodes_of_one_product_are_one_offer_with_the_largest_node() -> None:
 def test_passing_trouble_of_a_node_changes_nothing(taint: str) -> None:
     group = NodeGroup("Tesla-T4", 1, memory_mib=15360, taints=((f"node.kubernetes.io/{taint}", "", "NoSchedule"),))
     assert offers(ClusterGPUs((group,)), ())
+
+
+def test_an_architecture_is_kept_for_the_product_that_only_it_has_and_that_was_taken() -> None:
+    both = (GH200, ARM_H100, H100)
+    assert picked(*both, products=(GH, H)).left_out == ()
+    assert picked(*both, products=(H, GH)).left_out == ("arm64",)
+    assert picked(*both, products=(GH, H), need=900).left_out == (), "the spec's list decides"
+
+
+def test_what_is_excluded_of_many_products_is_bounded_nodes_first_and_reads_back() -> None:
+    many = [NodeGroup(f"X-{number:04}", 1, memory_mib=1024) for number in range(2000)]
+    found = picked(*many, H100, need=60)
+    assert (found.product, len(found.excluded)) == (H, 256)
+    assert set(found.excluded) < {group.product for group in many}, "no rented ones before those of nodes"
+    assert list(found.excluded) == sorted(found.excluded)
+    template = {"spec": {"containers": [{"name": "server"}]}}
+    record = {"key": "k", "template": template, "chosen": {"gpu": H, "excludedGpus": list(found.excluded)}}
+    assert stored_record(record) == record
+    few = picked(T4, H100, need=60).excluded
+    assert {T, L, "NVIDIA-A10G"} <= set(few), "and rented ones where there is room"

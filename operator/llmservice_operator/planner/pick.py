@@ -27,6 +27,7 @@ USUAL = (
 """What clouds rent, by memory: named where the cluster has nothing that fits."""
 _SMALL = ("Tesla-T4", "Tesla-V100-SXM2-16GB", "NVIDIA-A10G")
 """Further ones that an autoscaler may bring, smaller than most models need."""
+_MOST_EXCLUDED = 256
 GPU_FIELDS = "spec.accelerator.products or spec.accelerator.memory"
 
 
@@ -74,11 +75,27 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     all that are there; not so where no machine is made with as many GPUs as one replica needs. Without a word about
     the GPU from nodes or spec the verdict is Unknown and says what to give.
     """
-    if left_out := _not_built_for(demand, cluster):
-        groups = tuple(group for group in cluster.groups if group.architecture == IMAGES)
-        choice = pick(demand, replace(cluster, groups=groups), plan_for)
-        said = f"Nodes of {', '.join(left_out)} are left out: the images are built for {IMAGES}."
-        return replace(choice, plan=replace(choice.plan, reason=f"{choice.plan.reason} {said}"), left_out=left_out)
+    others = _not_built_for(demand, cluster)
+    if not others:
+        return _pick(demand, cluster, plan_for)
+    built = tuple(group for group in cluster.groups if group.architecture == IMAGES)
+    found = {offer.product for offer in offers(replace(cluster, groups=built), demand.tolerations)}
+    # What the spec names and only they have is wanted all the same.
+    named = tuple(
+        group
+        for group in cluster.groups
+        if group.architecture in others and group.product in demand.products and group.product not in found
+    )
+    choice = _pick(demand, replace(cluster, groups=(*built, *named)), plan_for)
+    used = {group.architecture for group in named if choice.product in (None, group.product)}
+    left_out = tuple(each for each in others if each not in used)
+    if not left_out:
+        return choice
+    said = f"Nodes of {', '.join(left_out)} are left out: the images are built for {IMAGES}."
+    return replace(choice, plan=replace(choice.plan, reason=f"{choice.plan.reason} {said}"), left_out=left_out)
+
+
+def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     offered = offers(cluster, demand.tolerations)
     if nicknames := _nicknames(demand, cluster):
         return _without_nicknames(nicknames, demand, cluster, plan_for)
@@ -124,12 +141,12 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
 
 
 def _not_built_for(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
-    """Architectures of nodes to leave out; none where no other node has an acceptable GPU, or the spec says which."""
+    """Architectures of nodes that may be left out; none where no other has an acceptable GPU, or the spec names one."""
     built = tuple(group for group in cluster.groups if group.architecture == IMAGES)
     found = offers(replace(cluster, groups=built), demand.tolerations)
     if demand.names_architecture or not any(not demand.products or one.product in demand.products for one in found):
         return ()
-    return tuple(sorted({group.architecture for group in cluster.groups} - {IMAGES}))
+    return tuple(sorted({group.architecture for group in cluster.groups} - {IMAGES})[:_MOST_EXCLUDED])
 
 
 def _nicknames(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
@@ -145,7 +162,7 @@ def _without_nicknames(nicknames: Sequence[str], demand: GPUDemand, cluster: Clu
     others = tuple(product for product in demand.products if product not in nicknames)
     hints = " ".join(_labels_for(nickname, cluster) for nickname in nicknames)
     if others:
-        choice = pick(replace(demand, products=others), cluster, plan_for)
+        choice = _pick(replace(demand, products=others), cluster, plan_for)
         left_out = f"{', '.join(nicknames)} is left out: it is no value of the node label."
         return replace(choice, plan=replace(choice.plan, reason=f"{choice.plan.reason} {left_out}"))
     reason = (
@@ -238,7 +255,8 @@ def _chosen_product(device: Device, demand: GPUDemand, offered: Sequence[Offer])
 
 
 def _excluded(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> tuple[str, ...]:
-    """Products on which what was planned does not fit; none where the spec lists those that do."""
+    """Products on which what was planned does not fit, those of nodes before others where they are too many to be
+    recorded; none where the spec lists those that do."""
     if demand.products:
         return ()
     offered = offers(cluster, _ALL)
@@ -247,7 +265,9 @@ def _excluded(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, plan_for: Pla
     is_amd = demand.resource.startswith("amd.com/")
     known = {device.name: device for device in (*rented, *seen) if device.is_amd is is_amd}
     plans = {name: _limited_by_nodes(plan_for(device), device, demand, offered) for name, device in known.items()}
-    return tuple(sorted(name for name, found in plans.items() if not _does(found, plan, demand)))
+    too_small = [name for name, found in plans.items() if not _does(found, plan, demand)]
+    on_nodes = {device.name for device in seen}
+    return tuple(sorted(sorted(too_small, key=lambda name: (name not in on_nodes, name))[:_MOST_EXCLUDED]))
 
 
 _ALL: tuple[Json, ...] = ({"operator": "Exists"},)

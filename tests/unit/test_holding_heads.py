@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -167,6 +168,52 @@ def test_heads_that_are_refused_take_no_place() -> None:
     for each in (ours, *others):
         each.close()
     assert shares.used == 0
+
+
+CHUNKED = REQUEST.replace(f"Content-Length: {len(BODY)}".encode(), b"Transfer-Encoding: chunked")
+ENDLESS_FIELDS = [b"X: " + b"x" * 31_000 + b"\r\n"] * 120
+BEYOND: dict[str, list[bytes]] = {
+    "trailers": [CHUNKED + b"\r\n%x\r\n%s\r\n0\r\n" % (len(BODY), BODY), *ENDLESS_FIELDS],
+    "trailers of a body of many bytes": [
+        CHUNKED + b"\r\n%x\r\n%s\r\n0\r\n" % (200_000, BODY + b" " * (200_000 - len(BODY))),
+        *ENDLESS_FIELDS,
+    ],
+    "the extension of a chunk": [CHUNKED + b"\r\n1", *[b";x=" + b"x" * 31_000] * 120],
+    "the head of a second request": [REQUEST + b"\r\n" + BODY + b"GET / HTTP/1.1\r\n", *ENDLESS_FIELDS],
+}
+
+
+@pytest.mark.parametrize("case", BEYOND)
+async def test_what_follows_a_head_and_is_no_body_is_bounded(case: str) -> None:
+    async with world() as w:
+        service = target()
+        await w.serve(service)
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        sent = 0
+        with suppress(ConnectionError):
+            for piece in BEYOND[case]:
+                writer.write(piece)
+                await writer.drain()
+                sent += 1
+                await asyncio.sleep(0.002)
+        assert sent < 20, "the connection was closed meanwhile"
+        writer.close()
+        await until(lambda: not heads(w).used and not w.server.in_progress())
+
+
+@pytest.mark.parametrize("size", [1, 7, 500, 100_000])
+async def test_a_chunked_body_with_a_few_trailers_is_held(size: int) -> None:
+    whole = BODY + b" " * 300_000
+    pieces = (whole[place : place + size] for place in range(0, len(whole), size))
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    async with world() as w:
+        service = target()
+        await w.serve(service)
+        _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        writer.write(CHUNKED + b"\r\n" + chunks + b"0\r\nX-Checksum: 1\r\n\r\n")
+        await until(lambda: w.held(service) == 1)
+        writer.close()
+        await until(lambda: w.held(service) == 0)
 
 
 def heads(w: World) -> Shares:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.streams import StreamReader
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 READ_BUFFER = 16 << 10
 """Bytes of a body that are read ahead, once or twice; what is held is counted by its Ledger."""
+SLICE = 16 << 10
+"""Bytes that the parser gets at once."""
+MOST_BEYOND = 64 << 10
+"""Bytes of trailers, and of whatever else follows a head and is no body: the parser's limits allow megabytes."""
+FRAMING = 16
+"""Bytes around each byte of a body that are not counted: a chunk of one byte takes five more."""
 BACKLOG = 1024
 NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
@@ -100,16 +107,20 @@ class _Accepted:
 
 
 class _Connection(web.RequestHandler):
-    """One connection: bounds the head of its request, and keeps nothing that follows the request."""
+    """One connection: bounds the head of its request and what is neither head nor body, and keeps nothing that follows
+    the request."""
 
-    __slots__ = ("_head", "_is_refused", "_linger_seconds")
+    __slots__ = ("_beyond", "_head", "_is_refused", "_linger_seconds", "_payload", "_rest")
 
     def __init__(self, server: Connections, head: Head, linger_seconds: float, **options: Any) -> None:
         super().__init__(server, **options)
         self._head, self._linger_seconds, self._is_refused = head, linger_seconds, False
+        self._payload: StreamReader | None = None
+        self._beyond, self._rest = 0, b""
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
+        self._rest = b""
         self._head.close()
 
     def data_received(self, data: bytes) -> None:
@@ -117,10 +128,32 @@ class _Connection(web.RequestHandler):
         if self._is_refused or self._request_count > 1:
             return
         refusal = self._head.add(data)
-        if refusal is None:
-            super().data_received(data)
-        else:
+        if refusal is not None:
             self._refuse(refusal)
+            return
+        rest, self._rest = self._rest + data, b""
+        if not data:  # the body was read: first comes what the parser has
+            self._parse(data)
+        for begin in range(0, len(rest), SLICE):
+            if self._reading_paused:
+                self._rest = rest[begin:]
+                return
+            if self._request_count > 1 or self._force_close:
+                return
+            self._parse(rest[begin : begin + SLICE])
+
+    def _parse(self, data: bytes) -> None:
+        """And end the connection where too much of it is neither head nor body."""
+        before = self._payload.total_bytes if self._payload is not None else 0
+        super().data_received(data)
+        if self._payload is None and self._messages:
+            self._payload = self._messages[0][1]
+        elif self._payload is not None:
+            body = self._payload.total_bytes - before
+            self._beyond = max(0, self._beyond + len(data) - (FRAMING + 1) * body)
+            if self._beyond > MOST_BEYOND:
+                self._rest = b""
+                self.force_close()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

@@ -215,9 +215,9 @@ class Accelerator(ApiModel):
         examples=["nvidia"],
     )
     products: Many[Product] | None = knob(
-        description="Acceptable GPUs, in order of preference: values of the node label nvidia.com/gpu.product or "
-        "amd.com/gpu.product-name. Pods go only to nodes with the first on which the model fits. Left out: to any GPU "
-        "that is large enough, rather to the one planned. See docs/serving/accelerator.md.",
+        description="Acceptable GPUs, by preference: values of the node label nvidia.com/gpu.product or "
+        "amd.com/gpu.product-name. Pods go only to nodes with the first on which the model fits; without it, to any "
+        "GPU that is large enough. See docs/serving/accelerator.md.",
         examples=[["NVIDIA-H100-80GB-HBM3", "NVIDIA-L40S"]],
         min_length=1,
         max_length=16,

@@ -144,6 +144,9 @@ def test_conditions_do_not_contradict_each_other(facts: Json) -> None:
         assert len(reached) == facts["wanted"]
         assert all(name.startswith("new") for name in reached), reached
     world.now += timedelta(hours=1)
+    world.settle()  # what is tried on for ten minutes is Stalled by now
+    assert not {"Reconciling", "Stalled"} <= true(world.conditions())
+    world.now += timedelta(hours=1)
     assert world.decide().is_steady, "the same facts are written once"
 
 

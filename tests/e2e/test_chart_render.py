@@ -211,7 +211,8 @@ def test_the_operator_understands_its_settings(values: JSON, expected: JSON) -> 
 
 
 def test_every_setting_has_a_value_in_the_chart() -> None:
-    text = only(render(AUTOSCALED), "ConfigMap")["data"]["settings.yaml"]
+    every = AUTOSCALED | {"services": {"helperCpu": "200m", "helperMemory": "128Mi"}}
+    text = only(render(every), "ConfigMap")["data"]["settings.yaml"]
     known = {re.sub(r"_(.)", lambda found: found[1].upper(), field.name) for field in dataclasses.fields(Settings)}
     assert set(yaml.safe_load(text)["services"]) == known
 

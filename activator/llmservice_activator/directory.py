@@ -150,7 +150,7 @@ class Directory:
         """Of a service that always has a replica now: what is held is answered first, and what still comes."""
         if service is None or before is None or service.uid != before.uid or not service.replicas:
             return None
-        if not self._is_routed(service.key, is_direct=True):
+        if before.is_shut or not self._is_routed(service.key, is_direct=True):
             return None
         return replace(before, pods=_ready(self._services.pods(service.key)), refusal=None, is_routed=True)
 
@@ -193,6 +193,7 @@ class Directory:
             # Pods of the revision before serve on while a later one fails.
             refusal=None if pods else zero.refusal,
             clients=zero.clients,
+            is_shut=zero.is_shut,
             # A stranger that knows this port reaches no model whose NetworkPolicy refuses it.
             is_routed=self._is_routed(key, is_direct=service.is_direct and bool(pods)),
             root_path=zero.root_path,

@@ -129,3 +129,15 @@ async def test_one_that_is_not_to_have_a_replica_ends_at_once(after: dict[str, A
         world.see(after)
         await world.settled()
         assert CHAT not in world.told
+
+
+async def test_a_service_that_was_shut_lets_nobody_in_at_its_end() -> None:
+    """What says who may send requests could not be read; nobody may by the removal of its autoscaling either."""
+    world = World()
+    wrong = at_zero(port=PORT, scaling={"holding": {"from": [{"ipBlock": {"cidr": "10.0.0.0/33"}}]}})
+    async with world.running(wrong, pod("a")):
+        refusal = world.told[CHAT].refusal
+        assert (refusal and refusal.reason, world.told[CHAT].pods) == ("InvalidSpec", ())
+        world.see(unscaled(1, 12))
+        await world.settled()
+        assert CHAT not in world.told

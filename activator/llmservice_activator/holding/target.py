@@ -44,6 +44,8 @@ class Target:
     refusal: Refusal | None
     clients: tuple[Peer, ...] = ()
     """Who may send requests (spec.scaling.holding.from); empty: everybody."""
+    is_shut: bool = False
+    """Nobody may: what says who may cannot be read."""
     is_routed: bool = True
     """Whether its Service may lead requests here; else those that come are refused, and what is in progress goes on."""
     root_path: str = ""

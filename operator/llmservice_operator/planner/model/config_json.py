@@ -21,6 +21,7 @@ from llmservice_operator.planner.model.architecture import (
     Layer,
     Linear,
     Part,
+    Quantization,
     Split,
 )
 from llmservice_operator.planner.model.config_keys import MOST_LAYERS, MOST_PARAMETERS, Keys
@@ -30,7 +31,6 @@ from llmservice_operator.planner.model.mlps import Mlp, dense, dense_width, expe
 from llmservice_operator.planner.model.patterns import kinds
 from llmservice_operator.planner.model.positions import lengths
 from llmservice_operator.planner.model.states import state
-from llmservice_operator.planner.model.tables import table_bytes
 
 NESTED = (
     *("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config"),
@@ -177,7 +177,7 @@ class _Reader:
             embedding_size=self._embedding_size(hidden),
             head_bias=family.head_bias,
             rotary_values=found.rotary_values,
-            table_bytes=table_bytes(keys, quantization),
+            table_bytes=_table_bytes(keys, quantization),
             mtp_layers=self._mtp_layers(),
         )
         return _fitted(made, self)
@@ -311,3 +311,36 @@ def _fitted(made: Architecture, reader: _Reader) -> Architecture:
     if not reader.keys.has("tie_word_embeddings"):
         forms += [replace(form, tie_word_embeddings=True) for form in forms]
     return min(forms, key=lambda form: abs(form.counted_parameters - total))
+
+
+_FP8 = "float8_e4m3fn"
+_TABLES = "ngram_embedding"
+_VALUES_OF_SCALE = 32
+"""DeepSeek's tables are in fp8, with a byte of scale for so many values."""
+
+
+def _table_bytes(keys: Keys, quantization: Quantization | None) -> int:
+    """Of all layers' tables of n-grams, which vLLM keeps in pinned memory of the node (vllm/config/engram.py); 0 where
+    the model has none.
+
+    Qwen's have `ngram_vocab_size_base` rows for each head, whose widths are `ple_embed_dim` together; DeepSeek says the
+    rows of each layer.
+    """
+    layers = keys.values("ple_layer_ids")
+    if layers:
+        values = len(set(map(str, layers))) * keys.count("ple_embed_dim") * keys.count("ngram_vocab_size_base")
+        return values * (1 if _has_fp8_tables(keys, quantization) else 2)
+    if keys.values("engram_layer_ids"):
+        rows = sum(keys.checked("engram_num_embeddings", one) for one in keys.values("engram_num_embeddings") or ())
+        values = rows * keys.count("engram_head_dim")
+        return values + values // _VALUES_OF_SCALE
+    return 0
+
+
+def _has_fp8_tables(keys: Keys, quantization: Quantization | None) -> bool:
+    """As Qwen4ExpPLEEmbeddingMethod.from_quant_config has it (vllm/models/qwen4_exp/common/ngram_embedding.py)."""
+    if keys.text("ple_embedding_dtype") == _FP8:
+        return True
+    if quantization is None or quantization.method != "fp8":
+        return False
+    return not any(_TABLES in one for one in quantization.kept)

@@ -1,6 +1,6 @@
 """What Qwen4 has beside Qwen3.5's layers: several residual streams, an index of groups of tokens, n-gram embeddings.
 
-vllm/models/qwen4_exp. Sizes of the n-gram tables: tables.py.
+vllm/models/qwen4_exp. Sizes of the n-gram tables: config_json.py.
 """
 
 from __future__ import annotations

@@ -115,9 +115,7 @@ def stays(cluster: Cluster, name: str, count: int) -> None:
     """Nobody asks for another number of replicas while an HPA would look."""
     with watching(cluster, "llmservices", NAMESPACE) as watcher:
         assert replicas_now(cluster, name) == count
-        other = watcher.first(
-            lambda obj: obj["metadata"]["name"] == name and replicas(obj) != count, timeout=QUIET_SECONDS
-        )
+        other = watcher.unwanted(lambda obj: obj["metadata"]["name"] == name and replicas(obj) != count, QUIET_SECONDS)
     assert other is None, f"{replicas(other.obj)} replicas were asked for: {other.obj['metadata']['managedFields']}"
 
 

@@ -13,11 +13,12 @@ from threading import Timer
 import pytest
 
 from tests.support.cluster import JSON, Cluster
+from tests.support.patience import PATIENCE
 from tests.support.services import stand_in
 
 pytestmark = pytest.mark.parallel
 
-SECONDS = 60.0
+SECONDS = PATIENCE
 PATH = "/models/tiny-chat"
 """vLLM prints it; as the value of a variable that is named like a secret it is hidden."""
 

@@ -14,11 +14,12 @@ import time
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.patience import PATIENCE
 from tests.support.services import MILLION_TOKENS, llmservice, stand_in
 
 pytestmark = pytest.mark.parallel
 
-SECONDS = 60.0
+SECONDS = PATIENCE
 
 
 def run(cluster: Cluster, *words: str, expect: int | None = 0) -> str:

@@ -74,7 +74,7 @@ def _host() -> None:
 
 
 def eventually(what: str, condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + at_most(seconds)
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)

@@ -176,7 +176,7 @@ def test_what_needs_no_replica_is_answered_without_one(cluster: Cluster, at_zero
         ).json()
         assert {model["id"] for model in names["data"]} == {"quiet"}, "the port says which service, not the Host"
         half_a_request(at_zero).close()
-        other = services.first(
+        other = services.unwanted(
             lambda obj: of_service(obj, at_zero) and obj["spec"]["scaling"]["replicas"], QUIET_SECONDS
         )
     assert other is None
@@ -204,7 +204,7 @@ def test_a_wrong_key_wakes_nobody_and_a_right_one_does(cluster: Cluster, at_zero
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}):
             answer = at_zero.post({"model": "guarded", "prompt": "Hello"}, headers=headers)
             assert (answer.status_code, set(answer.json()["error"])) == (401, {"message", "type", "param", "code"})
-        other = services.first(
+        other = services.unwanted(
             lambda obj: of_service(obj, at_zero) and obj["spec"]["scaling"]["replicas"], QUIET_SECONDS
         )
     assert other is None

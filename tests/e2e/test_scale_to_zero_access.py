@@ -50,7 +50,7 @@ def test_only_pods_of_from_start_a_replica(cluster: Cluster, there: str, client:
         theirs = client.request(url, body)
         assert (theirs.status, set(theirs.json["error"])) == (403, FIELDS), theirs
         assert service.ask().status_code == 403
-        assert seen.first(lambda obj: of_service(obj, service) and obj["spec"]["scaling"]["replicas"], 10) is None
+        assert seen.unwanted(lambda obj: of_service(obj, service) and obj["spec"]["scaling"]["replicas"], 10) is None
     assert ClientPod.start(cluster, there).request(url, body).status == 200
 
 

@@ -19,7 +19,7 @@ from localcluster.paths import cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
 from tests.support.cluster import eventually
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, at_most
 from tests.support.ports import free_port
 
 JSON = dict[str, Any]
@@ -210,7 +210,7 @@ def _is_ready(process: subprocess.Popen[bytes], server: Prometheus, folder: Path
 
 def wait_for_samples(server: Prometheus, exprs: Sequence[str], timeout: float) -> list[str]:
     """Those of the queries that still have no data when all have, or the time is over."""
-    end, missing = time.monotonic() + timeout, list(exprs)
+    end, missing = time.monotonic() + at_most(timeout), list(exprs)
     while missing and time.monotonic() < end:
         missing = [expr for expr in missing if not server.query(expr)]
         if missing:

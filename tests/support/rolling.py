@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.support.cluster import JSON, Cluster, is_ready
+from tests.support.patience import at_most
 
 
 def rollout(cluster: Cluster, namespace: str, name: str) -> JSON:
@@ -20,7 +21,7 @@ def pods(cluster: Cluster, namespace: str, name: str) -> dict[str, JSON]:
 
 def fewest_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> int:
     """The fewest ready pods at any look until what was just changed is rolled out."""
-    fewest, deadline = 99, time.monotonic() + timeout
+    fewest, deadline = 99, time.monotonic() + at_most(timeout)
     while time.monotonic() < deadline:
         fewest = min(fewest, sum(map(is_ready, pods(cluster, namespace, name).values())))
         service = cluster.must_get("llmservices", namespace, name)

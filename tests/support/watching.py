@@ -44,7 +44,14 @@ class Watcher:
 
     def first(self, is_wanted: Callable[[JSON], Any], timeout: float = 0.0) -> Seen | None:
         """The first state that is wanted, waiting for it as `eventually` does; 0: what came until now."""
-        deadline = time.monotonic() + (at_most(timeout) if timeout else 0.0)
+        return self._first(is_wanted, at_most(timeout) if timeout else 0.0)
+
+    def unwanted(self, is_unwanted: Callable[[JSON], Any], seconds: float) -> Seen | None:
+        """A state that must not come, if one comes in so many seconds."""
+        return self._first(is_unwanted, seconds)
+
+    def _first(self, is_wanted: Callable[[JSON], Any], seconds: float) -> Seen | None:
+        deadline = time.monotonic() + seconds
         looked_at = 0
         with self._changed:
             while True:

@@ -143,11 +143,17 @@ def test_a_pod_that_does_not_answer_is_reported_beforehand_and_changes_nothing()
     assert "port 8081" in world.obj["status"]["measured"]["reason"]
     before, writes = world.conditions(), world.status_writes
     receive(world, None)
-    assert asked(world) == []
-    world.reports.clear()  # a restarted operator asks again
-    assert asked(world) == [("x-0", False)]
-    receive(world, None)
+    assert asked(world) == [("x-0", False)], "it may answer later"
     assert (world.conditions(), world.status_writes) == (before, writes)
+
+
+def test_a_pod_that_was_silent_while_it_started_is_measured_once_it_answers() -> None:
+    world = starting()
+    receive(world, None)
+    become_ready(world)
+    assert asked(world) == [("x-0", False)]
+    receive(world, SERVING)
+    assert (world.obj["status"]["measured"], asked(world)) == (MEASURED.to_document(), [])
 
 
 def test_an_unchanged_report_is_not_written_twice() -> None:

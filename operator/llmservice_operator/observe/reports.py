@@ -66,11 +66,10 @@ def asks(
 def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, adapters_digest: str | None) -> bool:
     if not pod.started or pod.was_ready:
         return True
-    if report is None:
-        # It started before this process did: once, unless the status knows already what it would say.
+    if report is None or report.state is None:
+        # It started before this process did, or was silent: until it answers, unless the status knows what it would
+        # say. The poller asks a silent one ever more seldom: a busy node keeps one silent for its whole start.
         return not is_measured or adapters_digest is not None
-    if report.state is None:
-        return False
     if not report.state.started or report.state.hung:
         return True  # both change
     is_settled = report.state.adapters_hash == adapters_digest and all(a.loaded for a in report.state.adapters)

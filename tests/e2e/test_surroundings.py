@@ -5,7 +5,9 @@ Each story is of the real API server, scheduler, kubelet and containerd, with th
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +15,10 @@ from typing import Any
 import pytest
 
 from localcluster.install import STAND_IN_IMAGE
+from localcluster.place import first
 from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.registry import registry
+from tests.support.registry import registry, silent_registry
 from tests.support.services import stand_in
 
 pytestmark = pytest.mark.parallel
@@ -166,6 +169,38 @@ def test_a_registry_that_is_busy_is_waited_for(cluster: Cluster, namespace: str)
         assert "503" in failure["message"]
         assert not {"imagePullSecrets", "docs"} & set(failure["remedy"].split())
         assert cluster.condition(namespace, "busy", "Stalled") is None
+
+
+@pytest.mark.full
+def test_a_registry_that_is_silent_is_named_and_the_service_starts_once_it_answers(
+    cluster: Cluster, namespace: str
+) -> None:
+    """containerd gives up a connection after 30 s."""
+    with silent_registry(cluster.paths, STAND_IN_IMAGE) as registry:
+        cluster.apply(stand_in("silent", runtime={"image": f"{registry.host}/vllm:v0.32.0"}), namespace)
+        eventually("a failure", lambda: cluster.failure(namespace, "silent"), 90)
+        failure = cluster.failure(namespace, "silent")
+        assert failure["reason"] == "RegistryUnavailable"
+        assert registry.host in failure["message"]
+        assert cluster.condition(namespace, "silent", "Stalled") is None
+        registry.answer()
+        cluster.wait_condition(namespace, "silent", "Ready", "True", timeout=120)
+
+
+def test_on_a_node_without_ipv6_it_serves_by_ipv4(cluster: Cluster, namespace: str) -> None:
+    """Sockets of IPv6 are refused as by a kernel with `ipv6.disable=1`."""
+    refusal = {"names": ["socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EAFNOSUPPORT}
+    of_ipv6 = {"index": 0, "value": socket.AF_INET6, "op": "SCMP_CMP_EQ"}
+    profile = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [refusal | {"args": [of_ipv6]}]}
+    name = "without-ipv6.json"
+    file = first(cluster.paths).kubelet / "seccomp" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(profile))
+    secured = {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": name}}}
+    cluster.apply(stand_in("one", podTemplate={"spec": secured}), namespace)
+    cluster.wait_condition(namespace, "one", "Ready", "True", timeout=60)
+    log = cluster.kubectl("logs", "deployment/one", "-n", namespace, "-c", "server")
+    assert "this node has no IPv6" in log
 
 
 def test_it_answers_by_the_pods_ipv6_loopback(cluster: Cluster, namespace: str) -> None:

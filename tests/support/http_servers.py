@@ -50,11 +50,11 @@ async def cluster(
 
 @contextmanager
 def threaded(
-    handler: type[BaseHTTPRequestHandler], address: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    handler: type[BaseHTTPRequestHandler], address: str = "127.0.0.1", tls: ssl.SSLContext | None = None, port: int = 0
 ) -> Iterator[int]:
     """The port of a server with this handler, in threads and without a log."""
     quiet = type(handler.__name__, (handler,), {"log_message": lambda *_: None})
-    server = ThreadingHTTPServer((address, 0), quiet)
+    server = ThreadingHTTPServer((address, port), quiet)
     server.daemon_threads = True
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)

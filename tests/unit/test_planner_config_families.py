@@ -131,12 +131,12 @@ def test_kinds_of_layers(more: dict[str, Any], expected: str) -> None:
     assert letters(config_json.read({**PLAIN, **more}).layers) == expected
 
 
-_CLASS = ["DeepseekV4ForCausalLM"]
+_CLASS = ["DeepseekV41ForCausalLM"]
 UNPLANNED = {
     # config.json, and what the refusal names
     "a type": (of("brand_new"), "model_type 'brand_new'"),
-    "a type whose class is not planned": (of("deepseek_v4", architectures=_CLASS), "model_type 'deepseek_v4'"),
-    "a known type of such a class": (of("deepseek_v3", architectures=_CLASS), "model class 'DeepseekV4ForCausalLM'"),
+    "a type whose class is not planned": (of("deepseek_v41", architectures=_CLASS), "model_type 'deepseek_v41'"),
+    "a known type of such a class": (of("deepseek_v3", architectures=_CLASS), "model class 'DeepseekV41ForCausalLM'"),
     "a class alone": ({"architectures": ["NobodyKnowsThis"]}, "model class 'NobodyKnowsThis'"),
     "a language model inside": (of("llava", text_config=PLAIN | of("novel_text")), "model_type 'novel_text'"),
     "a layer's word": (

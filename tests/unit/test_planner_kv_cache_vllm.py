@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from llmservice_operator.planner.kv.types import PLAIN_ROWS
 from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import Device, Draft, Request
@@ -188,6 +189,43 @@ def test_states_and_attention(
     if planned.draft is not None:
         planned = replace(planned, draft=replace(planned.draft, method="ngram"))
         setting = replace(setting, runs_ahead=False)
+    agree(caches, layers, setting, planned)
+
+
+def compressed(ratio: int) -> Attention:
+    """A layer of DeepSeek V4."""
+    vectors = Attention(Kind.COMPRESSED, 64, 1, 512, 512, 128, latent_dim=448, rope_dim=64, compress_ratio=ratio)
+    return replace(vectors, index_dim=128 if ratio == 4 else 0)
+
+
+_WINDOW, _FOUR, _MANY = map(compressed, (1, 4, 128))
+COMPRESSED: dict[str, Layers] = {
+    "deepseek-v4-flash": (_WINDOW, _WINDOW, *pattern(41, _FOUR, _MANY)),
+    "with a layer for prediction": (_WINDOW, _WINDOW, *pattern(41, _FOUR, _MANY), _WINDOW),
+    "deepseek-v4-pro": (_MANY, _MANY, *pattern(59, _FOUR, _MANY)),
+    "without an index": pattern(24, _WINDOW, _MANY),
+    "few of 128": (*pattern(30, _WINDOW, _MANY), *pattern(7, _WINDOW)),
+    "nothing but fours": pattern(12, _FOUR),
+    "nothing but windows": pattern(12, _WINDOW),
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "packed": {"kv_dtype": "fp8_ds_mla"},
+    "many tokens a step": {"kv_dtype": "fp8_ds_mla", "batched_tokens": 8192, "length": 121344},
+    "two stages": {"kv_dtype": "fp8_ds_mla", "stages": 2, "ranks": 2},
+    "an odd length": {"kv_dtype": "fp8_ds_mla", "length": 29001},
+    "plain": {"kv_dtype": "bfloat16"},
+    "plain fp8": {"kv_dtype": "fp8"},
+}
+
+
+@pytest.mark.parametrize("changes", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("layers", COMPRESSED.values(), ids=COMPRESSED)
+def test_vectors_of_several_tokens(caches: Any, layers: Layers, changes: dict[str, Any]) -> None:
+    """Groups of pages of several sizes, in the one layout that the index has."""
+    setting = caches.Setting(block_size=256, layout=caches.KVCacheLayout.BLHNC, **changes)
+    planned = request(layers, setting)
+    backend = None if setting.kv_dtype == "fp8_ds_mla" else PLAIN_ROWS
+    planned = replace(planned, device=Device("one", 80.0, (10, 0)), attention_backend=backend)
     agree(caches, layers, setting, planned)
 
 

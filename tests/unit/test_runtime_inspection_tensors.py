@@ -101,6 +101,14 @@ other: model.language_model.embed_tokens_per_layer.weight
 attention: midlayer.self_attn.q_proj.weight
 feedForward: midlayer.mlp.up_proj.weight layers.0.mlp.up_proj.weight
 other: fc.weight d2t 0.linear.weight
+# deepseek v4
+embedding: embed.weight
+head: head.weight
+other: norm.weight hc_head_fn hc_head_base
+attention: layers.0.hc_attn_fn layers.2.attn.indexer.compressor.ape layers.2.attn.wq_b.scale layers.0.ffn.gate.tid2eid
+experts: layers.0.ffn.experts.255.w1.scale
+feedForward: layers.0.ffn.shared_experts.w2.weight
+mtp: mtp.0.ffn.experts.0.w1.weight mtp.0.e_proj.weight
 # encoders
 embedding: bert.embeddings.word_embeddings.weight
 other: bert.embeddings.position_embeddings.weight bert.embeddings.LayerNorm.weight pooler.dense.weight

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -18,9 +19,12 @@ from vllm.config import VllmConfig
 from vllm.distributed.utils import get_pp_indices
 from vllm.model_executor.layers.attention.attention import _largest_kernel_block_within
 from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator as Shapes
+from vllm.models.deepseek_v4.attention import DeepseekV4Attention, DeepseekV4IndexerCache
+from vllm.models.deepseek_v4.compressor import CompressorStateCache
 from vllm.platforms.interface import Platform
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+from vllm.v1.attention.backends.mla.sparse_swa import DeepseekV4SWACache
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
 from vllm.v1.core import kv_cache_utils
@@ -71,6 +75,7 @@ class Setting:
     checkpoints: int = 0
     runs_ahead: bool = True
     is_cpu: bool = False
+    layout: KVCacheLayout = KVCacheLayout.LBNHC
 
     @property
     def backend(self) -> Any:
@@ -102,7 +107,9 @@ def config(setting: Setting) -> Config:
             num_gpu_blocks_override=None,
             mamba_cache_mode="align",
             prefix_cache_retention_interval=0,
-            get_resolved_kv_cache_layout=lambda: KVCacheLayout.LBNHC,
+            cache_dtype=setting.kv_dtype,
+            block_size=setting.block_size,
+            get_resolved_kv_cache_layout=lambda: setting.layout,
         ),
         scheduler_config=SimpleNamespace(
             disable_hybrid_kv_cache_manager=False,
@@ -125,6 +132,15 @@ def specs(layers: Sequence[Attention], setting: Setting) -> list[dict[str, KVCac
     stages = []
     for stage in range(setting.stages):
         first, last = get_pp_indices(len(layers), stage, setting.stages)
+        if layers[0].kind is Kind.COMPRESSED:
+            stages.append(
+                {
+                    f"{place}.{name}": spec
+                    for place in range(first, last)
+                    for name, spec in _compressed(layers[place], setting).items()
+                }
+            )
+            continue
         stages.append(
             {
                 str(place): _spec(layers[place], setting, block, padded)
@@ -155,6 +171,39 @@ def _spec(attention: Attention, setting: Setting, block: int, padded: int | None
     one = setting.backend.customize_spec(SlidingWindowSpec(block_size=1, sliding_window=window, **common))
     own = _largest_kernel_block_within(setting.backend, one.page_size_bytes, one.page_size_bytes * block, block, one)
     return setting.backend.customize_spec(SlidingWindowSpec(block_size=own, sliding_window=window, **common))
+
+
+def _compressed(attention: Attention, setting: Setting) -> dict[str, KVCacheSpec]:
+    """By DeepSeek V4's own modules, whose attributes are made by hand where they need a GPU."""
+    with (
+        mock.patch("vllm.v1.attention.backends.mla.sparse_swa.get_current_vllm_config") as first,
+        mock.patch("vllm.models.deepseek_v4.compressor.get_current_vllm_config") as second,
+        mock.patch("vllm.models.deepseek_v4.attention.get_current_vllm_config") as third,
+    ):
+        for one in (first, second, third):
+            one.return_value = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context={}))
+        return {name: made.get_kv_cache_spec(config(setting)) for name, made in _modules(attention, setting).items()}
+
+
+def _modules(attention: Attention, setting: Setting) -> dict[str, Any]:
+    ratio, width = attention.compress_ratio, attention.latent_dim + attention.rope_dim
+    cache, is_packed = config(setting).cache_config, setting.kv_dtype == "fp8_ds_mla"
+    dtype = torch.uint8 if is_packed else setting.stored
+    made: dict[str, Any] = {}
+    if attention.index_dim:
+        key = attention.index_dim + attention.index_dim // 128 * 4
+        made["indexer.k_cache"] = DeepseekV4IndexerCache(key, torch.uint8, "indexer.k_cache", cache, ratio)
+        state = CompressorStateCache(4 * attention.index_dim, torch.float32, ratio, "indexer.compressor")
+        made["indexer.compressor"] = state
+    made["swa_cache"] = DeepseekV4SWACache(width, attention.window or 0, dtype, "swa_cache", cache)
+    if ratio > 1:
+        own = SimpleNamespace(
+            compress_ratio=ratio, kv_cache_dtype=setting.kv_dtype, kv_cache_torch_dtype=dtype, head_dim=width
+        )
+        made["attn"] = SimpleNamespace(get_kv_cache_spec=partial(DeepseekV4Attention.get_kv_cache_spec, own))
+        sums = 4 if ratio == 4 else 2
+        made["compressor"] = CompressorStateCache(sums * width, torch.float32, ratio, "compressor")
+    return made
 
 
 def _state(setting: Setting, padded: int | None) -> MambaSpec:

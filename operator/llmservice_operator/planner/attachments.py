@@ -59,6 +59,8 @@ def head_linears(draft: Draft, target: Architecture) -> tuple[Linear, ...]:
             Linear("medusa.blocks", Part.MTP, hidden, hidden, Split.NONE, count=heads, plain=True),
             Linear("medusa.lm_heads", Part.MTP, hidden, target.vocab_size, count=heads, plain=True),
         )
+    if draft.method == "mtp" and target.mtp_layer is not None:
+        return target.mtp_layer.linears * max(1, target.mtp_layers)
     if draft.method == "mtp":
         layers: Sequence[Layer] = target.layers[-1:] * max(1, target.mtp_layers)
         joints = [Linear("mtp.eh_proj", Part.MTP, 2 * hidden, hidden, Split.NONE, plain=True)] * len(layers)

@@ -12,7 +12,7 @@ from llmservice_operator.planner.batching import batching, steps_in_flight
 from llmservice_operator.planner.kv.blocks import blocks, is_sparse
 from llmservice_operator.planner.kv.groups import Group, groups
 from llmservice_operator.planner.kv.specs import placed_specs
-from llmservice_operator.planner.kv.types import stored_type
+from llmservice_operator.planner.kv.types import is_compressed, stored_type
 from llmservice_operator.planner.model.architecture import Incomplete, Kind
 from llmservice_operator.planner.plan import Request
 
@@ -46,7 +46,7 @@ class Layout:
 
         0 for models that keep states only, and without any cache.
         """
-        growing = [one for one in self.groups if one.spec.kind in (Kind.FULL, Kind.LATENT)]
+        growing = [one for one in self.groups if one.spec.kind in (Kind.FULL, Kind.LATENT, Kind.COMPRESSED)]
         chosen = growing or [one for one in self.groups if one.spec.kind is Kind.SLIDING]
         return sum(self.bytes_per_block / one.spec.block_size for one in chosen)
 
@@ -90,6 +90,8 @@ def layout(request: Request, *, amx: bool = False, wide_states: bool = False) ->
     architecture = request.architecture
     if architecture is None:
         raise Incomplete("model.architecture")
+    if request.device is not None and request.device.is_cpu and is_compressed(architecture):
+        raise Incomplete("what a CPU stores for DeepSeek V4")
     request = replace(request, kv_cache_dtype=stored_type(request, sparse=is_sparse(architecture)))
     size = blocks(request, architecture, amx=amx, wide_states=wide_states)
     placed = placed_specs(request, size, wide_states=wide_states)
@@ -103,5 +105,7 @@ def layout(request: Request, *, amx: bool = False, wide_states: bool = False) ->
 
 
 def _block_size(made: tuple[Group, ...], default: int) -> int:
+    if any(group.spec.kind is Kind.COMPRESSED for group in made):
+        return default
     attending = [group.spec.block_size for group in made if group.spec.kind is not Kind.STATE]
     return min(attending, default=default)

@@ -15,7 +15,7 @@ from llmservice_operator.planner.batching import Batching, longest_length
 from llmservice_operator.planner.constants import CONSTANTS, Constants
 from llmservice_operator.planner.encoder import profiled_tokens
 from llmservice_operator.planner.kv.blocks import index_bytes, index_width
-from llmservice_operator.planner.kv.types import value_bytes
+from llmservice_operator.planner.kv.types import is_compressed, value_bytes
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.model_runner import ModelRunner
 from llmservice_operator.planner.plan import GIB, Device, Line, Request
@@ -46,7 +46,9 @@ class Load:
     encoder_values: float
     """That the encoder holds for each of them."""
     index_bytes: int
-    """Of the keys of an index that one step gathers (sparse MLA)."""
+    """Of the keys that one step gathers for an index, or of the vectors (sparse MLA, DeepSeek V4)."""
+    gathers_vectors: bool
+    """The latter."""
     peers: int
     """Further ranks of the tensor-parallel group."""
     graph_layers: int
@@ -79,7 +81,8 @@ def load(request: Request, model: Architecture, device: Device, step: Batching) 
     return Load(
         tokens=step.tokens,
         hidden_size=model.hidden_size,
-        layer_values=max((_layer_values(request, model, layer) for layer in layers), default=0.0),
+        layer_values=max((_layer_values(request, model, layer) for layer in layers), default=0.0)
+        + _stream_values(request, model),
         expert_values=max((_expert_values(request, model, layer) for layer in layers), default=0.0),
         value_bytes=value_bytes(request),
         sequences=min(step.sequences, step.tokens),
@@ -87,9 +90,11 @@ def load(request: Request, model: Architecture, device: Device, step: Batching) 
         encoder_tokens=encoder_tokens,
         encoder_results=encoder_tokens * model.hidden_size * model.encoder.outputs,
         encoder_values=model.encoder.values + model.encoder.shared_values / request.tensor_parallel_size,
-        index_bytes=_index_bytes(request, layers),
+        index_bytes=_index_bytes(request, layers) or _gathered_bytes(request, layers, step.tokens),
+        gathers_vectors=is_compressed(model),
         peers=request.tensor_parallel_size - 1,
-        graph_layers=-(-len(model.layers) // max(1, request.pipeline_parallel_size)),
+        graph_layers=-(-len(model.layers) // max(1, request.pipeline_parallel_size))
+        * (_BROKEN_GRAPHS if is_compressed(model) else 1),
         graph_sizes=sum(1 for _ in capture_sizes(device, step, 1 + guesses)) if has_graphs else 0,
     )
 
@@ -105,7 +110,10 @@ def overheads(load: Load, runner: ModelRunner, constants: Constants = CONSTANTS)
     lines = [activation_line, non_torch_line, Line("CUDA graphs", graphs / GIB, formula, "graph_mib")]
     if load.index_bytes:
         words = "longest request x 8 x 5 (2 beyond 256K tokens) x bytes of a key and its scales"
-        lines.insert(1, Line("index workspace", load.index_bytes / GIB, words, "v1/attention/backends/mla/indexer.py"))
+        source = "v1/attention/backends/mla/indexer.py"
+        if load.gathers_vectors:
+            words, source = "vectors of four of the longest requests, or keys of the index; and its scores", _FLASH_MLA
+        lines.insert(1, Line("index workspace", load.index_bytes / GIB, words, source))
     return Overheads(
         activation=activation + load.index_bytes,
         non_torch=non_torch,
@@ -124,6 +132,27 @@ def _index_bytes(request: Request, layers: list[Layer]) -> int:
     return length * _INDEX_ENTRIES * factor * index_bytes(width)
 
 
+def _gathered_bytes(request: Request, layers: list[Layer], tokens: int) -> int:
+    """DeepSeek V4 has one workspace for the vectors of four requests that one step gathers in 16 bit and for the keys
+    of its index; beside it, room for the index's scores."""
+    found = [layer.attention for layer in layers if layer.attention.kind is Kind.COMPRESSED]
+    length = longest_length(request)
+    if not found or length is None:
+        return 0
+    ratio = min((one.compress_ratio for one in found if one.compress_ratio > 1), default=length)
+    window, width = max(one.window or 0 for one in found), max(one.key_dim for one in found)
+    gathered = _GATHERED_REQUESTS * (-(-length // ratio) + window + tokens) * width * 2
+    index = max((one.index_dim for one in found), default=0)
+    if not index:
+        return gathered
+    factor = _INDEX_FACTOR if length <= _INDEX_LONG else _INDEX_FACTOR_LONG
+    return max(gathered, length * _INDEX_ENTRIES * factor // ratio * index_bytes(index)) + _INDEX_SCORES
+
+
+_FLASH_MLA = "models/deepseek_v4/nvidia/flashmla.py"
+_GATHERED_REQUESTS = 4
+_INDEX_SCORES = 512 * MIB
+"""VLLM_SPARSE_INDEXER_MAX_LOGITS_MB, which profiling takes (sparse_attn_indexer.py)."""
 _INDEX_ENTRIES = 576 * 2 // 132
 _INDEX_FACTOR, _INDEX_FACTOR_LONG = 5, 2
 """sparse_mla_prefill_workspace_factor where nobody sets it (vllm/config/vllm.py)."""
@@ -166,11 +195,29 @@ def _layer_values(request: Request, model: Architecture, layer: Layer) -> float:
     return max(mixed, _feed_forward_values(layer.feed_forward, request.tensor_parallel_size))
 
 
+def _stream_values(request: Request, model: Architecture) -> float:
+    """Residual streams before and after they are mixed, and three times more where a layer predicts from them."""
+    streams = model.residual_streams
+    if streams == 1:
+        return 0.0
+    is_predicting = request.draft is not None and request.draft.method == "mtp"
+    return streams * model.hidden_size * (5 if is_predicting else 2)
+
+
+_BROKEN_GRAPHS = 3
+"""Graphs of DeepSeek V4 are broken at each layer's attention (VLLM_USE_BREAKABLE_CUDAGRAPH). A start-up that prints
+them: 2.51 GiB for 51 sizes of 43 layers (vllm#50576)."""
+
+
 def _attention_values(attention: Attention, hidden_size: int, ranks: int) -> float:
     """Queries, keys, values and the result."""
     if attention.kind is Kind.STATE:
         return attention.parameters / max(1, hidden_size) / ranks
     heads = attention.heads / ranks
+    if attention.kind is Kind.COMPRESSED:
+        # Queries, and once more beside the result for as many heads as the kernel takes; those of the index.
+        padded = 64 if heads <= 64 else 128
+        return (heads + 2 * padded) * attention.key_dim + 64 * attention.index_dim + attention.query_rank
     if attention.kind is Kind.LATENT:
         # Keys and values are expanded for the prompt, and the keys are joined with their rotated part.
         return heads * (3 * attention.key_dim + 2 * attention.value_dim) + attention.latent_dim + attention.query_rank

@@ -109,6 +109,8 @@ class Request:
     max_num_batched_tokens: int | None = None
     chunked_prefill: bool | None = None
     block_size: int | None = None
+    attention_backend: str | None = None
+    """None: the one that vLLM chooses."""
     enforce_eager: bool = False
     cuda_graphs: CudaGraphs | None = None
     """As spec.compilation comes down to; None: vLLM's default, which records some."""

@@ -60,6 +60,7 @@ def request_of(
         max_num_batched_tokens=batching.max_num_batched_tokens,
         chunked_prefill=batching.chunked_prefill,
         block_size=batching.block_size,
+        attention_backend=None if spec.attention.backend == "auto" else spec.attention.backend,
         enforce_eager=spec.compilation.enforce_eager,
         cuda_graphs=_cuda_graphs(spec),
         allow_deprecated_quantization=_is_given(_ALLOW_DEPRECATED, spec.runtime.extra_args),

@@ -11,6 +11,8 @@ from llmservice_runtime.flags.table import newest_version, series
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
 from llmservice_operator.api.dtypes import Quantization as Quantizations
+from llmservice_operator.planner.kv.blocks import COMPRESSED_BLOCK
+from llmservice_operator.planner.kv.types import PLAIN_ROWS, is_compressed
 from llmservice_operator.planner.model import quantized
 from llmservice_operator.planner.model.architecture import Quantization
 from llmservice_operator.planner.plan import Device, Request
@@ -54,6 +56,7 @@ def _reasons(request: Request) -> Iterator[str]:
     if not request.own_image and (too_old := _below(device, _LEAST_OF_IMAGES)) is not None:
         remedy = "Take a newer GPU, or an image that is built for it."
         yield f"{device.name}: vLLM's own images need compute capability {too_old}. {remedy}"
+    yield from _of_compressed(request, device)
     own = _own(request)
     if own is None:
         return
@@ -67,6 +70,32 @@ def _reasons(request: Request) -> Iterator[str]:
         )
     for why in _refused(request, device, method):
         yield f"{device.name}: the checkpoint is quantized with {own.method}, and {why}."
+
+
+def _of_compressed(request: Request, device: Device) -> Iterator[str]:
+    """What DeepSeek V4's attention takes (vllm/models/deepseek_v4); nothing for other models."""
+    model = request.architecture
+    if model is None or device.is_cpu or not is_compressed(model):
+        return
+    capability = device.capability
+    is_nvidia = not device.is_amd and capability is not None
+    if is_nvidia and capability is not None and capability[0] not in (9, 10, 12) and not request.own_image:
+        yield (
+            f"{device.name}: DeepSeek V4's attention runs on compute capability 9.0, 10.0, 10.3, 12.0 and 12.1; the "
+            "GPU has {}.{}. Choose a GPU of the Hopper or Blackwell generation.".format(*capability)
+        )
+    if request.block_size not in (None, COMPRESSED_BLOCK):
+        yield (
+            f"DeepSeek V4's attention takes blocks of {COMPRESSED_BLOCK} tokens only: leave spec.batching.blockSize "
+            f"out, or set it to {COMPRESSED_BLOCK}."
+        )
+    stored = request.kv_cache_dtype
+    is_plain = request.attention_backend == PLAIN_ROWS and capability is not None and capability[0] == 10
+    if not (stored == "auto" or stored.startswith("fp8") or (is_plain and stored == "bfloat16")):
+        yield (
+            f"DeepSeek V4's KV cache is in fp8, and vLLM refuses {stored}: leave spec.precision.kvCache out, or set it "
+            "to fp8."
+        )
 
 
 def unread_checkpoint(request: Request) -> str | None:

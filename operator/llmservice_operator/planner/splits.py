@@ -91,7 +91,8 @@ def sizes(request: Request) -> tuple[int, ...]:
 def shares_heads(model: Architecture, ranks: int) -> bool:
     """Whether so many ranks can share the heads of every layer."""
     mixers = (layer.attention for layer, _ in model.distinct_layers if layer.attention.kind is not Kind.STATE)
-    return all(heads.divides(ranks, *one) for one in {(mixer.heads, mixer.kv_heads) for mixer in mixers})
+    shared = {(mixer.heads, mixer.kv_heads, mixer.output_groups) for mixer in mixers}
+    return all(heads.divides(ranks, *one) and groups % ranks == 0 for *one, groups in shared)
 
 
 def misfit(request: Request) -> Misfit | None:

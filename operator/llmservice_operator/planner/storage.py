@@ -34,9 +34,10 @@ class Storage:
 
     def bytes_of(self, linear: Linear) -> float:
         """Of all its values, scales, zeros and biases."""
-        biases = linear.bias * linear.count * self.value_bytes
+        size = max(4, self.value_bytes) if linear.wide else self.value_bytes
+        biases = linear.bias * linear.count * size
         form = self.form_of(linear)
-        return (linear.values * self.value_bytes if form is None else quantized_bytes(form, linear)) + biases
+        return (linear.values * size if form is None else quantized_bytes(form, linear)) + biases
 
     def head_bytes(self, values: int, rows: int) -> float:
         """Of lm_head, which few methods quantize."""

@@ -129,7 +129,8 @@ def _layer(layer: Layer, held: Storage, ranks: int, sharing: int, whole_experts:
 def _padding(linear: Linear, held: Storage, slices: int) -> float:
     """What kernels for MXFP4 experts add: the hidden size comes in 256 values, the inside of a slice in 128
     (fused_moe/oracle/mxfp4.py, mxfp4_round_up_hidden_size_and_intermediate_size). 20B and 120B as measured: 1.07."""
-    if linear.split is not Split.EXPERTS or held.quantization is None or held.quantization.method != "mxfp4":
+    form = held.form_of(linear)
+    if linear.split is not Split.EXPERTS or form is None or form.method != "mxfp4":
         return 1.0
     is_down = linear.module.endswith("down_proj")
     inside, hidden = (linear.inputs, linear.outputs) if is_down else (linear.outputs, linear.inputs)

@@ -21,6 +21,9 @@ _QWEN4 = """
     hc_count hc_lowrank ple_conv_kernel_size ngram_size heads_per_ngram
     indexer_n_heads indexer_kv_heads indexer_head_dim indexer_compress_ratio
 """
+_DEEPSEEK_V4 = """
+    compress_rates o_groups o_lora_rank hc_mult num_hash_layers expert_dtype vision_n_layers
+"""
 _LENGTHS = """
     max_position_embeddings n_positions n_ctx max_seq_len max_seq_length max_sequence_length seq_length seq_len
     model_max_length original_max_position_embeddings rope_scaling rope_parameters rope_theta max_model_len
@@ -101,7 +104,8 @@ _ENCODERS = """
     deepstack_visual_indexes pooling_kernel_size default_output_length
 """
 
-_ALL = (_NAMES, _SIZES, _LENGTHS, _ATTENTION, _FEED_FORWARD, _STATE, _MTP, _PICTURES, _QUANTIZED, _TABLES, _QWEN4)
+_OF_ALL = (_NAMES, _SIZES, _LENGTHS, _ATTENTION, _FEED_FORWARD, _STATE, _MTP, _PICTURES, _QUANTIZED, _TABLES)
+_ALL = (*_OF_ALL, _QWEN4, _DEEPSEEK_V4)
 INSPECTED_KEYS = frozenset(word for text in _ALL for word in text.split())
 ENCODER_SECTIONS = frozenset({"vision_config", "audio_config", "visual", "vit_config", "vision_tower_config"})
 ENCODER_KEYS = frozenset(_ENCODERS.split())

@@ -44,6 +44,7 @@ _ROUTERS = frozenset({"gate", "router", "shared_expert_gate", "e_score_correctio
 _EMBEDDINGS = _words("embed_tokens wte word_embeddings tok_embeddings embed_in embeddings embedding shared")
 _POSITIONS = _words("position_embeddings token_type_embeddings position_embedding layernorm norm")
 _HEADS = frozenset({"lm_head", "embed_out", "output_layer"})
+_DEEPSEEK_V4 = {"embed.weight": "embedding", "head.weight": "head"}
 _IN_LAYER = re.compile(r"(^|\.)(layers|layer|h|blocks|block|midlayer|decoder_layers?)\.(\d+\.)?")
 _NUMBER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,9})\.")
 
@@ -84,6 +85,8 @@ def part(name: str, layers: int | None = None) -> str:
         return "mtp"
     if _IN_LAYER.search(name.lower()):
         return _in_layer(name.lower(), words)
+    if name in _DEEPSEEK_V4:
+        return _DEEPSEEK_V4[name]
     if _HEADS.intersection(words) or words[0] == "output":
         return "head"
     return "embedding" if _EMBEDDINGS.intersection(words) and not _POSITIONS.intersection(words) else "other"

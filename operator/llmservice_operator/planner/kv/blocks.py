@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from llmservice_operator.planner.kv.states import has_state, state_bytes
-from llmservice_operator.planner.kv.types import head_bytes, is_packed, latent_bytes, value_bytes
+from llmservice_operator.planner.kv.types import head_bytes, is_compressed, is_packed, latent_bytes, value_bytes
 from llmservice_operator.planner.model.architecture import Architecture, Attention, Kind, Layer
 from llmservice_operator.planner.plan import Request
 
@@ -41,11 +41,15 @@ _GPU = _Backend(16, (16,))
 _FLASHINFER = _Backend(16, (16, 32, 64), multiples=False)
 _FLASH_MLA = _Backend(64, (64,), multiples=False)
 _SPARSE_MLA = _Backend(64, (64,))
+COMPRESSED_BLOCK = 256
+"""The only size that DeepSeek V4's kernels take; of its windows' and compressors' blocks specs.py knows."""
 _FLASHINFER_MLA = _Backend(32, (32, 64), multiples=False)
 
 
 def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_states: bool) -> Blocks:
     """For one model on one device. `amx`, `wide_states`: the CPU has AMX tiles, AVX-512 BF16."""
+    if is_compressed(architecture):
+        return Blocks(COMPRESSED_BLOCK, COMPRESSED_BLOCK)
     layers = {id(layer): layer for layer in architecture.layers}.values()
     latent = any(layer.attention.kind is Kind.LATENT for layer in layers)
     backend = _SPARSE_MLA if is_sparse(architecture) else _backend(request, latent, amx)

@@ -5,7 +5,7 @@ All groups take their blocks from one pool, so a block has the same bytes in eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from llmservice_operator.planner.kv.specs import Placed, Spec
@@ -27,6 +27,8 @@ def groups(layers: Sequence[Placed], stages: int) -> tuple[Group, ...]:
         return ()
     if _is_uniform([layer.spec for layer in layers]):
         return (_group(layers, stages),)
+    if any(layer.spec.kind is Kind.COMPRESSED for layer in layers):
+        return tuple(_group(part, stages) for part in _packed(layers))
     buckets: dict[Spec, list[Placed]] = {}
     for layer in _unified(layers):
         buckets.setdefault(layer.spec, []).append(layer)
@@ -53,7 +55,7 @@ def _is_uniform(specs: Sequence[Spec]) -> bool:
     if first.kind is Kind.SLIDING:
         window = (Kind.SLIDING, first.window, first.begins_anywhere)
         return all((spec.kind, spec.window, spec.begins_anywhere) == window for spec in alike)
-    return all(spec.kind in (Kind.FULL, Kind.LATENT) for spec in alike)
+    return all(spec.kind in (Kind.FULL, Kind.LATENT, Kind.COMPRESSED) for spec in alike)
 
 
 def _unified(layers: Sequence[Placed]) -> list[Placed]:
@@ -94,3 +96,46 @@ def _split(buckets: list[list[Placed]]) -> list[list[Placed]]:
         count = -(-len(bucket) // size)
         parts += [bucket[place::count] for place in range(count)]
     return parts
+
+
+def _packed(layers: Sequence[Placed]) -> list[list[Placed]]:
+    """Groups whose layers lie side by side in a block, of whatever size (_get_packed_kv_cache_groups).
+
+    Layers with as many blocks for a request go together. Where such a bucket has as many layers of each page size, they
+    repeat a pattern; buckets that do are split into groups of about as many repeats, never fewer than the longest
+    pattern of several sizes has. Without such a pattern, windows are split to fit the block that the others need.
+    """
+    buckets: dict[tuple[Kind, int, int], dict[int, list[Placed]]] = {}
+    for layer in layers:
+        spec = layer.spec
+        sizes = buckets.setdefault((spec.kind, spec.block_size, spec.window), {})
+        sizes.setdefault(spec.page, []).append(layer)
+    repeats = {key: len(found) for key, sizes in buckets.items() if (found := _repeats(sizes))}
+    least = max((count for key, count in repeats.items() if len(buckets[key]) > 1), default=0)
+    size = _least_padding(list(repeats.values()), least) if least else 0
+    floor = max(
+        sum(page * (1 if not least and key[0] is Kind.SLIDING else len(found)) for page, found in sizes.items())
+        for key, sizes in buckets.items()
+    )
+    parts: list[list[Placed]] = []
+    for key, sizes in buckets.items():
+        count = 1
+        if least:
+            count = -(-repeats[key] // size) if key in repeats else 1
+        elif key[0] is Kind.SLIDING:
+            page, alike = next(iter(sizes.items()))
+            count = -(-len(alike) // max(1, floor // page))
+        whole = [tuple(one for found in sizes.values() for one in found)]
+        together = whole if count == 1 else _repeats(sizes)
+        parts += [[one for repeat in together[place::count] for one in repeat] for place in range(count)]
+    return parts
+
+
+def _repeats(sizes: Mapping[int, list[Placed]]) -> list[tuple[Placed, ...]]:
+    """One layer of each size together; nothing where there are more of one size than of another."""
+    return list(zip(*sizes.values(), strict=True)) if len(set(map(len, sizes.values()))) == 1 else []
+
+
+def _least_padding(counts: Sequence[int], least: int) -> int:
+    """The size of a group, from `least` on, with the fewest empty places; the largest of such (_approximate_gcd)."""
+    return min(range(least, max(least, *counts) + 1), key=lambda size: (sum(-count % size for count in counts), -size))

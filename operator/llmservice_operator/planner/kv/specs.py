@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from llmservice_operator.planner.kv.blocks import Blocks, index_bytes, index_width
 from llmservice_operator.planner.kv.states import has_state, state_blocks, state_bytes
-from llmservice_operator.planner.kv.types import head_bytes, is_packed, latent_bytes, value_bytes
+from llmservice_operator.planner.kv.types import compressed_bytes, head_bytes, is_packed, latent_bytes, value_bytes
+from llmservice_operator.planner.model import deepseek_v4
 from llmservice_operator.planner.model.architecture import Architecture, Attention, Incomplete, Kind, Layer
 from llmservice_operator.planner.plan import Draft, Request
 from llmservice_operator.planner.stages import layers_of_stages
@@ -59,6 +60,8 @@ class _Setting:
         """Of one layer: none, one, or two where it has attention and a state."""
         if attention.shares_cache or attention.kind is Kind.ENCODER:
             return []
+        if attention.kind is Kind.COMPRESSED:
+            return self._compressed(attention)
         made: list[Spec] = []
         if attention.kind is not Kind.STATE:
             made.append(self._attention(attention, plain))
@@ -85,6 +88,30 @@ class _Setting:
     def _latent(self, attention: Attention, kv_dtype: str, size: int) -> Spec:
         token = latent_bytes(kv_dtype, attention.latent_dim + attention.rope_dim, size)
         return Spec(Kind.LATENT, self.blocks.full, self.blocks.full * token, (token,))
+
+    def _compressed(self, attention: Attention) -> list[Spec]:
+        """Of a layer of DeepSeek V4: its window, its vectors, those of its index, and what each compressor has of the
+        tokens that make the next ones (vllm/models/deepseek_v4: attention.py, compressor.py; mla/sparse_swa.py)."""
+        kv_dtype, ratio, full = self.request.kv_cache_dtype, attention.compress_ratio, self.blocks.full
+        width, rope = attention.latent_dim + attention.rope_dim, attention.rope_dim
+        token = compressed_bytes(kv_dtype, width, rope, value_bytes(self.request))
+        unit = 576 if kv_dtype == "fp8_ds_mla" else 512
+
+        def spec(kind: Kind, block: int, size: int, window: int = 0) -> Spec:
+            return Spec(kind, block, -(-size // unit) * unit, (size,), window, int(window > 0))
+
+        made = [spec(Kind.SLIDING, 64, 64 * token, (attention.window or 1) - 1)]
+        if ratio > 1:
+            made.append(spec(Kind.COMPRESSED, full, full // ratio * token))
+        dims = ((width,) if ratio > 1 else ()) + ((attention.index_dim,) if attention.index_dim else ())
+        for dim in dims:
+            vectors = deepseek_v4.overlap(ratio)
+            block = 4 if vectors > 1 else 8
+            # A sum and a score for each value, in 32 bit.
+            made.append(spec(Kind.SLIDING, block, block * 2 * vectors * dim * 4, vectors * ratio - 1))
+        if attention.index_dim:
+            made.append(spec(Kind.COMPRESSED, full, full // ratio * index_bytes(attention.index_dim)))
+        return made
 
     def _state(self, attention: Attention) -> Spec:
         page = state_bytes(self.request, attention, self.ranks, self.wide_states)
@@ -149,6 +176,8 @@ def _unquantized(request: Request, architecture: Architecture) -> frozenset[int]
 
 def _draft_specs(setting: _Setting, draft: Draft, architecture: Architecture) -> list[Spec]:
     """Of the layers that speculation adds; they are on the last stage."""
+    if draft.method == "mtp" and architecture.mtp_layer is not None:
+        return setting.specs(architecture.mtp_layer.attention) * max(1, architecture.mtp_layers)
     last = next((one for one in reversed(architecture.layers) if one.attention.heads), None)
     if draft.method == "mtp" and last is not None:
         # They have an index each, whichever of the model's own layers have one.

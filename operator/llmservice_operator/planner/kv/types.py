@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmservice_operator.api.dtypes import KVCache
+from llmservice_operator.planner.model.architecture import Architecture, Kind
 from llmservice_operator.planner.plan import Request
 
 _SCALES = 8
@@ -20,12 +21,30 @@ def stored_type(request: Request, *, sparse: bool) -> KVCache:
         stored = (architecture.quantization and architecture.quantization.kv_cache) or stored
         if stored == "auto" and architecture.name == "GlmMoeDsaForCausalLM" and major == 10:
             stored = "fp8"
+    if architecture is not None and is_compressed(architecture):
+        return _stored_compressed(request, stored, major)
     # Sparse MLA packs 8-bit rows with their scales, except on Blackwell's first chips; on its others it has no other.
     if sparse and (
         (stored.startswith("fp8") and major == 9) or (stored in ("auto", "fp8", "fp8_e4m3") and major == 12)
     ):
         return "fp8_ds_mla"
     return stored
+
+
+def is_compressed(architecture: Architecture) -> bool:
+    """Whether one vector stands for several tokens (DeepSeek V4)."""
+    return any(layer.attention.kind is Kind.COMPRESSED for layer, _ in architecture.distinct_layers)
+
+
+def _stored_compressed(request: Request, stored: KVCache, major: int) -> KVCache:
+    """FlashInfer on Blackwell's first chips stores plain rows; the others pack 8 bits with scales, whatever is asked
+    for (vllm/models/deepseek_v4/attention.py)."""
+    if request.attention_backend == PLAIN_ROWS and major == 10:
+        return stored
+    return "fp8_ds_mla" if stored == "auto" or stored.startswith("fp8") else stored
+
+
+PLAIN_ROWS = "FLASHINFER_MLA_SPARSE_DSV4"
 
 
 def value_bytes(request: Request) -> int:
@@ -64,6 +83,14 @@ def latent_bytes(kv_dtype: str, width: int, plain: int) -> int:
     if kv_dtype.startswith("fp8"):
         return width
     return width * _plain(kv_dtype, plain)
+
+
+def compressed_bytes(kv_dtype: str, width: int, rope: int, plain: int) -> int:
+    """Of one vector of DeepSeek V4, `width` values of which `rope` are rotated: packed ones have these in 16 bit, the
+    others in 8 with a scale for every 64, and one byte more."""
+    if kv_dtype in _PACKED_LATENT:
+        return width - rope + 2 * rope + (width - rope) // 64 + 1
+    return width if kv_dtype.startswith("fp8") else width * _plain(kv_dtype, plain)
 
 
 def is_packed(kv_dtype: str) -> bool:

@@ -26,6 +26,8 @@ class Kind(StrEnum):
     """Keys and values of the last `window` tokens."""
     LATENT = "latent"
     """One compressed vector a token (MLA), the same on every tensor-parallel rank."""
+    COMPRESSED = "compressed"
+    """A window of such vectors and, beside it, one for several tokens (DeepSeek V4)."""
     STATE = "state"
     """A state of fixed size a request (Mamba, linear attention)."""
 
@@ -65,6 +67,12 @@ class Attention:
     """Of each token, that an index of groups of tokens stores in the blocks of the keys and values (Qwen4)."""
     more_blocks: int = 0
     """Further blocks that a request takes whatever its length: what an index and embeddings keep of its last tokens."""
+    compress_ratio: int = 0
+    """Tokens that one vector of COMPRESSED stands for; 1: it has its window alone."""
+    index_dim: int = 0
+    """Width of a key of the index that picks such vectors; 0: all are read."""
+    output_groups: int = 0
+    """Groups of heads with an output projection each; ranks hold whole ones."""
     chunked: bool = False
     """The window starts anew every `window` tokens (Llama 4) instead of sliding with each."""
 
@@ -131,13 +139,15 @@ class Linear:
     """No method quantizes it: convolutions, routers."""
     form: int = 0
     """How the checkpoint's own quantization stores it: KEPT, or the number of one of its `forms`."""
+    wide: bool = False
+    """Held in 32 bit where it is not quantized."""
     copy: bool = False
     """The engine makes room for it, and the checkpoint has it not: values that are the keys once more (Gemma 4)."""
 
     @property
     def is_row_parallel(self) -> bool:
         """Whether tensor-parallel ranks share its inputs; of the others they share the outputs."""
-        return self.module.endswith(("o_proj", "out_proj", "down_proj"))
+        return self.module.endswith(("o_proj", "out_proj", "down_proj", "wo_b"))
 
     @property
     def values(self) -> int:
@@ -262,6 +272,10 @@ class Architecture:
     """Of tables of n-grams, which vLLM keeps in the node's memory unless it is told otherwise."""
     mtp_layers: int = 0
     """Layers for multi-token prediction that are loaded only with speculation."""
+    mtp_layer: Layer | None = None
+    """One of them, where it is not like the last layer."""
+    residual_streams: int = 1
+    """Hidden states of each token that are kept from layer to layer."""
     distinct_layers: tuple[tuple[Layer, int], ...] = field(init=False, compare=False, repr=False)
     """Each layer value once, and how often it occurs. Equal layers are one object, so identity tells them apart."""
 

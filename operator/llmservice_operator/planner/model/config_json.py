@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.planner.model import gemma, module_forms, quantization_config, qwen4, registry, vision
+from llmservice_operator.planner.model import (
+    deepseek_v4,
+    gemma,
+    module_forms,
+    quantization_config,
+    qwen4,
+    registry,
+    vision,
+)
 from llmservice_operator.planner.model.architecture import (
     KEPT,
     Architecture,
@@ -126,6 +134,7 @@ class _Reader:
             is_rotary = self.keys.text("position_embedding_type") == "rotary"
             self.family = replace(self.family, positions=None, rope=is_rotary)
         self.is_qwen4 = canonical(self.model_type) == qwen4.TYPE
+        self.is_v4 = self.model_type == deepseek_v4.TYPE
         self.is_causal = not self.family.is_encoder and self._is_causal()
         self.document = document
         self.layers_count = self._layers_count()
@@ -138,6 +147,8 @@ class _Reader:
 
     def _kinds(self) -> tuple[str, ...]:
         """Of an encoder's layers all are full: windows change nothing where nothing is stored."""
+        if self.is_v4:
+            return deepseek_v4.kinds(self.keys, self.layers_count)
         return (
             ("full",) * self.layers_count
             if self.family.is_encoder
@@ -157,9 +168,14 @@ class _Reader:
         each = self._kinds()
         found = lengths(keys, family, each)
         quantization = quantization_config.read(keys)
-        layers = self.layers(each)
+        layers, mtp = self.layers(each), None
+        if self.is_v4:
+            quantization = deepseek_v4.with_experts(keys, quantization)
+            layers = (*layers, deepseek_v4.mtp_layer(keys, layers[0]))
         if quantization is not None:
             layers = module_forms.marked(layers, quantization)
+        if self.is_v4:
+            layers, mtp = layers[:-1], layers[-1]
         made = Architecture(
             name=self._name(),
             hidden_size=hidden,
@@ -176,9 +192,11 @@ class _Reader:
             extra_parameters=self._extra_parameters(),
             embedding_size=self._embedding_size(hidden),
             head_bias=family.head_bias,
-            rotary_values=found.rotary_values,
+            rotary_values=deepseek_v4.rotary_values(keys, each) if self.is_v4 else found.rotary_values,
             table_bytes=_table_bytes(keys, quantization),
             mtp_layers=self._mtp_layers(),
+            mtp_layer=mtp,
+            residual_streams=keys.needed("hc_mult") if self.is_v4 else 1,
         )
         return _fitted(made, self)
 
@@ -232,6 +250,8 @@ class _Reader:
         return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + additions[1] + self.family.norms * norm)
 
     def _mixer(self, kind: str, has_index: bool) -> Mixer:
+        if self.is_v4:
+            return deepseek_v4.mixer(self.keys, kind)
         if kind in ("mlp", "moe"):
             return Mixer(Attention(Kind.STATE), ())
         if kind in ("mamba", "linear", "conv"):
@@ -278,6 +298,8 @@ class _Reader:
                 Linear("project_in", Part.OTHER, narrow, hidden, Split.NONE),
                 Linear("project_out", Part.OTHER, hidden, narrow, Split.NONE),
             ]
+        if self.is_v4:
+            return tuple(deepseek_v4.extra(self.keys))
         found += qwen4.extra(self.keys)[0] if self.is_qwen4 else gemma.extra(self.keys, self.layers_count)
         return tuple(found)
 

@@ -180,6 +180,7 @@ FAMILIES: Mapping[str, Family] = {
     "ernie4_5_moe": Family(tied=True, bias_key="use_bias", router_bias=True),
     "lfm2": Family(tied=True, qk_norm="head", bias_key=None, defaults={"block_auto_adjust_ff_dim": True}),
     "lfm2_moe": Family(tied=True, qk_norm="head", bias_key=None, router_bias=True),
+    "deepseek_v4": Family(router_bias=True),
     "kimi_linear": replace(_DEEPSEEK, rope=False),
 }
 """By model_type; `_text` and other endings of nested configs are taken off first."""

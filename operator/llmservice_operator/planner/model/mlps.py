@@ -11,7 +11,7 @@ from llmservice_operator.planner.model.families import Family
 Mlp = tuple[FeedForward, tuple[Linear, ...], int]
 """The values, the matrices, and what every rank holds beside them."""
 
-_LAYER_WORDS = {"dense": False, "mlp": False, "sparse": True, "moe": True}
+_LAYER_WORDS = {"dense": False, "mlp": False, "sparse": True, "moe": True, "hash_moe": True}
 """What files call an MLP -> whether it has experts."""
 _NUMBER = re.compile(r"(?<![^,\s])[0-9]{1,6}(?![^,\s])")
 

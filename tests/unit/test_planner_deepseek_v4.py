@@ -1,0 +1,225 @@
+"""DeepSeek V4: what its layers hold and store, what vLLM refuses, and a start-up that was measured on two H20.
+
+The layout of its cache is held against vLLM's own classes in test_planner_kv_cache_vllm.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llmservice_operator.planner import memory
+from llmservice_operator.planner.batching import batching
+from llmservice_operator.planner.kv_cache import layout
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Unplanned
+from llmservice_operator.planner.overheads import load
+from llmservice_operator.planner.plan import GIB, Device, Draft, Fit, Request
+from llmservice_operator.planner.splits import sizes
+from llmservice_operator.planner.weights import weigh
+
+from tests.unit.planner_models import CONFIGS, gpu
+
+FLASH = CONFIGS["deepseek-v4-flash"]
+MODEL = config_json.read(FLASH)
+H20, B200, A100 = gpu("NVIDIA-H20"), gpu("NVIDIA-B200"), gpu("NVIDIA-A100-SXM4-80GB")
+FLASHINFER = "FLASHINFER_MLA_SPARSE_DSV4"
+MEASURED = Request(
+    MODEL,
+    H20,
+    tensor_parallel_size=2,
+    kv_cache_dtype="fp8",
+    block_size=256,
+    max_model_len=121_344,
+    gpu_memory_utilization=0.95,
+)
+MTP = Draft("mtp", 1)
+PREVIEW_RATIOS = (1, 1, *(4, 128) * 20, 4)
+_WORDS = {1: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+
+
+def without(*names: str, **more: Any) -> dict[str, Any]:
+    return {name: value for name, value in (FLASH | more).items() if name not in names}
+
+
+FILES: dict[str, dict[str, Any]] = {
+    "the publisher's": FLASH,
+    "as the inspection shortens it": FLASH | {"compress_ratios": [[0, 2], *[[4, 1], [128, 1]] * 20, [4, 1], [0, 1]]},
+    "saved by transformers": without(
+        "compress_ratios",
+        "num_hash_layers",
+        "qk_rope_head_dim",
+        layer_types=[_WORDS[ratio] for ratio in PREVIEW_RATIOS],
+        compress_rates={_WORDS[4]: 4, _WORDS[128]: 128},
+        mlp_layer_types=["hash_moe"] * 3 + ["moe"] * 40,
+        partial_rotary_factor=0.125,
+    ),
+    "without what most files say": without("expert_dtype", "num_hash_layers"),
+    "by its class alone": without("model_type"),
+}
+
+
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES)
+def test_a_file(file: dict[str, Any]) -> None:
+    made = config_json.read(file)
+    assert tuple(layer.attention.compress_ratio for layer in made.layers) == PREVIEW_RATIOS
+    assert {layer.attention.kind for layer in made.layers} == {Kind.COMPRESSED}
+    assert made.counted_parameters == MODEL.counted_parameters
+    assert (len(made.distinct_layers), made.max_position_embeddings, made.mtp_layers) == (3, 1_048_576, 1)
+    assert weigh(Request(made, None)).total == weigh(Request(MODEL, None)).total
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "a ratio that vLLM does not have": (FLASH | {"compress_ratios": [0, 16] * 22}, Unplanned, "'16'"),
+    "a word of later": (without("compress_ratios", layer_types=["warp"] * 43), Unplanned, "'warp'"),
+    "the one with pictures": (FLASH | {"vision_n_layers": 24}, Unplanned, "vision_n_layers"),
+    "no ratios": (without("compress_ratios"), Incomplete, "compress_ratios"),
+    "too few": (FLASH | {"compress_ratios": [0, 4]}, InvalidModel, "2 elements"),
+    "no widths of the output": (without("o_lora_rank"), Incomplete, "o_lora_rank"),
+    "the next one": (FLASH | {"model_type": "deepseek_v41", "architectures": []}, Unplanned, "deepseek_v41"),
+}
+
+
+@pytest.mark.parametrize(("file", "error", "says"), REFUSED.values(), ids=REFUSED)
+def test_a_file_that_is_not_read(file: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        config_json.read(file)
+
+
+EXPERTS: dict[str, tuple[dict[str, Any], float]] = {
+    # config.json, and GiB of all weights: 43 x 256 x 3 x 4,096 x 2,048 values are the experts'.
+    "in 4 bits, with a scale for 32": (FLASH, 145.29),
+    "in fp8": (FLASH | {"expert_dtype": "fp8"}, 266.29),
+    "in NVIDIA's 4 bits, with a scale for 16": (
+        FLASH | {"quantization_config": FLASH["quantization_config"] | {"moe_quant_algo": "NVFP4"}},
+        153.35,
+    ),
+    "nothing is quantized": (without("quantization_config"), 529.68),
+}
+
+
+@pytest.mark.parametrize(("file", "gib"), EXPERTS.values(), ids=EXPERTS)
+def test_experts_have_a_form_of_their_own(file: dict[str, Any], gib: float) -> None:
+    made = config_json.read(file)
+    tables = made.rotary_values * 2 / GIB
+    assert weigh(Request(made, None)).total / GIB - tables == pytest.approx(gib, abs=0.01)
+
+
+def test_experts_in_another_type_are_refused() -> None:
+    plan = memory.plan(replace(MEASURED, architecture=config_json.read(FLASH | {"expert_dtype": "int3"})))
+    assert (plan.verdict, "experts in int3" in plan.reason) == (Fit.DOES_NOT_FIT, True)
+
+
+def test_the_files_and_what_of_them_is_loaded() -> None:
+    """148.66 GiB are published, with the layer for prediction, which is loaded only with speculation; the tables of
+    sines and cosines are computed."""
+    tables = 2 * 1_048_576 * 64 * 4 / GIB
+    assert MODEL.rotary_values * 2 / GIB == tables == 0.5
+    loaded = {draft: weigh(Request(MODEL, None, draft=draft)).total / GIB - tables for draft in (None, MTP)}
+    assert loaded[MTP] == pytest.approx(148.66, rel=0.0005)
+    assert loaded[MTP] - loaded[None] == pytest.approx(3.35, abs=0.01)
+
+
+def test_the_cache_of_two_h20() -> None:
+    """A block holds 256 tokens of 21 + 20 layers and of the index; 5 groups take blocks for one request."""
+    made = layout(MEASURED)
+    assert made.bytes_per_block == 21 * 37_440 + 21 * 8_640 + 20 * 1_728 == 1_002_240
+    assert sorted(group.spec.block_size for group in made.groups) == [4, 8, 64, 64, 256]
+    # 474 of 256 tokens; windows and compressors of 16,384 tokens in flight, two groups of windows among them.
+    assert made.blocks_of(121_344) == 474 + 2 * 259 + 4_099 + 2_065
+    assert made.needed(121_344) / GIB == pytest.approx(6.68, abs=0.01)
+    assert (made.block_size, made.bytes_per_token) == (256, 3_915)
+    assert layout(replace(MEASURED, draft=MTP)).bytes_per_block == 1_002_240
+
+
+def test_one_start_up_that_was_measured() -> None:
+    """7.71 GiB were left, with prediction; the planner's error covers the difference."""
+    plan = memory.plan(replace(MEASURED, draft=MTP))
+    assert plan.kv_cache_gib is not None
+    assert plan.error_band_gib is not None
+    assert plan.kv_cache_gib == pytest.approx(7.71, rel=0.1)
+    assert abs(plan.kv_cache_gib - 7.71) < plan.error_band_gib
+    assert plan.kv_cache_tokens == pytest.approx(150_992, rel=0.1)
+    assert plan.verdict is not Fit.DOES_NOT_FIT
+
+
+STORED: dict[str, tuple[dict[str, Any], int]] = {
+    # What is asked for, and bytes of a block of the widest group.
+    "auto": ({"kv_cache_dtype": "auto"}, 1_002_240),
+    "FlashInfer where it packs": (
+        {"device": gpu("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"), "attention_backend": FLASHINFER},
+        1_002_240,
+    ),
+    "plain rows in 16 bit": (
+        {"kv_cache_dtype": "bfloat16", "attention_backend": FLASHINFER, "device": B200},
+        21 * 65_536 + 21 * 8_704 + 20 * 2_048,
+    ),
+    "AMD": ({"device": gpu("AMD_Instinct_MI300X_OAM")}, 1_002_240),
+    "no GPU known": ({"device": None}, 1_002_240),
+}
+
+
+@pytest.mark.parametrize(("how", "expected"), STORED.values(), ids=STORED)
+def test_what_is_stored(how: dict[str, Any], expected: int) -> None:
+    assert layout(replace(MEASURED, **how)).bytes_per_block == expected
+
+
+ASKED: dict[str, tuple[dict[str, Any], str]] = {
+    # What is asked for beside the measured start-up, and the refusal.
+    "as measured": ({}, ""),
+    "an A100": ({"device": A100, "tensor_parallel_size": 4}, "compute capability 9.0"),
+    "an L40S": ({"device": gpu("NVIDIA-L40S"), "tensor_parallel_size": 8}, "the GPU has 8.9"),
+    "an A100, with an image of one's own": (
+        {"device": A100, "tensor_parallel_size": 4, "own_image": True},
+        "",
+    ),
+    "a B200": ({"device": B200}, ""),
+    "blocks of 128": ({"block_size": 128}, "blocks of 256 tokens only"),
+    "blocks of vLLM's choice": ({"block_size": None}, ""),
+    "a cache in 16 bit": ({"kv_cache_dtype": "bfloat16"}, "refuses bfloat16"),
+    "a cache in 16 bit, by FlashInfer": (
+        {"kv_cache_dtype": "bfloat16", "attention_backend": FLASHINFER, "device": B200},
+        "",
+    ),
+    "3 ranks": ({"tensor_parallel_size": 3}, "use one of 1, 2, 4, 8."),
+    "16 ranks": ({"tensor_parallel_size": 16}, "use one of 1, 2, 4, 8."),
+}
+
+
+@pytest.mark.parametrize(("how", "why"), ASKED.values(), ids=ASKED)
+def test_what_vllm_refuses(how: dict[str, Any], why: str) -> None:
+    plan = memory.plan(replace(MEASURED, **how))
+    assert why in plan.reason
+    assert (plan.margin_gib is None) == bool(why)
+
+
+def test_ranks_hold_whole_groups_of_the_output() -> None:
+    """64 heads could be shared by 16 ranks, 8 groups cannot."""
+    assert sizes(MEASURED) == (1, 2, 4, 8)
+
+
+def test_what_a_cpu_stores_is_not_known() -> None:
+    plan = memory.plan(replace(MEASURED, device=Device("cpu", 400.0, is_cpu=True)))
+    assert (plan.verdict, "CPU" in plan.reason) == (Fit.UNKNOWN, True)
+
+
+GATHERED = {
+    # The longest request, and what is reserved beside the scores of the index.
+    "vectors of four requests are more": (65_536, 4 * (16_384 + 128 + 8_192) * 512 * 2),
+    "keys of the index are more": (262_144, 262_144 * 40 // 4 * 132),
+    "beyond 256K tokens": (1_048_576, 4 * (262_144 + 128 + 8_192) * 512 * 2),
+}
+
+
+@pytest.mark.parametrize(("length", "taken"), GATHERED.values(), ids=GATHERED)
+def test_a_workspace_for_what_a_step_gathers(length: int, taken: int) -> None:
+    request = replace(MEASURED, max_model_len=length)
+    assert load(request, MODEL, H20, batching(request)).index_bytes == taken + 512 * 2**20
+
+
+def test_the_most_that_ranks_share() -> None:
+    """Experts and heads; not what compresses, the index, and the residual streams."""
+    alone, two = (weigh(replace(MEASURED, tensor_parallel_size=ranks)).per_gpu / GIB for ranks in (1, 2))
+    assert alone == pytest.approx(145.79, abs=0.01)
+    assert two == pytest.approx(73.76, abs=0.01)

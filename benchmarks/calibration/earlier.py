@@ -9,13 +9,17 @@ stated values, their treatment of a model a changed architecture, and their way 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from llmservice_operator.planner import weights
+from llmservice_operator.planner import kv_cache, weights
 from llmservice_operator.planner.batching import longest_length
 from llmservice_operator.planner.constants import CONSTANTS, Constant, Constants
+from llmservice_operator.planner.kv.blocks import Blocks
+from llmservice_operator.planner.kv.groups import Group
+from llmservice_operator.planner.kv.specs import placed_specs
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind
 from llmservice_operator.planner.plan import Plan, Request
 
@@ -198,6 +202,35 @@ def printed(plan: Plan, version: str | None) -> Plan:
     if not generation(version).divides_blocks or plan.num_blocks is None:
         return plan
     return replace(plan, kv_cache_tokens=plan.num_blocks // (plan.kv_groups or 1) * (plan.block_size or 0))
+
+
+def packed_tokens(request: Request, available: int) -> int:
+    """What 0.26 prints for DeepSeek V4 and so much memory (v1/core/kv_cache_utils.py): pages of windows and compressors
+    are padded to one of the others' sizes, and a request counts by the bytes of its blocks' own groups instead of by
+    whole blocks."""
+    made, length = kv_cache.layout(request), longest_length(request) or 0
+    packed = replace(request, kv_cache_dtype="fp8_ds_mla")
+    specs = [placed.spec for placed in placed_specs(packed, Blocks(256, 256), wide_states=False)]
+    kept = Counter(spec.page for spec in specs if spec.kind is Kind.COMPRESSED)
+    buckets: dict[tuple[int, int], Counter[int]] = {}
+    for spec in specs:
+        if spec.kind is not Kind.COMPRESSED:
+            page = min(size for size in kept if size >= spec.page)
+            buckets.setdefault((spec.block_size, spec.window), Counter())[page] += 1
+    whole = sum(page * count for page, count in kept.items())
+    taken = sum(group.spec.blocks_of(length, made.in_flight) * whole for group in made.groups if _keeps(group))
+    slots = Counter(kept)
+    for key, pages in buckets.items():
+        parts = [one for one in made.groups if not _keeps(one) and key == (one.spec.block_size, one.spec.window)]
+        each = Counter({page: -(-count // len(parts)) for page, count in pages.items()})
+        slots |= each
+        taken += sum(page * count for page, count in pages.items()) * parts[0].spec.blocks_of(length, made.in_flight)
+    blocks = available // sum(page * count for page, count in slots.items())
+    return int(blocks / -(-taken // whole) * length)
+
+
+def _keeps(group: Group) -> bool:
+    return group.spec.kind is Kind.COMPRESSED
 
 
 def _is_listed(request: Request) -> bool:

@@ -112,7 +112,7 @@ def as_case(facts: dict[str, Any], config: dict[str, Any] | None) -> dict[str, A
     """What somebody who plans this start-up would write down."""
     names = {"gpu_memory_gib_reported": "gpu_memory_gib", "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
     same = ("id", "gpu", "dtype", "quantization", "kv_cache_dtype", "gpu_memory_utilization")
-    limits = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "enforce_eager")
+    limits = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "enforce_eager", "speculative_config")
     case = {name: facts[name] for name in (*same, *limits) if facts.get(name) is not None}
     case |= {to: facts[name] for name, to in names.items() if facts.get(name) is not None}
     return case | ({"config": config} if config is not None else {})

@@ -11,11 +11,11 @@ from llmservice_operator.planner import memory
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.plan import GIB, Device, Fit, Plan, Request
+from llmservice_operator.planner.plan import GIB, Device, Draft, Fit, Plan, Request
 from llmservice_operator.planner.weights import weigh
 
-from benchmarks.calibration.earlier import ALL, as_today, constants_of, generation, printed
-from benchmarks.calibration.records import HERE
+from benchmarks.calibration.earlier import ALL, as_today, constants_of, generation, packed_tokens, printed
+from benchmarks.calibration.records import HERE, config
 from tests.unit.planner_models import architecture, gpu
 from tests.unit.test_planner_kv_cache import DEEPSEEK, GEMMA_27B, ask, latent, model
 
@@ -116,6 +116,24 @@ def test_tokens_follow_from_the_printed_memory(facts: dict[str, Any]) -> None:
         # Before 0.26 no block was left out of the check (vLLM PR 47272).
         spare = made.bytes_per_block
         assert made.longest(least + spare, length) <= facts["estimated_max_len"] <= made.longest(most + spare, length)
+
+
+PACKED = {
+    # Two H20 (vllm#51041): the longest request, GiB, steps of 8,192 tokens in flight, and the tokens that were printed.
+    "0731": (121_344, 7.71, 2, 150_992),
+    "preview": (912_128, 7.01, 1, 1_009_661),
+}
+
+
+@pytest.mark.parametrize(("length", "gib", "steps", "tokens"), PACKED.values(), ids=PACKED)
+def test_packed_groups_counted_by_their_own_bytes(length: int, gib: float, steps: int, tokens: int) -> None:
+    """To the rounding of the GiB."""
+    flash = config_json.read(config("deepseek-ai/DeepSeek-V4-Flash"))
+    device = Device("NVIDIA-H20", 95.0, (9, 0))
+    # A plan takes two steps for granted.
+    request = Request(flash, device, max_model_len=length, max_num_batched_tokens=4096 * steps, draft=Draft("mtp", 1))
+    least, most = (packed_tokens(request, int((gib + rounding) * GIB)) for rounding in (-0.005, 0.005))
+    assert least <= tokens <= most
 
 
 def test_blocks_were_divided_evenly_among_groups() -> None:

@@ -215,5 +215,25 @@ def test_a_service_that_runs_keeps_the_plan_of_an_operator_that_guessed(monkeypa
     assert (world.plan, world.template, world.condition("Fits")) == (before, template, ("True", "Fits"))
 
 
+def test_a_service_that_runs_without_a_plan_stays_as_it_is_once_its_type_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even where its plan would say now that it does not fit."""
+    caches = (planning.answer, planning.stated, planning.architecture)
+    for cache in caches:
+        cache.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(registry, "read_as", _unplanned)
+        world = serving(T4)
+        before, template = world.plan, world.template
+        assert world.condition("Fits") == ("Unknown", "FactsMissing")
+    for cache in caches:
+        cache.cache_clear()
+    world.settle()
+    assert (world.plan, world.template) == (before, template)
+    assert world.condition("Fits") == ("Unknown", "FactsMissing")
+    assert settled(T4).condition("Fits") == ("False", "DoesNotFit")
+
+
 def _unplanned(*_: object) -> str:
     raise Unplanned("model_type", "new")

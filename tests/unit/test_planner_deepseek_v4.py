@@ -5,20 +5,26 @@ The layout of its cache is held against vLLM's own classes in test_planner_kv_ca
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner import memory
 from llmservice_operator.planner.batching import batching
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.kv_cache import layout
-from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model import config_json, reading
 from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Unplanned
 from llmservice_operator.planner.overheads import load
 from llmservice_operator.planner.plan import GIB, Device, Draft, Fit, Request
+from llmservice_operator.planner.remedies import with_remedies
 from llmservice_operator.planner.splits import sizes
 from llmservice_operator.planner.weights import weigh
 
+from tests.unit.decide_world import SETTINGS, an_llmservice
 from tests.unit.planner_models import CONFIGS, gpu
 
 FLASH = CONFIGS["deepseek-v4-flash"]
@@ -197,6 +203,24 @@ def test_what_vllm_refuses(how: dict[str, Any], why: str) -> None:
 def test_ranks_hold_whole_groups_of_the_output() -> None:
     """64 heads could be shared by 16 ranks, 8 groups cannot."""
     assert sizes(MEASURED) == (1, 2, 4, 8)
+
+
+def test_the_operator_passes_a_gpu_over_that_has_no_kernels_for_it() -> None:
+    spec = {"model": {"uri": "hf://a/b"}, "parallelism": {"tensorParallelSize": 4}, "batching": {"maxModelLen": 65_536}}
+    llm = LLMService.from_object(an_llmservice(spec))
+    nodes = ClusterGPUs((NodeGroup("NVIDIA-A100-SXM4-80GB", 8), NodeGroup("NVIDIA-H100-80GB-HBM3", 8)))
+    chosen = planning.picked(llm, planning.question(llm, SETTINGS, reading.read(json.dumps(FLASH)), None), nodes)
+    assert (chosen.product, chosen.plan.verdict) == ("NVIDIA-H100-80GB-HBM3", Fit.FITS)
+
+
+def test_what_would_make_it_fit() -> None:
+    """A long request on two H20: smaller steps, since windows and compressors cover the tokens in flight."""
+    request = replace(MEASURED, max_model_len=1_048_576, draft=MTP)
+    plan = with_remedies(request, memory.plan(request))
+    assert plan.verdict is Fit.DOES_NOT_FIT
+    smaller = plan.remedies[0]
+    assert dict(smaller.patch)["batching.maxNumBatchedTokens"] == 2048
+    assert (smaller.verdict, smaller.max_model_len) == (Fit.FITS, 1_048_576)
 
 
 def test_what_a_cpu_stores_is_not_known() -> None:

@@ -299,7 +299,9 @@ def _values(request: Request) -> frozenset[tuple[str, str]]:
 
 def _is_latent(request: Request) -> bool:
     model = request.architecture
-    return model is not None and any(layer.attention.kind is Kind.LATENT for layer, _ in model.distinct_layers)
+    return model is not None and any(
+        layer.attention.kind in (Kind.LATENT, Kind.COMPRESSED) for layer, _ in model.distinct_layers
+    )
 
 
 def _is_old_amd(device: Device) -> bool:

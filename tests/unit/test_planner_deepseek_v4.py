@@ -171,6 +171,8 @@ def test_what_is_stored(how: dict[str, Any], expected: int) -> None:
     assert layout(replace(MEASURED, **how)).bytes_per_block == expected
 
 
+EVEN = config_json.read(FLASH | {"num_hidden_layers": 42})
+"""20 layers have an index."""
 ASKED: dict[str, tuple[dict[str, Any], str]] = {
     # What is asked for beside the measured start-up, and the refusal.
     "as measured": ({}, ""),
@@ -184,10 +186,15 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "blocks of 128": ({"block_size": 128}, "blocks of 256 tokens only"),
     "blocks of vLLM's choice": ({"block_size": None}, ""),
     "a cache in 16 bit": ({"kv_cache_dtype": "bfloat16"}, "refuses bfloat16"),
-    "a cache in 16 bit, by FlashInfer": (
+    "a cache in 16 bit, by FlashInfer: 1,600,000 bytes are no whole rows": (
         {"kv_cache_dtype": "bfloat16", "attention_backend": FLASHINFER, "device": B200},
+        "needs blocks of whole rows",
+    ),
+    "the same where the index has an even number of layers": (
+        {"kv_cache_dtype": "bfloat16", "attention_backend": FLASHINFER, "device": B200, "architecture": EVEN},
         "",
     ),
+    "in fp8, by FlashInfer": ({"attention_backend": FLASHINFER, "device": B200}, ""),
     "3 ranks": ({"tensor_parallel_size": 3}, "use one of 1, 2, 4, 8."),
     "16 ranks": ({"tensor_parallel_size": 16}, "use one of 1, 2, 4, 8."),
 }

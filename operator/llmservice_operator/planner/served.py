@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import get_args
 
 from llmservice_runtime.flags.table import newest_version, series
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
 from llmservice_operator.api.dtypes import Quantization as Quantizations
+from llmservice_operator.planner import kv_cache
 from llmservice_operator.planner.kv.blocks import COMPRESSED_BLOCK
-from llmservice_operator.planner.kv.types import PLAIN_ROWS, is_compressed
+from llmservice_operator.planner.kv.types import PLAIN_ROWS, is_compressed, value_bytes
 from llmservice_operator.planner.model import quantized
-from llmservice_operator.planner.model.architecture import Quantization
+from llmservice_operator.planner.model.architecture import Architecture, Quantization
 from llmservice_operator.planner.plan import Device, Request
 
 Capability = tuple[int, int]
@@ -96,6 +98,18 @@ def _of_compressed(request: Request, device: Device) -> Iterator[str]:
             f"DeepSeek V4's KV cache is in fp8, and vLLM refuses {stored}: leave spec.precision.kvCache out, or set it "
             "to fp8."
         )
+    elif is_plain and not _has_whole_rows(request, model):
+        yield (
+            f"{PLAIN_ROWS} needs blocks of whole rows, and this model's KV cache has none in that type: set "
+            "spec.precision.kvCache to fp8, or leave spec.attention.backend out."
+        )
+
+
+def _has_whole_rows(request: Request, model: Architecture) -> bool:
+    """Whether a block of plain rows and of the index's keys is as long as some number of rows (_packed_block_span)."""
+    row = max(layer.attention.key_dim for layer, _ in model.distinct_layers)
+    size = 1 if request.kv_cache_dtype.startswith("fp8") else value_bytes(request)
+    return kv_cache.layout(replace(request, draft=None)).bytes_per_block % (row * size) == 0
 
 
 def unread_checkpoint(request: Request) -> str | None:

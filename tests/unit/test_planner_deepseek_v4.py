@@ -249,6 +249,16 @@ def test_a_workspace_for_what_a_step_gathers(length: int, taken: int) -> None:
     assert load(request, MODEL, H20, batching(request)).index_bytes == taken + 512 * 2**20
 
 
+def test_what_a_token_holds_inside_a_layer() -> None:
+    """Of a layer with an index: queries of 32 heads, queries and results of 64, four streams before and after."""
+    inside = (32 + 2 * 64) * 512 + 1_024 + 512 + 2 * 2_048 + 64 * 128 + 64 + 2 * 512
+    found = load(MEASURED, MODEL, H20, batching(MEASURED))
+    assert found.layer_values == inside + 2 * 4 * 4_096
+    predicting = replace(MEASURED, draft=MTP)
+    assert load(predicting, MODEL, H20, batching(predicting)).layer_values == inside + 5 * 4 * 4_096
+    assert (found.graph_layers, found.graph_sizes) == (3 * 43, 51)
+
+
 def test_the_most_that_ranks_share() -> None:
     """Experts and heads; not what compresses, the index, and the residual streams."""
     alone, two = (weigh(replace(MEASURED, tensor_parallel_size=ranks)).per_gpu / GIB for ranks in (1, 2))

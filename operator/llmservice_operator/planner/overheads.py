@@ -16,7 +16,7 @@ from llmservice_operator.planner.constants import CONSTANTS, Constants
 from llmservice_operator.planner.encoder import profiled_tokens
 from llmservice_operator.planner.kv.blocks import index_bytes, index_width
 from llmservice_operator.planner.kv.types import is_compressed, value_bytes
-from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
+from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer, Split
 from llmservice_operator.planner.model_runner import ModelRunner
 from llmservice_operator.planner.plan import GIB, Device, Line, Request
 
@@ -192,6 +192,8 @@ def _non_torch(load: Load, constants: Constants) -> tuple[float, Line]:
 
 def _layer_values(request: Request, model: Architecture, layer: Layer) -> float:
     mixed = _attention_values(layer.attention, model.hidden_size, request.tensor_parallel_size)
+    if layer.attention.kind is Kind.COMPRESSED:
+        mixed = _compressed_values(layer, request.tensor_parallel_size)
     return max(mixed, _feed_forward_values(layer.feed_forward, request.tensor_parallel_size))
 
 
@@ -214,15 +216,22 @@ def _attention_values(attention: Attention, hidden_size: int, ranks: int) -> flo
     if attention.kind is Kind.STATE:
         return attention.parameters / max(1, hidden_size) / ranks
     heads = attention.heads / ranks
-    if attention.kind is Kind.COMPRESSED:
-        # Queries, and once more beside the result for as many heads as the kernel takes; those of the index.
-        padded = 64 if heads <= 64 else 128
-        return (heads + 2 * padded) * attention.key_dim + 64 * attention.index_dim + attention.query_rank
     if attention.kind is Kind.LATENT:
         # Keys and values are expanded for the prompt, and the keys are joined with their rotated part.
         return heads * (3 * attention.key_dim + 2 * attention.value_dim) + attention.latent_dim + attention.query_rank
     width = attention.key_dim + attention.value_dim
     return (heads + max(1.0, attention.kv_heads / ranks)) * width
+
+
+def _compressed_values(layer: Layer, ranks: int) -> float:
+    """Queries, and once more beside the result for as many heads as the kernel takes; what is projected down, the
+    index's queries, and the sums of compressors in 32 bit."""
+    heads = layer.attention.heads / ranks
+    whole = [one for one in layer.linears if one.module.startswith("self_attn.") and one.split is Split.NONE]
+    projected = sum(
+        one.outputs * one.count * (2 if "compressor." in one.module else 1) for one in whole if not one.wide
+    )
+    return (heads + 2 * (64 if heads <= 64 else 128)) * layer.attention.key_dim + projected
 
 
 def _feed_forward_values(layer: FeedForward, ranks: int) -> float:

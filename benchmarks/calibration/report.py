@@ -168,7 +168,7 @@ KNOWN: tuple[tuple[str, str, str, Callable[[Architecture], str], str], ...] = (
         *("deepseek-ai/DeepSeek-V4-Flash", "GiB of the files; tokens of 121,344 each in 7.71 GiB", "148.66; 150,992"),
         lambda made: _deepseek_v4(made),
         "headers of the files, with the layer for prediction; a log of two H20 (vllm-project/vllm#51041), whose 0.26 "
-        "counted blocks by the bytes of their groups. 0.32 counts whole blocks",
+        "counted blocks by the bytes of their groups; from 0.28 on whole blocks count",
     ),
 )
 

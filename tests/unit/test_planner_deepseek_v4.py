@@ -21,6 +21,7 @@ from llmservice_operator.planner.model.architecture import Incomplete, InvalidMo
 from llmservice_operator.planner.overheads import load
 from llmservice_operator.planner.plan import GIB, Device, Draft, Fit, Request
 from llmservice_operator.planner.remedies import with_remedies
+from llmservice_operator.planner.requests import request_of
 from llmservice_operator.planner.splits import sizes
 from llmservice_operator.planner.weights import weigh
 
@@ -137,6 +138,26 @@ def test_the_cache_of_two_h20() -> None:
     assert made.needed(121_344) / GIB == pytest.approx(6.68, abs=0.01)
     assert (made.block_size, made.bytes_per_token) == (256, 3_915)
     assert layout(replace(MEASURED, draft=MTP)).bytes_per_block == 1_002_240
+
+
+BACKENDS = {"vLLM's choice": ({}, None), "one that is named": ({"attention": {"backend": FLASHINFER}}, FLASHINFER)}
+
+
+@pytest.mark.parametrize(("more", "backend"), BACKENDS.values(), ids=BACKENDS)
+def test_the_question_of_a_spec(more: dict[str, Any], backend: str | None) -> None:
+    spec = {
+        "model": {"uri": "hf://deepseek-ai/DeepSeek-V4-Flash"},
+        "accelerator": {"products": ["NVIDIA-H20"], "gpuMemoryUtilization": 0.95},
+        "parallelism": {"tensorParallelSize": 2},
+        "precision": {"kvCache": "fp8"},
+        "batching": {"maxModelLen": 121_344, "blockSize": 256},
+    }
+    llm = LLMService.from_object(an_llmservice(spec | more))
+    known: dict[str, Any] = {"architecture": MODEL, "tensors": None, "device": H20, "cpu_kv_cache_gib": 4}
+    asked = request_of(llm.spec, vllm_version="0.32.0", **known)
+    assert layout(asked) == layout(MEASURED)
+    assert asked.attention_backend == backend
+    assert memory.plan(replace(asked, attention_backend=None)).verdict is Fit.FITS
 
 
 def test_one_start_up_that_was_measured() -> None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from llmservice_operator.api.dtypes import KVCache
 from llmservice_operator.planner import splits
+from llmservice_operator.planner.kv.blocks import COMPRESSED_BLOCK
+from llmservice_operator.planner.kv.types import PLAIN_ROWS
+from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import Request
-from llmservice_operator.planner.served import least_capability, method_of
+from llmservice_operator.planner.served import least_capability, method_of, unserved
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
 from tests.unit import test_planner_served as checkpoints
 from tests.unit import vllm_models
+from tests.unit.planner_models import CONFIGS, gpu
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -148,3 +154,50 @@ def test_vllm_refuses_the_same_numbers_of_ranks(width: int, ranks: int, monkeypa
         made = config_json.read(model | {"quantization_config": quantization})
         found = splits.misfit(Request(made, None, tensor_parallel_size=ranks))
         assert (found is not None) == expected, (found, quantization)
+
+
+H200 = gpu("NVIDIA-H200")
+DEEPSEEK_V4 = Request(config_json.read(CONFIGS["deepseek-v4-flash"]), H200, tensor_parallel_size=4)
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)])
+def test_gpus_that_deepseek_v4_has_kernels_for(capability: tuple[int, int]) -> None:
+    """vLLM chooses between two backends by the GPU (deepseek_v4/nvidia/model.py, _select_dsv4_attn_cls)."""
+    from vllm.models.deepseek_v4.nvidia.flashinfer_sparse import DeepseekV4FlashInferMLASparseBackend
+    from vllm.models.deepseek_v4.sparse_mla import DeepseekV4SparseMLABackend
+    from vllm.platforms.interface import DeviceCapability
+
+    chosen = DeepseekV4FlashInferMLASparseBackend if capability[0] == 12 else DeepseekV4SparseMLABackend
+    known = chosen.supports_compute_capability(DeviceCapability(*capability))
+    refused = unserved(replace(DEEPSEEK_V4, device=replace(H200, capability=capability)))
+    assert known == (refused is None), refused
+    assert chosen.get_supported_kernel_block_sizes() == [COMPRESSED_BLOCK]
+
+
+@pytest.mark.parametrize("stored", get_args(KVCache))
+def test_types_of_deepseek_v4s_cache(stored: Any) -> None:
+    from vllm.models.deepseek_v4.attention import _resolve_dsv4_kv_cache_dtype
+
+    refused = unserved(replace(DEEPSEEK_V4, kv_cache_dtype=stored))
+    assert refuses(_resolve_dsv4_kv_cache_dtype, True, stored, None) == (refused is not None), refused
+
+
+@pytest.mark.parametrize("layers", [42, 43])
+@pytest.mark.parametrize("stored", ["bfloat16", "fp8"])
+def test_blocks_of_plain_rows(stored: Any, layers: int) -> None:
+    import torch
+    from vllm.models.deepseek_v4.nvidia.flashinfer_sparse import _packed_block_span
+
+    model = config_json.read(CONFIGS["deepseek-v4-flash"] | {"num_hidden_layers": layers})
+    blackwell = replace(H200, capability=(10, 0))
+    asked = replace(DEEPSEEK_V4, architecture=model, device=blackwell, kv_cache_dtype=stored)
+    asked = replace(asked, attention_backend=PLAIN_ROWS)
+    dtype = torch.float8_e4m3fn if stored == "fp8" else torch.bfloat16
+    block = layout(asked).bytes_per_block // dtype.itemsize
+    pool = torch.empty(0, dtype=dtype, device="meta").as_strided((0, 64, 512), (block, 512, 1))
+    try:
+        _packed_block_span(pool)
+    except NotImplementedError:
+        assert "whole rows" in (unserved(asked) or "")
+    else:
+        assert unserved(asked) is None

@@ -104,6 +104,7 @@ class Scaler:
             self.services,
             held=lambda: {key: (held.requests, held.bytes) for key, held in self.holding.all_held().items()},
             is_listening=self.holding.is_listening,
+            leads_here=self.directory.leads_here,
             is_reached=network.is_reached,
             problem=self.directory.problem,
             asked=self._keys.want,

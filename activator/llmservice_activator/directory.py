@@ -74,6 +74,11 @@ class Directory:
         for key in self._services:
             self.touched(key)
 
+    def leads_here(self, key: Key) -> bool:
+        """Whether its Service may be pointed here: requests are answered, and not only for ENDING_SECONDS longer."""
+        target = self._targets.get(key)
+        return target is not None and target.is_routed and key not in self._ending
+
     def problem(self, key: Key) -> str:
         """Why its requests cannot come in here, with the remedy; empty: they can."""
         return self._problems.get(key, "")
@@ -107,7 +112,7 @@ class Directory:
     def _look_again(self) -> None:
         for key in self._services:
             service = self._services.find(key)
-            if key in self._ending and self._targets[key].is_routed:
+            if key in self._ending and key in self._targets and self._targets[key].is_routed:
                 self.touched(key)
             if service is None or service.zero is None:
                 continue

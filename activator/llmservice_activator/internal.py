@@ -31,13 +31,15 @@ class Internal:
         *,
         held: Callable[[], Mapping[Key, tuple[int, int]]],
         is_listening: Callable[[str, int], bool],
+        leads_here: Callable[[Key], bool],
         is_reached: Callable[[Key, str, int], Awaitable[bool]],
         problem: Callable[[Key], str],
         asked: Callable[[Key], None],
     ) -> None:
-        """`held`: requests and bytes by service. `asked`: called with each service that is asked for."""
+        """`held`: requests and bytes by service. `leads_here`: requests of a service may be sent here. `asked`: called
+        with each service that is asked for."""
         self._services, self._held, self._problem, self._asked = services, held, problem, asked
-        self._is_listening, self._is_reached = is_listening, is_reached
+        self._is_listening, self._leads_here, self._is_reached = is_listening, leads_here, is_reached
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int) -> None:
@@ -73,7 +75,8 @@ class Internal:
         if service is None or service.zero is None or service.uid != uid:
             return web.json_response({"error": "there is no such service that may be at zero"}, status=404)
         self._asked(key)
-        is_listening = self._is_listening(uid, int(port))
+        # The operator points the slices at whoever listens: where its watches lag, it would refuse what comes.
+        is_listening = self._is_listening(uid, int(port)) and self._leads_here(key)
         answer = {
             "version": VERSION,
             "listening": is_listening,

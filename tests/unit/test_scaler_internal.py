@@ -21,7 +21,7 @@ from llmservice_runtime.contract import ACTIVATOR_PATH
 from tests.support.http_servers import application
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
-from tests.unit.scaler_world import World, certificates, running, service
+from tests.unit.scaler_world import World, certificates, pod, running, service
 from tests.unit.scaler_zero_world import CHAT, ask, at_zero, port_of_a_service
 
 __all__ = ["certificates"]
@@ -56,6 +56,19 @@ async def test_what_is_said_of_a_service(certificates: Path) -> None:
         asked.cancel()
         await world.until(lambda: not world.scaler.holding.held(CHAT).requests)
         assert await said(world, "/held") == (200, {"version": 1, "services": {}})
+
+
+async def test_it_does_not_listen_while_it_knows_of_replicas_that_serve_alone(certificates: Path) -> None:
+    """The operator would lead requests here, which are refused until the watches bring that the last replica goes."""
+    port, status = port_of_a_service(), {"conditions": [{"type": "Available", "status": "True"}]}
+    api = ApiServer(at_zero(port=port, status=status, replicas=1), pod("a"))
+    async with running(api, certificates) as world:
+        await world.until(lambda: world.scaler.holding.is_listening("uid-chat", port))
+        path = f"/services/ns/chat?uid=uid-chat&port={port}"
+        assert (await said(world, path))[1]["listening"] is False
+        await world.send("MODIFIED", at_zero(port=port, status=status, version=900))
+        await world.until(lambda: world.scaler.directory.leads_here(CHAT))
+        assert (await said(world, path))[1]["listening"] is True
 
 
 async def test_a_secret_that_cannot_be_read_is_a_problem_with_its_remedy(certificates: Path) -> None:

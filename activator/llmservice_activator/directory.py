@@ -22,7 +22,9 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN = 5.0
 """Seconds between looks at keys that may be old, and at ports that could not be opened."""
 ENDING_SECONDS = 10.0
-"""For which requests may still come in here once a service leads to replicas: nodes learn of it later."""
+"""Without a connection, after which none is expected of a service that leads to replicas: nodes learn of it later."""
+LONGEST_ENDING_SECONDS = 60.0
+"""For which connections put that off: whoever knows the port would keep it open past the NetworkPolicies of pods."""
 
 
 class Holding(Protocol):
@@ -36,6 +38,9 @@ class Holding(Protocol):
 
     def held(self, key: Key) -> Held:
         """What is held of it."""
+
+    def last_connection(self, key: Key) -> float:
+        """When the last one to it came, by the loop's time; 0: none did."""
 
 
 class Unheld(Exception):
@@ -59,7 +64,7 @@ class Directory:
         self._ports: dict[int, set[Key]] = {}
         self._port_of: dict[Key, int] = {}
         self._ending: dict[Key, float] = {}
-        """Until when requests may still come in, of services that lead to replicas now."""
+        """Since when services lead to replicas, to which requests may still come in here."""
         self._touched: dict[Key, None] = {}
         self._reporting: Key | None = None
         self._wake = asyncio.Event()
@@ -75,7 +80,7 @@ class Directory:
             self.touched(key)
 
     def leads_here(self, key: Key) -> bool:
-        """Whether its Service may be pointed here: requests are answered, and not only for ENDING_SECONDS longer."""
+        """Whether its Service may be pointed here: requests are answered, and not only for a while longer."""
         target = self._targets.get(key)
         return target is not None and target.is_routed and key not in self._ending
 
@@ -165,8 +170,9 @@ class Directory:
             self._ending.pop(key, None)
             return True
         now = asyncio.get_running_loop().time()
-        until = self._ending.setdefault(key, now + ENDING_SECONDS)
-        return now < until or bool(self._holding.held(key).requests)
+        began = self._ending.setdefault(key, now)
+        until = max(began, self._holding.last_connection(key)) + ENDING_SECONDS
+        return now < min(until, began + LONGEST_ENDING_SECONDS) or bool(self._holding.held(key).requests)
 
     def _target(self, service: Service, zero: Zero) -> tuple[Target, str]:
         """With what is wrong with it, though its requests come in. Unheld where they must not."""

@@ -79,6 +79,36 @@ async def test_requests_are_forwarded_only_while_the_service_leads_here(
         assert world.told[CHAT].is_routed, "at once: the operator's slices lead here soon"
 
 
+@pytest.mark.parametrize("is_scaled", [True, False], ids=["replicas serve", "autoscaling was removed"])
+async def test_requests_are_answered_until_none_came_for_a_while_and_not_for_ever(
+    is_scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy may follow the slices later than others; whoever knows the port must not keep it open."""
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.3)
+    monkeypatch.setattr(directory, "LONGEST_ENDING_SECONDS", 1.5)
+    world, loop = World(), asyncio.get_running_loop()
+
+    def is_answered() -> bool:
+        return CHAT in world.told and world.told[CHAT].is_routed
+
+    async def seconds(comes_for: float) -> float:
+        async with world.running(at_zero(port=PORT, status=AVAILABLE), READY):
+            began = loop.time()
+            world.see(at_zero(port=PORT, status=AVAILABLE, replicas=1, version=11) if is_scaled else unscaled(1, 11))
+            await world.settled()
+            async with asyncio.timeout(PATIENCE):
+                while is_answered():
+                    if loop.time() - began < comes_for:
+                        world.came = loop.time()
+                    await asyncio.sleep(0.01)
+            return loop.time() - began
+
+    assert await seconds(0.6) >= 0.8
+    world = World()
+    assert PATIENCE > await seconds(PATIENCE) >= 1.4
+
+
 def unscaled(replicas: int, version: int, port: int = 0) -> dict[str, Any]:
     """Its autoscaling was removed at zero; the operator keeps the port until a replica serves."""
     made = at_zero(port=port, replicas=replicas, version=version)

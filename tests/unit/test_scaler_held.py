@@ -95,6 +95,7 @@ async def test_a_pod_that_serves_alone_is_not_reached_through_the_activator(
     """Its NetworkPolicy admits the activator, and not who knows its port there."""
     monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
     monkeypatch.setattr(directory, "ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(directory, "LONGEST_ENDING_SECONDS", 0.2)
     port = port_of_a_service()
     serving = at_zero(port=port, replicas=1, status={"conditions": [{"type": "Available", "status": "True"}]})
     async with server() as upstream, running(ApiServer(serving, pod("a", address=upstream.address)), certificates) as w:

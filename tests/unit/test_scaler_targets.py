@@ -45,7 +45,7 @@ class World:
         self.log: list[str] = []
         self.taken: set[int] = set()
         self.activators, self.time = 2, 100.0
-        self.waiting = 0
+        self.waiting, self.came = 0, 0.0
         self.services = Services(now=lambda: NOON, touched=lambda key: self.directory.touched(key))
         self.keys = KeyReader(Connection(self.api), lambda key: self.directory.touched(key), clock=lambda: self.time)
         self.directory = Directory(self.services, self, self.keys, lambda: self.activators)
@@ -62,6 +62,9 @@ class World:
 
     def held(self, key: Key) -> Held:
         return Held(self.waiting)
+
+    def last_connection(self, key: Key) -> float:
+        return self.came
 
     def see(self, *objects: dict[str, Any]) -> None:
         for obj in objects:

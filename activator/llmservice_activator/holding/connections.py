@@ -82,7 +82,7 @@ class Connections(web.Server):
     def _accept(self, service: Service, address: str) -> asyncio.Protocol | None:
         """What answers a connection from an address; None: it is one too many."""
         namespace = service.key.namespace
-        self.last = self._loop.time()
+        self.last = service.last_connection = self._loop.time()
         if not self._shares.take(namespace, address):
             return None
         head = Head(self._heads, namespace, address, self._limits.largest_head)

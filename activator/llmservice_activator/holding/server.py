@@ -133,8 +133,10 @@ class HoldingServer:
         """Requests that are received, held, forwarded or answered."""
         return self._requests
 
-    def last_connection(self) -> float:
-        """When the last connection came, by the loop's time; 0: none did."""
+    def last_connection(self, key: Key | None = None) -> float:
+        """When the last connection to a service came, or to any, by the loop's time; 0: none did."""
+        if key is not None:
+            return self._services[key].last_connection if key in self._services else 0
         return self._connections.last if self._connections is not None else 0
 
     def is_listening(self, uid: str, port: int) -> bool:

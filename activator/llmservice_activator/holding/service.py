@@ -52,6 +52,8 @@ class Service:
         self.listener: asyncio.Server | None = None
         self.port = 0
         """At which it is listened; 0: none."""
+        self.last_connection = 0.0
+        """When the last one came, by the loop's time; 0: none did."""
         self.waiting: dict[Waiter, None] = {}
         self._ledger, self._turns, self._settled = ledger, turns, settled
         self.pods = Pods(session, self._limit, limits, checks)

@@ -43,7 +43,8 @@ AUDIO = "/v1/audio/transcriptions"
 def form(*parts: tuple[str, str]) -> dict[str, Any]:
     """The body of a request for a transcription."""
     disposition = "Content-Disposition: form-data; name="
-    text = "".join(f'--b\r\n{disposition}"{name}"\r\n\r\n{value}\r\n' for name, value in parts)
+    names = {"file": '"file"; filename="a.wav"'}
+    text = "".join(f"--b\r\n{disposition}{names.get(name, name)}\r\n\r\n{value}\r\n" for name, value in parts)
     return body(text + "--b--\r\n", FORM)
 
 

@@ -1,5 +1,4 @@
-"""Members of a JSON object, found without building values: a body of 32 MiB may hold a million of them. And the parts
-of a form.
+"""Members of a JSON object, found without building values: a body of 32 MiB may hold a million of them.
 
 A parser needs two seconds for the worst such body, in which nobody else is answered. This scanner stops every few
 hundred tokens, so that its caller can let others go first. It takes every object that `json.loads` takes in UTF-8, and
@@ -22,10 +21,6 @@ _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _DEEP = re.compile(rb'["{}\[\]]')
 _TOP = re.compile(rb'["{}\[\],:]')
-MOST_PARTS = 64
-LARGEST_PART_HEAD = 4096
-LONGEST_PART = 4096
-"""Bytes that are kept of one."""
 _LONGEST_SCALAR = 64
 """Bytes; `true`, `null` and numbers that anybody asks for are shorter."""
 
@@ -42,60 +37,12 @@ class TooMany(ValueError):
     """It has more than MOST_TOKENS."""
 
 
-class NotAForm(ValueError):
-    """It is not multipart/form-data with this boundary."""
-
-
 def members(body: bytes, names: Collection[str]) -> Scan:
     """The values of these names; of one that occurs again the last, as parsers have it. It stops every few tokens.
 
     NotAnObject, TooMany.
     """
     return (yield from _Scanner(body).members(names))
-
-
-def parts(body: bytes, boundary: bytes) -> Generator[None, None, Members]:
-    """The first bytes of each part of a multipart/form-data by its name. It stops every window.
-
-    NotAForm, also of one with more parts than any endpoint of vLLM takes.
-    """
-    found: Members = {}
-    mark = b"\r\n--" + boundary
-    place = len(mark) - 2 if body.startswith(mark[2:]) else (yield from _after(body, mark, 0))
-    for _ in range(MOST_PARTS):
-        if body.startswith(b"--", place):
-            return found
-        end = body.find(b"\r\n\r\n", place, place + LARGEST_PART_HEAD)
-        if end < 0:
-            break
-        following = yield from _after(body, mark, end + 2)  # the part may be empty
-        name = _name_of(body[place:end])
-        if name is not None:
-            found[name] = body[end + 4 : min(following - len(mark), end + 4 + LONGEST_PART)]
-        place = following
-    raise NotAForm("The body is not valid multipart/form-data.")
-
-
-def _after(body: bytes, mark: bytes, place: int) -> Generator[None, None, int]:
-    """Where the next mark ends; NotAForm."""
-    while place < len(body):
-        at = body.find(mark, place, place + _WINDOW + len(mark))
-        if at >= 0:
-            return at + len(mark)
-        place += _WINDOW
-        yield
-    raise NotAForm("The body is not valid multipart/form-data: it ends without its boundary.")
-
-
-def _name_of(head: bytes) -> str | None:
-    """Of a part, by its Content-Disposition."""
-    for line in head.split(b"\r\n"):
-        field, _, value = line.partition(b":")
-        if field.strip().lower() == b"content-disposition":
-            parameters = (each.strip().partition(b"=") for each in value.split(b";")[1:])
-            names = (text.strip(b'"') for parameter, _, text in parameters if parameter.lower() == b"name")
-            return next((name.decode(errors="replace") for name in names), None)
-    return None
 
 
 class _Scanner:

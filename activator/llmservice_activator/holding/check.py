@@ -18,7 +18,8 @@ from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
-from llmservice_activator.holding.body import NotAForm, NotAnObject, TooMany, members, parts
+from llmservice_activator.holding.body import NotAnObject, TooMany, members
+from llmservice_activator.holding.form import LONGEST_BOUNDARY, NotAForm, parameters, parts
 from llmservice_activator.holding.target import Reason, Refusal, Target
 
 T = TypeVar("T")
@@ -76,10 +77,9 @@ class Head:
 
     @property
     def boundary(self) -> bytes:
-        """Of multipart content; empty where there is none."""
-        parameters = (each.strip().partition("=") for each in self.headers.get("Content-Type", "").split(";")[1:])
-        found = next((value.strip('"') for name, _, value in parameters if name.lower() == "boundary"), "")
-        return found.encode(errors="replace")[:LONGEST_NAME]
+        """Of multipart content; empty where there is none, or it is too long for any server."""
+        found = parameters(self.headers.get("Content-Type", "")).get("boundary", "").encode(errors="replace")
+        return found if len(found) <= LONGEST_BOUNDARY else b""
 
     @property
     def expects_continue(self) -> bool:
@@ -189,9 +189,10 @@ def _members(body: bytes) -> Generator[None, None, Mapping[str, object]]:
 
 def _form(body: bytes, boundary: bytes) -> Generator[None, None, Mapping[str, object]]:
     found = yield from parts(body, boundary)
-    if "file" not in found:
-        raise NotAForm("The form has no part `file`.")
-    return {name: value.decode(errors="replace") for name, value in found.items() if name == "model"}
+    if "file" not in found or not found["file"].is_file:
+        raise NotAForm("The form has no part `file` with a file name.")
+    model = found.get("model")
+    return {} if model is None else {"model": () if model.is_file else model.value.decode(errors="replace")}
 
 
 def _value(text: bytes) -> object:

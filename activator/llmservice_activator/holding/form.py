@@ -1,0 +1,145 @@
+"""multipart/form-data (RFC 7578) without building it: which parts there are, and how each begins.
+
+Read as vLLM's server does (python-multipart), where it is valid. The reader stops every window, as that of JSON does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+MOST_PARTS = 64
+LARGEST_PART_HEAD = 4096
+LONGEST_PART = 4096
+"""Bytes that are kept of one."""
+LONGEST_BOUNDARY = 256
+MOST_LIKE_BOUNDARIES = 256
+"""Lines of a part that begin as a boundary does, which RFC 2046 forbids and vLLM's server takes."""
+_LONGEST_PADDING = 64
+"""Spaces behind a boundary."""
+_WINDOW = 1 << 16
+"""Bytes that are searched at a time."""
+_SPACE = " \t"
+_NAME_END, _QUOTED_END = re.compile("[=;]"), re.compile(r'["\\]')
+
+
+class NotAForm(ValueError):
+    """It is not multipart/form-data with this boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How one begins."""
+
+    value: bytes
+    """At most LONGEST_PART of it."""
+    is_file: bool
+
+
+def parts(body: bytes, boundary: bytes) -> Generator[None, None, Mapping[str, Part]]:
+    """The parts by name; of one that occurs again, the last. It stops every window.
+
+    NotAForm, also of one with more parts than any endpoint of vLLM takes.
+    """
+    if not boundary:
+        raise NotAForm("The Content-Type of the form has no valid boundary.")
+    found: dict[str, Part] = {}
+    reader = _Reader(body, b"\r\n--" + boundary)
+    yield from reader.to_first()
+    for _ in range(MOST_PARTS):
+        if reader.is_at_end:
+            return found
+        options = parameters(reader.disposition())
+        yield
+        content = yield from reader.content()
+        if "name" in options:
+            is_file = any(name.partition("*")[0] == "filename" for name in options)
+            found[options["name"]] = Part(content, is_file)
+    raise NotAForm("The body is not valid multipart/form-data.")
+
+
+def parameters(field: str) -> dict[str, str]:
+    """Of a field such as Content-Type, by name in lower case; of one that occurs again, the last.
+
+    A name with a `*` (RFC 2231) is one of its own: it stands for no other in a form (RFC 7578, 4.2).
+    """
+    found: dict[str, str] = {}
+    place = field.find(";") + 1
+    while place and (match := _NAME_END.search(field, place)) is not None:
+        name = field[place : match.start()].strip(_SPACE).lower()
+        place = match.end()
+        if match[0] == ";":
+            continue
+        while field[place : place + 1] in (" ", "\t"):
+            place += 1
+        if field[place : place + 1] == '"':
+            found[name], place = _unquoted(field, place + 1)
+            place = field.find(";", place) + 1
+        else:
+            begin, place = place, field.find(";", place) + 1
+            found[name] = field[begin : place - 1 if place else len(field)].strip(_SPACE)
+    return found
+
+
+def _unquoted(field: str, place: int) -> tuple[str, int]:
+    """The text up to the next quote, and where it ends. One backslash alone stays, as browsers send it."""
+    pieces = []
+    while (match := _QUOTED_END.search(field, place)) is not None:
+        pieces.append(field[place : match.start()])
+        place = match.end()
+        if match[0] == '"':
+            return "".join(pieces), place
+        is_escape = field[place : place + 1] in ('"', "\\")
+        pieces.append(field[place] if is_escape else "\\")
+        place += is_escape
+    return "".join(pieces) + field[place:], len(field)
+
+
+class _Reader:
+    """Goes from one boundary to the next."""
+
+    def __init__(self, body: bytes, mark: bytes) -> None:
+        self._body, self._mark, self._place, self._like = body, mark, 0, 0
+        self.is_at_end = False
+        """The last boundary was that of the end."""
+
+    def to_first(self) -> Generator[None, None, None]:
+        """To behind the first boundary; NotAForm."""
+        first = self._mark.removeprefix(b"\r\n")
+        if not (self._body.startswith(first) and self._is_boundary(len(first))):
+            yield from self.content()
+
+    def disposition(self) -> str:
+        """The Content-Disposition of the part that begins here, and on to its content; empty where it has none."""
+        end = self._body.find(b"\r\n\r\n", self._place - len(b"\r\n"), self._place + LARGEST_PART_HEAD)
+        if end < 0:
+            raise NotAForm("The body is not valid multipart/form-data.")
+        fields = [line.partition(b":") for line in self._body[self._place : end].split(b"\r\n")]
+        self._place = end + len(b"\r\n\r\n")
+        found = [value for name, _, value in fields if name.strip().lower() == b"content-disposition"]
+        return found[-1].decode(errors="replace") if found else ""
+
+    def content(self) -> Generator[None, None, bytes]:
+        """How the part begins, and on to behind the next boundary; NotAForm."""
+        begin = self._place
+        while self._place < len(self._body):
+            at = self._body.find(self._mark, self._place, self._place + _WINDOW + len(self._mark))
+            if at >= 0 and self._is_boundary(at + len(self._mark)):
+                return self._body[begin : min(at, begin + LONGEST_PART)]
+            self._place = at + len(self._mark) if at >= 0 else self._place + _WINDOW
+            self._like += at >= 0
+            if self._like > MOST_LIKE_BOUNDARIES:
+                raise NotAForm("The body is not valid multipart/form-data: lines begin as its boundary does.")
+            yield
+        raise NotAForm("The body is not valid multipart/form-data: it ends without its boundary.")
+
+    def _is_boundary(self, place: int) -> bool:
+        """Whether its line ends here, behind spaces, and on to the next; or it is that of the end."""
+        tail = self._body[place : place + _LONGEST_PADDING]
+        self.is_at_end = tail.startswith(b"--")
+        spaces = len(tail) - len(tail.lstrip(b" \t"))
+        is_whole = self._body.startswith(b"\r\n", place + spaces)
+        if is_whole:
+            self._place = place + spaces + len(b"\r\n")
+        return self.is_at_end or is_whole

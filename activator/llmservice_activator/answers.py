@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 
+from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
 
 from llmservice_activator import schedule
@@ -61,6 +62,7 @@ class Answers:
         self._held, self._now, self._clock = held, now, clock
         self._activities = Activities()
         self._latest: dict[Key, Answer] = {}
+        self._uses: dict[Key, LastUse] = {}
         self._pending: dict[Key, asyncio.Task[Answer]] = {}
 
     async def get(self, key: Key) -> Answer:
@@ -80,10 +82,22 @@ class Answers:
         """The one that was found last."""
         return self._latest.get(key)
 
+    def last_uses(self) -> Mapping[Key, LastUse]:
+        """The last request at a pod of each service, by what pods said so far."""
+        return self._uses
+
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self._latest.pop(key, None)
+        self._uses.pop(key, None)
         self._activities.forget(key)
+
+    def _see(self, key: Key, uses: list[LastUse]) -> None:
+        """A pod's clock may be ahead of ours, and a pod goes before its service does."""
+        now = self._now().timestamp()
+        for use in uses:
+            seen = replace(use, at=min(use.at, now))
+            self._uses[key] = max(seen, self._uses.get(key, seen))
 
     def _done(self, key: Key, task: asyncio.Task[Answer]) -> None:
         self._pending.pop(key, None)
@@ -100,6 +114,7 @@ class Answers:
         service = self._services.get(service.key)  # it may have changed meanwhile
         counted = [pod for pod in pods if pod.is_ready and pod.address in requests]
         begun = {pod.name: count for pod in counted if (count := requests[pod.address].begun) is not None}
+        self._see(service.key, [use for pod in counted if (use := requests[pod.address].last) is not None])
         load = Load(
             replicas=service.replicas,
             present=service.present,

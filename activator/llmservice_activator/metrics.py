@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from llmservice_operator.api.holding import LAST_USE, LastUse
 from llmservice_operator.api.service import Key
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
@@ -67,6 +68,13 @@ class Metrics:
         self._held_now = self._gauge("held_requests", "Requests that are held now.", "activator")
         self._held_bytes = self._gauge("held_bytes", "Size of the bodies of requests that are held.", "activator")
         self._held_age = self._gauge("held_age_seconds", "Seconds that the oldest request is held.", "activator")
+        self._last_use = Gauge(
+            LAST_USE,
+            "When the last request ended that keeps a service from zero, or began to be held, in Unix time, as far as "
+            "this activator knows. The path is empty for one that is none of vLLM's.",
+            (*_SERVICE, "method", "path"),
+            registry=self.registry,
+        )
         self._held_ever = self._counter("held", "Requests that were held.", *_SERVICE)
         self._forwarded = self._counter(
             "forwarded", "Requests whose whole answer came from a pod through the activator.", *_SERVICE
@@ -83,7 +91,7 @@ class Metrics:
         )
         self._of_services = (self._held_ever, self._forwarded)
         self._by_reason = (self._answered, self._lost)
-        of_now = self._held_now, self._held_bytes, self._held_age
+        of_now = self._held_now, self._held_bytes, self._held_age, self._last_use
         return (*of_now, *self._of_services, *self._by_reason, self.wakes)
 
     # What the requests' side counts; the protocol `Count`
@@ -113,6 +121,12 @@ class Metrics:
             self._held_now.labels(*key).set(found.requests)
             self._held_bytes.labels(*key).set(found.bytes)
             self._held_age.labels(*key).set(0 if found.since is None else at - found.since)
+
+    def show_uses(self, uses: Mapping[Key, LastUse]) -> None:
+        """The last request of each service."""
+        self._last_use.clear()
+        for key, use in uses.items():
+            self._last_use.labels(*key, use.method, use.path).set(use.at)
 
     def observe(self, answer: Answer) -> None:
         """An answer was found."""

@@ -36,6 +36,8 @@ REQUESTS_IN_FLIGHT = "llmservice_server_requests_in_flight"
 """The metric that autoscaling and scale-downs read."""
 REQUESTS_BEGUN = "llmservice_server_requests_total"
 """The counter by which autoscaling knows of requests between two reads; absent in pods of earlier versions."""
+LAST_REQUEST = "llmservice_server_last_request_timestamp_seconds"
+"""The time, method and path of the last one that was counted; absent in pods of earlier versions."""
 
 # Paths in the server container.
 RUNTIME_DIR = "/llmservice/runtime"
@@ -78,6 +80,18 @@ DRAINING_HEADER = "X-LLMService-Draining"
 EXEMPT_PATHS = frozenset({"/health", "/metrics", "/ping", "/version", "/load", ACTIVATOR_PATH})
 # Those of them that need no API key: health and metrics, which contain nothing of the requests.
 KEYLESS_PATHS = frozenset({"/health", "/metrics", "/ping"})
+
+# vLLM's paths that a POST uses the model by, without those that only a running pod knows, and that of its websocket.
+MODEL_POSTS = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"),
+    *("/v1/audio/transcriptions", "/v1/audio/translations"),
+    *("/v1/chat/completions/batch", "/v1/chat/completions/render", "/v1/chat/completions/derender"),
+    *("/v1/completions/render", "/v1/completions/derender", "/v1/responses/render", "/v1/messages/render"),
+    *("/v1/messages/count_tokens", "/v1/embeddings", "/v2/embed", "/pooling", "/classify"),
+    *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/generative_scoring", "/v1/systemone"),
+    *("/cohere/v2/chat", "/cohere/v2/chat/render", "/tokenize", "/detokenize", "/invocations"),
+)
+MODEL_WEBSOCKET = "/v1/realtime"
 
 # Environment variables of the supervisor and the middleware.
 DRAIN_FILE_ENV = "LLMSERVICE_DRAIN_FILE"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from llmservice_runtime.drain.shared_counters import (
     BEGUN,
     IN_FLIGHT,
     KEPT_ALIVE,
+    LAST,
     LEVEL,
     OPEN,
     RECEIVED,
@@ -48,6 +50,7 @@ from llmservice_runtime.drain.shared_counters import (
     SLOTS,
     STOPPING,
     SharedCounters,
+    pack_use,
     peers_file,
 )
 
@@ -163,7 +166,7 @@ class DrainMiddleware:
         finally:
             request.answered()
             if request.is_use(scope["method"]):
-                self._slots[BEGUN] += 1
+                self._used(scope["method"], scope)
             if request.is_aborted:
                 self._slots[ABORTED] += 1
             if self._slots[LEVEL] != OPEN:
@@ -197,7 +200,11 @@ class DrainMiddleware:
         finally:
             self._slots[IN_FLIGHT] -= 1
             if is_accepted:
-                self._slots[BEGUN] += 1
+                self._used("WEBSOCKET", scope)
+
+    def _used(self, method: str, scope: Scope) -> None:
+        self._slots[BEGUN] += 1
+        self._slots[LAST] = pack_use(time.time(), method, routed(scope))
 
 
 class _Request:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,7 +13,8 @@ from aiohttp import web
 from llmservice_activator.holding.target import Held
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
-from llmservice_cli.status.held import METRICS_PORT, MOST_ACTIVATORS, read_held
+from llmservice_cli.status.held import METRICS_PORT, MOST_ACTIVATORS, Count, read_held
+from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
 
 from .cli_world import SERVICES, ApiServer, Command, Json
@@ -23,9 +27,10 @@ CHAT, OTHER = Key("team", "chat"), Key("team", "chat-2")
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
-def page(requests: int = 0, age: float = 0.0) -> str:
+def page(requests: int = 0, age: float = 0.0, last: LastUse | None = None) -> str:
     """Of an activator that holds these, and more of another service."""
     metrics = Metrics()
+    metrics.show_uses({CHAT: last, OTHER: LastUse(9e9, "POST", "/x")} if last is not None else {})
     held = {CHAT: Held(requests, 10 * requests, 100.0 - age)} if requests else {}
     metrics.show_held({**held, OTHER: Held(77, 1, 0.0)}, now=100.0)
     return metrics.exposition().decode()
@@ -79,6 +84,48 @@ async def test_held_requests_are_summed_over_the_activators(zero: ApiServer, llm
     add(zero, page(500), "act-3", phase="Succeeded")
     assert "held        12, the oldest for 1m15s (activators: 2)" in await screen_of(llmservice)
     assert (await found_of(llmservice))["held"] == {"requests": 12, "oldestSeconds": 75.0, "activators": 2}
+
+
+async def test_the_last_use_is_the_latest_that_an_activator_knows(zero: ApiServer, llmservice: Command) -> None:
+    now = time.time()
+    add(zero, page(last=LastUse(now - 200, "POST", "/v1/chat/completions")))
+    add(zero, page(last=LastUse(now - 9000, "POST", "/v1/embeddings")), "act-2")
+    add(zero, page(), "act-3")
+    (line,) = [line for line in await screen_of(llmservice) if line.startswith("last use")]
+    assert re.fullmatch("last use    3m2[0-9]s ago, POST /v1/chat/completions", line)
+    found = (await found_of(llmservice))["lastUse"]
+    assert (found["method"], found["path"]) == ("POST", "/v1/chat/completions")
+    assert abs(datetime.fromisoformat(found["at"]).timestamp() - now + 200) < 2
+
+
+LAST = "llmservice_activator_last_use_timestamp_seconds"
+OF_CHAT = 'namespace="team",service="chat"'
+LAST_USES = {
+    "a path that is none of vLLM's": (
+        page(last=LastUse(1.0, "PUT", "")),
+        r"last use    [0-9]+d.* ago, PUT to a path .*",
+    ),
+    "of the time to come": (page(last=LastUse(9e9, "PUT", "/x")), "last use    0s ago, PUT /x"),
+    "an activator of an earlier version": (page(), ""),
+    "no method": (page() + f'{LAST}{{{OF_CHAT},path="/x"}} 7\n', ""),
+    "escapes": (page() + f'{LAST}{{{OF_CHAT},method="POST",path="/\x1b[2J"}} 7\n', ""),
+    "long": (page() + f'{LAST}{{{OF_CHAT},method="POST",path="/{"x" * 99}"}} 7\n', ""),
+    "no time": (page() + f'{LAST}{{{OF_CHAT},method="POST",path="/x"}} NaN\n', ""),
+    "a time without end": (page() + f'{LAST}{{{OF_CHAT},method="POST",path="/x"}} +Inf\n', ""),
+    "before all times": (page() + f'{LAST}{{{OF_CHAT},method="POST",path="/x"}} -1\n', ""),
+}
+
+
+@pytest.mark.parametrize("case", LAST_USES)
+async def test_a_last_use_that_is_not_understood_is_absent(case: str, zero: ApiServer, llmservice: Command) -> None:
+    answer, expected = LAST_USES[case]
+    add(zero, answer)
+    lines = await screen_of(llmservice)
+    assert "held        none (activators: 1)" in lines
+    found = [line for line in lines if line.startswith("last use")]
+    assert len(found) == bool(expected)
+    assert all(re.fullmatch(expected, line) for line in found)
+    assert ("lastUse" in await found_of(llmservice)) == bool(expected)
 
 
 async def test_a_release_with_another_name_and_another_chart(zero: ApiServer, llmservice: Command) -> None:
@@ -216,5 +263,5 @@ async def test_what_is_no_answer_of_an_activator_is_not_counted(
 
 def test_the_port_and_the_names_are_the_activators() -> None:
     assert Options().metrics_port == METRICS_PORT
-    assert read_held(page(3, age=2.5), CHAT) == (3, 2.5)
-    assert read_held(page(), CHAT) == (0, 0.0)
+    assert read_held(page(3, age=2.5), CHAT) == Count(3, 2.5)
+    assert read_held(page(), CHAT) == Count()

@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from llmservice_operator.api.holding import LastUse
 from llmservice_operator.kube.pod_port import LIMIT
 from llmservice_operator.kube.requests_reader import (
     MOST_BEGUN,
@@ -16,7 +17,7 @@ from llmservice_operator.kube.requests_reader import (
     Unreadable,
     parsed,
 )
-from llmservice_runtime.contract import METRICS_PATH, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT, Phase, State
+from llmservice_runtime.contract import LAST_REQUEST, METRICS_PATH, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT, Phase, State
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.supervisor import state_server
 from llmservice_runtime.supervisor.metrics import CONTENT_TYPE, Snapshot, exposition
@@ -26,9 +27,10 @@ from tests.support.ports import free_port
 NAME, BEGUN = REQUESTS_IN_FLIGHT, REQUESTS_BEGUN
 
 
-def exposed(requests: int, begun: int = 0) -> str:
+def exposed(requests: int, begun: int = 0, last: int = 0) -> str:
     """What a supervisor answers whose server has so many requests in flight, and ever had so many."""
     slots = [0] * shared_counters.SLOTS
+    slots[shared_counters.LAST] = last
     slots[shared_counters.IN_FLIGHT], slots[shared_counters.BEGUN] = requests, begun
     return exposition(Snapshot(State(Phase.SERVING, started=True, ready=True), slots))
 
@@ -50,6 +52,33 @@ async def test_reads_what_a_supervisor_exposes(requests: int, begun: int) -> Non
 def test_a_pod_of_an_earlier_version_does_not_count_what_began() -> None:
     earlier = "".join(line for line in exposed(3, 9).splitlines(keepends=True) if BEGUN not in line)
     assert parsed(earlier.encode(), 8081) == Requests(3, None)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/realtime", "/of/an/own/image"])
+@pytest.mark.parametrize("method", ["POST", "WEBSOCKET", "MINE"])
+def test_the_last_use_is_read(method: str, path: str) -> None:
+    found = parsed(exposed(1, 2, shared_counters.pack_use(1_795_000_000.5, method, path)).encode(), 8081)
+    words = "OTHER" if method == "MINE" else method, "" if path == "/of/an/own/image" else path
+    assert found == Requests(1, 2, LastUse(1_795_000_000, *words))
+
+
+LAST = {
+    "of a later version": ('{method="POST",path="/v2/later"} 7', LastUse(7, "POST", "/v2/later")),
+    "other labels": ('{path="/x",method="POST"} 7', None),
+    "no time": ('{method="POST",path="/x"} 0', None),
+    "a time that is none": ('{method="POST",path="/x"} NaN', None),
+    "in ten thousand years": ('{method="POST",path="/x"} 999999999999', None),
+    "a long path": (f'{{method="POST",path="/{"x" * 64}"}} 7', None),
+    "escapes": ('{method="POST",path="/\x1b[2J"} 7', None),
+    "a method of another script": ('{method="ΠOST",path="/x"} 7', None),
+    "twice": (f'{{method="POST",path="/x"}} 7\n{LAST_REQUEST}{{method="POST",path="/x"}} 8', None),
+}
+
+
+@pytest.mark.parametrize("case", LAST)
+def test_a_last_use_that_is_not_as_a_supervisor_writes_it_hides_no_numbers(case: str) -> None:
+    text, last = LAST[case]
+    assert parsed(f"{NAME} 3\n{LAST_REQUEST}{text}\n".encode(), 8081) == Requests(3, None, last)
 
 
 ANSWERS = {

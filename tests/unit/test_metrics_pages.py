@@ -9,6 +9,7 @@ import pytest
 from llmservice_activator.certificate import MutualTls
 from llmservice_activator.holding.target import Reason as HeldReason
 from llmservice_activator.metrics import Metrics as ActivatorMetrics
+from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.process.tls import Certificate
@@ -41,6 +42,7 @@ def activators_page() -> str:
     metrics.held(KEY)
     metrics.lost(KEY, HeldReason.POD_FAILED)
     metrics.called("IsActive", "OK")
+    metrics.show_uses({KEY: LastUse(1.8e9, "POST", "/v1/embeddings")})
     metrics.certificate_expiry.labels("scaler").set(1.8e9)
     return metrics.exposition().decode()
 
@@ -51,7 +53,8 @@ def supervisors_page() -> str:
         transfer=Transfer("model", TransferStep.DOWNLOADING, 1, 2),
         measured=Measured(start_seconds=3.0),
     )
-    return exposition(Snapshot(state, range(shared_counters.SLOTS), keys=1))
+    slots = [*range(shared_counters.LAST), shared_counters.pack_use(1.8e9, "POST", "/v1/embeddings")]
+    return exposition(Snapshot(state, slots, keys=1))
 
 
 PAGES = {"operator": operators_page, "activator": activators_page, "supervisor": supervisors_page}

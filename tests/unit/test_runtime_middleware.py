@@ -100,7 +100,7 @@ def test_open_it_changes_nothing(slots: memoryview) -> None:
     sent = ask(DrainMiddleware(app), "/v1/completions")
     assert headers(sent) == {b"x": b"y"}
     assert [message.get("body") for message in sent] == [None, b"a", b"b"]
-    assert list(slots) == [shared_counters.OPEN, 1, 0, 0, 0, 0, 2, 0, 1, 1, 0]
+    assert list(slots)[: shared_counters.LAST] == [shared_counters.OPEN, 1, 0, 0, 0, 0, 2, 0, 1, 1, 0]
 
 
 def test_a_request_awaits_from_its_last_byte_to_the_first_of_the_answer(slots: memoryview) -> None:
@@ -311,6 +311,32 @@ def test_what_could_not_wake_a_service_does_not_keep_it_awake(
 def test_a_websocket_that_was_answered_is_a_use(status: int, is_use: bool, slots: memoryview) -> None:
     ask(DrainMiddleware(App(slots, status=status)), "/v1/realtime", kind="websocket")
     assert slots[shared_counters.BEGUN] == is_use
+
+
+# Method, path, the mount point of vLLM's --root-path, and what the last use was.
+LAST_USES: dict[str, tuple[str, str, str, tuple[str, str] | None]] = {
+    "one of vLLM's": ("POST", "/v1/embeddings", "", ("POST", "/v1/embeddings")),
+    "behind a prefix": ("POST", "/llm/v1/embeddings", "/llm", ("POST", "/v1/embeddings")),
+    "one of an own image": ("PUT", "/x?secret=1", "", ("PUT", "")),
+    "one that a client made up": ("POST", "/\n\x1b[2J" + "x" * 9000, "", ("POST", "")),
+    "a method that a client made up": ("MINE", "/v1/embeddings", "", ("OTHER", "/v1/embeddings")),
+    "no use": ("GET", "/v1/embeddings", "", None),
+    "exempt": ("POST", "/ping", "", None),
+}
+
+
+@pytest.mark.parametrize("case", LAST_USES)
+def test_the_last_use_is_named_by_what_is_known(case: str, slots: memoryview, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a client sends gets into metrics."""
+    method, path, root, found = LAST_USES[case]
+    monkeypatch.setattr("llmservice_runtime.middleware.time.time", lambda: 1_795_000_000.7)
+    ask(DrainMiddleware(App(slots)), path, method=method, root_path=root)
+    named = shared_counters.unpack_use(slots[shared_counters.LAST])
+    assert named == (None if found is None else (1_795_000_000, *found))
+    if found:
+        ask(DrainMiddleware(App(slots)), "/v1/realtime", kind="websocket")
+        named = shared_counters.unpack_use(slots[shared_counters.LAST])
+        assert named == (1_795_000_000, "WEBSOCKET", "/v1/realtime")
 
 
 def test_requests_that_were_in_flight_are_counted_and_no_others(slots: memoryview) -> None:

@@ -12,6 +12,7 @@ from llmservice_activator.answers import KEPT, Answers
 from llmservice_activator.load import LoadReader
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
+from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.requests_reader import Requests, Unreadable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
@@ -28,6 +29,7 @@ class World:
     def __init__(self, *objects: dict[str, Any], answers: dict[str, int] | None = None) -> None:
         self.time, self.wall = 100.0, datetime(2026, 11, 23, 12, tzinfo=UTC)
         self.requests = answers or {}
+        self.last: dict[str, LastUse] = {}
         self.before: Callable[[], Any] = lambda: None
         self.reads = 0
         self.metrics = Metrics()
@@ -45,7 +47,7 @@ class World:
         await asyncio.sleep(0)
         if address not in self.requests:
             raise Unreadable("no answer")
-        return Requests(self.requests[address], None)
+        return Requests(self.requests[address], None, self.last.get(address))
 
     async def replicas(self) -> int:
         return (await self.answers.get(CHAT)).desired.replicas
@@ -53,6 +55,28 @@ class World:
     def series(self, name: str) -> list[str]:
         text = self.metrics.exposition().decode()
         return [line for line in text.splitlines() if line.startswith(f"llmservice_scaler_{name}{{")]
+
+
+async def test_the_last_use_is_the_latest_of_all_pods_and_stays_when_they_go() -> None:
+    world = World(service(), A, B, answers={"10.0.0.1": 0, "10.0.0.2": 0})
+    now = world.wall.timestamp()
+    chat, embed = "/v1/chat/completions", "/v1/embeddings"
+    steps: list[tuple[dict[str, LastUse], LastUse | None]] = [
+        ({}, None),  # pods of an earlier version, or not used yet
+        ({"10.0.0.1": LastUse(now - 90, "POST", chat)}, LastUse(now - 90, "POST", chat)),
+        ({"10.0.0.1": LastUse(now - 90, "POST", chat), "10.0.0.2": LastUse(now - 9, "POST", embed)},
+         LastUse(now - 9, "POST", embed)),
+        ({"10.0.0.1": LastUse(now - 90, "POST", chat)}, LastUse(now - 9, "POST", embed)),
+        ({}, LastUse(now - 9, "POST", embed)),
+        ({"10.0.0.1": LastUse(now + 9e9, "POST", chat)}, LastUse(now, "POST", chat)),  # its clock is ahead
+    ]  # fmt: skip
+    for last, expected in steps:
+        world.last = last
+        world.time += KEPT
+        await world.replicas()
+        assert world.answers.last_uses().get(CHAT) == expected
+    world.answers.forget(CHAT)
+    assert not world.answers.last_uses()
 
 
 A, B = pod("a", address="10.0.0.1"), pod("b", address="10.0.0.2")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from pathlib import Path
 
 import aiohttp
 import pytest
 from llmservice_activator import directory
+from llmservice_operator.api.holding import LAST_USE
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.support.patience import PATIENCE
@@ -28,6 +30,13 @@ def replicas(world: World) -> int:
     return found
 
 
+def last_use(world: World) -> list[tuple[str, str]]:
+    """What the page says of it."""
+    labels = 'method="(.*)",namespace="ns",path="(.*)",service="chat"'
+    found = re.findall(f"^{LAST_USE}{{{labels}}} ", world.page().decode(), re.MULTILINE)
+    return [(str(method), str(path)) for method, path in found]
+
+
 async def listening(world: World, port: int) -> None:
     await world.until(lambda: world.scaler.holding.is_listening("uid-chat", port))
 
@@ -43,6 +52,7 @@ async def test_a_request_at_zero_starts_a_replica_and_is_answered_by_it(certific
         await world.until(lambda: replicas(world) == 1)
         held = world.scaler.holding.held(CHAT)
         assert (held.requests, asked.done()) == (1, False)
+        assert last_use(world) == [("POST", "/v1/chat/completions")]
         # A pod that starts is not asked.
         await world.send("ADDED", pod("a", address=upstream.address, ready=False))
         await world.send("MODIFIED", pod("a", address=upstream.address, version=6))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from llmservice_runtime.access.api_keys import Keys, bearer
-from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS
+from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS, MODEL_POSTS
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
@@ -40,15 +40,7 @@ STREAMING = frozenset(
 )
 """Answer with server-sent events where the body has `stream: true`."""
 MULTIPART = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
-POSTS = (
-    STREAMING
-    | MULTIPART
-    | {"/v1/chat/completions/batch", "/v1/chat/completions/render", "/v1/chat/completions/derender"}
-    | {"/v1/completions/render", "/v1/completions/derender", "/v1/responses/render", "/v1/messages/render"}
-    | {"/v1/messages/count_tokens", "/v1/embeddings", "/v2/embed", "/pooling", "/classify"}
-    | {"/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/generative_scoring", "/v1/systemone"}
-    | {"/cohere/v2/chat", "/cohere/v2/chat/render", "/tokenize", "/detokenize", "/invocations"}
-)
+POSTS = frozenset(MODEL_POSTS)
 """vLLM's paths that a POST may wake a service for (tests/unit/test_holding_paths.py reads its sources). Not among them:
 what manages the server, and answers that only a running pod can have."""
 NOT_ROUTED = Refusal(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
+from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
 from llmservice_runtime.access import api_keys
 from llmservice_runtime.contract import ACTIVATOR_PATH
@@ -178,6 +179,7 @@ class Exchange:
             self._shared.wake(key)
             if not is_again:
                 self._shared.count.held(key)
+                self._service.last_held = LastUse(time.time(), self._client.head.method, self._client.head.path)
 
     async def _released(self, waiter: Waiter, verdict: Waits) -> None:
         """Until it has a slot. Answered where it never will."""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakValueDictionary
 
 from aiohttp import web
+from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
 
 from llmservice_activator.holding import forward
@@ -128,6 +129,10 @@ class HoldingServer:
     def all_held(self) -> Mapping[Key, Held]:
         """Of the services that hold something."""
         return {key: service.held() for key, service in self._services.items() if service.waiting}
+
+    def last_held(self) -> Mapping[Key, LastUse]:
+        """The last request that began to be held, of the services that had one."""
+        return {key: found for key, service in self._services.items() if (found := service.last_held) is not None}
 
     def in_progress(self) -> int:
         """Requests that are received, held, forwarded or answered."""

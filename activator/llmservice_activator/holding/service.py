@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 import aiohttp
+from llmservice_operator.api.holding import LastUse
 from llmservice_runtime.access import api_keys
 from llmservice_runtime.access.api_keys import Keys
 
@@ -54,6 +55,8 @@ class Service:
         """At which it is listened; 0: none."""
         self.last_connection = 0.0
         """When the last one came, by the loop's time; 0: none did."""
+        self.last_held: LastUse | None = None
+        """The last request that began to be held."""
         self.waiting: dict[Waiter, None] = {}
         self._ledger, self._turns, self._settled = ledger, turns, settled
         self.pods = Pods(session, self._limit, limits, checks)

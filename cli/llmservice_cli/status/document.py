@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
@@ -76,7 +76,12 @@ def _service(service: Json) -> dict[str, Any]:
 def _held(snapshot: Snapshot) -> dict[str, Any]:
     if isinstance(snapshot.held, str):
         return {"heldUnread": snapshot.held}
-    return {} if snapshot.held is None else {"held": snapshot.held.to_object()}
+    if snapshot.held is None:
+        return {}
+    last = snapshot.held.last
+    at = None if last is None else datetime.fromtimestamp(last.at, UTC).isoformat(timespec="seconds")
+    use = {} if last is None else {"lastUse": {"at": at, "method": last.method, "path": last.path}}
+    return {"held": snapshot.held.to_object(), **use}
 
 
 def _pods(frame: Frame) -> dict[str, Any]:

@@ -1,16 +1,17 @@
-"""What the activators hold of one service, from the /metrics of each through the API server's pod proxy.
+"""What the activators hold of one service, and what its last use was, from the /metrics of each through the API
+server's pod proxy.
 
-It changes with every request, so the operator does not write it into the status. Answers of pods are untrusted.
+Both change with every request, so the operator does not write them into the status. Answers of pods are untrusted.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.api.holding import stored_port
+from llmservice_operator.api.holding import LAST_USE, LastUse, stored_port
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
@@ -43,6 +44,8 @@ class Held:
     activators: int
     unread: Mapping[str, str]
     """Why, by the pod's name."""
+    last: LastUse | None = None
+    """The last request that keeps the service from zero, as far as they know."""
 
     def to_object(self) -> dict[str, Any]:
         """JSON."""
@@ -54,8 +57,17 @@ class Held:
         return {**found, "unread": dict(self.unread)} if self.unread else found
 
 
-Counts = Mapping[Key, tuple[float, float]]
-"""Requests and seconds of the oldest, by service, as an activator's page has them: not checked yet."""
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Of one service, as an activator's page has it: not checked yet."""
+
+    requests: float = 0.0
+    oldest_seconds: float = 0.0
+    last: LastUse | None = None
+    """None as well where it is not as an activator writes it: nothing follows from it."""
+
+
+Counts = Mapping[Key, Count]
 Pages = Mapping[tuple[str, str], Counts | str]
 """Counts, or why there are none, by the pod's namespace and name."""
 
@@ -90,10 +102,12 @@ def held_in(pages: Pages | str, service: Json) -> Held | str | None:
     unread = {name: answer for (_, name), answer in answers.items() if isinstance(answer, str)}
     if not found:
         return "; ".join(dict.fromkeys(unread.values()))
-    return Held(sum(held for held, _ in found), max(age for _, age in found), len(found), unread)
+    last = max((each.last for each in found if each.last is not None), default=None)
+    requests, oldest = sum(round(each.requests) for each in found), max(each.oldest_seconds for each in found)
+    return Held(requests, oldest, len(found), unread, last)
 
 
-def _of_one(page: Counts | str, key: Key) -> tuple[int, float] | str:
+def _of_one(page: Counts | str, key: Key) -> Count | str:
     try:
         return page if isinstance(page, str) else _checked(page, key)
     except ValueError as error:
@@ -113,31 +127,33 @@ async def _read(kube: Api, pod: tuple[str, str]) -> Counts | str:
         return line_of(f"not understood: {error}")
 
 
-def read_held(text: str, key: Key) -> tuple[int, float]:
-    """Requests of a service that an activator holds, and for how many seconds the oldest. ValueError where the text is
-    not the /metrics page of an activator."""
+def read_held(text: str, key: Key) -> Count:
+    """What an activator says of one service. ValueError where the text is not its /metrics page."""
     return _checked(read_counts(text), key)
 
 
 def read_counts(text: str) -> Counts:
     """The same of all services."""
-    lines = [line for line in text.split("\n") if line.startswith((REQUESTS, AGE, ALWAYS))]
+    lines = [line for line in text.split("\n") if line.startswith((REQUESTS, AGE, ALWAYS, LAST_USE))]
     samples = [each for family in text_string_to_metric_families("\n".join(lines)) for each in family.samples]
     if not any(sample.name == ALWAYS for sample in samples):
         raise ValueError("it holds no metric of an activator")
-    counts: dict[Key, tuple[float, float]] = {}
+    counts: dict[Key, Count] = {}
     for sample in samples:
         key = Key(sample.labels.get("namespace", ""), sample.labels.get("service", ""))
-        requests, oldest = counts.get(key, (0.0, 0.0))
+        known = counts.get(key, Count())
         if sample.name == REQUESTS:
-            counts[key] = requests + sample.value, oldest
+            counts[key] = replace(known, requests=known.requests + sample.value)
         elif sample.name == AGE:
-            counts[key] = requests, max(sample.value, oldest)  # NaN stays
+            counts[key] = replace(known, oldest_seconds=max(sample.value, known.oldest_seconds))  # NaN stays
+        elif sample.name == LAST_USE:
+            labels = sample.labels.get("method", ""), sample.labels.get("path", "")
+            counts[key] = replace(known, last=LastUse.parsed(sample.value, *labels))
     return counts
 
 
-def _checked(counts: Counts, key: Key) -> tuple[int, float]:
-    requests, age = counts.get(key, (0.0, 0.0))
-    if not (0 <= requests <= MOST_REQUESTS and 0 <= age <= LONGEST_AGE):  # NaN is not either
+def _checked(counts: Counts, key: Key) -> Count:
+    found = counts.get(key, Count())
+    if not (0 <= found.requests <= MOST_REQUESTS and 0 <= found.oldest_seconds <= LONGEST_AGE):  # NaN is not either
         raise ValueError("its figures are out of range")
-    return round(requests), age
+    return found

@@ -91,7 +91,7 @@ def _head(service: Json, held: Held | str | None, now: datetime) -> Iterator[str
     )
     yield from _scaling(spec, status)
     yield from _at_zero(service, now)
-    yield from _held(held)
+    yield from _held(held, now)
     strategy = f", strategy {rollout['strategy']}" if rollout.get("strategy") else ""
     yield f"  revision    {rollout.get('revision', NO_VALUE)}{strategy}"
 
@@ -118,8 +118,8 @@ def _at_zero(service: Json, now: datetime) -> Iterator[str]:
     yield f"  idle        for {since}: the next request is held at port {port} of the activators and starts a replica"
 
 
-def _held(held: Held | str | None) -> Iterator[str]:
-    """Requests that wait at the activators for a replica."""
+def _held(held: Held | str | None, now: datetime) -> Iterator[str]:
+    """Requests that wait at the activators for a replica, and what keeps the service from zero."""
     if held is None:
         return
     if isinstance(held, str):
@@ -129,6 +129,9 @@ def _held(held: Held | str | None) -> Iterator[str]:
     oldest = f", the oldest for {duration(held.oldest_seconds)}" if held.requests else ""
     yield f"  held        {count}{oldest} (activators: {held.activators})"
     yield from (f"              pod {name} is not readable: {why}" for name, why in held.unread.items())
+    if held.last is not None:
+        seconds = max(0.0, now.timestamp() - held.last.at)
+        yield f"  last use    {duration(seconds)} ago, {held.last.method} {held.last.path or 'to a path of the image'}"
 
 
 def _conditions(service: Json, now: datetime) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,8 @@ FIRST_PORT: Final = 10_240
 LAST_PORT: Final = 32_767
 """Of the activators' ports for services, one for each. Below are ports of their own; above, those that Linux gives to
 outgoing connections."""
+LAST_USE: Final = "llmservice_activator_last_use_timestamp_seconds"
+"""The activators' metric that `llmservice status` reads; its value is LastUse.at."""
 INTERNAL_PORT: Final = 9091
 """Where activators report, to the operator and to each other."""
 ACTIVATOR_SLICES: Final = ("-activator-ipv4", "-activator-ipv6")
@@ -53,6 +56,28 @@ class HoldingReport:
     """What keeps it from holding, with the remedy, in one line; empty: nothing."""
     unread: str = ""
     """Why nothing is known of it; empty: it reported."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LastUse:
+    """The last request that kept a service from zero. The later one is the greater."""
+
+    at: float
+    """Unix time."""
+    method: str
+    """Or WEBSOCKET, or OTHER."""
+    path: str
+    """One of vLLM's; empty: another."""
+
+    @classmethod
+    def parsed(cls, at: float, method: str, path: str) -> LastUse | None:
+        """By the words of a pod; None where they are not those of a supervisor or activator."""
+        is_valid = 0 < at < _LATEST and _METHOD.fullmatch(method) and _PATH.fullmatch(path)
+        return cls(at, method, path) if is_valid else None
+
+
+_LATEST = 100_000_000_000
+_METHOD, _PATH = re.compile("[A-Z]{1,16}"), re.compile("[a-z0-9/_.-]{0,64}")
 
 
 @dataclass(frozen=True, slots=True)

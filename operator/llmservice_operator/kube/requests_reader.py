@@ -1,12 +1,14 @@
-"""Reads from `/metrics` of a pod's supervisor how many requests the pod has in flight, and how many it ever had."""
+"""Reads from `/metrics` of a pod's supervisor how many requests the pod has in flight, how many it ever had, and what
+the last one was."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from llmservice_runtime.contract import METRICS_PATH, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT
+from llmservice_runtime.contract import LAST_REQUEST, METRICS_PATH, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT
 
+from llmservice_operator.api.holding import LastUse
 from llmservice_operator.kube.pod_port import PodPort, Unreadable
 
 __all__ = ["Requests", "RequestsReader", "Unreadable"]
@@ -15,6 +17,10 @@ MOST_REQUESTS = 9_999_999
 """In flight in one pod; more of them is no answer of a supervisor."""
 MOST_BEGUN = 999_999_999_999_999
 """As many digits as the supervisor writes."""
+
+_LAST = re.compile(
+    rb'^%s\{method="([A-Z]{1,16})",path="([a-z0-9/_.-]{0,64})"\} ([0-9]{1,15})$' % LAST_REQUEST.encode(), re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,8 @@ class Requests:
     """Waiting ones included, 0 to MOST_REQUESTS."""
     begun: int | None
     """Since the container's start, 0 to MOST_BEGUN; None: the pod is of a version that does not count them."""
+    last: LastUse | None = None
+    """The last of them; None: there was none, or it is not known."""
 
 
 class RequestsReader(PodPort):
@@ -40,7 +48,16 @@ def parsed(body: bytes, port: int) -> Requests:
     in_flight = _value(body, REQUESTS_IN_FLIGHT, MOST_REQUESTS, port)
     if in_flight is None:
         raise _unreadable(REQUESTS_IN_FLIGHT, port)
-    return Requests(in_flight, _value(body, REQUESTS_BEGUN, MOST_BEGUN, port))
+    return Requests(in_flight, _value(body, REQUESTS_BEGUN, MOST_BEGUN, port), _last(body))
+
+
+def _last(body: bytes) -> LastUse | None:
+    """Nothing is decided by it: what is not as a supervisor writes it is absent."""
+    found = _LAST.findall(body)
+    if len(found) != 1:
+        return None
+    method, path, seconds = found[0]
+    return LastUse.parsed(int(seconds), method.decode(), path.decode())
 
 
 def _value(body: bytes, name: str, most: int, port: int) -> int | None:

@@ -8,6 +8,7 @@ AWAITING    requests without the first byte of a response
 KEPT_ALIVE  connections whose last response began before the drain, without `Connection: close`
 REFUSED, SENT, ARRIVED, RECEIVED, BEGUN, ABORTED only grow: refused requests, response chunks, requests since the drain
 began, all requests (refused ones included), requests that ended and used the model, requests whose client went away
+LAST        when the last request ended that used the model, and what it was, in one write (`pack_use`); 0: none did
 """
 
 from __future__ import annotations
@@ -16,12 +17,33 @@ import mmap
 import os
 from pathlib import Path
 
-LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, KEPT_ALIVE, SENT, ARRIVED, RECEIVED, BEGUN, ABORTED = range(11)
-SLOTS = 11
+from llmservice_runtime.contract import MODEL_POSTS, MODEL_WEBSOCKET
+
+LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, KEPT_ALIVE, SENT, ARRIVED, RECEIVED, BEGUN, ABORTED, LAST = range(12)
+SLOTS = 12
 SIZE = SLOTS * 8
 
 # Values of LEVEL.
 OPEN, CLOSING, REFUSING, STOPPING = range(4)
+
+# What LAST names by their numbers, so that nothing that a client sends gets further; 0: any other.
+_METHODS = ("OTHER", "POST", "PUT", "PATCH", "DELETE", "WEBSOCKET")
+_PATHS = ("", *MODEL_POSTS, MODEL_WEBSOCKET)
+_METHOD_NUMBERS = {method: number for number, method in enumerate(_METHODS)}
+_PATH_NUMBERS = {path: number for number, path in enumerate(_PATHS)}
+
+
+def pack_use(seconds: float, method: str, path: str) -> int:
+    """A value of LAST: Unix time, method and path in one integer."""
+    return max(1, int(seconds)) << 16 | _METHOD_NUMBERS.get(method, 0) << 8 | _PATH_NUMBERS.get(path, 0)
+
+
+def unpack_use(slot: int) -> tuple[int, str, str] | None:
+    """The inverse, with an empty path for one that is none of vLLM's; None where no request was."""
+    seconds, method, path = slot >> 16, slot >> 8 & 0xFF, slot & 0xFF
+    if not seconds or method >= len(_METHODS) or path >= len(_PATHS):
+        return None
+    return seconds, _METHODS[method], _PATHS[path]
 
 
 def create(path: str) -> SharedCounters:

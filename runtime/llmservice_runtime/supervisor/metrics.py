@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from llmservice_runtime.contract import REQUESTS_BEGUN, REQUESTS_IN_FLIGHT, Phase, State
+from llmservice_runtime.contract import LAST_REQUEST, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT, Phase, State
 from llmservice_runtime.drain import shared_counters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -60,6 +60,12 @@ def _phases(snapshot: Snapshot) -> Samples:
     return (({"phase": str(phase)}, float(phase is snapshot.state.phase)) for phase in Phase)
 
 
+def _last_request(snapshot: Snapshot) -> Samples:
+    if (use := shared_counters.unpack_use(snapshot.slots[shared_counters.LAST])) is not None:
+        seconds, method, path = use
+        yield {"method": method, "path": path}, seconds
+
+
 METRICS: tuple[Metric, ...] = (
     Metric("llmservice_server_phase", "gauge", ("phase",), "1 for the phase that the server is in.", _phases),
     Metric(
@@ -103,6 +109,11 @@ METRICS: tuple[Metric, ...] = (
         REQUESTS_BEGUN, "counter", (),
         "Requests that ended, but for GET, HEAD, OPTIONS and those that were answered 404 or 405.",
         lambda snapshot: _one(snapshot.slots[shared_counters.BEGUN]),
+    ),
+    Metric(
+        LAST_REQUEST, "gauge", ("method", "path"),
+        "When the last request ended that the counter above has, in Unix time. The path is empty for one that is none "
+        "of vLLM's. Absent before the first.", _last_request,
     ),
     Metric(
         "llmservice_server_requests_aborted_total", "counter", (),

@@ -17,10 +17,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import grpc
@@ -59,28 +60,45 @@ def serve(folder: Path, ports: list[int], health: int, keda: int, up: Event) -> 
     asyncio.run(run())
 
 
-def attack(port: int, answers: Synchronized[int]) -> None:
-    """The clients of one namespace, until they are ended; counts what is answered."""
+def attack(url: str, answers: Synchronized[int]) -> None:
+    """The clients of the service at this address, until they are ended; counts what is answered."""
+    where = urlsplit(url)
 
     async def send(session: aiohttp.ClientSession, body: bytes) -> None:
         while True:
             with contextlib.suppress(aiohttp.ClientError):
-                async with session.post(f"http://127.0.0.1:{port}/v1/chat/completions", data=body) as response:
+                async with session.post(f"{url}/v1/chat/completions", data=body) as response:
                     await response.read()
                     with answers.get_lock():
                         answers.value += response.status in (404, 413)
 
     async def idle() -> None:
         while True:
-            opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(IDLE)]
-            await asyncio.sleep(25)
-            for _, writer in opened:
-                writer.close()
+            with contextlib.suppress(OSError):
+                opened = [await asyncio.open_connection(where.hostname, where.port or 80) for _ in range(IDLE)]
+                await asyncio.sleep(25)
+                for _, writer in opened:
+                    writer.close()
 
     async def run() -> None:
         headers = {"Content-Type": "application/json"}
         async with aiohttp.ClientSession(headers=headers) as session:
             await asyncio.gather(*(send(session, body) for body in BODIES.values()), idle(), idle())
+
+    asyncio.run(run())
+
+
+def poll(urls: Sequence[str]) -> None:
+    """A client that lists the models of services each second, until it is ended: no use of them."""
+
+    async def run() -> None:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(5)) as session:
+            while True:
+                for url in urls:
+                    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                        async with session.get(f"{url}/v1/models") as response:
+                            await response.read()
+                await asyncio.sleep(1)
 
     asyncio.run(run())
 
@@ -142,7 +160,9 @@ def main() -> int:
                 print("the activator did not start", file=sys.stderr)
                 return 1
             rest = asyncio.run(ask(folder / "keda", health, keda, seconds))
-            with started(*(processes.Process(target=attack, args=(port, answers)) for port in ports)):
+            with started(
+                *(processes.Process(target=attack, args=(f"http://127.0.0.1:{port}", answers)) for port in ports)
+            ):
                 while answers.value < 4 * NAMESPACES:  # all run
                     time.sleep(0.1)
                 before_them = answers.value

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import base64
+import multiprocessing
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from multiprocessing.sharedctypes import Synchronized
 from typing import NamedTuple
 
 from llmservice_cli.app import options_of
 from llmservice_cli.init.command import roles
 
+from benchmarks.autoscaling import attacked
 from tests.e2e.conftest import own_namespace
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.keda import autoscaling_installed
 from tests.support.measured import Record
-from tests.support.on_demand import OnDemand, clients
+from tests.support.on_demand import OnDemand, clients, on_demand
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 
 KEY = "of-the-team"
@@ -25,7 +28,14 @@ KEY = "of-the-team"
 @contextmanager
 def namespace_with(cluster: Cluster, namespace: str, manifests: Iterable[JSON]) -> Iterator[str]:
     """A namespace with these objects, on a cluster with KEDA."""
-    with autoscaling_installed(cluster), own_namespace(cluster, namespace):
+    with autoscaling_installed(cluster), another_namespace_with(cluster, namespace, manifests):
+        yield namespace
+
+
+@contextmanager
+def another_namespace_with(cluster: Cluster, namespace: str, manifests: Iterable[JSON]) -> Iterator[str]:
+    """The same where KEDA is there already."""
+    with own_namespace(cluster, namespace):
         cluster.apply_all(manifests, namespace)
         yield namespace
         # While KEDA has rights, and the operator too, to let go of them.
@@ -56,6 +66,37 @@ def half_a_request(service: OnDemand) -> socket.socket:
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
     connection.sendall(f'{head}{{"model": "{service.name}"'.encode())
     return connection
+
+
+ATTACKED = 4
+"""Namespaces."""
+
+
+@contextmanager
+def attack(cluster: Cluster, record: Record, polled: Sequence[OnDemand]) -> Iterator[None]:
+    """Beside the block: clients of services at zero in namespaces of their own, whose bodies take long to look through
+    and whose connections stay idle, and one that lists the models of `polled` each second. None of it wakes anything.
+    """
+    processes = multiprocessing.get_context("spawn")
+    answers: Synchronized[int] = processes.Value("q", 0)
+    with ExitStack() as stack:
+        names = [f"e2e-zero-attack-{number}" for number in range(ATTACKED)]
+        for name in names:
+            stack.enter_context(another_namespace_with(cluster, name, [on_demand("attacked")]))
+        services = [OnDemand(cluster, name, "attacked") for name in names]
+        for service in services:
+            service.at_zero()
+        attackers = [processes.Process(target=attacked.attack, args=(service.url, answers)) for service in services]
+        poller = processes.Process(target=attacked.poll, args=([service.url for service in polled],))
+        with attacked.started(*attackers, poller):
+            eventually("all attack", lambda: answers.value >= len(attacked.BODIES) * ATTACKED, 120)
+            before = answers.value
+            yield
+            record(attacks=answers.value - before)
+            assert answers.value > before, "the attack ended early"
+            assert all(each.is_alive() for each in (*attackers, poller))
+        for service in services:
+            assert service.is_at_zero(), "what nobody can answer started a replica"
 
 
 PHASES = ("no pod is left", "the slice is made", "the last pod ends")

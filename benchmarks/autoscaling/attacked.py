@@ -66,7 +66,7 @@ def attack(url: str, answers: Synchronized[int]) -> None:
 
     async def send(session: aiohttp.ClientSession, body: bytes) -> None:
         while True:
-            with contextlib.suppress(aiohttp.ClientError):
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 async with session.post(f"{url}/v1/chat/completions", data=body) as response:
                     await response.read()
                     with answers.get_lock():

@@ -6,7 +6,7 @@ import base64
 import multiprocessing
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.sharedctypes import Synchronized
 from typing import NamedTuple
@@ -73,9 +73,10 @@ ATTACKED = 4
 
 
 @contextmanager
-def attack(cluster: Cluster, record: Record, polled: Sequence[OnDemand]) -> Iterator[None]:
+def attack(cluster: Cluster, polled: Sequence[OnDemand]) -> Iterator[Callable[[], int]]:
     """Beside the block: clients of services at zero in namespaces of their own, whose bodies take long to look through
     and whose connections stay idle, and one that lists the models of `polled` each second. None of it wakes anything.
+    Gives the number of bodies that were answered so far.
     """
     processes = multiprocessing.get_context("spawn")
     answers: Synchronized[int] = processes.Value("q", 0)
@@ -89,10 +90,9 @@ def attack(cluster: Cluster, record: Record, polled: Sequence[OnDemand]) -> Iter
         attackers = [processes.Process(target=attacked.attack, args=(service.url, answers)) for service in services]
         poller = processes.Process(target=attacked.poll, args=([service.url for service in polled],))
         with attacked.started(*attackers, poller):
-            eventually("all attack", lambda: answers.value >= len(attacked.BODIES) * ATTACKED, 120)
+            eventually("all attack", lambda: answers.value >= len(attacked.BODIES) * ATTACKED, 300)
             before = answers.value
-            yield
-            record(attacks=answers.value - before)
+            yield lambda: answers.value - before
             assert answers.value > before, "the attack ended early"
             assert all(each.is_alive() for each in (*attackers, poller))
         for service in services:
@@ -112,10 +112,10 @@ class Rounds(NamedTuple):
     lost: Sequence[str]
 
 
-def reported(record: Record, each: Sequence[Rounds]) -> None:
+def reported(record: Record, each: Sequence[Rounds], **more: int) -> None:
     lost = [request for one in each for request in one.lost]
     sums = {name: sum(getattr(one, name) for one in each) for name in ("rounds", "sent", "reused")}
-    record(**sums, lost=len(lost), seconds=round(max(one.seconds for one in each)))
+    record(**sums, lost=len(lost), seconds=round(max(one.seconds for one in each)), **more)
     assert lost == []
     assert sums["reused"], "no connection was kept"
 

@@ -38,9 +38,10 @@ def test_fifty_rounds_of_five_services_lose_nothing(cluster: Cluster, there: str
     services = [OnDemand(cluster, there, name) for name in SEVERAL]
     for service in services:
         service.at_zero()
-    with attack(cluster, record, services):
+    with attack(cluster, services) as attacks:
         with ThreadPoolExecutor(len(services)) as pool:
-            reported(record, list(pool.map(lambda service: up_and_down(service, 10), services)))
+            rounds = list(pool.map(lambda service: up_and_down(service, 10), services))
+        reported(record, rounds, attacks=attacks())
         for service in services:
             service.at_zero(2 * ZERO_WITHIN)  # by KEDA alone, which is answered, and although models are listed
 

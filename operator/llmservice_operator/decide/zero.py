@@ -236,9 +236,10 @@ def problem_of(reports: Reports, port: int | None) -> str:
     for address, report in reports.by_address.items():
         if report.unread:
             return f"Activator {address} does not report whether it can hold requests: {report.unread}."
-        if not (report.is_listening and report.is_reachable):
-            what = "is not reached through the service's ClusterIP" if report.is_listening else "does not listen"
-            return f"Activator {address} {what} on port {port}."
+        if not report.is_listening:
+            return f"Activator {address} does not listen on port {port}, or its watches lag: its log has the cause."
+        if not report.is_reachable:
+            return f"Activator {address} is not reached through the service's ClusterIP on port {port}."
     return ""
 
 

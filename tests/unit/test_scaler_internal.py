@@ -19,6 +19,7 @@ from llmservice_operator.api.service import Key
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.http_servers import application
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import World, certificates, pod, running, service
@@ -51,7 +52,7 @@ async def test_what_is_said_of_a_service(certificates: Path) -> None:
         status, held = await said(world, "/held")
         assert (status, held["version"], held["services"]["ns/chat"]["held"]) == (200, 1, 1)
         assert held["services"]["ns/chat"]["bytes"] > 10
-        async with PeerReader(port=world.internal_port) as reader:
+        async with PeerReader(port=world.internal_port, timeout=PATIENCE) as reader:
             assert await reader.read("127.0.0.1") == {CHAT: 1}, "as another activator reads it"
         asked.cancel()
         await world.until(lambda: not world.scaler.holding.held(CHAT).requests)

@@ -32,7 +32,7 @@ from tests.support.certificates import Authority
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import request, running
-from tests.unit.scaler_zero_world import at_zero, port_of_a_service
+from tests.unit.scaler_zero_world import at_zero
 
 NAMESPACES = 4
 BODIES = {
@@ -52,7 +52,7 @@ def serve(folder: Path, ports: list[int], health: int, keda: int, up: Event) -> 
 
     async def run() -> None:
         services = [at_zero("s", port=port, namespace=f"attacker-{n}") for n, port in enumerate(ports)]
-        api = ApiServer(at_zero(port=port_of_a_service()), *services)
+        api = ApiServer(at_zero(port=free_port()), *services)
         async with running(api, folder, health_port=health, port=keda):
             up.set()
             await asyncio.Event().wait()
@@ -147,7 +147,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=40.0, help="of each of both measurements (default: 40)")
     seconds = parser.parse_args().seconds
     processes = multiprocessing.get_context("spawn")
-    ports = [port_of_a_service() for _ in range(NAMESPACES)]
+    ports = [free_port() for _ in range(NAMESPACES)]
     health, keda, up = free_port(), free_port(), processes.Event()
     answers: Synchronized[int] = processes.Value("q", 0)
     with tempfile.TemporaryDirectory() as text:

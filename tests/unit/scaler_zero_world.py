@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import random
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,15 +25,6 @@ Json = dict[str, Any]
 CHAT = Key("ns", "chat")
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ASKED = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
-
-
-def port_of_a_service() -> int:
-    """One that is free, among those that the operator allots."""
-    while True:
-        port = random.randrange(10240, 32768)
-        with socket.socket(socket.AF_INET6) as probe, contextlib.suppress(OSError):
-            probe.bind(("::", port))
-            return port
 
 
 def at_zero(

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import certificates, running
-from tests.unit.scaler_zero_world import ask, at_zero, follow_scale, port_of_a_service
+from tests.unit.scaler_zero_world import ask, at_zero, follow_scale
 from tests.unit.test_scaler_sources import pod
 
 __all__ = ["certificates"]
@@ -37,7 +38,7 @@ OF_SEARCH = {
     ids=["its pod", "its address", "pods of another namespace", "another team", "all but its address"],
 )
 async def test_only_admitted_clients_wake_a_service(peer: Any, is_admitted: bool, certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     api = ApiServer(at_zero(port=port, scaling={"holding": {"from": [peer]}}), SEARCH, CLIENT)
     async with running(api, certificates) as world:
         follow_scale(world)

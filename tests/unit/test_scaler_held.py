@@ -15,9 +15,10 @@ from llmservice_operator.api.holding import LAST_USE
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import World, certificates, pod, running
-from tests.unit.scaler_zero_world import CHAT, Answer, ask, at_zero, follow_scale, port_of_a_service, server
+from tests.unit.scaler_zero_world import CHAT, Answer, ask, at_zero, follow_scale, server
 from tests.unit.test_scaler_targets import secret
 
 __all__ = ["certificates"]
@@ -42,7 +43,7 @@ async def listening(world: World, port: int) -> None:
 
 
 async def test_a_request_at_zero_starts_a_replica_and_is_answered_by_it(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     api = ApiServer(at_zero(port=port))
     async with server() as upstream, running(api, certificates) as world:
         follow_scale(world)
@@ -67,7 +68,7 @@ async def test_a_request_at_zero_starts_a_replica_and_is_answered_by_it(certific
 
 
 async def test_a_hundred_requests_at_once_are_all_answered_and_the_next_is_refused(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     status = {"effective": {"batching": {"maxNumSeqs": 16}, "scaling": {"concurrencyPerReplica": 16}}}
     api = ApiServer(at_zero(port=port, status=status))
     async with server() as upstream, running(api, certificates) as world:
@@ -89,7 +90,7 @@ async def test_a_hundred_requests_at_once_are_all_answered_and_the_next_is_refus
 
 async def test_a_pod_that_serves_is_asked_at_once_and_nothing_is_woken(certificates: Path) -> None:
     """As on the way up: the slice is still there, and a pod already is."""
-    port = port_of_a_service()
+    port = free_port()
     api = ApiServer(at_zero(port=port, replicas=1))
     async with server() as upstream, running(api, certificates) as world:
         upstream.released.set()
@@ -106,7 +107,7 @@ async def test_a_pod_that_serves_alone_is_not_reached_through_the_activator(
     monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
     monkeypatch.setattr(directory, "ENDING_SECONDS", 0.05)
     monkeypatch.setattr(directory, "LONGEST_ENDING_SECONDS", 0.2)
-    port = port_of_a_service()
+    port = free_port()
     serving = at_zero(port=port, replicas=1, status={"conditions": [{"type": "Available", "status": "True"}]})
     async with server() as upstream, running(ApiServer(serving, pod("a", address=upstream.address)), certificates) as w:
         await listening(w, port)
@@ -122,7 +123,7 @@ async def test_a_pod_that_serves_alone_is_not_reached_through_the_activator(
 
 
 async def test_a_request_that_comes_while_the_last_replica_goes_starts_one_at_once(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     api = ApiServer(at_zero(port=port, replicas=1))
     async with running(api, certificates) as world:
         await listening(world, port)
@@ -139,7 +140,7 @@ async def test_a_request_that_comes_while_the_last_replica_goes_starts_one_at_on
 
 
 async def test_a_paused_service_and_a_failing_one_refuse_what_is_held(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     api = ApiServer(at_zero(port=port))
     stalled = {
         "type": "Stalled",
@@ -170,7 +171,7 @@ async def test_a_paused_service_and_a_failing_one_refuse_what_is_held(certificat
 
 async def test_an_edit_that_cannot_be_read_is_answered_with_its_field(certificates: Path) -> None:
     """What is held, and what comes afterwards, until it is corrected."""
-    port = port_of_a_service()
+    port = free_port()
     night = {"start": "0 22 * * *", "end": "0 6 * * *", "timeZone": "Europe/Berln"}
     wrong = at_zero(port=port, version=900)
     wrong["spec"]["scaling"]["autoscaling"]["schedule"] = [night]
@@ -190,7 +191,7 @@ async def test_an_edit_that_cannot_be_read_is_answered_with_its_field(certificat
 
 @pytest.mark.parametrize("is_served", [True, False], ids=["a pod serves", "its pod was lost"])
 async def test_a_key_that_was_rotated_while_a_pod_served_is_valid_at_once(certificates: Path, is_served: bool) -> None:
-    port = port_of_a_service()
+    port = free_port()
     spec = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}
     api = ApiServer(at_zero(port=port, spec=spec), secret(b"old"))
     async with running(api, certificates) as world, server() as there:
@@ -217,7 +218,7 @@ async def test_a_key_that_was_rotated_while_a_pod_served_is_valid_at_once(certif
 
 
 async def test_a_deleted_service_answers_what_it_holds(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     api = ApiServer(at_zero(port=port))
     async with running(api, certificates) as world:
         await listening(world, port)
@@ -233,7 +234,7 @@ async def test_after_sigterm_what_is_held_is_answered_and_then_the_process_ends(
 ) -> None:
     monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.2)
     monkeypatch.setattr("llmservice_activator.__main__.CUT", 0.01)
-    port = port_of_a_service()
+    port = free_port()
     api = ApiServer(at_zero(port=port))
     async with server() as upstream, running(api, certificates, grace=60.0) as world:
         follow_scale(world)
@@ -270,7 +271,7 @@ async def test_after_sigterm_it_goes_on_while_connections_come_within_its_grace_
 ) -> None:
     """With a thousand services an operator takes a while to lead them elsewhere, and longer while it is replaced."""
     monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.5)
-    port = port_of_a_service()
+    port = free_port()
 
     async def keep_asking() -> None:
         with contextlib.suppress(aiohttp.ClientError):
@@ -293,7 +294,7 @@ async def test_after_sigterm_it_goes_on_while_connections_come_within_its_grace_
 async def test_the_grace_period_ends_what_is_still_held(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.1)
     monkeypatch.setattr("llmservice_activator.__main__.FINISH", 0.1)
-    port = port_of_a_service()
+    port = free_port()
     async with running(ApiServer(at_zero(port=port)), certificates, grace=0.5) as world:
         await listening(world, port)
         asked = asyncio.create_task(ask(port))
@@ -305,7 +306,7 @@ async def test_the_grace_period_ends_what_is_still_held(certificates: Path, monk
 
 async def test_it_is_ready_when_the_ports_are_open(certificates: Path) -> None:
     """Before, a slice that has its address would lead nowhere."""
-    ports = [port_of_a_service() for _ in range(5)]
+    ports = [free_port() for _ in range(5)]
     spec = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}
     services = [at_zero(f"s{i}", port=port, spec=spec) for i, port in enumerate(dict.fromkeys(ports))]
     async with running(ApiServer(*services, secret()), certificates) as world:
@@ -313,7 +314,7 @@ async def test_it_is_ready_when_the_ports_are_open(certificates: Path) -> None:
 
 
 async def test_a_watch_that_was_away_does_not_forget_a_port(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     api = ApiServer(at_zero(port=port))
     async with running(api, certificates) as world:
         await listening(world, port)

@@ -23,7 +23,7 @@ from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import World, certificates, pod, running, service
-from tests.unit.scaler_zero_world import CHAT, ask, at_zero, port_of_a_service
+from tests.unit.scaler_zero_world import CHAT, ask, at_zero
 
 __all__ = ["certificates"]
 
@@ -36,7 +36,7 @@ async def said(world: World, path: str, method: str = "GET") -> tuple[int, Any]:
 
 
 async def test_what_is_said_of_a_service(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     async with running(ApiServer(at_zero(port=port)), certificates) as world:
         await world.until(lambda: world.scaler.holding.is_listening("uid-chat", port))
         path = f"/services/ns/chat?uid=uid-chat&port={port}"
@@ -61,7 +61,7 @@ async def test_what_is_said_of_a_service(certificates: Path) -> None:
 
 async def test_it_does_not_listen_while_it_knows_of_replicas_that_serve_alone(certificates: Path) -> None:
     """The operator would lead requests here, which are refused until the watches bring that the last replica goes."""
-    port, status = port_of_a_service(), {"conditions": [{"type": "Available", "status": "True"}]}
+    port, status = free_port(), {"conditions": [{"type": "Available", "status": "True"}]}
     api = ApiServer(at_zero(port=port, status=status, replicas=1), pod("a"))
     async with running(api, certificates) as world:
         await world.until(lambda: world.scaler.holding.is_listening("uid-chat", port))
@@ -73,7 +73,7 @@ async def test_it_does_not_listen_while_it_knows_of_replicas_that_serve_alone(ce
 
 
 async def test_a_secret_that_cannot_be_read_is_a_problem_with_its_remedy(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     spec = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}
     api = ApiServer(at_zero(port=port, spec=spec))
     async with running(api, certificates) as world:
@@ -99,7 +99,7 @@ async def test_a_secret_that_cannot_be_read_is_a_problem_with_its_remedy(certifi
     ],
 )
 async def test_other_questions(path: str, status: int, certificates: Path) -> None:
-    async with running(ApiServer(at_zero(port=port_of_a_service()), service("fixed")), certificates) as world:
+    async with running(ApiServer(at_zero(port=free_port()), service("fixed")), certificates) as world:
         assert (await said(world, path))[0] == status
 
 

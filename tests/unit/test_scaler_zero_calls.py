@@ -12,9 +12,10 @@ from llmservice_activator.answers import KEPT
 from llmservice_operator.kube.resources import ENDPOINT_SLICE
 
 from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import Keda, World, certificates, pod, request, running, service
-from tests.unit.scaler_zero_world import CHAT, ask, at_zero, follow_scale, port_of_a_service
+from tests.unit.scaler_zero_world import CHAT, ask, at_zero, follow_scale
 from tests.unit.test_scaler_peers import ONE, TWO, slice_of
 
 __all__ = ["certificates"]
@@ -48,7 +49,7 @@ def with_clock(world: World) -> Clock:
 
 
 async def test_a_service_at_zero_is_idle_until_a_request_is_held(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     async with running(ApiServer(at_zero(port=port)), certificates) as world, world.keda() as keda:
         clock = with_clock(world)
         assert not await is_active(keda)
@@ -141,7 +142,7 @@ async def test_a_service_that_keeps_a_replica_is_active_without_a_look_at_pods_o
 
 
 async def test_the_event_says_that_a_request_woke_it(certificates: Path) -> None:
-    port = port_of_a_service()
+    port = free_port()
     api = ApiServer(at_zero(port=port))
     events: list[dict[str, Any]] = []
     call = api.call

@@ -273,8 +273,7 @@ class Scaler:
         self._metrics.certificate_expiry.labels("scaler").set(self._tls.expires_at)
         self._metrics.expire()
         self._metrics.show_held(self.holding.all_held())
-        at_pods, held = self._answers.last_uses(), self.holding.last_held()
-        self._metrics.show_uses({key: max(use, held.get(key, use)) for key, use in {**held, **at_pods}.items()})
+        self._metrics.show_uses(self._answers.last_uses(self.holding.last_held()))
 
 
 async def serve(opts: Options) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
@@ -19,6 +19,8 @@ from llmservice_activator.services import Service, Services, Unknown
 
 KEPT = 1.0
 """Seconds: KEDA's operator and its metrics server ask for the same at about the same time."""
+USES_KEPT = 120.0
+"""Seconds: what pods said of their last request before that may be long over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,16 @@ class Held:
     requests: int
     unheard: int
     """Activators that did not say what they hold."""
+
+
+@dataclass(slots=True)
+class _Uses:
+    """What the pods of one service said of their last requests."""
+
+    uid: str
+    said: Mapping[str, LastUse] = field(default_factory=dict)
+    """By pod, by its clock."""
+    last: LastUse | None = None
 
 
 async def _none(key: Key) -> Held:
@@ -62,7 +74,7 @@ class Answers:
         self._held, self._now, self._clock = held, now, clock
         self._activities = Activities()
         self._latest: dict[Key, Answer] = {}
-        self._uses: dict[Key, LastUse] = {}
+        self._uses: dict[Key, _Uses] = {}
         self._pending: dict[Key, asyncio.Task[Answer]] = {}
 
     async def get(self, key: Key) -> Answer:
@@ -82,9 +94,17 @@ class Answers:
         """The one that was found last."""
         return self._latest.get(key)
 
-    def last_uses(self) -> Mapping[Key, LastUse]:
-        """The last request at a pod of each service, by what pods said so far."""
-        return self._uses
+    def last_uses(self, held: Mapping[Key, LastUse]) -> Mapping[Key, LastUse]:
+        """The last request of each service that may be at zero: at a pod that was asked lately, or one of `held`."""
+        now, found = self._clock(), dict[Key, LastUse]()
+        for key in self._uses.keys() | held.keys():
+            service, uses, latest = self._services.find(key), self._uses.get(key), self._latest.get(key)
+            is_new = latest is not None and now - latest.at < USES_KEPT
+            known = [held.get(key), uses.last if uses is not None and is_new else None]
+            last = max((use for use in known if use is not None), default=None)
+            if service is not None and service.may_be_at_zero and last is not None:
+                found[key] = last
+        return found
 
     def forget(self, key: Key) -> None:
         """The service is gone."""
@@ -92,12 +112,16 @@ class Answers:
         self._uses.pop(key, None)
         self._activities.forget(key)
 
-    def _see(self, key: Key, uses: list[LastUse]) -> None:
+    def _see(self, service: Service, said: Mapping[str, LastUse]) -> None:
         """A pod's clock may be ahead of ours, and a pod goes before its service does."""
-        now = self._now().timestamp()
-        for use in uses:
-            seen = replace(use, at=min(use.at, now))
-            self._uses[key] = max(seen, self._uses.get(key, seen))
+        known, now = self._uses.get(service.key), self._now().timestamp()
+        if known is None or known.uid != service.uid:
+            known = self._uses[service.key] = _Uses(service.uid)
+        for pod, use in said.items():
+            if known.said.get(pod) != use:
+                seen = replace(use, at=min(use.at, now))
+                known.last = max(seen, known.last or seen)
+        known.said = said
 
     def _done(self, key: Key, task: asyncio.Task[Answer]) -> None:
         self._pending.pop(key, None)
@@ -114,7 +138,7 @@ class Answers:
         service = self._services.get(service.key)  # it may have changed meanwhile
         counted = [pod for pod in pods if pod.is_ready and pod.address in requests]
         begun = {pod.name: count for pod in counted if (count := requests[pod.address].begun) is not None}
-        self._see(service.key, [use for pod in counted if (use := requests[pod.address].last) is not None])
+        self._see(service, {pod.name: use for pod in counted if (use := requests[pod.address].last) is not None})
         load = Load(
             replicas=service.replicas,
             present=service.present,

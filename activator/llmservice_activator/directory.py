@@ -117,7 +117,8 @@ class Directory:
     def _look_again(self) -> None:
         for key in self._services:
             service = self._services.find(key)
-            if key in self._ending and key in self._targets and self._targets[key].is_routed:
+            has_zero = service is not None and service.zero is not None
+            if key in self._ending and key in self._targets and (self._targets[key].is_routed or not has_zero):
                 self.touched(key)
             if service is None or service.zero is None:
                 continue
@@ -160,19 +161,22 @@ class Directory:
         """Of a service that always has a replica now: what is held is answered first, and what still comes."""
         if service is None or before is None or service.uid != before.uid or not service.replicas:
             return None
-        if before.is_shut or not self._is_routed(service.key, is_direct=True):
+        if before.is_shut:
             return None
-        return replace(before, pods=_ready(self._services.pods(service.key)), refusal=None, is_routed=True)
+        is_routed = self._is_routed(service.key, is_direct=True)
+        if not is_routed and not self._holding.held(service.key).requests:
+            return None
+        return replace(before, pods=_ready(self._services.pods(service.key)), refusal=None, is_routed=is_routed)
 
     def _is_routed(self, key: Key, *, is_direct: bool) -> bool:
-        """Whether requests may come in here; where replicas serve alone, for a while, and until nothing is held."""
+        """Whether requests may come in here; where replicas serve alone, for a while."""
         if not is_direct:
             self._ending.pop(key, None)
             return True
         now = asyncio.get_running_loop().time()
         began = self._ending.setdefault(key, now)
-        until = max(began, self._holding.last_connection(key)) + ENDING_SECONDS
-        return now < min(until, began + LONGEST_ENDING_SECONDS) or bool(self._holding.held(key).requests)
+        is_quiet = now >= max(began, self._holding.last_connection(key)) + ENDING_SECONDS
+        return now < began + LONGEST_ENDING_SECONDS and not (is_quiet and not self._holding.held(key).requests)
 
     def _target(self, service: Service, zero: Zero) -> tuple[Target, str]:
         """With what is wrong with it, though its requests come in. Unheld where they must not."""

@@ -165,7 +165,7 @@ class DrainMiddleware:
             await self._app(scope, request.receive, request.send)
         finally:
             request.answered()
-            if request.is_use(scope["method"]):
+            if request.is_use(scope["method"]) and not self._is_of_the_pod(scope):
                 self._used(scope["method"], scope)
             if request.is_aborted:
                 self._slots[ABORTED] += 1
@@ -199,8 +199,12 @@ class DrainMiddleware:
             await self._app(scope, receive, noticing)
         finally:
             self._slots[IN_FLIGHT] -= 1
-            if is_accepted:
+            if is_accepted and not self._is_of_the_pod(scope):
                 self._used("WEBSOCKET", scope)
+
+    def _is_of_the_pod(self, scope: Scope) -> bool:
+        """Whether the supervisor sent it, or somebody who manages the engine: it keeps no service from zero."""
+        return pod_token.shows(scope.get("headers") or [], self._token)
 
     def _used(self, method: str, scope: Scope) -> None:
         self._slots[BEGUN] += 1

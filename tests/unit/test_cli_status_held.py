@@ -103,7 +103,7 @@ OF_CHAT = 'namespace="team",service="chat"'
 LAST_USES = {
     "a path that is none of vLLM's": (
         page(last=LastUse(1.0, "PUT", "")),
-        r"last use    [0-9]+d.* ago, PUT to a path .*",
+        r"last use    [0-9]+d.* ago, PUT to another path",
     ),
     "of the time to come": (page(last=LastUse(9e9, "PUT", "/x")), "last use    0s ago, PUT /x"),
     "an activator of an earlier version": (page(), ""),

@@ -44,8 +44,18 @@ CASES: dict[str, tuple[str, bytes, int]] = {
     "a name after such a file name": (FORM, written(file_with('filename="a; name=model; x=b.wav"; name="file"')), 0),
     "a model's name in a file name": (
         FORM, written(FILE + b"x", file_with('filename="; name=model; "; name="x"').replace(b"RIFF", b"gpt")), 0),
-    "a file name beyond ASCII": (FORM, written(file_with("name=file; filename*=UTF-8''%C3%A9%3B%20name%3Dx")), 0),
-    "a file name in pieces": (FORM, written(file_with('name="file"; filename*0="a"; filename*1="; name=x"')), 0),
+    "a file name beyond ASCII beside another": (
+        FORM, written(file_with("name=file; filename=a; filename*=UTF-8''%C3%A9%3B%20name%3Dx")), 0),
+    "a file name that forms do not have": (FORM, written(file_with("name=file; filename*=UTF-8''%C3%A9")), 400),
+    "a file name in pieces": (FORM, written(file_with('name="file"; filename*0="a"; filename*1="; name=x"')), 400),
+    "a name behind a quoted backslash": (
+        FORM, written(FILE + b"x", file_with(r'name="model"; x="\\"; name="y"').replace(b"RIFF", b"gpt")), 404),
+    "a quote within a text": (
+        FORM, written(FILE + b"x", file_with('name=model; q=a"b; name=y; z="').replace(b"RIFF", b"gpt")), 404),
+    "a charset that hides names": (FORM + "; charset=utf-7", UNKNOWN, 400),
+    "as many parts as there may be": (FORM, written(FILE + b"x", *(file_with(f"name=n{i}") for i in range(63))), 0),
+    "more parts": (FORM, written(FILE + b"x", *(file_with(f"name=n{i}") for i in range(64))), 400),
+    "a long file name": (FORM, written(file_with(f'name="file"; filename="{"a" * 4100}"')), 0),
     "a name beyond ASCII, which forms do not have": (FORM, written(file_with("name*=UTF-8''file; filename=a")), 400),
     "names in another case, and spaces": (FORM, written(file_with('NAME = "file" ; FileName = "a"')), 0),
     "a file name of Windows": (FORM, written(file_with(r'name="file"; filename="C:\new\a.wav"')), 0),
@@ -65,7 +75,8 @@ CASES: dict[str, tuple[str, bytes, int]] = {
         f"multipart/form-data; boundary={'b' * 257}", written(FILE, boundary=b"b" * 257), 400),
     "a file with a line like the boundary": (FORM, written(FILE + b"x\r\n--bc\r\n" + MODEL + b"gpt\r\n--b-\r\n"), 0),
     "spaces after a boundary": (FORM, UNKNOWN.replace(b"--b\r\n", b"--b \t\r\n"), 404),
-    "text before and after": (FORM, b"preamble\r\n" + UNKNOWN + b"epilogue", 404),
+    "text before": (FORM, b"preamble\r\n" + UNKNOWN, 400),
+    "empty lines before, text after": (FORM, b"\r\n\r\n" + UNKNOWN + b"epilogue", 404),
     "no end": (FORM, UNKNOWN[: -len("--\r\n")], 400),
     "lines like the boundary without end": (FORM, written(FILE + b"\r\n--bc" * 100_000), 400),
 }  # fmt: skip

@@ -313,6 +313,17 @@ def test_a_websocket_that_was_answered_is_a_use(status: int, is_use: bool, slots
     assert slots[shared_counters.BEGUN] == is_use
 
 
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_what_the_pod_asks_itself_is_no_use(kind: str, slots: memoryview, board_path: str) -> None:
+    """Its first request, and adapters that it tries to load again and again."""
+    ours = [(POD_TOKEN_HEADER.encode(), pod_token.make(board_path).encode())]
+    middleware = DrainMiddleware(App(slots))
+    ask(middleware, "/v1/completions", kind=kind, headers=ours)
+    assert (slots[shared_counters.BEGUN], slots[shared_counters.LAST]) == (0, 0)
+    ask(middleware, "/v1/completions", kind=kind)
+    assert slots[shared_counters.BEGUN] == 1
+
+
 # Method, path, the mount point of vLLM's --root-path, and what the last use was.
 LAST_USES: dict[str, tuple[str, str, str, tuple[str, str] | None]] = {
     "one of vLLM's": ("POST", "/v1/embeddings", "", ("POST", "/v1/embeddings")),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from llmservice_activator.answers import KEPT, Answers
+from llmservice_activator.answers import KEPT, USES_KEPT, Answers
 from llmservice_activator.load import LoadReader
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
@@ -58,9 +58,10 @@ class World:
 
 
 async def test_the_last_use_is_the_latest_of_all_pods_and_stays_when_they_go() -> None:
-    world = World(service(), A, B, answers={"10.0.0.1": 0, "10.0.0.2": 0})
+    world = World(service(autoscaling=ON_DEMAND), A, B, answers={"10.0.0.1": 0, "10.0.0.2": 0})
     now = world.wall.timestamp()
     chat, embed = "/v1/chat/completions", "/v1/embeddings"
+    ahead = {"10.0.0.1": LastUse(now + 9e9, "POST", chat)}
     steps: list[tuple[dict[str, LastUse], LastUse | None]] = [
         ({}, None),  # pods of an earlier version, or not used yet
         ({"10.0.0.1": LastUse(now - 90, "POST", chat)}, LastUse(now - 90, "POST", chat)),
@@ -68,17 +69,38 @@ async def test_the_last_use_is_the_latest_of_all_pods_and_stays_when_they_go() -
          LastUse(now - 9, "POST", embed)),
         ({"10.0.0.1": LastUse(now - 90, "POST", chat)}, LastUse(now - 9, "POST", embed)),
         ({}, LastUse(now - 9, "POST", embed)),
-        ({"10.0.0.1": LastUse(now + 9e9, "POST", chat)}, LastUse(now, "POST", chat)),  # its clock is ahead
+        (ahead, LastUse(now + 5 * KEPT, "POST", chat)),  # its clock is ahead
+        (ahead, LastUse(now + 5 * KEPT, "POST", chat)),
     ]  # fmt: skip
     for last, expected in steps:
         world.last = last
-        world.time += KEPT
         await world.replicas()
-        assert world.answers.last_uses().get(CHAT) == expected
+        assert world.answers.last_uses({}).get(CHAT) == expected
+        world.time += KEPT
+        world.wall += timedelta(seconds=KEPT)
+
+
+async def test_the_last_use_is_of_a_service_that_may_be_at_zero_and_of_pods_that_were_asked_lately() -> None:
+    world = World(service(autoscaling=ON_DEMAND), A, answers={"10.0.0.1": 0})
+    now = world.wall.timestamp()
+    at_pod, held = LastUse(now - 5, "POST", "/v1/embeddings"), {CHAT: LastUse(now - 90, "POST", "/score")}
+    world.last = {"10.0.0.1": at_pod}
+    await world.replicas()
+    assert world.answers.last_uses(held) == {CHAT: at_pod}
+    world.time += USES_KEPT
+    assert world.answers.last_uses(held) == held
+    world.time += KEPT
+    world.last = {}
+    world.services.updated(LLMSERVICE, service(autoscaling=ON_DEMAND, version=11, uid="another"))
+    await world.replicas()
+    assert world.answers.last_uses({}) == {}, "what was there before under the name"
+    world.services.updated(LLMSERVICE, service(version=12, uid="another"))
+    assert world.answers.last_uses(held) == {}, "it always has a replica"
     world.answers.forget(CHAT)
-    assert not world.answers.last_uses()
+    assert world.answers.last_uses({}) == {}
 
 
+ON_DEMAND = {"minReplicas": 0, "maxReplicas": 8}
 A, B = pod("a", address="10.0.0.1"), pod("b", address="10.0.0.2")
 STARTING = pod("b", address="10.0.0.2", ready=False)
 DAILY = {"maxReplicas": 8, "schedule": [MORNING]}

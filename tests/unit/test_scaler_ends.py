@@ -109,6 +109,27 @@ async def test_requests_are_answered_until_none_came_for_a_while_and_not_for_eve
     assert PATIENCE > await seconds(PATIENCE) >= 1.4
 
 
+@pytest.mark.parametrize("is_scaled", [True, False], ids=["replicas serve", "autoscaling was removed"])
+async def test_who_never_stops_asking_is_refused_in_the_end_and_what_is_held_is_answered(
+    is_scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.1)
+    monkeypatch.setattr(directory, "LONGEST_ENDING_SECONDS", 0.5)
+    world = World()
+    async with world.running(at_zero(port=PORT, status=AVAILABLE), READY), asyncio.timeout(PATIENCE):
+        world.waiting = 1
+        world.see(at_zero(port=PORT, status=AVAILABLE, replicas=1, version=11) if is_scaled else unscaled(1, 11))
+        await world.settled()
+        assert world.told[CHAT].is_routed
+        while world.told[CHAT].is_routed:  # noqa: ASYNC110 - it is told after a time
+            await asyncio.sleep(0.01)
+        assert len(world.told[CHAT].pods) == 1, "which answers what is held"
+        world.waiting = 0
+        while not is_scaled and CHAT in world.told:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 def unscaled(replicas: int, version: int, port: int = 0) -> dict[str, Any]:
     """Its autoscaling was removed at zero; the operator keeps the port until a replica serves."""
     made = at_zero(port=port, replicas=replicas, version=version)

@@ -69,9 +69,12 @@ class Head:
 
     @property
     def boundary(self) -> bytes:
-        """Of multipart content; empty where there is none, or it is too long for any server."""
-        found = parameters(self.headers.get("Content-Type", "")).get("boundary", "").encode(errors="replace")
-        return found if len(found) <= LONGEST_BOUNDARY else b""
+        """Of multipart content; empty where there is none, it is too long for any server, or the names of the form may
+        be written otherwise than in UTF-8."""
+        found = parameters(self.headers.get("Content-Type", ""))
+        boundary = found.get("boundary", "").encode(errors="replace")
+        is_utf8 = found.get("charset", "utf-8").lower() in ("utf-8", "utf8", "us-ascii", "ascii")
+        return boundary if is_utf8 and len(boundary) <= LONGEST_BOUNDARY else b""
 
     @property
     def expects_continue(self) -> bool:

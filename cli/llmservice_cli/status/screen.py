@@ -131,7 +131,7 @@ def _held(held: Held | str | None, now: datetime) -> Iterator[str]:
     yield from (f"              pod {name} is not readable: {why}" for name, why in held.unread.items())
     if held.last is not None:
         seconds = max(0.0, now.timestamp() - held.last.at)
-        yield f"  last use    {duration(seconds)} ago, {held.last.method} {held.last.path or 'to a path of the image'}"
+        yield f"  last use    {duration(seconds)} ago, {held.last.method} {held.last.path or 'to another path'}"
 
 
 def _conditions(service: Json, now: datetime) -> Iterator[Row]:

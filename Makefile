@@ -9,8 +9,9 @@ KUBECONTEXT ?=
 # Byte code is kept, whatever the environment says: compiling tests and product anew took a fifth of the unit tests' CPU.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
-# Processes that share the files of the unit tests out; one imports vLLM, which takes up to 2 GB. 0: in this one.
-WORKERS ?= 5
+# Processes that share the files of the unit tests out; each reads all of them, 11 s of CPU, and one imports vLLM, which
+# takes up to 2 GB. 0: in this one.
+WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist loadfile
 
 .PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale bench-autoscaling bench-fetch calibration docs diagrams lint format crds operator engine release release-check clean

@@ -104,17 +104,22 @@ def _overhead(record: Startup, request: Request, device: Device) -> float | None
     return device.memory_gib * float(utilization) - weighed - record.kv_gib
 
 
-def fit(known: Sequence[Point], start: EarlierConstants = PRIOR) -> EarlierConstants:
-    """The constants for these points."""
+Errors = dict[tuple[str, tuple[float, ...]], float]
+"""How far off the planner is, by a point's id and the values of `VARIED`."""
+
+
+def fit(known: Sequence[Point], start: EarlierConstants = PRIOR, found: Errors | None = None) -> EarlierConstants:
+    """The constants for these points. `found` is what fits of other selections from the same start have computed."""
     values = {name: getattr(start, name).value for name in VARIED}
-    best = _cost(known, _with(start, values))
+    found = {} if found is None else found
+    best = _cost(known, _with(start, values), found)
     for step in STEPS:
         for _ in range(30):
             before = best
             for name in VARIED:
                 for sign in (1, -1):
                     changed = values | {name: values[name] + sign * step * getattr(PRIOR, name).uncertainty}
-                    cost = _cost(known, _with(start, changed))
+                    cost = _cost(known, _with(start, changed), found)
                     if cost < best - 1e-9:
                         best, values = cost, changed
             if best > before - 1e-6:
@@ -134,12 +139,16 @@ def residuals(one: Point, constants: Constants) -> Iterator[float]:
     yield from (planned / GIB - measured for planned, measured in pairs if measured is not None)
 
 
-def _cost(known: Sequence[Point], constants: EarlierConstants) -> float:
+def _cost(known: Sequence[Point], constants: EarlierConstants, found: Errors) -> float:
     if any(getattr(constants, name).value < 0 for name in VARIED):
         return float("inf")
-    alike = {one.alike: one for one in known}
-    made = {key: constants_of(constants, one.version, one.request) for key, one in alike.items()}
-    errors = sum(abs(residual) / one.scale for one in known for residual in residuals(one, made[one.alike]))
+    values = tuple(getattr(constants, name).value for name in VARIED)
+    if missing := [one for one in known if (one.id, values) not in found]:
+        alike = {one.alike: one for one in missing}
+        made = {key: constants_of(constants, one.version, one.request) for key, one in alike.items()}
+        for one in missing:
+            found[one.id, values] = sum(abs(residual) / one.scale for residual in residuals(one, made[one.alike]))
+    errors = sum(found[one.id, values] for one in known)
     return errors + sum(_pull(getattr(constants, name), getattr(PRIOR, name)) for name in VARIED)
 
 

@@ -9,7 +9,7 @@ from llmservice_operator.planner.memory import plan
 from llmservice_operator.planner.plan import Fit, Plan
 
 from benchmarks.calibration.earlier import ALL, EarlierConstants, constants_of, printed
-from benchmarks.calibration.fit import fit, points
+from benchmarks.calibration.fit import Errors, fit, points
 from benchmarks.calibration.records import FAILED, Startup
 
 COVERED = 0.9
@@ -64,7 +64,8 @@ def leave_one_model_out(records: Sequence[Startup]) -> list[Judged]:
     """Each start-up, planned with constants that its model had no part in."""
     known = points(records)
     models = {record.model for record in records}
-    constants = {model: fit([one for one in known if one.model != model]) for model in models}
+    found: Errors = {}
+    constants = {model: fit([one for one in known if one.model != model], found=found) for model in models}
     return [judged(record, constants[record.model]) for record in records if record.request is not None]
 
 

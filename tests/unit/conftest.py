@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 settings.register_profile(
     "unit",
-    max_examples=200,
+    max_examples=50,
     deadline=None,
     derandomize=True,  # what passed once passes in every clone; `full` draws other inputs each time
     suppress_health_check=[
@@ -29,6 +30,12 @@ settings.register_profile(
 )
 settings.register_profile("full", settings.get_profile("unit"), max_examples=2_000, derandomize=False)
 settings.load_profile("unit")  # another one: pytest --hypothesis-profile=full
+
+
+def pytest_collection_finish() -> None:
+    """What is there for the whole run is not looked through again by each full collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

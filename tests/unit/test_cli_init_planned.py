@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli.admission.check import problems
 from llmservice_cli.errors import CliError
@@ -259,7 +259,6 @@ SPECS = st.dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(SPECS, TEXTS, TEXTS)
 def test_what_is_read_of_the_yaml_is_the_manifest_whatever_comments_say(spec: Json, why: str, hint: str) -> None:
     manifest = {"kind": "LLMService", "spec": {**spec, "model": {"uri": "x"}}}

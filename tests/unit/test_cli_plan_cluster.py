@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli.errors import BadInput, CliError
 from llmservice_cli.plan.inspected import with_record
@@ -266,7 +266,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.one_of(JSON, st.just(dict(LLAMA_8B)), st.dictionaries(st.sampled_from([*LLAMA_8B]), JSON)), JSON)
 def test_whatever_a_status_says_of_the_model_is_read_or_left_out(config: object, tensors: object) -> None:
     metadata = {"name": "chat", "namespace": "team"}

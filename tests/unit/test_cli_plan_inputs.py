@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli import manifests
 from llmservice_cli.admission.suggestions import meant
@@ -156,7 +156,6 @@ def test_a_value_that_the_spec_does_not_take_is_about_the_option(words: str, mes
     assert "Input should be" not in ran.err
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=10_000))
 def test_any_name_has_a_suggestion_or_none(name: str) -> None:
     found = meant(name, {"uri": {}, "revision": {}})

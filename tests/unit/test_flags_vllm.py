@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_operator.api.crd import schema
 from llmservice_operator.api.service import LLMService
@@ -73,7 +73,6 @@ def typed_specs(draw: st.DrawFn) -> Json:
 
 
 @given(sections=typed_specs())
-@settings(max_examples=60)
 def test_vllm_accepts_and_understands_all_that_is_rendered(parser: argparse.ArgumentParser, sections: Json) -> None:
     llm = LLMService.from_object(an_llmservice(sections))
     spec, asked = llm.spec, llm.spec.batching

@@ -66,6 +66,7 @@ def file(tmp_path: Path) -> Path:
 
 EACH = {"one": 30.0, "two": 30.0, "three": 30.0}
 M, F, N = "measured", "failed", "not reached"
+FULL = pytest.mark.full
 
 
 @pytest.mark.parametrize(
@@ -248,11 +249,13 @@ def fake_vllm(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("behaviour", "seconds", "outcomes", "why"),
     [
-        pytest.param({}, 60, (M, M), "", id="well"),
+        pytest.param({}, 60, (M, M), "", id="well", marks=FULL),
         pytest.param({"fails": "kv-cache-too-small"}, 60, (F, F), "KVCacheTooSmall", id="it ends while it loads"),
-        pytest.param({"stalls_at": 0, "shards": 4}, 16, (N, N), "time was over", id="it hangs while it loads"),
-        pytest.param({"start_seconds": 600}, 16, (N, N), "time was over", id="a slow start"),
-        pytest.param({"first_request": "die"}, 60, (F, F), "EngineDied", id="it dies of its first request"),
+        pytest.param(
+            {"stalls_at": 0, "shards": 4}, 16, (N, N), "time was over", id="it hangs while it loads", marks=FULL
+        ),
+        pytest.param({"start_seconds": 600}, 16, (N, N), "time was over", id="a slow start", marks=FULL),
+        pytest.param({"first_request": "die"}, 60, (F, F), "EngineDied", id="it dies of its first request", marks=FULL),
     ],
 )
 def test_a_planted_fault_of_the_server(

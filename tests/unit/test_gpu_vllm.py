@@ -111,6 +111,7 @@ def test_every_line_is_one_that_it_writes(request: pytest.FixtureRequest, texts:
     assert not {template for template in others if template in written}, "these are written by this version too"
 
 
+@pytest.mark.full
 def test_every_command_line_is_one_that_it_takes(vllm: Path) -> None:
     lines = {group.name: arguments(group.case, H100, Path("/m"), 1) for group in GROUPS if group.case is not None}
     assert len(lines) >= 18

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_operator.api.holding import FIRST_PORT, LAST_PORT
 from llmservice_operator.api.service import Key
@@ -145,7 +145,6 @@ async def test_errors_are_the_callers() -> None:
     assert holder(api, FIRST) is None
 
 
-@settings(max_examples=200)
 @given(some.text(max_size=40))
 def test_every_uid_has_its_ports(uid: str) -> None:
     found = list(candidates(uid))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_operator.api.techniques import SpeculativeMethod
 from llmservice_operator.planner.model import config_json, reading
@@ -448,7 +448,6 @@ def test_ranks_share_one_side_of_an_adapter() -> None:
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-@settings(max_examples=100)
 @given(
     model=some.sampled_from(list(MODELS.values())),
     ranks=some.integers(1, 16),
@@ -468,7 +467,6 @@ def test_more_gpus_never_need_more_each(
     assert many.per_gpu * ranks * stages * engines >= many.total * 0.999_999
 
 
-@settings(max_examples=50)
 @given(model=some.sampled_from(list(MODELS.values())), ranks=some.integers(1, 16))
 def test_quantization_never_needs_more(model: Architecture, ranks: int) -> None:
     request = asked(model, tensor_parallel_size=ranks)

@@ -35,7 +35,7 @@ from tests.unit.test_decide_inspection import UNPLACED, ends, looking
 from tests.unit.test_untrusted_runtime import BROKEN, FAILURE, INSPECTION, STATE, document
 
 SERVICE_NAME = "kubernetes.io/service-name"
-FEWER = settings(max_examples=settings().max_examples // 3)
+FEWER = settings(max_examples=settings().max_examples // 2)
 """Each example makes a decision."""
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmservice_cli.errors import CliError
 from llmservice_cli.status.bars import LONGEST as LONGEST_BAR
@@ -224,6 +224,7 @@ FOREIGN = st.recursive(
 )
 
 
+@settings(max_examples=4 * settings().max_examples)  # few of what is drawn is an Event
 @given(st.lists(FOREIGN, max_size=15))
 def test_whatever_an_event_holds_is_bounded_and_cleaned(objects: Sequence[object]) -> None:
     found = aggregated(objects)

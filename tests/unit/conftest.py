@@ -32,17 +32,18 @@ settings.register_profile("full", settings.get_profile("unit"), max_examples=2_0
 settings.load_profile("unit")  # another one: pytest --hypothesis-profile=full
 
 
-def pytest_collection_finish() -> None:
-    """What is there for the whole run is not looked through again by each full collection of garbage."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if find_spec("vllm") is None:
         for item in items:
             if item.get_closest_marker("vllm") is not None:
                 item.add_marker(pytest.mark.skip(reason="needs the vllm dependency group"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_is_looked_for_in_what_this_file_makes() -> None:
+    """Not, at each full collection, in all tests, modules and vLLM."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

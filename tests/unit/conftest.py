@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 settings.register_profile(
     "unit",
-    max_examples=50,
+    max_examples=100,
     deadline=None,
     derandomize=True,  # what passed once passes in every clone; `full` draws other inputs each time
     suppress_health_check=[

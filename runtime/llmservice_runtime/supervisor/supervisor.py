@@ -134,7 +134,9 @@ class Supervisor:
             async with self._adapters.reconciling(self._timing.adapters_seconds):
                 await self._serve(child)
             code = await self._drain(child)
-            if self._counters.slots[shared_counters.BEGUN] and not self._state.hung:
+            # The first request, which clients' requests do not count, was left out where the last server ended well.
+            has_answered = not cache.ended_well or self._counters.slots[shared_counters.BEGUN]
+            if has_answered and not self._state.hung:
                 cache.mark_drained()
             return code
         except _Terminated:

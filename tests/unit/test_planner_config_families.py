@@ -123,12 +123,20 @@ KINDS = {
     "which other classes do not heed": (of("gemma3_text", use_bidirectional_attention=True), "sssssFsssssF"),
     "a decoder that embeds": (of("qwen2", architectures=["Qwen2Model"]), "FFFFFFFFFFFF"),
     "numbers": (of("minimax", attn_type_list=[0, 0, 0, 1] * 3), "mmmFmmmFmmmF"),
+    "a class and a type of one kind": (of("qwen2", architectures=["LlamaForCausalLM"]), "FFFFFFFFFFFF"),
 }
 
 
 @pytest.mark.parametrize(("more", "expected"), KINDS.values(), ids=KINDS)
 def test_kinds_of_layers(more: dict[str, Any], expected: str) -> None:
     assert letters(config_json.read({**PLAIN, **more}).layers) == expected
+
+
+@pytest.mark.parametrize("more", [more for more, _ in KINDS.values()], ids=KINDS)
+def test_the_ending_of_a_nested_type_changes_nothing(more: dict[str, Any]) -> None:
+    model_type = more.get("model_type", "llama")
+    nested = config_json.read({**PLAIN, **more, "model_type": f"{model_type.removesuffix('_text')}_text"})
+    assert nested.layers == config_json.read({**PLAIN, **more}).layers
 
 
 _CLASS = ["DeepseekV41ForCausalLM"]
@@ -138,6 +146,18 @@ UNPLANNED = {
     "a type whose class is not planned": (of("deepseek_v41", architectures=_CLASS), "model_type 'deepseek_v41'"),
     "a known type of such a class": (of("deepseek_v3", architectures=_CLASS), "model class 'DeepseekV41ForCausalLM'"),
     "a class alone": ({"architectures": ["NobodyKnowsThis"]}, "model class 'NobodyKnowsThis'"),
+    "a class of other layers than its type": (
+        of("deepseek_v3", architectures=["DeepseekV4ForCausalLM"]),
+        "model class with that model_type: 'DeepseekV4ForCausalLM, deepseek_v3'",
+    ),
+    "a type of other layers than its class": (
+        of("deepseek_v4", architectures=["LlamaForCausalLM"]),
+        "'LlamaForCausalLM, deepseek_v4'",
+    ),
+    "latent attention as plain": (of("deepseek_v3", architectures=["LlamaForCausalLM"]), "'LlamaForCausalLM, deep"),
+    "plain attention as states": (of("llama", architectures=["MambaForCausalLM"]), "'MambaForCausalLM, llama'"),
+    "states as others": (of("mamba2", architectures=["JambaForCausalLM"]), "'JambaForCausalLM, mamba2'"),
+    "an encoder as a decoder": (of("bert", architectures=["LlamaForCausalLM"]), "'LlamaForCausalLM, bert'"),
     "a language model inside": (of("llava", text_config=PLAIN | of("novel_text")), "model_type 'novel_text'"),
     "a layer's word": (
         of("llama", layer_types=["full_attention", "warp_attention"] * 6),

@@ -64,6 +64,12 @@ FILES: dict[str, dict[str, Any]] = {
     ),
     "without what most files say": without("expert_dtype", "num_hash_layers"),
     "by its class alone": without("model_type"),
+    "a type with an ending": FLASH | {"model_type": "deepseek_v4_text"},
+    "a language model inside": {
+        "model_type": "llava",
+        "architectures": ["LlavaForConditionalGeneration"],
+        "text_config": FLASH | {"model_type": "deepseek_v4_text"},
+    },
 }
 
 

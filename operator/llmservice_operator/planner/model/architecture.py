@@ -327,7 +327,9 @@ class InvalidModel(ValueError):
         self.problem = problem
 
 
-_WORDS = {"model_type": "model_type", "architectures": "model class"}
+PAIR = "architectures, model_type"
+"""The key of an Unplanned whose value names a class and a type that are not of one model."""
+_WORDS = {"model_type": "model_type", "architectures": "model class", PAIR: "model class with that model_type:"}
 
 
 class Unplanned(ValueError):

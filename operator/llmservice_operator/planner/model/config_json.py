@@ -127,14 +127,15 @@ class _Reader:
             tuple(one for one in classes if isinstance(one, str)) if isinstance(classes, list | tuple) else ()
         )
         self.model_type = registry.read_as(model_type or self.outer_type or "", self.classes)
+        self.stem = canonical(self.model_type)
         self.family: Family = family_of(self.model_type)
-        nested = {} if text is document else NESTED_DEFAULTS.get(canonical(self.model_type), {})
-        self.keys = Keys({**text, "model_type": self.model_type}, {**nested, **self.family.defaults})
+        nested = {} if text is document else NESTED_DEFAULTS.get(self.stem, {})
+        self.keys = Keys({**text, "model_type": self.stem}, {**nested, **self.family.defaults})
         if self.family.positions is not None and self.keys.text("position_embedding_type") in ("rotary", "alibi"):
             is_rotary = self.keys.text("position_embedding_type") == "rotary"
             self.family = replace(self.family, positions=None, rope=is_rotary)
-        self.is_qwen4 = canonical(self.model_type) == qwen4.TYPE
-        self.is_v4 = self.model_type == deepseek_v4.TYPE
+        self.is_qwen4 = self.stem == qwen4.TYPE
+        self.is_v4 = self.stem == deepseek_v4.TYPE
         self.is_causal = not self.family.is_encoder and self._is_causal()
         self.document = document
         self.layers_count = self._layers_count()
@@ -274,9 +275,9 @@ class _Reader:
 
     def _mlp(self, kind: str, with_experts: bool, index: int, shares: bool) -> Mlp:
         nothing: Mlp = (FeedForward(gated=self.family.gated), (), 0)
-        if self.model_type in ("mamba", "mamba2", "falcon_mamba"):
+        if self.stem in ("mamba", "mamba2", "falcon_mamba"):
             return nothing
-        if self.model_type == "nemotron_h":
+        if self.stem == "nemotron_h":
             if kind == "moe":
                 return experts(self.keys, self.family)
             return dense(self.keys, self.family, index) if kind == "mlp" else nothing

@@ -61,9 +61,7 @@ def dense_width(keys: Keys, index: int = 0) -> int:
     return keys.needed("intermediate_size")
 
 
-_FOUR_TIMES = frozenset(
-    {"gpt2", "gpt_bigcode", "bloom", "mpt", "falcon", "gptj", "opt", "RefinedWeb", "RefinedWebModel"}
-)
+_FOUR_TIMES = frozenset({"gpt2", "gpt_bigcode", "bloom", "mpt", "falcon", "gptj", "opt"})
 """Their MLPs are four times the hidden size where the file says nothing."""
 
 
@@ -140,7 +138,7 @@ def _shared_width(keys: Keys) -> int:
     if keys.has("shared_expert_intermediate_size"):
         return keys.count("shared_expert_intermediate_size")
     number = _largest(keys, "num_shared_experts")
-    if not number and keys.text("model_type") in ("llama4", "llama4_text"):
+    if not number and keys.text("model_type") == "llama4":
         number = 1
     return number * expert_width(keys) if number else 0
 

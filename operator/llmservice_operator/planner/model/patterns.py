@@ -125,7 +125,7 @@ def _linear(keys: Keys, layers: int) -> tuple[str, ...] | None:
 
 def _chunked(keys: Keys, layers: int) -> tuple[str, ...] | None:
     """Llama 4: layers with rotary positions attend inside chunks, those without to everything."""
-    if not keys.has("attention_chunk_size") or keys.text("model_type") not in ("llama4", "llama4_text"):
+    if not keys.has("attention_chunk_size") or keys.text("model_type") != "llama4":
         return None
     marks = keys.values("no_rope_layers")
     if marks:
@@ -137,7 +137,7 @@ def _windowed(keys: Keys, family: Family, layers: int) -> tuple[str, ...] | None
     few = keys.integer("sliding_layers", least=0)
     if few is not None and keys.has("sliding_window"):
         return spread("full", max(0, layers - few), "sliding", layers)
-    model_type = (keys.text("model_type") or "").removesuffix("_text")
+    model_type = keys.text("model_type") or ""
     if not keys.count("sliding_window") or not keys.flag("use_sliding_window", not model_type.startswith("qwen")):
         return None
     pattern = keys.raw("sliding_window_pattern")

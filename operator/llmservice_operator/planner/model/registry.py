@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmservice_operator.planner.model.architecture import Unplanned
-from llmservice_operator.planner.model.families import FAMILIES, canonical
+from llmservice_operator.planner.model.architecture import PAIR, Unplanned
+from llmservice_operator.planner.model.families import FAMILIES, canonical, family_of
 
 _PLANNED = """
 llama: LlamaForCausalLM LLaMAForCausalLM LlamaModel LlamaBidirectionalModel LlamaBidirectionalForSequenceClassification
@@ -216,6 +216,32 @@ WITHOUT_A_CACHE = frozenset(
 )
 """Classes of decoders that vLLM makes encoders of (model_executor/models/config.py, is_causal)."""
 _MODEL_TYPES = frozenset((*_WRAPPERS.split(), *filter(None, PLANNED.values())))
+_OWN_LAYERS = """
+deepseek_v4
+deepseek_v2 deepseek_v3 kimi_k2 axk1 glm4_moe_lite
+minicpm3
+kimi_linear
+qwen3_next qwen3_5 qwen3_5_moe
+qwen4_exp
+olmo_hybrid
+mamba
+falcon_mamba
+mamba2
+falcon_h1
+bamba granitemoehybrid
+jamba
+nemotron_h
+minimax
+lfm2 lfm2_moe
+"""
+"""Families with layers that others do not have, those with the same ones in a line: a class and a model_type of two
+lines describe no model. Encoders are one more line, all others the last."""
+_LINES = {name: line for line in _OWN_LAYERS.strip().splitlines() for name in line.split()}
+
+
+def _line(model_type: str) -> str:
+    name = canonical(model_type)
+    return _LINES.get(name, "encoders" if family_of(name).is_encoder else "others")
 
 
 def has_unplanned(classes: object) -> bool:
@@ -229,9 +255,11 @@ def read_as(model_type: str, classes: Sequence[str]) -> str:
     if not model_type and not classes:
         return ""
     is_known = canonical(model_type) in FAMILIES or model_type in _MODEL_TYPES
-    if is_known and found not in NOT_PLANNED:
-        return model_type
     family = PLANNED.get(found or "")
+    if is_known and found not in NOT_PLANNED:
+        if family and _line(family) != _line(model_type):
+            raise Unplanned(PAIR, f"{found}, {model_type}")
+        return model_type
     if family:
         return family
     if model_type and not is_known:

@@ -17,12 +17,12 @@ from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model import config_json, reading
-from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Unplanned
+from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, Unplanned
 from llmservice_operator.planner.overheads import load
 from llmservice_operator.planner.plan import GIB, Device, Draft, Fit, Request
 from llmservice_operator.planner.remedies import with_remedies
 from llmservice_operator.planner.requests import request_of
-from llmservice_operator.planner.splits import sizes
+from llmservice_operator.planner.splits import misfit, sizes
 from llmservice_operator.planner.weights import weigh
 
 from tests.unit.decide_world import SETTINGS, an_llmservice
@@ -237,6 +237,35 @@ def test_what_vllm_refuses(how: dict[str, Any], why: str) -> None:
 def test_ranks_hold_whole_groups_of_the_output() -> None:
     """64 heads could be shared by 16 ranks, 8 groups cannot."""
     assert sizes(MEASURED) == (1, 2, 4, 8)
+
+
+WIDE = config_json.read(FLASH | {"num_attention_heads": 128, "o_groups": 16, "moe_intermediate_size": 3072})
+"""24 blocks of a shared expert: 16 ranks get 2 each of 32."""
+SHARED: dict[str, tuple[dict[str, Any], float, bool]] = {
+    # What is asked for, values of a shared expert that a rank holds, and whether vLLM takes it.
+    "whole blocks by themselves": ({"tensor_parallel_size": 8}, 384, True),
+    "padded": ({"tensor_parallel_size": 16}, 256, True),
+    "padded, and experts whole": ({"tensor_parallel_size": 16, "enable_expert_parallel": True}, 256, True),
+    "AMD's class does not pad": ({"tensor_parallel_size": 16, "device": gpu("AMD_Instinct_MI300X_OAM")}, 192, False),
+}
+
+
+@pytest.mark.parametrize(("how", "values", "taken"), SHARED.values(), ids=SHARED)
+def test_shared_experts_are_padded_to_whole_blocks(how: dict[str, Any], values: float, taken: bool) -> None:
+    """vllm/models/deepseek_v4/nvidia/model.py, DeepseekV4MLP."""
+    request = replace(MEASURED, architecture=WIDE, **how)
+    assert (misfit(request) is None) == taken
+    assert WIDE.mtp_layer is not None
+    layers, predicting = tuple(map(without_shared, WIDE.layers)), without_shared(WIDE.mtp_layer)
+    one = 3 * 4096 * values * (1 + 4 / 128**2)
+    for draft, count in ((None, 43), (MTP, 44)):
+        asked = replace(request, draft=draft)
+        others = replace(asked, architecture=replace(WIDE, layers=layers, mtp_layer=predicting))
+        assert weigh(asked).per_gpu - weigh(others).per_gpu == pytest.approx(count * one, rel=1e-4)
+
+
+def without_shared(layer: Layer) -> Layer:
+    return replace(layer, linears=tuple(one for one in layer.linears if "shared_experts" not in one.module))
 
 
 def test_the_operator_passes_a_gpu_over_that_has_no_kernels_for_it() -> None:

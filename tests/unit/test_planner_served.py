@@ -147,7 +147,11 @@ MOE: Json = {
     "num_key_value_heads": 4,
     "vocab_size": 151936,
 }
-SHARED: Json = MOE | {"model_type": "qwen3_next", "shared_expert_intermediate_size": 640}
+SHARED: Json = MOE | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "shared_expert_intermediate_size": 640,
+}
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 CT_BLOCKS = {
     "quant_method": "compressed-tensors",

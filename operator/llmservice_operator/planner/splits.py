@@ -124,7 +124,7 @@ def _misfit(request: Request, layer: Layer, linear: Linear, form: Quantization) 
         if request.enable_expert_parallel or not linear.is_row_parallel:
             return None
         return _of_experts(linear, form, ranks * request.data_parallel_size)
-    if linear.split is Split.NONE or _is_copied(request, linear):
+    if linear.split is Split.NONE or _is_copied(request, linear) or storage.pads(request, linear, form):
         return None
     if linear.is_row_parallel:
         unit = form.group_size if _has_whole_groups(form) else 1

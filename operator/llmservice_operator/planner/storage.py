@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from llmservice_operator.planner.kv.types import value_bytes
+from llmservice_operator.planner.kv.types import is_compressed, value_bytes
 from llmservice_operator.planner.model import quantized
 from llmservice_operator.planner.model.architecture import KEPT, Architecture, Incomplete, Linear, Part, Quantization
 from llmservice_operator.planner.plan import Request
@@ -43,6 +43,15 @@ class Storage:
         """Of lm_head, which few methods quantize."""
         form = self.quantization.head if self.quantization is not None and self.own else KEPT
         return self.bytes_of(Linear("lm_head", Part.HEAD, values // rows, rows, form=form, plain=form == KEPT))
+
+
+def pads(request: Request, linear: Linear, form: Quantization | None) -> bool:
+    """Whether each rank gets whole blocks of a shared expert, the last ones zeros: DeepSeek V4's in blocks of fp8, but
+    for AMD (vllm/models/deepseek_v4/nvidia/model.py, DeepseekV4MLP)."""
+    model, device = request.architecture, request.device
+    if model is None or form is None or form.group_rows == 1 or (device is not None and device.is_amd):
+        return False
+    return ".shared_experts." in linear.module and is_compressed(model)
 
 
 def quantized_bytes(quantization: Quantization, linear: Linear) -> float:

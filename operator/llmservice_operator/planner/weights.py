@@ -97,12 +97,7 @@ def _unknown_model(request: Request) -> Weights:
 
 def _stages(request: Request, architecture: Architecture, held: Storage) -> Iterator[Stage]:
     """Each stage's parts. Equal layers are one object and are weighed once."""
-    ranks = request.tensor_parallel_size
-    sharing = ranks * request.data_parallel_size
-    known = {
-        id(layer): _layer(layer, held, ranks, sharing, request.enable_expert_parallel)
-        for layer, _ in architecture.distinct_layers
-    }
+    known = {id(layer): _layer(layer, held, request) for layer, _ in architecture.distinct_layers}
     sizes = layers_of_stages(len(architecture.layers), request.pipeline_parallel_size)
     start = 0
     for number, size in enumerate(sizes):
@@ -115,25 +110,36 @@ def _stages(request: Request, architecture: Architecture, held: Storage) -> Iter
         yield stage
 
 
-def _layer(layer: Layer, held: Storage, ranks: int, sharing: int, whole_experts: bool) -> Stage:
+def _layer(layer: Layer, held: Storage, request: Request) -> Stage:
     found: Stage = {}
     for linear in layer.linears:
         size = held.bytes_of(linear)
-        share = _share(linear, ranks, sharing, whole_experts) * _padding(linear, held, 1 if whole_experts else sharing)
+        share = _padded_share(linear, held, request)
         found[linear.part] = found.get(linear.part, Amounts()) + Amounts(size, size * share)
     small = layer.small * held.value_bytes
     found[Part.ATTENTION] = found.get(Part.ATTENTION, Amounts()) + Amounts(small, small)
     return found
 
 
-def _padding(linear: Linear, held: Storage, slices: int) -> float:
+def _padded_share(linear: Linear, held: Storage, request: Request) -> float:
+    """Of a layer's matrix, with what its rank holds beside its part."""
+    ranks, whole_experts = request.tensor_parallel_size, request.enable_expert_parallel
+    sharing = ranks * request.data_parallel_size
+    share = _share(linear, ranks, sharing, whole_experts)
+    return share * _padding(linear, held, request, 1 if whole_experts else sharing)
+
+
+def _padding(linear: Linear, held: Storage, request: Request, slices: int) -> float:
     """What kernels for MXFP4 experts add: the hidden size comes in 256 values, the inside of a slice in 128
-    (fused_moe/oracle/mxfp4.py, mxfp4_round_up_hidden_size_and_intermediate_size). 20B and 120B as measured: 1.07."""
+    (fused_moe/oracle/mxfp4.py, mxfp4_round_up_hidden_size_and_intermediate_size). 20B and 120B as measured: 1.07.
+    Beside them what completes the blocks of shared experts."""
     form = held.form_of(linear)
-    if linear.split is not Split.EXPERTS or form is None or form.method != "mxfp4":
-        return 1.0
     is_down = linear.module.endswith("down_proj")
     inside, hidden = (linear.inputs, linear.outputs) if is_down else (linear.outputs, linear.inputs)
+    if form is not None and storage.pads(request, linear, form):
+        return _rounded(inside, request.tensor_parallel_size * form.group_rows) / inside
+    if linear.split is not Split.EXPERTS or form is None or form.method != "mxfp4":
+        return 1.0
     part = -(-inside // slices)
     return _rounded(hidden, 256) / hidden * _rounded(part, 128) / part
 
@@ -352,13 +358,11 @@ def _speculation(request: Request, architecture: Architecture, held: Storage) ->
     model = attachments.own_model(request)
     if model is not None:
         return weigh(model).per_gpu
-    ranks = request.tensor_parallel_size
-    sharing = ranks * request.data_parallel_size
     if request.draft.method != "mtp":
         # Heads of other checkpoints do not follow the target's quantization.
         held = Storage(held.value_bytes)
     return sum(
-        held.bytes_of(linear) * _share(linear, ranks, sharing, request.enable_expert_parallel)
+        held.bytes_of(linear) * _padded_share(linear, held, request)
         for linear in attachments.head_linears(request.draft, architecture)
     )
 

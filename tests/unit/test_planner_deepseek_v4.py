@@ -30,6 +30,7 @@ from tests.unit.planner_models import CONFIGS, gpu
 
 FLASH = CONFIGS["deepseek-v4-flash"]
 MODEL = config_json.read(FLASH)
+RTX, MI300X = gpu("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"), gpu("AMD_Instinct_MI300X_OAM")
 H20, B200, A100 = gpu("NVIDIA-H20"), gpu("NVIDIA-B200"), gpu("NVIDIA-A100-SXM4-80GB")
 FLASHINFER = "FLASHINFER_MLA_SPARSE_DSV4"
 MEASURED = Request(
@@ -181,14 +182,14 @@ STORED: dict[str, tuple[dict[str, Any], int]] = {
     # What is asked for, and bytes of a block of the widest group.
     "auto": ({"kv_cache_dtype": "auto"}, 1_002_240),
     "FlashInfer where it packs": (
-        {"device": gpu("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"), "attention_backend": FLASHINFER},
+        {"device": RTX, "attention_backend": FLASHINFER},
         1_002_240,
     ),
     "plain rows in 16 bit": (
         {"kv_cache_dtype": "bfloat16", "attention_backend": FLASHINFER, "device": B200},
         21 * 65_536 + 21 * 8_704 + 20 * 2_048,
     ),
-    "AMD": ({"device": gpu("AMD_Instinct_MI300X_OAM")}, 1_002_240),
+    "AMD": ({"device": MI300X}, 1_002_240),
     "no GPU known": ({"device": None}, 1_002_240),
 }
 
@@ -222,8 +223,40 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
         "",
     ),
     "in fp8, by FlashInfer": ({"attention_backend": FLASHINFER, "device": B200}, ""),
-    "3 ranks": ({"tensor_parallel_size": 3}, "use one of 1, 2, 4, 8."),
-    "16 ranks": ({"tensor_parallel_size": 16}, "use one of 1, 2, 4, 8."),
+    "blocks of each pipeline stage must be whole rows": (
+        {
+            "kv_cache_dtype": "bfloat16",
+            "attention_backend": FLASHINFER,
+            "device": B200,
+            "architecture": EVEN,
+            "pipeline_parallel_size": 4,
+        },
+        "needs blocks of whole rows",
+    ),
+    "a backend that vLLM refuses for it": (
+        {"attention_backend": "FLASHINFER_MLA_SPARSE", "device": B200},
+        "FLASHINFER_MLA_SPARSE is not of DeepSeek V4",
+    ),
+    "the same for RTX": (
+        {"attention_backend": "FLASHINFER_MLA_SPARSE_SM120", "device": RTX},
+        "FLASHINFER_MLA_SPARSE_SM120 is not of DeepSeek V4",
+    ),
+    "the next model's": ({"attention_backend": "FLASHMLA_SPARSE_DSV41"}, "FLASHMLA_SPARSE_DSV41 is not of"),
+    "one of its own": ({"attention_backend": "FLASHMLA_SPARSE"}, ""),
+    "by its own name": ({"attention_backend": "FLASHMLA_SPARSE_DSV4"}, ""),
+    "AMD's": ({"attention_backend": "ROCM_FLASHMLA_SPARSE_DSV4", "device": MI300X}, ""),
+    "3 ranks": (
+        {"tensor_parallel_size": 3},
+        "cannot share 64 attention heads and 1 key/value heads evenly: use one of",
+    ),
+    "16 ranks": (
+        {"tensor_parallel_size": 16},
+        "16 tensor-parallel ranks cannot share 8 groups of the output projection (o_groups) evenly: use one of 1, 2,",
+    ),
+    "4 ranks, of 3 groups": (
+        {"tensor_parallel_size": 4, "architecture": config_json.read(FLASH | {"o_groups": 3})},
+        "cannot share 3 groups of the output projection (o_groups) evenly: use one of 1.",
+    ),
 }
 
 
@@ -246,7 +279,7 @@ SHARED: dict[str, tuple[dict[str, Any], float, bool]] = {
     "whole blocks by themselves": ({"tensor_parallel_size": 8}, 384, True),
     "padded": ({"tensor_parallel_size": 16}, 256, True),
     "padded, and experts whole": ({"tensor_parallel_size": 16, "enable_expert_parallel": True}, 256, True),
-    "AMD's class does not pad": ({"tensor_parallel_size": 16, "device": gpu("AMD_Instinct_MI300X_OAM")}, 192, False),
+    "AMD's class does not pad": ({"tensor_parallel_size": 16, "device": MI300X}, 192, False),
 }
 
 
@@ -284,6 +317,39 @@ def test_what_would_make_it_fit() -> None:
     smaller = plan.remedies[0]
     assert dict(smaller.patch)["batching.maxNumBatchedTokens"] == 2048
     assert (smaller.verdict, smaller.max_model_len) == (Fit.FITS, 1_048_576)
+
+
+ON_B200 = {"device": B200, "attention_backend": FLASHINFER, "gpu_memory_utilization": 0.92}
+NAMED: dict[str, tuple[dict[str, Any], dict[str, object]]] = {
+    # What is asked for and refused, and what the reason says to set.
+    "blocks of 128": ({"block_size": 128}, {"batching.blockSize": 256}),
+    "a cache in 16 bit": ({"kv_cache_dtype": "bfloat16"}, {"precision.kvCache": "fp8"}),
+    "both": (
+        {"block_size": 64, "kv_cache_dtype": "bfloat16"},
+        {"batching.blockSize": 256, "precision.kvCache": "fp8"},
+    ),
+    "a backend of other models": ({"attention_backend": "FLASHMLA"}, {"attention.backend": "auto"}),
+    "blocks of no whole rows": (ON_B200 | {"kv_cache_dtype": "auto"}, {"precision.kvCache": "fp8"}),
+    "too few GPUs as well": (
+        {"block_size": 128, "tensor_parallel_size": 1},
+        {"parallelism.tensorParallelSize": 2, "batching.blockSize": 256},
+    ),
+}
+
+
+@pytest.mark.parametrize(("how", "patch"), NAMED.values(), ids=NAMED)
+def test_what_a_refusal_names_is_a_remedy(how: dict[str, Any], patch: dict[str, object]) -> None:
+    request = replace(MEASURED, max_model_len=65_536, **how)
+    plan = with_remedies(request, memory.plan(request), [gpu("NVIDIA-H200")])
+    assert (plan.verdict, "enough" in plan.reason) == (Fit.DOES_NOT_FIT, False)
+    assert dict(plan.remedies[0].patch) == patch
+
+
+def test_no_gpu_is_named_on_which_the_backend_is_refused() -> None:
+    """Two H200 would be enough without it, and are smaller than two B200."""
+    request = replace(MEASURED, device=B200, attention_backend=FLASHINFER, tensor_parallel_size=1)
+    plan = with_remedies(request, memory.plan(request), [gpu("NVIDIA-H200")], accepts=lambda _: False, most_gpus=1)
+    assert plan.reason.endswith("it needs 2 x NVIDIA-B200.")
 
 
 def test_what_a_cpu_stores_is_not_known() -> None:

@@ -65,6 +65,10 @@ PROPOSED = {
         *(asked("qwen2.5-7b-awq", "NVIDIA-GeForce-RTX-3060-Laptop-GPU", gpu_memory_utilization=0.9), ()),
         (("tensorParallelSize",), ("tensorParallelSize", "maxModelLen")),
     ),
+    "a step that is smaller than a video": (
+        asked("gemma-4-26b-a4b", "NVIDIA-A100-SXM4-80GB", max_model_len=32768, max_num_batched_tokens=2048),
+        *((), (("maxNumBatchedTokens",),)),
+    ),
 }
 """A request, other GPUs, and the fields of what is proposed; no field: another checkpoint."""
 

@@ -15,7 +15,6 @@ from llmservice_operator.api.dtypes import KVCache
 from llmservice_operator.planner import splits
 from llmservice_operator.planner.kv.blocks import COMPRESSED_BLOCK
 from llmservice_operator.planner.kv.types import PLAIN_ROWS
-from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import Request
 from llmservice_operator.planner.served import least_capability, method_of, unserved
@@ -182,22 +181,54 @@ def test_types_of_deepseek_v4s_cache(stored: Any) -> None:
     assert refuses(_resolve_dsv4_kv_cache_dtype, True, stored, None) == (refused is not None), refused
 
 
-@pytest.mark.parametrize("layers", [42, 43])
-@pytest.mark.parametrize("stored", ["bfloat16", "fp8"])
-def test_blocks_of_plain_rows(stored: Any, layers: int) -> None:
+def is_whole(block: int, stored: str) -> bool:
     import torch
     from vllm.models.deepseek_v4.nvidia.flashinfer_sparse import _packed_block_span
+
+    dtype = torch.float8_e4m3fn if stored == "fp8" else torch.bfloat16
+    pool = torch.empty(0, dtype=dtype, device="meta").as_strided((0, 64, 512), (block // dtype.itemsize, 512, 1))
+    try:
+        _packed_block_span(pool)
+    except NotImplementedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("layers", [42, 43])
+@pytest.mark.parametrize("stored", ["bfloat16", "fp8"])
+def test_blocks_of_plain_rows(stored: Any, layers: int, stages: int) -> None:
+    """Each worker has the blocks of its own pipeline stage."""
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.kv_cache_layout import KVCacheLayout
+
+    from tests.unit import vllm_caches as caches
 
     model = config_json.read(CONFIGS["deepseek-v4-flash"] | {"num_hidden_layers": layers})
     blackwell = replace(H200, capability=(10, 0))
     asked = replace(DEEPSEEK_V4, architecture=model, device=blackwell, kv_cache_dtype=stored)
-    asked = replace(asked, attention_backend=PLAIN_ROWS)
-    dtype = torch.float8_e4m3fn if stored == "fp8" else torch.bfloat16
-    block = layout(asked).bytes_per_block // dtype.itemsize
-    pool = torch.empty(0, dtype=dtype, device="meta").as_strided((0, 64, 512), (block, 512, 1))
-    try:
-        _packed_block_span(pool)
-    except NotImplementedError:
-        assert "whole rows" in (unserved(asked) or "")
-    else:
-        assert unserved(asked) is None
+    asked = replace(asked, attention_backend=PLAIN_ROWS, pipeline_parallel_size=stages)
+    setting = caches.Setting(
+        block_size=256, layout=KVCacheLayout.BLHNC, kv_dtype=stored, stages=stages, batched_tokens=8192
+    )
+    workers = kv_cache_utils.get_kv_cache_configs(
+        caches.config(setting), caches.specs([layer.attention for layer in model.layers], setting), [2**36] * stages
+    )
+    blocks = [worker.kv_cache_tensors[0].block_stride for worker in workers]
+    refused = unserved(asked)
+    assert all(is_whole(block, stored) for block in blocks) == (refused is None), (blocks, refused)
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (10, 0), (12, 0)])
+def test_backends_of_deepseek_v4(capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that vLLM has for other models are refused, or left out of account."""
+    from vllm.models.deepseek_v4.nvidia import model
+    from vllm.platforms.interface import DeviceCapability
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    monkeypatch.setattr(model.current_platform, "get_device_capability", lambda: DeviceCapability(*capability))
+    for backend in AttentionBackendEnum:
+        config = SimpleNamespace(attention_config=SimpleNamespace(backend=backend))
+        asked = replace(DEEPSEEK_V4, device=replace(H200, capability=capability), attention_backend=backend.name)
+        if refuses(model._select_dsv4_attn_cls, config):
+            assert "not of DeepSeek V4" in (unserved(asked) or ""), backend

@@ -15,9 +15,10 @@ from functools import lru_cache
 from llmservice_operator.api.dtypes import FLOAT_WEIGHTS, LOAD_METHODS
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS
 from llmservice_operator.api.matrix.dimensions import MANY, OFF, ON, ONE
-from llmservice_operator.planner import splits
+from llmservice_operator.planner import served, splits
 from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.compatibility import matches
+from llmservice_operator.planner.encoder import whole_item
 from llmservice_operator.planner.model.architecture import Kind, Quantization
 from llmservice_operator.planner.plan import Device, Plan, Request
 
@@ -75,6 +76,19 @@ class Alternatives:
 
 
 ChangeKind = Callable[[Request, Plan, Alternatives], Iterator[Change]]
+
+
+def what_is_taken(request: Request, _: Plan, __: Alternatives) -> Iterator[Change]:
+    """What vLLM takes of settings that it refuses, as the refusal names it."""
+    new, fields = served.taken(request)
+    model, step = request.architecture, request.max_num_batched_tokens
+    if model is not None and request.device is not None and not request.device.is_cpu:
+        tokens, _kind = whole_item(model, request.without)
+        if step is not None and step < tokens:
+            new = replace(new, max_num_batched_tokens=tokens)
+            fields = (*fields, ("batching.maxNumBatchedTokens", tokens))
+    if fields:
+        yield Change.setting(new, **{path.replace(".", "__"): value for path, value in fields})
 
 
 def shorter(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
@@ -281,6 +295,8 @@ def _values(request: Request) -> frozenset[tuple[str, str]]:
         "method": request.quantization or LOAD_METHODS.get(request.weights),
         "dtype": None if request.dtype == "auto" else request.dtype,
         "kvCache": request.kv_cache_dtype,
+        "backend": request.attention_backend or "auto",
+        "blockSize": None if request.block_size is None else str(request.block_size),
         "tensorParallel": ONE if request.tensor_parallel_size == 1 else MANY,
         "pipelineParallel": ONE if request.pipeline_parallel_size == 1 else MANY,
         "dataParallel": ONE if request.data_parallel_size == 1 else MANY,

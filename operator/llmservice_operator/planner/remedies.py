@@ -60,7 +60,7 @@ def counts(device: Device) -> Iterator[int]:
 def is_enough(request: Request, plan: Plan, count: int, device: Device, plan_for: PlanFor = memory.plan) -> bool:
     """Whether the request surely fits over so many of a product. `plan` is the request's own."""
     split = over(request, count, device)
-    if split is None or not changes.weights_may_fit(request, plan, split):
+    if split is None or not changes.weights_may_fit(request, plan, split) or not changes.is_compatible(request, split):
         return False
     return plan_for(split).verdict is Fit.FITS
 
@@ -187,6 +187,7 @@ class _Search:
         settings = (changes.smaller_batches, changes.more_of_the_gpu, changes.fp8_cache, changes.without_graphs)
         weights = (changes.fp8_weights, changes.int4_checkpoint)
         return (
+            changes.what_is_taken,
             changes.whole_experts,
             changes.another_split,
             changes.less_of_the_gpu,

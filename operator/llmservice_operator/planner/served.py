@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 from llmservice_runtime.flags.table import newest_version, series
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
@@ -16,7 +16,7 @@ from llmservice_operator.planner import kv_cache
 from llmservice_operator.planner.kv.blocks import COMPRESSED_BLOCK
 from llmservice_operator.planner.kv.types import PLAIN_ROWS, is_compressed, value_bytes
 from llmservice_operator.planner.model import quantized
-from llmservice_operator.planner.model.architecture import Architecture, Quantization
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, Quantization
 from llmservice_operator.planner.plan import Device, Request
 
 Capability = tuple[int, int]
@@ -58,7 +58,7 @@ def _reasons(request: Request) -> Iterator[str]:
     if not request.own_image and (too_old := _below(device, _LEAST_OF_IMAGES)) is not None:
         remedy = "Take a newer GPU, or an image that is built for it."
         yield f"{device.name}: vLLM's own images need compute capability {too_old}. {remedy}"
-    yield from _of_compressed(request, device)
+    yield from (why for why, _ in _of_compressed(request, device))
     own = _own(request)
     if own is None:
         return
@@ -74,9 +74,34 @@ def _reasons(request: Request) -> Iterator[str]:
         yield f"{device.name}: the checkpoint is quantized with {own.method}, and {why}."
 
 
-def _of_compressed(request: Request, device: Device) -> Iterator[str]:
-    """What DeepSeek V4's attention takes (vllm/models/deepseek_v4); nothing for other models."""
-    model = request.architecture
+_V4_BACKENDS = (PLAIN_ROWS, "FLASHMLA_SPARSE", "FLASHMLA_SPARSE_DSV4", "ROCM_FLASHMLA_SPARSE_DSV4")
+"""Names of DeepSeek V4's attention (nvidia/model.py, _select_dsv4_attn_cls; amd/rocm.py)."""
+_FIELDS: Mapping[str, str] = {
+    "attention_backend": "attention.backend",
+    "block_size": "batching.blockSize",
+    "kv_cache_dtype": "precision.kvCache",
+}
+
+
+def taken(request: Request) -> tuple[Request, tuple[tuple[str, object], ...]]:
+    """The request with the settings that its refusals name, and the fields of the spec that they are; as it is where
+    none names one."""
+    device, fields = request.device, dict[str, object]()
+    if device is None:
+        return request, ()
+    for _ in _FIELDS:
+        fix = next((fix for _, fix in _of_compressed(request, device) if fix), None)
+        if fix is None:
+            break
+        request = replace(request, **fix)
+        fields |= {_FIELDS[name]: "auto" if value is None else value for name, value in fix.items()}
+    return request, tuple(fields.items())
+
+
+def _of_compressed(request: Request, device: Device) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What DeepSeek V4's attention does not take (vllm/models/deepseek_v4), each with the request's fields that mend
+    it; nothing for other models."""
+    model, backend = request.architecture, request.attention_backend
     if model is None or device.is_cpu or not is_compressed(model):
         return
     capability = device.capability
@@ -84,32 +109,48 @@ def _of_compressed(request: Request, device: Device) -> Iterator[str]:
     if is_nvidia and capability is not None and capability[0] not in (9, 10, 12) and not request.own_image:
         yield (
             f"{device.name}: DeepSeek V4's attention runs on compute capability 9.0, 10.0, 10.3, 12.0 and 12.1; the "
-            "GPU has {}.{}. Choose a GPU of the Hopper or Blackwell generation.".format(*capability)
+            "GPU has {}.{}. Choose a GPU of the Hopper or Blackwell generation.".format(*capability),
+            {},
+        )
+    if backend is not None and backend not in _V4_BACKENDS:
+        yield (
+            f"The attention backend {backend} is not of DeepSeek V4: leave spec.attention.backend out, or set it to "
+            f"one of {', '.join(_V4_BACKENDS)}.",
+            {"attention_backend": None},
         )
     if request.block_size not in (None, COMPRESSED_BLOCK):
         yield (
             f"DeepSeek V4's attention takes blocks of {COMPRESSED_BLOCK} tokens only: leave spec.batching.blockSize "
-            f"out, or set it to {COMPRESSED_BLOCK}."
+            f"out, or set it to {COMPRESSED_BLOCK}.",
+            {"block_size": COMPRESSED_BLOCK},
         )
     stored = request.kv_cache_dtype
-    is_plain = request.attention_backend == PLAIN_ROWS and capability is not None and capability[0] == 10
+    is_plain = backend == PLAIN_ROWS and capability is not None and capability[0] == 10
     if not (stored == "auto" or stored.startswith("fp8") or (is_plain and stored == "bfloat16")):
         yield (
             f"DeepSeek V4's KV cache is in fp8, and vLLM refuses {stored}: leave spec.precision.kvCache out, or set it "
-            "to fp8."
+            "to fp8.",
+            {"kv_cache_dtype": "fp8"},
         )
     elif is_plain and not _has_whole_rows(request, model):
         yield (
             f"{PLAIN_ROWS} needs blocks of whole rows, and this model's KV cache has none in that type: set "
-            "spec.precision.kvCache to fp8, or leave spec.attention.backend out."
+            "spec.precision.kvCache to fp8, or leave spec.attention.backend out.",
+            {"kv_cache_dtype": "fp8"},
         )
 
 
 def _has_whole_rows(request: Request, model: Architecture) -> bool:
-    """Whether a block of plain rows and of the index's keys is as long as some number of rows (_packed_block_span)."""
+    """Whether a block of plain rows and of the index's keys is as long as some number of rows, on the GPUs of each
+    pipeline stage (_packed_block_span)."""
     row = max(layer.attention.key_dim for layer, _ in model.distinct_layers)
     size = 1 if request.kv_cache_dtype.startswith("fp8") else value_bytes(request)
-    return kv_cache.layout(replace(request, draft=None)).bytes_per_block % (row * size) == 0
+    try:
+        groups = kv_cache.layout(request).groups
+    except Incomplete:
+        return True
+    stages = zip(*(group.bytes_of_stages for group in groups), strict=True)
+    return all(max(held) % (row * size) == 0 for held in stages)
 
 
 def unread_checkpoint(request: Request) -> str | None:

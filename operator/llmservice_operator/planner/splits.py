@@ -59,9 +59,7 @@ def problem(request: Request) -> str | None:
         return None
     others = ", ".join(map(str, sizes(request))) or "1"
     if not is_shared:
-        count, kv = model.num_attention_heads, model.num_key_value_heads
-        shown = f"{count} attention heads and {kv} key/value heads evenly"
-        return f"{ranks} tensor-parallel ranks cannot share {shown}: use one of {others}."
+        return f"{ranks} tensor-parallel ranks cannot share {_unshared(model, ranks)} evenly: use one of {others}."
     remedy = f"Set parallelism.tensorParallelSize to one of {others}"
     if others == "1":
         remedy = "Set parallelism.tensorParallelSize to 1, and pipelineParallelSize to the number of GPUs"
@@ -90,9 +88,21 @@ def sizes(request: Request) -> tuple[int, ...]:
 
 def shares_heads(model: Architecture, ranks: int) -> bool:
     """Whether so many ranks can share the heads of every layer."""
+    return all(heads.divides(ranks, *one) and groups % ranks == 0 for *one, groups in _shared(model))
+
+
+def _shared(model: Architecture) -> frozenset[tuple[int, int, int]]:
+    """Attention heads, key/value heads and groups of the output, as the layers have them."""
     mixers = (layer.attention for layer, _ in model.distinct_layers if layer.attention.kind is not Kind.STATE)
-    shared = {(mixer.heads, mixer.kv_heads, mixer.output_groups) for mixer in mixers}
-    return all(heads.divides(ranks, *one) and groups % ranks == 0 for *one, groups in shared)
+    return frozenset((mixer.heads, mixer.kv_heads, mixer.output_groups) for mixer in mixers)
+
+
+def _unshared(model: Architecture, ranks: int) -> str:
+    """What so many ranks cannot share: groups of the output where the heads could be."""
+    if all(heads.divides(ranks, *one) for *one, _ in _shared(model)):
+        groups = next(groups for *_, groups in _shared(model) if groups % ranks)
+        return f"{groups} groups of the output projection (o_groups)"
+    return f"{model.num_attention_heads} attention heads and {model.num_key_value_heads} key/value heads"
 
 
 def misfit(request: Request) -> Misfit | None:

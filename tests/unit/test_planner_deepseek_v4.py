@@ -352,6 +352,24 @@ def test_no_gpu_is_named_on_which_the_backend_is_refused() -> None:
     assert plan.reason.endswith("it needs 2 x NVIDIA-B200.")
 
 
+VERSIONS: dict[str, tuple[dict[str, Any], Fit]] = {
+    # A file as transformers saves it: who reads it.
+    "the version whose class was read": ({"vllm_version": "0.32.0"}, Fit.DOES_NOT_FIT),
+    "an older one": ({"vllm_version": "0.30.1"}, Fit.UNKNOWN),
+    "an image of one's own": ({"vllm_version": "0.32.0", "own_image": True}, Fit.UNKNOWN),
+    "a newer one": ({"vllm_version": "0.33.0", "own_image": True}, Fit.FITS),
+}
+
+
+@pytest.mark.parametrize(("how", "verdict"), VERSIONS.values(), ids=VERSIONS)
+def test_which_vllm_reads_a_file_that_transformers_saved(how: dict[str, Any], verdict: Fit) -> None:
+    request = replace(MEASURED, architecture=config_json.read(FILES["saved by transformers"]), **how)
+    plan = with_remedies(request, memory.plan(request))
+    assert (plan.verdict, "layer_types" in plan.reason) == (verdict, verdict is not Fit.FITS)
+    assert not plan.remedies
+    assert memory.plan(replace(MEASURED, **how)).verdict is Fit.FITS
+
+
 def test_what_a_cpu_stores_is_not_known() -> None:
     plan = memory.plan(replace(MEASURED, device=Device("cpu", 400.0, is_cpu=True)))
     assert (plan.verdict, "CPU" in plan.reason) == (Fit.UNKNOWN, True)

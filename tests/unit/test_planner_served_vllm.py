@@ -20,6 +20,7 @@ from llmservice_operator.planner.plan import Request
 from llmservice_operator.planner.served import least_capability, method_of, unserved
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
+from tests.unit import test_planner_deepseek_v4 as deepseek_v4
 from tests.unit import test_planner_served as checkpoints
 from tests.unit import vllm_models
 from tests.unit.planner_models import CONFIGS, gpu
@@ -232,3 +233,17 @@ def test_backends_of_deepseek_v4(capability: tuple[int, int], monkeypatch: pytes
         asked = replace(DEEPSEEK_V4, device=replace(H200, capability=capability), attention_backend=backend.name)
         if refuses(model._select_dsv4_attn_cls, config):
             assert "not of DeepSeek V4" in (unserved(asked) or ""), backend
+
+
+@pytest.mark.parametrize("name", ["the publisher's", "saved by transformers"])
+def test_files_of_deepseek_v4_that_vllm_reads(name: str, tmp_path: Path) -> None:
+    """Each layer's class asks for these (deepseek_v4/attention.py, nvidia/model.py)."""
+    from vllm.transformers_utils.config import get_config
+
+    # Beside these keys transformers refuses the words of this one, before a class sees them.
+    file = {key: value for key, value in deepseek_v4.FILES[name].items() if key != "mlp_layer_types"}
+    (tmp_path / "config.json").write_text(json.dumps(file))
+    made = get_config(tmp_path, trust_remote_code=False)
+    is_read = all(hasattr(made, key) for key in ("compress_ratios", "num_hash_layers", "qk_rope_head_dim"))
+    asked = replace(DEEPSEEK_V4, architecture=config_json.read(deepseek_v4.FILES[name]))
+    assert is_read == (unserved(asked) is None)

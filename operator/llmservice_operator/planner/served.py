@@ -42,6 +42,8 @@ _ONCE = frozenset(
 )
 """Methods that some older vLLM has of its own; which one of them is not known here."""
 _READ_FROM = (0, 32)
+_WORDS_FROM = (0, 33)
+"""The version from which DeepSeek V4's layers are read by transformers' words."""
 _NUMBER = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -59,12 +61,12 @@ def _reasons(request: Request) -> Iterator[str]:
         remedy = "Take a newer GPU, or an image that is built for it."
         yield f"{device.name}: vLLM's own images need compute capability {too_old}. {remedy}"
     yield from (why for why, _ in _of_compressed(request, device))
+    if (unread := unread_checkpoint(request)) is not None:
+        yield unread
     own = _own(request)
     if own is None:
         return
     method = method_of(own)
-    if (unread := unread_checkpoint(request)) is not None:
-        yield unread
     if (too_old := _below(device, least_capability(own))) is not None:
         yield (
             f"{device.name}: the checkpoint is quantized with {own.method}, and {method} needs compute capability "
@@ -155,6 +157,8 @@ def _has_whole_rows(request: Request, model: Architecture) -> bool:
 
 def unread_checkpoint(request: Request) -> str | None:
     """Why vLLM reads the checkpoint on no device, in sentences with what to do; None where it does."""
+    if (words := _unread_words(request)) is not None and not request.own_image and _is_read(request):
+        return f"{words} Take a checkpoint with compress_ratios in its config.json, as its publisher has it."
     own = _own(request)
     if own is None:
         return None
@@ -165,12 +169,26 @@ def unread_checkpoint(request: Request) -> str | None:
 
 def unsure(request: Request) -> str | None:
     """What only the user's image can have, in sentences with what to do; None where nothing is."""
+    if (words := _unread_words(request)) is not None:
+        return f"{words} Whether this version or image does is not known; as far as the arithmetic goes:"
     own = _own(request)
     if own is None or not request.own_image or (foreign := _foreign(request, own)) is None:
         return None
     return (
         f"The checkpoint is quantized with {own.method}, and {foreign} Whether the image of spec.runtime.image has it "
         "is not known; as far as the arithmetic goes:"
+    )
+
+
+def _unread_words(request: Request) -> str | None:
+    """That vLLM's class asks for other keys than the file has (vllm/models/deepseek_v4/attention.py); None: it does
+    not, or reads both."""
+    model = request.architecture
+    if model is None or not model.ratios_by_word or _version(request) >= _WORDS_FROM:
+        return None
+    return (
+        "The checkpoint's config.json has layer_types, as transformers saves it, and no compress_ratios, which vLLM's "
+        "DeepSeek V4 asks for before {}.{}.".format(*_WORDS_FROM)
     )
 
 
@@ -197,8 +215,14 @@ def _foreign(request: Request, own: Quantization) -> str | None:
 
 def _is_read(request: Request) -> bool:
     """Whether the refusals of that version were read in its sources."""
-    found = _NUMBER.match(request.vllm_version or newest_version())
-    return found is None or (int(found[1]), int(found[2])) >= _READ_FROM
+    return _version(request) >= _READ_FROM
+
+
+def _version(request: Request) -> tuple[int, int]:
+    """What is no version counts as the newest known one."""
+    found = _NUMBER.match(request.vllm_version or "") or _NUMBER.match(newest_version())
+    assert found is not None
+    return int(found[1]), int(found[2])
 
 
 def method_of(own: Quantization) -> str:

@@ -276,6 +276,8 @@ class Architecture:
     """One of them, where it is not like the last layer."""
     residual_streams: int = 1
     """Hidden states of each token that are kept from layer to layer."""
+    ratios_by_word: bool = False
+    """The file has layers of several ratios (DeepSeek V4) in transformers' words alone."""
     distinct_layers: tuple[tuple[Layer, int], ...] = field(init=False, compare=False, repr=False)
     """Each layer value once, and how often it occurs. Equal layers are one object, so identity tells them apart."""
 

@@ -198,6 +198,7 @@ class _Reader:
             mtp_layers=self._mtp_layers(),
             mtp_layer=mtp,
             residual_streams=keys.needed("hc_mult") if self.is_v4 else 1,
+            ratios_by_word=self.is_v4 and not keys.has("compress_ratios"),
         )
         return _fitted(made, self)
 

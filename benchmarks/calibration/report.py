@@ -133,7 +133,7 @@ def _bytes(made: Architecture, **settings: Any) -> float:
 def _deepseek_v4(made: Architecture) -> str:
     """Weights of the files, and what is printed for the memory that a start-up had."""
     predicting, gib, length = Draft("mtp", 1), 7.71, 121_344
-    files = weigh(Request(made, None, draft=predicting)).total - 2 * made.rotary_values
+    files = weigh(Request(made, None, draft=predicting)).total - 4 * made.rotary_values
     device = Device("NVIDIA-H20", 95.0, (9, 0))
     request = Request(made, device, tensor_parallel_size=2, max_model_len=length, draft=predicting)
     today = layout(request).capacity(int(gib * GIB), length).tokens

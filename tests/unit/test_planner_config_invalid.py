@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from llmservice_operator.planner import memory
 from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel
+from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Unplanned
 from llmservice_operator.planner.model.families import FAMILIES
 from llmservice_operator.planner.plan import Request
+from llmservice_operator.planner.remedies import with_remedies
 from llmservice_operator.planner.weights import weigh
+
+from tests.unit.planner_models import CONFIGS, gpu
 
 BASE: dict[str, Any] = {
     "model_type": "llama",
@@ -111,6 +115,37 @@ def test_what_is_missing_is_named(key: str) -> None:
     with pytest.raises(Incomplete) as caught:
         config_json.read({name: value for name, value in BASE.items() if name != key})
     assert caught.value.missing == (key,)
+
+
+_HOSTILE = "\x1b[31mq\n\u202e"
+_CT: dict[str, Any] = {"quant_method": "compressed-tensors"}
+SHOWN: dict[str, dict[str, Any]] = {
+    # Files with a text that a message shows.
+    "a method": {"quantization_config": {"quant_method": _HOSTILE}},
+    "a method whose bits are known": {"quantization_config": {"quant_method": _HOSTILE, "bits": 4}},
+    "a long method": {"quantization_config": {"quant_method": "awq" * 10**5, "bits": 4}},
+    "experts": {**CONFIGS["deepseek-v4-flash"], "expert_dtype": _HOSTILE},
+    "the name of a group": {"quantization_config": _CT | {"config_groups": {_HOSTILE: {"weights": {"num_bits": ""}}}}},
+    "a long name": {"quantization_config": _CT | {"config_groups": {"x" * 10**5: {"weights": 7}}}},
+    "a pattern": {"quantization_config": _CT | {"ignore": ["re:\x1b[31m[\n"]}},
+    "a glob": {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["*[\x1b-\x01]"]}},
+    "a type": {"model_type": _HOSTILE},
+    "a class": {"model_type": "llama", "architectures": ["MambaForCausalLM", _HOSTILE]},
+    "a layer": {"layer_types": [_HOSTILE] * BASE["num_hidden_layers"]},
+    "a value": {"hidden_size": _HOSTILE},
+}
+
+
+@pytest.mark.parametrize("more", SHOWN.values(), ids=SHOWN)
+def test_what_a_file_says_is_shown_without_what_a_terminal_obeys(more: dict[str, Any]) -> None:
+    try:
+        request = Request(config_json.read(BASE | more), gpu("NVIDIA-H100-80GB-HBM3"))
+        plan = with_remedies(request, memory.plan(request))
+    except (Incomplete, InvalidModel, Unplanned) as error:
+        said = [str(error)]
+    else:
+        said = [plan.reason, *plan.missing, *(line.formula for line in plan.explanation)]
+    assert all(one.isprintable() and len(one) < 1000 for one in said), said
 
 
 def test_null_is_absent() -> None:

@@ -116,7 +116,7 @@ EXPERTS: dict[str, tuple[dict[str, Any], float]] = {
 @pytest.mark.parametrize(("file", "gib"), EXPERTS.values(), ids=EXPERTS)
 def test_experts_have_a_form_of_their_own(file: dict[str, Any], gib: float) -> None:
     made = config_json.read(file)
-    tables = made.rotary_values * 2 / GIB
+    tables = made.rotary_values * 4 / GIB
     assert weigh(Request(made, None)).total / GIB - tables == pytest.approx(gib, abs=0.01)
 
 
@@ -125,11 +125,24 @@ def test_experts_in_another_type_are_refused() -> None:
     assert (plan.verdict, "experts in int3" in plan.reason) == (Fit.DOES_NOT_FIT, True)
 
 
+def test_the_arithmetic_names_each_form() -> None:
+    lines = {line.name: line for line in reversed(memory.plan(MEASURED).explanation)}
+    assert lines["rotary tables"].formula == "134,217,728 sines and cosines x 4 bytes"
+    assert lines["weights"].formula.endswith(
+        "; fp8, 8 bits, groups of 128, experts in mxfp4, 4 bits, groups of 32, the rest 2 bytes a value"
+    )
+
+
+def test_no_more_layers_than_there_are_pick_experts_by_the_token() -> None:
+    every, more = (config_json.read(FLASH | {"num_hash_layers": layers}) for layers in (43, 100_000))
+    assert weigh(Request(every, None)).total == weigh(Request(more, None)).total
+
+
 def test_the_files_and_what_of_them_is_loaded() -> None:
     """148.66 GiB are published, with the layer for prediction, which is loaded only with speculation; the tables of
     sines and cosines are computed."""
     tables = 2 * 1_048_576 * 64 * 4 / GIB
-    assert MODEL.rotary_values * 2 / GIB == tables == 0.5
+    assert MODEL.rotary_values * 4 / GIB == tables == 0.5
     loaded = {draft: weigh(Request(MODEL, None, draft=draft)).total / GIB - tables for draft in (None, MTP)}
     assert loaded[MTP] == pytest.approx(148.66, rel=0.0005)
     assert loaded[MTP] - loaded[None] == pytest.approx(3.35, abs=0.01)

@@ -11,9 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from llmservice_operator.planner import attachments, storage
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, Kind, Layer, Linear, Part, Split
+from llmservice_operator.planner.model.architecture import (
+    Architecture,
+    Incomplete,
+    Kind,
+    Layer,
+    Linear,
+    Part,
+    Quantization,
+    Split,
+)
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import GIB, Line, Request
 from llmservice_operator.planner.stages import layers_of_stages
@@ -288,17 +298,18 @@ def _without_tables(tensors: Tensors, size: int) -> Tensors:
 
 
 def _result(request: Request, architecture: Architecture, held: Storage, stages: list[Stage], how: str) -> Weights:
-    ranks, tables = request.tensor_parallel_size, architecture.rotary_values * held.value_bytes
+    ranks, width = request.tensor_parallel_size, 4 if architecture.rotary_wide else held.value_bytes
+    tables = architecture.rotary_values * width
     additions = _additions(request, architecture, held)
     per_stage = [
         sum(amount.rank for amount in stage.values()) + sum(more.values()) + tables
         for stage, more in zip(stages, additions, strict=True)
     ]
     fullest = max(range(len(stages)), key=lambda number: per_stage[number])
-    lines = tuple(_lines(request, held, stages[fullest], fullest, how))
+    lines = tuple(_lines(request, architecture, held, stages[fullest], fullest, how))
     lines += tuple(Line(name, size / GIB, _ADDITIONS[name]) for name, size in additions[fullest].items() if size)
     if tables:
-        formula = f"{architecture.rotary_values:,} sines and cosines x {held.value_bytes} bytes"
+        formula = f"{architecture.rotary_values:,} sines and cosines x {width} bytes"
         lines += (Line("rotary tables", tables / GIB, formula, "rotary_embedding/base.py"),)
     return Weights(
         round(per_stage[fullest]),
@@ -379,13 +390,34 @@ _NAMES: Mapping[Part, str] = {
 }
 
 
-def _lines(request: Request, held: Storage, stage: Stage, number: int, how: str) -> Iterator[Line]:
+_MOST_FORMS = 4
+"""Named beside the first one."""
+
+
+def _form(architecture: Architecture, held: Storage) -> str:
+    """How the weights are held: the checkpoint's own form, and which parts have another one."""
+    rest = f"{held.value_bytes} bytes a value"
+    if held.quantization is None:
+        return rest
+    others: dict[str, list[str]] = {}
+    for layer, _ in architecture.distinct_layers if held.own else ():
+        for linear in layer.linears:
+            form = held.form_of(linear)
+            if form is not None and _words(form) != _words(held.quantization):
+                others.setdefault(_words(form), []).append(_NAMES[linear.part])
+    named = (f", {' and '.join(dict.fromkeys(parts))} in {words}" for words, parts in others.items())
+    return f"{_words(held.quantization)}{''.join(islice(named, _MOST_FORMS))}, the rest {rest}"
+
+
+def _words(form: Quantization) -> str:
+    return f"{form.method}, {form.bits:g} bits{f', groups of {form.group_size}' if form.group_size else ''}"
+
+
+def _lines(
+    request: Request, architecture: Architecture, held: Storage, stage: Stage, number: int, how: str
+) -> Iterator[Line]:
     """What the fullest GPU holds."""
-    form = f"{held.value_bytes} bytes a value"
-    if held.quantization is not None:
-        group = f", groups of {held.quantization.group_size}" if held.quantization.group_size else ""
-        form = f"{held.quantization.method}, {held.quantization.bits:g} bits{group}, the rest {form}"
-    yield Line("weights", None, f"{how}; {form}")
+    yield Line("weights", None, f"{how}; {_form(architecture, held)}")
     where = f" of stage {number + 1}" if request.pipeline_parallel_size > 1 else ""
     for part in Part:
         amount = stage.get(part)

@@ -268,6 +268,8 @@ class Architecture:
     head_bias: bool = False
     rotary_values: int = 0
     """Of the tables of sines and cosines, which every rank and stage holds in 16 bit; they count as weights."""
+    rotary_wide: bool = False
+    """They are in 32 bit, whatever is computed with."""
     table_bytes: int = 0
     """Of tables of n-grams, which vLLM keeps in the node's memory unless it is told otherwise."""
     mtp_layers: int = 0
@@ -312,6 +314,11 @@ class Architecture:
         return max((layer.attention.kv_heads for layer in self.layers), default=0)
 
 
+def printable(text: str, most: int = _SHOWN) -> str:
+    """What a file says, for a message: cut short, and escaped where a terminal would obey it."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[:most])
+
+
 class Incomplete(ValueError):
     """Facts without which nothing can be computed; `missing` names them as config.json does."""
 
@@ -324,6 +331,7 @@ class InvalidModel(ValueError):
     """A key of the model's configuration has a value that nothing can be made of."""
 
     def __init__(self, key: str, problem: str) -> None:
+        key, problem = printable(key, 128), printable(problem, 512)
         super().__init__(f"{key} in the model's configuration {problem}")
         self.key = key
         self.problem = problem

@@ -194,6 +194,7 @@ class _Reader:
             embedding_size=self._embedding_size(hidden),
             head_bias=family.head_bias,
             rotary_values=deepseek_v4.rotary_values(keys, each) if self.is_v4 else found.rotary_values,
+            rotary_wide=self.is_v4,
             table_bytes=_table_bytes(keys, quantization),
             mtp_layers=self._mtp_layers(),
             mtp_layer=mtp,
@@ -301,7 +302,7 @@ class _Reader:
                 Linear("project_out", Part.OTHER, hidden, narrow, Split.NONE),
             ]
         if self.is_v4:
-            return tuple(deepseek_v4.extra(self.keys))
+            return tuple(deepseek_v4.extra(self.keys, self.layers_count))
         found += qwen4.extra(self.keys)[0] if self.is_qwen4 else gemma.extra(self.keys, self.layers_count)
         return tuple(found)
 

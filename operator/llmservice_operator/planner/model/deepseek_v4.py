@@ -22,6 +22,7 @@ from llmservice_operator.planner.model.architecture import (
     Quantization,
     Split,
     Unplanned,
+    printable,
 )
 from llmservice_operator.planner.model.config_keys import Keys
 from llmservice_operator.planner.model.mixers import Mixer, head_dim_of, heads_of, matrix, whole
@@ -126,10 +127,11 @@ def mtp_layer(keys: Keys, like: Layer) -> Layer:
     return Layer(own.attention, like.feed_forward, (*own.linears, *experts, *joints), own.small + 5 * hidden)
 
 
-def extra(keys: Keys) -> list[Linear]:
+def extra(keys: Keys, layers: int) -> list[Linear]:
     """What joins the streams after the last layer, and the tables by which the first layers pick experts."""
     words, streams = keys.words("mlp_layer_types"), keys.needed("hc_mult")
     hashed = keys.count("num_hash_layers", default=_HASHED) if words is None else words.count("hash_moe")
+    hashed = min(hashed, layers)
     table = Linear("tid2eid", Part.OTHER, keys.needed("num_experts_per_tok"), keys.needed("vocab_size"), Split.NONE)
     tables = [replace(table, count=hashed, plain=True, wide=True)] if hashed else []
     head = _plain("hc_head_fn", keys.needed("hidden_size") * streams, streams, wide=True)
@@ -137,9 +139,9 @@ def extra(keys: Keys) -> list[Linear]:
 
 
 def rotary_values(keys: Keys, ratios: tuple[str, ...]) -> int:
-    """Of one table for windows and one for what is compressed, in 32 bit, which count double."""
+    """Of one table for windows and one for what is compressed."""
     tables = len({int(ratio) > _WINDOW for ratio in ratios})
-    return tables * keys.needed("max_position_embeddings") * rope_dim(keys) * 2
+    return tables * keys.needed("max_position_embeddings") * rope_dim(keys)
 
 
 def with_experts(keys: Keys, own: Quantization | None) -> Quantization | None:
@@ -148,7 +150,7 @@ def with_experts(keys: Keys, own: Quantization | None) -> Quantization | None:
         return own
     stated = keys.text("expert_dtype") or "fp4"
     if stated not in ("fp4", "fp8"):
-        return replace(own, refused=f"has experts in {stated[:16]}, and vLLM takes fp4 and fp8")
+        return replace(own, refused=f"has experts in {printable(stated, 16)}, and vLLM takes fp4 and fp8")
     if stated == "fp8":
         return own
     section = keys.section("quantization_config")

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from llmservice_operator.api.dtypes import KVCache
 from llmservice_operator.planner.model import quantized
-from llmservice_operator.planner.model.architecture import KEPT, InvalidModel, Quantization
+from llmservice_operator.planner.model.architecture import KEPT, InvalidModel, Quantization, printable
 from llmservice_operator.planner.model.config_keys import Keys
 
 MOST_MODULES = 2**20
@@ -48,7 +48,7 @@ def _method_of(section: Keys, nested: Keys) -> str:
         return "compressed-tensors"
     if name is None:
         raise InvalidModel("quantization_config.quant_method", "is missing")
-    return name.lower().replace("compressed_tensors", "compressed-tensors")
+    return printable(name.lower().replace("compressed_tensors", "compressed-tensors"))
 
 
 def _kept(section: Keys, nested: Keys) -> tuple[str, ...]:

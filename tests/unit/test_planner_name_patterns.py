@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -85,6 +86,73 @@ COSTLY = {
 def test_no_pattern_takes_much_longer_than_a_usual_one(pattern: str) -> None:
     usual = seconds_to_read(r"re:.*layers\.(1|2)\.mlp\.gate_proj$")
     assert seconds_to_read(pattern) < 50 * usual
+
+
+class Counted:
+    """A compiled pattern that counts how often any is matched."""
+
+    tries = 0
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled, self.programsize = compiled, compiled.programsize
+
+    def match(self, name: str) -> Any:
+        Counted.tries += 1
+        return self.compiled.match(name)
+
+
+MANY: dict[str, tuple[list[str], float | None]] = {
+    # Patterns for the modules of 61 layers; how many matches reading them takes at most, None: it is refused.
+    "globs of each layer": (
+        [f"model.layers.{n}.{part}*" for n in range(61) for part in ("self_attn", "mlp.gate")],
+        8e3,
+    ),
+    "without where they begin": ([f"*layers.{n}.self_attn*" for n in range(61)], 8e3),
+    "expressions of each layer": ([f"re:.*layers\\.{n}\\.mlp\\..*" for n in range(61)], 2e4),
+    "few of all layers": ([r"re:.*self_attn\..*\d", "re:.*lm_head", r"re:.*mlp\.(gate|up)_proj$"], 2e4),
+    "as many as there may be, each with a number": ([f"re:.*layers\\.[0-9]+\\.attn.*{n}" for n in range(500)], 5e4),
+    "globs that match nothing": ([f"*layers.{n}.*a*a*a*a*b" for n in range(500)], 1e5),
+    "as many that could be anything": ([f"re:.*[a-z]{{{n}}}.*[0-9].*[x-z]$" for n in range(1, 500)], None),
+    "each large": ([f"re:(?:[a-z]|[0-9]|.){{1,{n}}}y" for n in range(500, 900)], None),
+}
+
+
+@pytest.mark.parametrize(("patterns", "most"), MANY.values(), ids=MANY)
+def test_many_patterns_are_tried_where_they_may_match(
+    patterns: list[str], most: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import re2
+
+    compiled = re2.compile
+    monkeypatch.setattr(re2, "compile", lambda *given: Counted(compiled(*given)))
+    Counted.tries = 0
+    section = {"quant_method": "fp8", "weight_block_size": [128, 128], "ignored_layers": patterns}
+    with contextlib.nullcontext() if most else pytest.raises(InvalidModel, match="patterns than can be tried"):
+        config_json.read(CONFIGS["deepseek-r1"] | {"quantization_config": section})
+    assert Counted.tries <= (most or 2**18)
+
+
+LITERALS = [
+    r"a.b",
+    r"ab*c",
+    r"a+b",
+    r"x{2}y",
+    r"\.a\-b",
+    r"[]a]b",
+    r"[^]]b[x\]]c",
+    r"a|b",
+    r"(a)b",
+    r"\x41b",
+    r"^ab$",
+    r"[[:alpha:]]b",
+]
+
+
+@given(some.sampled_from(LITERALS), some.text("abcxyA.-]", max_size=6))
+def test_what_a_pattern_must_have_is_no_more_than_it_has(pattern: str, name: str) -> None:
+    import re2
+
+    assert regular_expression(pattern)(name) == (re2.match(pattern, name) is not None)
 
 
 def test_a_pattern_that_is_not_read_is_named() -> None:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from llmservice_operator.planner.model import name_patterns
 from llmservice_operator.planner.model.architecture import KEPT, InvalidModel, Layer, Quantization
@@ -16,7 +17,9 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.([0-9]{1,6})(?:\.(.*))?
 _ENCODER = re.compile(r"vision|visual|audio|encoder|projector|mm_|mtp")
 """Names that are of no decoder layer."""
 _MOST_MATCHES = 2**15
-"""Patterns times layers that they are tried on: a second of processor at worst."""
+"""Patterns times layers whose modules they are looked for in."""
+_MOST_WORK = 2**18
+"""Matches of usual patterns, compiling them included: about a second of one processor. Large ones count more."""
 _FUSED = {
     "q_proj": "qkv_proj",
     "k_proj": "qkv_proj",
@@ -52,7 +55,7 @@ def marked(layers: tuple[Layer, ...], quantization: Quantization) -> tuple[Layer
         # Most patterns are the same for all layers, and are tried on the first.
         place = (id(layer), index if rules.by_number else 0)
         if place not in hits:
-            hits[place] = tuple(_first(rules.everywhere, linear.module, place[1]) for linear in layer.linears)
+            hits[place] = tuple(rules.first(linear.module, place[1]) for linear in layer.linears)
         names = rules.of_layer.get(index, {})
         found = tuple(
             forms[min(hit, _named(linear.module, names), key=lambda rule: rule % len(forms))]
@@ -67,15 +70,25 @@ def marked(layers: tuple[Layer, ...], quantization: Quantization) -> tuple[Layer
     return tuple(result)
 
 
+class _Matcher(NamedTuple):
+    """A pattern."""
+
+    is_match: Callable[[str], bool]
+    """Of a name."""
+    is_possible: Callable[[str], bool]
+    """Whether a text has what any match has."""
+
+
 class _Rules:
     """Rules in their order: those of one layer by its number, the others as matchers."""
 
     def __init__(self, layers: tuple[Layer, ...]) -> None:
         self.forms: list[int] = []
-        self.everywhere: list[tuple[int, Callable[[str], bool]]] = []
+        self.everywhere: list[tuple[int, _Matcher]] = []
         self.of_layer: dict[int, dict[str, int]] = defaultdict(dict)
         self.by_number = False
         self._layers, self._distinct = len(layers), len({id(layer) for layer in layers})
+        self._work = 0
 
     def add(self, pattern: str, form: int) -> None:
         if len(pattern) > name_patterns.LONGEST:
@@ -84,13 +97,49 @@ class _Rules:
         self.forms.append(form)
         found = None if pattern.startswith("re:") or "*" in pattern else _LAYER.search(pattern)
         if found is None:
-            self.everywhere.append((number, _matcher(pattern)))
+            self.everywhere.append((number, self._matcher(pattern)))
             self.by_number |= any(letter.isdigit() for letter in pattern) or "\\d" in pattern or "[" in pattern
             places = self._layers if self.by_number else self._distinct
             if len(self.everywhere) * places > _MOST_MATCHES:
                 raise InvalidModel(_KEY, f"has more patterns than are tried on {places} layers")
         elif int(found[1]) < self._layers:
             self.of_layer[int(found[1])].setdefault(found[2] or "", number)
+
+    def _matcher(self, pattern: str) -> _Matcher:
+        """`re:` is a regular expression (compressed-tensors), `*` a glob (ModelOpt); else a part of the name."""
+        try:
+            if pattern.startswith("re:"):
+                made = name_patterns.regular_expression(pattern[3:])
+            elif "*" in pattern:
+                made = name_patterns.glob(pattern)
+            else:
+                return _Matcher(lambda name: f".{pattern}." in f".{name}.", lambda text: pattern in text)
+        except name_patterns.UnreadablePattern as error:
+            raise InvalidModel(_KEY, f"has a pattern that is not read, {pattern[:60]!a}: {error}") from None
+        self._spend(20 + made.size // 6)
+        cost = 1 + made.size // 1000
+
+        def is_match(name: str) -> bool:
+            if not made.is_possible(name):
+                return False
+            self._spend(cost)
+            return made(name)
+
+        return _Matcher(is_match, made.is_possible)
+
+    def _spend(self, work: int) -> None:
+        self._work += work
+        if self._work > _MOST_WORK:
+            raise InvalidModel(_KEY, f"has more patterns than can be tried on {self._layers} layers")
+
+    def first(self, module: str, index: int) -> int:
+        """The first rule with a pattern that matches; -1: none does."""
+        if not self.everywhere:
+            return -1
+        names = [f"model.layers.{index}.{spelling}" for spelling in _spellings(module)]
+        text = "\n".join(names)
+        found = (number for number, one in self.everywhere if one.is_possible(text) and any(map(one.is_match, names)))
+        return next(found, -1)
 
 
 def _named(module: str, names: Mapping[str, int]) -> int:
@@ -112,23 +161,3 @@ def _spellings(module: str) -> tuple[str, ...]:
         if module.startswith(ours):
             found += [other + name.removeprefix(ours) for name in tuple(found) for other in others]
     return tuple(found)
-
-
-def _first(rules: list[tuple[int, Callable[[str], bool]]], module: str, index: int) -> int:
-    """The first rule with a pattern that matches; -1: none does."""
-    if not rules:
-        return -1
-    names = [f"model.layers.{index}.{spelling}" for spelling in _spellings(module)]
-    return next((number for number, matcher in rules if any(matcher(name) for name in names)), -1)
-
-
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    """`re:` is a regular expression (compressed-tensors), `*` a glob (ModelOpt); else a part of the name."""
-    try:
-        if pattern.startswith("re:"):
-            return name_patterns.regular_expression(pattern[3:])
-        if "*" in pattern:
-            return name_patterns.glob(pattern)
-    except name_patterns.UnreadablePattern as error:
-        raise InvalidModel(_KEY, f"has a pattern that is not read, {pattern[:60]!a}: {error}") from None
-    return lambda name: f".{pattern}." in f".{name}."

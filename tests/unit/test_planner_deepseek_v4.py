@@ -248,13 +248,13 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a backend that vLLM refuses for it": (
         {"attention_backend": "FLASHINFER_MLA_SPARSE", "device": B200},
-        "FLASHINFER_MLA_SPARSE is not of DeepSeek V4",
+        "refuses the attention backend FLASHINFER_MLA_SPARSE for",
     ),
     "the same for RTX": (
         {"attention_backend": "FLASHINFER_MLA_SPARSE_SM120", "device": RTX},
-        "FLASHINFER_MLA_SPARSE_SM120 is not of DeepSeek V4",
+        "refuses the attention backend FLASHINFER_MLA_SPARSE_SM120 for",
     ),
-    "the next model's": ({"attention_backend": "FLASHMLA_SPARSE_DSV41"}, "FLASHMLA_SPARSE_DSV41 is not of"),
+    "the next model's": ({"attention_backend": "FLASHMLA_SPARSE_DSV41"}, ""),
     "one of its own": ({"attention_backend": "FLASHMLA_SPARSE"}, ""),
     "by its own name": ({"attention_backend": "FLASHMLA_SPARSE_DSV4"}, ""),
     "AMD's": ({"attention_backend": "ROCM_FLASHMLA_SPARSE_DSV4", "device": MI300X}, ""),
@@ -341,7 +341,7 @@ NAMED: dict[str, tuple[dict[str, Any], dict[str, object]]] = {
         {"block_size": 64, "kv_cache_dtype": "bfloat16"},
         {"batching.blockSize": 256, "precision.kvCache": "fp8"},
     ),
-    "a backend of other models": ({"attention_backend": "FLASHMLA"}, {"attention.backend": "auto"}),
+    "a backend of other models": ({"attention_backend": "FLASHINFER_MLA_SPARSE"}, {"attention.backend": "auto"}),
     "blocks of no whole rows": (ON_B200 | {"kv_cache_dtype": "auto"}, {"precision.kvCache": "fp8"}),
     "too few GPUs as well": (
         {"block_size": 128, "tensor_parallel_size": 1},

@@ -76,8 +76,9 @@ def _reasons(request: Request) -> Iterator[str]:
         yield f"{device.name}: the checkpoint is quantized with {own.method}, and {why}."
 
 
-_V4_BACKENDS = (PLAIN_ROWS, "FLASHMLA_SPARSE", "FLASHMLA_SPARSE_DSV4", "ROCM_FLASHMLA_SPARSE_DSV4")
-"""Names of DeepSeek V4's attention (nvidia/model.py, _select_dsv4_attn_cls; amd/rocm.py)."""
+_NOT_OF_V4 = ("FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
+"""Attention backends that DeepSeek V4 refuses; it takes its own where others are named (vllm/models/deepseek_v4,
+nvidia/model.py, _select_dsv4_attn_cls)."""
 _FIELDS: Mapping[str, str] = {
     "attention_backend": "attention.backend",
     "block_size": "batching.blockSize",
@@ -114,10 +115,10 @@ def _of_compressed(request: Request, device: Device) -> Iterator[tuple[str, Mapp
             "GPU has {}.{}. Choose a GPU of the Hopper or Blackwell generation.".format(*capability),
             {},
         )
-    if backend is not None and backend not in _V4_BACKENDS:
+    if backend in _NOT_OF_V4:
         yield (
-            f"The attention backend {backend} is not of DeepSeek V4: leave spec.attention.backend out, or set it to "
-            f"one of {', '.join(_V4_BACKENDS)}.",
+            f"vLLM refuses the attention backend {backend} for DeepSeek V4: leave spec.attention.backend out, or set "
+            f"it to {PLAIN_ROWS}.",
             {"attention_backend": None},
         )
     if request.block_size not in (None, COMPRESSED_BLOCK):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 from typing import Any
 
 import pytest
-from llmservice_operator.kube.errors import Invalid, KubeError, ServerError, TooMany, Unreachable
+from llmservice_operator.control.watch.kinds import PARENT
+from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.pods import PodFacts
 
@@ -24,10 +27,7 @@ async def served(**spec: Any) -> World:
     """Made, with two replicas asked for."""
     world = known(model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "cache": {"size": "100Gi"}}, **spec)
     await world.settle()
-    for kind in ("PersistentVolumeClaim", "Service", "Deployment", "ControllerRevision", "PodDisruptionBudget"):
-        for obj in [each for kinds in world.api.objects.values() for each in kinds if each["kind"] == kind]:
-            world.see(obj)
-    await world.settle()
+    await seen(world).settle()
     return world
 
 
@@ -126,6 +126,92 @@ async def test_what_keeps_failing_is_shown_from_the_second_time_on_and_is_final_
     assert world.stored("Deployment") is not None
     assert world.condition("Ready")["reason"] != reason
     assert "failure" not in world.status
+
+
+def seen(world: World) -> World:
+    """The watches show all that is there."""
+    for kind in ("PersistentVolumeClaim", "Service", "Deployment", "ControllerRevision", "PodDisruptionBudget"):
+        for obj in [each for kinds in world.api.objects.values() for each in kinds if each["kind"] == kind]:
+            world.see(obj)
+    return world
+
+
+async def tried(world: World, times: int) -> list[str]:
+    """The calls of as many tries, a minute apart."""
+    calls = []
+    for _ in range(times):
+        with contextlib.suppress(KubeError):
+            await world.settle()
+        calls += world.calls()
+        seen(world).now += 60
+    return calls
+
+
+async def succeeded() -> World:
+    """Made for an earlier LLMService of this name, whose children the garbage collector missed."""
+    world = await served(rollout={"progressDeadlineSeconds": 600})
+    earlier = world.stored()
+    world.ctx.cache.remove(PARENT, "ns", "chat", earlier["metadata"]["uid"])
+    world.api.remove(PARENT, "chat")
+    world.see(world.api.put({**earlier, "status": {}}, uid="u-2"))
+    world.ctx.now = lambda: datetime.datetime(2026, 1, 1, 1, tzinfo=datetime.UTC)
+    return world
+
+
+@pytest.mark.parametrize(("error", "reason", "words"), FAILING, ids=["webhook", "merge", "429", "timeout"])
+async def test_a_deletion_that_keeps_failing_is_shown_and_stops_nothing(
+    error: KubeError, reason: str, words: str
+) -> None:
+    world = await served(rollout={"progressDeadlineSeconds": 600}, scaling={"replicas": 0})
+    uid = world.stored("PersistentVolumeClaim", "chat-cache")["metadata"]["uid"]
+    world.api.fails[f"delete PersistentVolumeClaim {uid}"] = [error] * MANY
+    edit = {"model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct"}, "startCache": {"size": "1Gi"}}
+    world.edit(edit)
+    calls = await tried(world, 3)
+    for condition in ("Ready", "Reconciling"):
+        assert world.condition(condition)["reason"] == reason
+        assert "PersistentVolumeClaim chat-cache" in world.condition(condition)["message"]
+        assert words in world.condition(condition)["message"]
+    assert "event " + reason in calls
+    world.edit(edit | {"scaling": {"replicas": 3}})
+    calls = await tried(world, 12)
+    assert world.stored("Deployment")["spec"]["replicas"] == 3
+    assert world.condition("Stalled")["reason"] == reason
+    assert sum(call.startswith("delete") for call in calls) >= 10, "it is tried on"
+    world.api.fails.clear()
+    await tried(world, 2)
+    assert world.stored("PersistentVolumeClaim", "chat-cache") is None
+    assert world.condition("Ready")["reason"] != reason
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "words"),
+    [*FAILING, (Forbidden("denied", code=403), "AdmissionRefused", "denied")],
+    ids=["webhook", "merge", "429", "timeout", "403"],
+)
+async def test_an_adoption_that_keeps_failing_is_shown_and_stops_nothing(
+    error: KubeError, reason: str, words: str
+) -> None:
+    world = await succeeded()
+    world.api.fails["patch Service"] = [error] * MANY
+    calls = await tried(world, 3)
+    assert world.condition("Ready")["reason"] == reason
+    assert "Service chat" in world.condition("Ready")["message"]
+    assert words in world.condition("Ready")["message"]
+    assert "event " + reason in calls
+    for kind in ("Deployment", "PersistentVolumeClaim"):
+        name = "chat" if kind == "Deployment" else "chat-cache"
+        assert world.stored(kind, name)["metadata"]["ownerReferences"][0]["uid"] == "u-2", "others are taken over"
+    world.edit(bigger("100Gi") | {"scaling": {"replicas": 3}})
+    calls = await tried(world, 14)
+    assert world.stored("Deployment")["spec"]["replicas"] == 3
+    assert world.condition("Stalled")["reason"] == reason
+    assert calls.count("patch Service") >= 10, "it is tried on"
+    world.api.fails.clear()
+    world.now += 60
+    await tried(world, 3)
+    assert world.stored("Service")["metadata"]["ownerReferences"][0]["uid"] == "u-2"
+    assert world.condition("Ready")["reason"] != reason
 
 
 async def test_what_failed_and_is_no_longer_wanted_is_not_shown_any_more() -> None:

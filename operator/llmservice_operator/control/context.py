@@ -63,7 +63,7 @@ class Memory:
     declined_until: dict[ChildId, float] = field(default_factory=dict)
     """When some of them are to be tried again, in this generation."""
     kept: dict[ChildId, tuple[float, Refusal]] = field(default_factory=dict)
-    """What it did not delete, and when that is to be tried again, in this generation."""
+    """What it did not delete or let be adopted, and when that is to be tried again, in this generation."""
     room: tuple[float, str | None, Room] | None = None
     """What was free when a decision asked last, when that was, and for which resource."""
     holding: Questions | None = None
@@ -128,7 +128,7 @@ class Memory:
         self.unanswered[child] = message, self.unanswered.get(child, (message, now))[1]
 
     def keep(self, child: ChildId, refusal: Refusal, until: float) -> None:
-        """Leave it until a time, though it is to go."""
+        """Leave it as it is until a time, though it is to go or to be adopted."""
         self.kept[child] = until, refusal
 
     def accepted(self, child: ChildId, record: AppliedRecord) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from itertools import filterfalse
 from typing import Any
 
@@ -34,6 +34,7 @@ from llmservice_operator.observe.projections.foreign_fields import removal_patch
 from llmservice_operator.process.log import ObjectLogger
 
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
+_NO_ANSWER = (ServerError, TooMany, Unreachable)
 
 
 class Changed(KubeError):
@@ -44,34 +45,49 @@ async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory:
     """Where requests go first, then adoptions, applies in their order, and prunes; costs of deletion right before the
     Deployment's apply, as after another one that is refused no pod goes.
 
-    False: an apply was refused, which ends the round and is remembered. A refused prune is remembered and ends nothing.
+    False: an apply was refused, which ends the round and is remembered. A refused adoption or prune is remembered and
+    ends nothing; what the API server fails to answer of them is raised when all else is done.
     """
+    failed: list[KubeError] = []
     for apply in filter(is_route, decision.apply):
         await _carry(apply, parent, ctx, memory, log)
     for prune in filter(is_route, decision.prune):
-        await _prune(prune, parent, ctx, memory, log)
+        failed += await _tried(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
     for adopt in decision.adopt:
-        await _adopt(adopt, parent, ctx, log)
+        failed += await _tried(_adopt(adopt, parent, ctx, memory, log), adopt, ctx, memory)
     for apply in filterfalse(is_route, decision.apply):
         if apply.kind == DEPLOYMENT.kind:
             await write_deletion_costs(decision.deletion_costs, parent, ctx, log)
         if not await _carry(apply, parent, ctx, memory, log):
             return False
     for prune in filterfalse(is_route, decision.prune):
-        await _prune(prune, parent, ctx, memory, log)
+        failed += await _tried(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
+    if failed:
+        raise failed[0]
     return True
+
+
+async def _tried(request: Awaitable[None], what: Adopt | Prune, ctx: Context, memory: Memory) -> list[KubeError]:
+    """What the API server failed to answer, which is remembered, and not raised yet."""
+    try:
+        await request
+    except _NO_ANSWER as error:
+        memory.miss((what.kind, what.name), error.message, ctx.clock())
+        return [error]
+    memory.unanswered.pop((what.kind, what.name), None)
+    return []
 
 
 async def _carry(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
     """False where it was refused and others need it. What the API server fails to answer is remembered, and raised."""
     try:
         return await (_apply_unread if apply.is_unread else _apply)(apply, parent, ctx, memory, log)
-    except (ServerError, TooMany, Unreachable) as error:
+    except _NO_ANSWER as error:
         memory.miss((apply.kind, apply.name), error.message, ctx.clock())
         raise
 
 
-async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
     """As it is now, whatever the cache took it for."""
     resource = BY_KIND[adopt.kind]
     live = await ctx.kube.get(resource, parent.namespace, adopt.name)
@@ -80,7 +96,13 @@ async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, log: ObjectLog
         return
     operations = handed_over(live, adopt, parent.uid)
     if operations is not None:
-        live = await ctx.kube.json_patch(resource, parent.namespace, adopt.name, operations, manager=MANAGER)
+        try:
+            live = await ctx.kube.json_patch(resource, parent.namespace, adopt.name, operations, manager=MANAGER)
+        except (Invalid, Forbidden) as error:
+            refusal = _refusal_of(error)
+            log.warning("%s %s could not be taken over: %s", adopt.kind, adopt.name, refusal.message)
+            memory.keep((adopt.kind, adopt.name), refusal, ctx.clock() + RETRY_SECONDS)
+            return
         ctx.metrics.writes.labels(adopt.kind, "patch").inc()
         log.info("took %s %s over from an earlier LLMService of this name", adopt.kind, adopt.name)
     ctx.cache.update(adopt.kind, live)

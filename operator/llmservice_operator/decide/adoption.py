@@ -33,7 +33,8 @@ def with_adoption(decision: Decision, inputs: Inputs) -> Decision:
     age = (inputs.now - datetime.fromisoformat(created)).total_seconds()
     if age < PATIENCE:
         return replace(decision, requeue_after=soonest(decision.requeue_after, PATIENCE - age))
-    return replace(decision, adopt=tuple(left))
+    kept = inputs.observed.kept
+    return replace(decision, adopt=tuple(each for each in left if (each.kind, each.name) not in kept))
 
 
 def _left(metadata: Json, observed: Observed) -> Iterator[Adopt]:

@@ -39,6 +39,8 @@ _NEEDED_ONCE = frozenset({"Service", "PersistentVolumeClaim"})
 def blocking(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
     """What keeps a child from being what it should be; kinds with a condition of their own keep nothing."""
     ids = {child.id for child in children if child.id[0] not in REPORTED_APART}
+    if (unadopted := _unadopted(service, observed)) is not None:
+        return unadopted
     leaving = [c for c in observed.children() if (c.kind, c.name) in ids and ownership(c, service) is Ownership.LEAVING]
     if leaving:
         named = ", ".join(f"{child.kind} {child.name}" for child in leaving)
@@ -48,16 +50,31 @@ def blocking(service: LLMService, observed: Observed, children: list[DesiredChil
             return _refused(f"{kind} {name} cannot be applied", refusal)
     for (kind, name), missed in sorted(observed.unanswered.items()):
         if (kind, name) in ids:
-            return _unanswered(f"{kind} {name}", missed, progress_deadline_seconds(service))
+            return _unanswered(f"{kind} {name} cannot be written", missed, service)
     return next(_unlisted(service, observed, ids), None)
 
 
-def lingering(observed: Observed, prune: Iterable[Prune]) -> Obstacle | None:
-    """Which of these deletions is refused, if one is. Of any kind: a slice or ScaledObject that is not to be there goes
-    on to direct requests or to scale, and has no condition of its own where the spec no longer asks for it."""
-    for each in prune:
-        if (refusal := observed.kept.get((each.kind, each.name))) is not None:
-            return _refused(f"{each.kind} {each.name} is to go and cannot be deleted", refusal)
+def _unadopted(service: LLMService, observed: Observed) -> Obstacle | None:
+    """Which child of an earlier service of this name cannot be taken over, if one is. Of any kind, wanted or not."""
+    left = (c for c in observed.children() if c.controller is not None and not c.deleting)
+    ids = [(c.kind, c.name) for c in left if ownership(c, service) is Ownership.LEAVING]
+    what = "is of an earlier LLMService of this name and cannot be taken over"
+    return _stuck(ids, what, service, observed)
+
+
+def lingering(service: LLMService | None, observed: Observed, prune: Iterable[Prune]) -> Obstacle | None:
+    """Which of these deletions fails, if one does. Of any kind: a slice or ScaledObject that is not to be there goes on
+    to direct requests or to scale, and has no condition of its own where the spec no longer asks for it."""
+    return _stuck(((each.kind, each.name) for each in prune), "is to go and cannot be deleted", service, observed)
+
+
+def _stuck(ids: Iterable[ChildId], what: str, service: LLMService | None, observed: Observed) -> Obstacle | None:
+    """The first of these changes that is refused, or not answered."""
+    for kind, name in ids:
+        if (refusal := observed.kept.get((kind, name))) is not None:
+            return _refused(f"{kind} {name} {what}", refusal)
+        if (missed := observed.unanswered.get((kind, name))) is not None:
+            return _unanswered(f"{kind} {name} {what}", missed, service)
     return None
 
 
@@ -67,13 +84,14 @@ def _refused(what: str, refusal: Refusal) -> Obstacle:
     return Obstacle(reason, f"{what}: {message}.", remedy=reason.remedy, evidence=(message,))
 
 
-def _unanswered(what: str, missed: Unanswered, deadline: float) -> Obstacle:
+def _unanswered(what: str, missed: Unanswered, service: LLMService | None) -> Obstacle:
     """It may pass until the deadline of a rollout: the operator tries again by itself, and goes on doing so."""
+    deadline = progress_deadline_seconds(service) if service is not None else 0
     message = normalize.replica_failure(missed.message)
     found = reason_of(message)
     obstacle = Obstacle(
         found if found is Reason.ADMISSION_UNAVAILABLE else Reason.API_SERVER_FAILING,
-        f"{what} cannot be written: {message}.",
+        f"{what}: {message}.",
         is_final=missed.seconds >= deadline,
         evidence=(message,),
     )

@@ -41,8 +41,8 @@ def report(
     """The decision with these `actions` (fields of `Decision`), and the status that `verdict` calls for. Of `prune` it
     has what was not refused."""
     observed, now = inputs.observed, inputs.now
-    if observed.kept:
-        verdict = replace(verdict, obstacle=verdict.obstacle or lingering(observed, prune))
+    if observed.kept or observed.unanswered:
+        verdict = replace(verdict, obstacle=verdict.obstacle or lingering(inputs.service, observed, prune))
         prune = tuple(each for each in prune if (each.kind, each.name) not in observed.kept)
     verdict = _with_scaling(verdict, inputs, subject)
     moment = moment_of(subject, observed, verdict, now)

@@ -62,7 +62,7 @@ class AppliedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The API server's answer to an apply or a deletion that it did not take; forgotten as soon as one is taken."""
+    """The API server's answer to a write that it did not take; forgotten as soon as one is taken."""
 
     code: int
     """HTTP status: 409 is a field conflict with another manager or owner."""
@@ -72,7 +72,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """An object that the API server neither took nor refused: it failed, or did not answer."""
+    """A write that the API server neither took nor refused: it failed, or did not answer."""
 
     message: str
     """The last time."""
@@ -105,9 +105,9 @@ class Observed:
     applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     unanswered: Mapping[ChildId, Unanswered] = field(default_factory=lambda: MappingProxyType({}))
-    """What the API server keeps failing to take, from the second time in a row on."""
+    """What the API server keeps failing to take, delete or let be adopted, from the second time in a row on."""
     kept: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
-    """What it did not delete; that is not to be tried now."""
+    """What it did not delete or let be adopted; that is not to be tried now."""
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
     """What supervisors reported, by the pod's name."""
     hidden: frozenset[str] = frozenset()

@@ -122,7 +122,7 @@ NETWORK = replace(
     hf_endpoint="https://hub.example",
     https_proxy="http://proxy:3128",
     ca_bundle=CABundle("trusted"),
-    image_pull_secrets=("ours",),
+    image_pull_secrets=("ours", "another", "ours"),
 )
 
 
@@ -189,7 +189,7 @@ def test_an_image_is_pulled_as_the_server_pulls_it() -> None:
     spec = pod(IMAGE, NETWORK, runtime=runtime)
     (volume,) = [v for v in spec["volumes"] if v["name"] == "source"]
     assert volume["image"] == {"reference": "registry/models/a:1", "pullPolicy": "Always"}
-    assert spec["imagePullSecrets"] == [{"name": "ours"}, {"name": "registry-login"}]
+    assert spec["imagePullSecrets"] == [{"name": "ours"}, {"name": "another"}, {"name": "registry-login"}]
 
 
 NODES: Json = {

@@ -31,7 +31,7 @@ def operator_container(settings: Settings, name: str, command: tuple[str, ...], 
 
 def pull_secrets(llm: LLMService, settings: Settings) -> list[dict[str, Any]]:
     """imagePullSecrets: those of the settings, then the user's, each once."""
-    ours = [{"name": name} for name in settings.image_pull_secrets]
+    ours = [{"name": name} for name in dict.fromkeys(settings.image_pull_secrets)]
     return ours + [secret for secret in llm.spec.runtime.image_pull_secrets if secret not in ours]
 
 

@@ -355,19 +355,57 @@ def test_what_is_pinned_already_goes_on_and_the_status_says_that_it_is_open() ->
     assert "--api-keys-file" in json.dumps(world.template), "the next pin is protected"
 
 
-def test_a_record_that_cannot_be_rendered_anew_is_refused_where_it_has_no_key() -> None:
-    world = serving(1)
-    then = world.revision()
-    del world.children["ControllerRevision", f"x-{then}"]["data"]["chosen"]["spec"]
-    edited(world, **KEY)
+def pinned_early(then: Json, now: Json) -> tuple[World, str, str]:
+    """Made of `then` by a release whose records do not say so, edited to `now` and pinned; the record, what ran."""
+    world = serving(1, **then)
+    record = world.revision()
+    del world.children["ControllerRevision", f"x-{record}"]["data"]["chosen"]["spec"]
+    for section in then:
+        world.obj["spec"].pop(section)
+    world.obj["spec"].setdefault("model", FIVE_LINES["model"])
+    edited(world, **now, batching={"maxNumSeqs": 4})
     world.serve()
-    now = world.revision()
-    world.edit(rollout={"pinnedRevision": then})
+    ran = world.revision()
+    world.edit(rollout={"pinnedRevision": record})
     world.step()
+    return world, record, ran
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "field"),
+    [*(row[1:4] for row in PROTECTED), (CODE, NO_CODE, "model.trustRemoteCode")],
+    ids=[*(row[0] for row in PROTECTED), "code"],
+)
+def test_a_record_that_cannot_be_rendered_anew_is_refused_where_it_is_open(then: Json, now: Json, field: str) -> None:
+    world, _, ran = pinned_early(then, now)
     accepted = world.conditions()["Accepted"]
     assert (accepted["status"], accepted["reason"]) == ("False", "RevisionUnprotected")
-    assert "spec.endpoint.apiKeySecretRef" in accepted["message"]
-    assert world.revision() == now, "what serves goes on"
+    assert f"spec.{field}" in accepted["message"]
+    assert world.revision() == ran, "what serves goes on"
+
+
+@pytest.mark.parametrize(
+    ("then", "now"), [*(row[1:] for row in NO_LESS), (SECURE, SECURE)], ids=[*(row[0] for row in NO_LESS), "security"]
+)
+def test_a_record_that_cannot_be_rendered_anew_runs_where_it_is_no_less_protected(then: Json, now: Json) -> None:
+    world, record, _ = pinned_early(then, now)
+    world.serve()
+    assert world.conditions()["Accepted"]["status"] == "True"
+    assert world.revision() == record
+
+
+def test_a_record_that_cannot_be_rendered_anew_goes_on_where_it_is_pinned_already() -> None:
+    then: Json = OPEN
+    world = serving(1, **then)
+    record, template = world.revision(), world.template
+    del world.children["ControllerRevision", f"x-{record}"]["data"]["chosen"]["spec"]
+    world.edit(rollout={"pinnedRevision": record})
+    world.serve()
+    world.edit(**DOMAINS, batching={"maxNumSeqs": 4})
+    world.serve()
+    assert (world.revision(), world.template) == (record, template)
+    assert world.conditions()["Accepted"]["status"] == "True"
+    assert world.conditions()["Degraded"]["reason"] == "RevisionUnprotected"
 
 
 QUOTA = 'pods "x-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: 2, limited: 2'

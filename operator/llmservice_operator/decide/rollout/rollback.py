@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from llmservice_runtime.contract import API_KEYS_FILE
@@ -17,8 +18,10 @@ from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.multimodal import ANY_DOMAIN
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.scalars import SecretKeyRef
 from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.build.engine import NO_MEDIA_DOMAIN
 from llmservice_operator.build.revision import returned_to, spec_digest
 from llmservice_operator.build.server import server_arguments
 from llmservice_operator.observe.projections.children import RevisionFacts
@@ -113,22 +116,60 @@ _KEY, _DOMAINS, _CODE, _SECURITY = (
 
 def lacking(then: LLMServiceSpec, now: LLMServiceSpec) -> tuple[str, ...]:
     """Fields of `now` that protect, and whose protection `then` does not have."""
-    key, before = now.endpoint.api_key_secret_ref, then.endpoint.api_key_secret_ref
-    domains, allowed = set(now.multimodal.allowed_media_domains), set(then.multimodal.allowed_media_domains)
-    security = now.pod_template.spec.security_context
+    key, security = now.endpoint.api_key_secret_ref, now.pod_template.spec.security_context
+    return _open(
+        now,
+        key=key is not None and then.endpoint.api_key_secret_ref != key,
+        domains=then.multimodal.allowed_media_domains,
+        code=then.model.trust_remote_code,
+        security=bool(security) and then.pod_template.spec.security_context != security,
+    )
+
+
+def _lacking(template: Json, now: LLMServiceSpec) -> tuple[str, ...]:
+    """The same of a record that does not say what it was made of, by its pod template."""
+    arguments = [str(argument) for argument in server_arguments(template)]
+    key, security = now.endpoint.api_key_secret_ref, now.pod_template.spec.security_context
+    pod = template.get("spec")
+    pod = pod if isinstance(pod, Mapping) else {}
+    runs_as = pod.get("securityContext")
+    runs_as = runs_as if isinstance(runs_as, Mapping) else {}
+    return _open(
+        now,
+        key=key is not None and not (any(API_KEYS_FILE in one for one in arguments) and _mounts(pod, key)),
+        domains=_values(arguments, "--allowed-media-domains") or (ANY_DOMAIN,),
+        code="--trust-remote-code" in arguments,
+        security=any(name not in runs_as or runs_as[name] != value for name, value in security.items()),
+    )
+
+
+def _open(now: LLMServiceSpec, *, key: bool, domains: Sequence[str], code: bool, security: bool) -> tuple[str, ...]:
+    """Fields of `now` that a record is open in: without this key or security, with these domains and this trust."""
+    asked = now.multimodal.allowed_media_domains
     opens = {
-        _KEY: key is not None and before != key,
-        _DOMAINS: ANY_DOMAIN not in domains and not allowed <= domains,
-        _CODE: then.model.trust_remote_code and not now.model.trust_remote_code,
-        _SECURITY: bool(security) and then.pod_template.spec.security_context != security,
+        _KEY: key,
+        _DOMAINS: ANY_DOMAIN not in asked and not set(domains) <= {*asked, NO_MEDIA_DOMAIN},
+        _CODE: code and not now.model.trust_remote_code,
+        _SECURITY: security,
     }
     return tuple(field for field, is_open in opens.items() if is_open)
 
 
-def _lacking(template: Json, now: LLMServiceSpec) -> tuple[str, ...]:
-    """Of a record that does not say what it was made of: whether its server asks for an API key."""
-    asks = any(API_KEYS_FILE in str(argument) for argument in server_arguments(template))
-    return () if asks or now.endpoint.api_key_secret_ref is None else (_KEY,)
+def _mounts(pod: Json, key: SecretKeyRef) -> bool:
+    """Whether a recorded pod has this key of this Secret."""
+    volumes = pod.get("volumes")
+    some = [one.get("secret") for one in volumes if isinstance(one, Mapping)] if isinstance(volumes, list) else []
+    found = [one.get("items") for one in some if isinstance(one, Mapping) and one.get("secretName") == key.name]
+    items = [item for one in found if isinstance(one, list) for item in one if isinstance(item, Mapping)]
+    return any(item.get("key") == key.key for item in items)
+
+
+def _values(arguments: Sequence[str], flag: str) -> tuple[str, ...]:
+    """What follows a flag, up to the next one."""
+    if flag not in arguments:
+        return ()
+    after = arguments[arguments.index(flag) + 1 :]
+    return tuple(takewhile(lambda one: not one.startswith("--"), after))
 
 
 def _with_protection(then: LLMServiceSpec, now: LLMServiceSpec, fields: Iterable[str]) -> LLMServiceSpec:
@@ -149,9 +190,9 @@ def _unprotected(label: str, fields: Sequence[str]) -> Problem:
     names = " and ".join(f"spec.{field}" for field in fields)
     return Problem(
         _FIELD,
-        f"Revision {label} was made without {names}, which the spec asks for now, and its record cannot be rendered "
-        "with it.",
-        f"Name a later revision, or remove {names} if requests without it are meant.",
+        f"Revision {label} was made without the protection of {names} as the spec has it now, and its record cannot "
+        "be rendered with it.",
+        f"Name a later revision, or open {names} in the spec too, if that is meant.",
         Reason.REVISION_UNPROTECTED,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
 from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.constants import SERVICE_LABEL
+from llmservice_operator.api.constants import SERVICE_LABEL, is_replica
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.holding import holds
 from llmservice_operator.api.lifecycle import Scaling
@@ -318,11 +318,13 @@ def _leads_to_replicas(status: Json) -> bool:
 
 
 def pod_of(obj: Json) -> Pod | None:
-    """A pod as the API server sent it; None where it will not serve any more, or is no service's."""
+    """A pod as the API server sent it; None where it will not serve any more, or is no replica of a service."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     service = (metadata.get("labels") or {}).get(SERVICE_LABEL)
     phase = status.get("phase")
     if not service or "deletionTimestamp" in metadata or phase in ("Succeeded", "Failed"):
+        return None
+    if not is_replica(metadata, service):
         return None
     server: Json = next((c for c in status.get("containerStatuses") or () if c.get("name") == SERVER_CONTAINER), {})
     conditions: dict[object, Json] = {c.get("type"): c for c in status.get("conditions") or ()}

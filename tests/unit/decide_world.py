@@ -363,6 +363,7 @@ def a_pod(
     address: str = "",
     init: Json | None = None,
     deleting: bool = False,
+    service: str = "x",
 ) -> Json:
     """A pod as the kubelet and the scheduler report it."""
     scheduling: Json = {"type": "PodScheduled", "status": "True"}
@@ -383,8 +384,8 @@ def a_pod(
         "name": name,
         "namespace": "team-a",
         "uid": f"uid-{name}",
-        "labels": {"llmservice.dev/service": "x", "llmservice.dev/revision": revision},
-        "ownerReferences": [OF_A_REPLICA_SET],
+        "labels": {"llmservice.dev/service": service, "llmservice.dev/revision": revision},
+        "ownerReferences": [OF_A_REPLICA_SET | {"name": f"{service}-1"}],
     }
     metadata |= {"deletionTimestamp": "2026-01-02T03:04:00Z"} if deleting else {}
     status = {

@@ -62,6 +62,7 @@ def pod(name: str, *, address: str = "10.0.0.1", ready: bool = True, version: in
             "uid": f"uid-{name}",
             "resourceVersion": str(version),
             "labels": {"llmservice.dev/service": "chat"},
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "chat-1", "uid": "uid-of-it", "controller": True}],
         },
         "spec": {"nodeName": "node"},
         "status": {

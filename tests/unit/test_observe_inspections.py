@@ -154,6 +154,7 @@ def observed(*objects: Json) -> Observed:
 def test_inspections_are_not_pods_of_the_service_and_belong_to_their_job_by_owner() -> None:
     """A label alone makes no pod of the Job."""
     server = a_pod({}, "server", labels={"llmservice.dev/service": "chat"})
+    server["metadata"]["ownerReferences"][0] |= {"kind": "ReplicaSet", "name": "chat-1"}
     forged = ended(FOUND.to_json(), name="forged", owner="uid-of-another")
     found = observed(a_job("j"), forged, server)
     assert [pod.name for pod in found.pods] == ["server"]

@@ -109,7 +109,7 @@ async def scaling_down(*, to: int = 1) -> World:
     await world.settle()
     revision = world.stored("Deployment")["spec"]["template"]["metadata"]["labels"]["llmservice.dev/revision"]
     for number, requests in enumerate((5, 2)):
-        pod = a_pod(f"chat-{number}", revision, ready=True, address=f"10.0.0.{number}")
+        pod = a_pod(f"chat-{number}", revision, ready=True, address=f"10.0.0.{number}", service="chat")
         pod["metadata"] |= {"namespace": "ns", "labels": pod["metadata"]["labels"] | LABELS}
         world.see(world.api.put(pod | {"kind": "Pod"}))
         world.in_flight[f"10.0.0.{number}"] = requests

@@ -98,7 +98,7 @@ async def test_pods_that_went_since_the_quotas_were_read_are_nobody_else_s() -> 
     """What a quota counted is compared with the pods of that time: one that went meanwhile was the service's own."""
     world = await scaled(hard=3)
     revision = world.stored("Deployment")["spec"]["template"]["metadata"]["labels"]["llmservice.dev/revision"]
-    pod = a_pod("chat-0", revision, ready=True, address="10.0.0.1")
+    pod = a_pod("chat-0", revision, ready=True, address="10.0.0.1", service="chat")
     pod["metadata"] |= {"namespace": "ns", "labels": pod["metadata"]["labels"] | LABELS}
     world.see(pod | {"kind": "Pod"})
     await world.settle()

@@ -227,9 +227,20 @@ async def test_what_failed_and_is_no_longer_wanted_is_not_shown_any_more() -> No
     assert world.condition("Ready")["reason"] != "AdmissionUnavailable"
 
 
-def test_a_copy_of_a_pod_that_somebody_debugs_is_no_replica() -> None:
-    """`kubectl debug --copy-to --keep-labels`: the labels of the service, and no controller."""
+@pytest.mark.parametrize(
+    "owners",
+    [
+        pytest.param([], id="none"),
+        pytest.param([{"kind": "StatefulSet", "name": "x", "uid": "u", "controller": True}], id="StatefulSet"),
+        pytest.param([{"kind": "Job", "name": "x-1", "uid": "u", "controller": True}], id="Job"),
+        pytest.param([{"kind": "ReplicaSet", "name": "other-1", "uid": "u", "controller": True}], id="ReplicaSet"),
+        pytest.param([{"kind": "ReplicaSet", "name": "x-other-1", "uid": "u", "controller": True}], id="longer name"),
+        pytest.param([{"kind": "ReplicaSet", "name": "x-1", "uid": "u", "controller": False}], id="no controller"),
+    ],
+)
+def test_a_pod_with_the_labels_that_is_not_of_the_deployment_is_no_replica(owners: list[dict[str, Any]]) -> None:
+    """Such as `kubectl debug --copy-to --keep-labels`, or another controller's."""
     ours, copy = a_pod("x-0", "r"), a_pod("debug", "r")
-    del copy["metadata"]["ownerReferences"]
+    copy["metadata"]["ownerReferences"] = owners
     pods = {each["metadata"]["name"]: PodFacts.from_object(each) for each in (ours, copy)}
     assert [pod.name for pod in Observed.of("x", {"Pod": pods}).pods] == ["x-0"]

@@ -78,7 +78,7 @@ class ZeroWorld(World):
             self.ctx.cache.remove("Pod", "ns", name, f"uid-{name}")
         endpoints = []
         for number in range(count):
-            pod = a_pod(f"chat-{number}", label, ready=True, address=f"10.2.0.{number}")
+            pod = a_pod(f"chat-{number}", label, ready=True, address=f"10.2.0.{number}", service="chat")
             pod["metadata"] |= {"namespace": "ns", "resourceVersion": str(self.api.version)}
             pod["metadata"]["labels"] |= LABELS
             self.ctx.cache.update("Pod", pod)

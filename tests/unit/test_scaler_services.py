@@ -42,6 +42,10 @@ DELETED = pod("a")
 DELETED["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 STRANGE = pod("a")
 STRANGE["metadata"]["labels"] = {}
+COPY = pod("a")
+del COPY["metadata"]["ownerReferences"]
+OF_A_JOB = pod("a")
+OF_A_JOB["metadata"]["ownerReferences"][0]["kind"] = "Job"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +70,8 @@ STRANGE["metadata"]["labels"] = {}
         (pod("a", phase="Succeeded"), None),
         (DELETED, None),
         (STRANGE, None),
+        (COPY, None),
+        (OF_A_JOB, None),
     ],
 )
 def test_pods(obj: dict[str, Any], expected: tuple[str, bool, bool] | None) -> None:

@@ -4,7 +4,8 @@ What the pods and the operator share is in `llmservice_runtime.contract`. The ch
 import these names: `tests/unit/test_shared_names.py` compares them.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 GROUP: Final = "llmservice.dev"
 VERSION: Final = "v1alpha1"
@@ -56,6 +57,17 @@ DEFAULT_ENDPOINT_PORT: Final = 80
 DEFAULT_DRAIN_SECONDS: Final = 120
 TYPICAL_REQUEST: Final = 2048
 """Tokens that a request has on average, prompt and answer: few are near the longest that is allowed."""
+
+
+def is_replica(metadata: Mapping[str, Any], service: str) -> bool:
+    """Whether a pod with the label of this service is of its Deployment: of a ReplicaSet that this one named.
+
+    A copy that somebody made to look into a pod (kubectl debug) has its labels and no controller, or another one.
+    """
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller"):
+            return reference.get("kind") == "ReplicaSet" and str(reference.get("name")).rpartition("-")[0] == service
+    return False
 
 
 def claim_names(service: str) -> dict[str, str]:

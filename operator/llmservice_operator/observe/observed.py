@@ -130,8 +130,7 @@ class Observed:
         def named(kind: str, name: str) -> Any:
             return projections.get(kind, {}).get(name)
 
-        # A copy that somebody made to look into a pod (kubectl debug) has its labels and no controller.
-        pods = sorted((facts for facts in all_of(POD) if facts.owner_uid is not None), key=lambda facts: facts.name)
+        pods = sorted(all_of(POD), key=lambda facts: facts.name)
         return cls(
             deployment=named(DeploymentFacts.kind, name),
             service=named(ServiceFacts.kind, name),
@@ -142,7 +141,7 @@ class Observed:
                 if child.kind not in hidden and (facts := named(child.kind, name)) is not None
             ),
             revisions=tuple(sorted(all_of(RevisionFacts.kind), key=lambda facts: (facts.revision, facts.name))),
-            pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
+            pods=tuple(facts for facts in pods if isinstance(facts, PodFacts) and facts.is_replica),
             # A pod is in two slices where it has addresses of both families, or moves between them.
             endpoints=None
             if ENDPOINT_SLICE in hidden

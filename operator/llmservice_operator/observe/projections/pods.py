@@ -16,7 +16,7 @@ from llmservice_runtime.contract import (
     DrainReport,
 )
 
-from llmservice_operator.api.constants import DELETION_COST_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
+from llmservice_operator.api.constants import DELETION_COST_ANNOTATION, REVISION_LABEL, SERVICE_LABEL, is_replica
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.projections.children import controller_of, identity_of, is_deleting
 from llmservice_operator.planner.room import Amounts, requests_of
@@ -67,6 +67,8 @@ class PodFacts:
     service: str | None
     revision: str
     owner_uid: str | None
+    is_replica: bool
+    """It is of the service's Deployment."""
     queue: str
     """Of Kueue, in which it waits for quota or whose quota it holds; else empty."""
     phase: str
@@ -144,6 +146,7 @@ class PodFacts:
             service=labels.get(SERVICE_LABEL),
             revision=str(labels.get(REVISION_LABEL, "")),
             owner_uid=owner.uid if (owner := controller_of(metadata)) else None,
+            is_replica=is_replica(metadata, str(labels.get(SERVICE_LABEL, ""))),
             queue=text_of(labels.get(_QUEUE_LABEL)),
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool(node),

@@ -205,7 +205,9 @@ HOSTILE = {
     "no boundary": b"\r\n" * 2_000_000,
     "spaces after boundaries": FILE + (b"\r\n--b" + b" " * 200) * 100_000,
     "quotes": (b'Content-Disposition: form-data; x="' + b"\\" * 4000 + b"\r\n\r\n\r\n--b\r\n") * 60,
-    "parameters": (b"Content-Disposition: form-data" + b";" * 4000 + b"\r\n\r\n\r\n--b\r\n") * 60,
+    "parameters": (b"Content-Disposition: form-data" + b";" * 33_000 + b"\r\n\r\n\r\n--b\r\n") * 60,
+    "semicolons in quotes": (b'Content-Disposition: form-data; x="' + b";" * 33_000 + b"\r\n\r\n\r\n--b\r\n") * 60,
+    "short parameters": (b"Content-Disposition: form-data" + b";a=b" * 8_000 + b"\r\n\r\n\r\n--b\r\n") * 60,
 }
 
 
@@ -225,3 +227,19 @@ def test_no_step_takes_long(kind: str) -> None:
                     taken.append(time.thread_time() - began)
         longest.append(max(taken))
     assert min(longest) < 0.01
+
+
+@pytest.mark.parametrize("parameter", [";", '; x="' + ";" * 9, ";a=b", ';"', "; boundary=b"])
+def test_a_content_type_of_many_parameters_has_no_boundary_and_takes_no_time(parameter: str) -> None:
+    head, taken = Head("POST", AUDIO, {"Content-Type": FORM + (parameter * 31_000)[:31_000]}), []
+    for _ in range(3):
+        began = time.thread_time()
+        assert head.boundary == b""
+        taken.append(time.thread_time() - began)
+    assert min(taken) < 0.002
+
+
+def test_semicolons_of_a_file_name_are_no_parameters() -> None:
+    text = ";" * (form.MOST_SEMICOLONS - 3)
+    assert parameters(f'form-data; name=file; filename="{text}"')["filename"] == text
+    assert parameters(f'form-data; name=file; filename="{text};;"') == {}

@@ -25,7 +25,7 @@ from llmservice_activator.holding.target import Reason, Refusal, Target
 T = TypeVar("T")
 
 LONGEST_JSON = 32 << 20
-"""Bytes that are looked through, in up to a second of CPU."""
+"""Bytes that are looked through, in up to two seconds of CPU: the worst are 250,000 short members."""
 PARSED_WHOLE = 64 << 10
 """Bytes that are parsed at once: 4 ms for the worst numbers. Longer bodies are scanned in slices."""
 SLICE_SECONDS = 0.004

@@ -7,16 +7,28 @@ from typing import Any
 
 from llmservice_runtime.bounded_json import clean
 
-_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
-"""Control characters that JSON leaves as they are, and that terminals obey."""
+_ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0xD800, 0xE000))}
+"""What JSON leaves as it is: control characters, which terminals obey, and halves of surrogate pairs."""
 
 
 def show(output: str, lines: Callable[[], Iterable[str]], document: Callable[[], Any]) -> None:
     """`table`: the lines, as a terminal may show them; else the document as `json` or `yaml`."""
     if output in ("json", "yaml"):
-        print(written(output, document()), end="")
+        tell(written(output, document()), end="")
     else:
-        print("\n".join(map(clean, lines())))
+        tell("\n".join(lines()))
+
+
+def tell(text: str, *, end: str = "\n") -> None:
+    """On standard output at once, without what a terminal would obey."""
+    print(clean(text), end=end, flush=True)
+
+
+def in_a_line(document: Any) -> str:
+    """The text of one document as JSON, without a newline."""
+    import json
+
+    return json.dumps(document, ensure_ascii=False).translate(_ESCAPED)
 
 
 def written(output: str, document: Any) -> str:

@@ -100,15 +100,20 @@ def syntax(error: Exception) -> str:
 
 
 def complain(text: str) -> None:
-    """An error on standard error, without what a terminal would obey: it may quote what others wrote."""
+    """An error on standard error; it may quote what others wrote."""
+    say(f"error: {text}")
+
+
+def say(text: str) -> None:
+    """On standard error at once, without what a terminal would obey."""
     from llmservice_runtime.bounded_json import clean
 
-    print(clean(f"error: {text}"), file=sys.stderr)
+    print(clean(text), file=sys.stderr, flush=True)
 
 
 def print_problems(problems: Iterable[Problem], notes: Iterable[str] = ()) -> None:
     """On standard error, a line each."""
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {note}")
     for problem in problems:
         complain(str(problem))

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from shutil import get_terminal_size
 from typing import TextIO
 
+from llmservice_runtime.bounded_json import clean
+
 Span = tuple[str, str]
 """Text and style."""
 Row = tuple[Span, ...]
@@ -39,9 +41,9 @@ def rendered(rows: Iterable[Row]) -> str:
     console = Console(highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         for row in rows:
-            console.print(Text.assemble(*row), soft_wrap=True)
+            console.print(Text.assemble(*((clean(text), style) for text, style in row)), soft_wrap=True)
     return captured.get().removesuffix("\n")
 
 
 def plain(row: Row) -> str:
-    return "".join(text for text, _ in row).rstrip()
+    return clean("".join(text for text, _ in row)).rstrip()

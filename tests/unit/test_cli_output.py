@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import llmservice_cli
 import pytest
 import yaml
-from llmservice_cli.documents import show, written
+from llmservice_cli.documents import in_a_line, show, tell, written
+from llmservice_cli.errors import say
+from llmservice_cli.terminal import show as show_rows
 
-ESCAPES = "a\x1b]0;pwned\x07b\x9b2Jc\x7fd"
+ESCAPES = "a\x1b]0;pwned\x07b\x9b2Jc\x7fd\udc80"
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
@@ -26,6 +30,40 @@ def test_nothing_that_a_terminal_obeys_is_printed(output: str, capsys: pytest.Ca
 def test_json_is_read_back_as_it_was() -> None:
     assert json.loads(written("json", {"told": ESCAPES})) == {"told": ESCAPES}
     assert yaml.safe_load(written("yaml", {"told": "ü\n1"})) == {"told": "ü\n1"}
+
+
+def test_each_way_out_is_cleaned(capsys: pytest.CaptureFixture[str]) -> None:
+    for way in (tell, say, lambda text: show_rows([((text, "dim"),)]), lambda text: tell(in_a_line({"told": text}))):
+        way(ESCAPES)
+        said = "".join(capsys.readouterr())
+        assert not {character for character in said if not character.isprintable()} - {"\n"}
+        assert "pwned" in said
+    assert json.loads(in_a_line({"told": ESCAPES})) == {"told": ESCAPES}
+
+
+CLI = Path(llmservice_cli.__file__).parent
+PRINTS = {
+    "documents.py", "errors.py", "terminal.py",  # the ways out
+    "chat/command.py", "render/output.py",  # cleaned there, for the colours around it
+    "__main__.py", "app.py", "help.py", "kubectl_completion.py", "reference.py",  # words of this program alone
+}  # fmt: skip
+
+
+WRITERS = ("print", "sys.stdout.write", "sys.stderr.write")
+
+
+def test_no_other_module_prints() -> None:
+    found: set[str] = set()
+    for path in CLI.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in WRITERS:
+                found.add(str(path.relative_to(CLI)))
+    assert found == PRINTS
+
+
+def test_no_other_module_writes_json_that_a_terminal_obeys() -> None:
+    modules = (path for path in CLI.rglob("*.py") if "ensure_ascii=False" in path.read_text())
+    assert {str(path.relative_to(CLI)) for path in modules} == {"documents.py", "explain/page.py"}
 
 
 PLAN = [sys.executable, "-m", "llmservice_cli", "plan", "--parameters", "7B", "--gpu", "L4"]

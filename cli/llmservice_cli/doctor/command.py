@@ -10,7 +10,7 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect
-from llmservice_cli.documents import written
+from llmservice_cli.documents import tell, written
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.progress import Steps, shown
 from llmservice_cli.terminal import Row, show, width
@@ -41,7 +41,7 @@ async def run(options: Options) -> ExitCode:
     if options.output == "table":
         show(rows(found, facts, is_installed=is_installed))
     else:
-        print(written(options.output, document(found, facts, is_installed=is_installed)), end="")
+        tell(written(options.output, document(found, facts, is_installed=is_installed)), end="")
     bad = {Level.PROBLEM, Level.WARNING} if options.strict else {Level.PROBLEM}
     return ExitCode.FAILED if any(each.finding.level in bad for each in found) else ExitCode.DONE
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.planner.plan import Fit
 
 from llmservice_cli.api import Json
-from llmservice_cli.documents import written
-from llmservice_cli.errors import BadInput, CliError, ExitCode, WrongUsage, print_problems
+from llmservice_cli.documents import tell, written
+from llmservice_cli.errors import BadInput, CliError, ExitCode, WrongUsage, print_problems, say
 from llmservice_cli.manifests import admit
 from llmservice_cli.plan.answers import Answer
 from llmservice_cli.plan.document import words_of
@@ -86,7 +85,7 @@ def ordered(manifest: Json) -> Json:
 def write(content: str, out: Path | None) -> None:
     """To a file, or standard output."""
     if out is None:
-        print(content, end="")
+        tell(content, end="")
         return
     try:
         out.write_text(content, encoding="utf-8")
@@ -94,7 +93,7 @@ def write(content: str, out: Path | None) -> None:
         raise BadInput.of(
             "--out", f"{out} cannot be written: {error.strerror or error}.", "Name another file."
         ) from None
-    print(f"wrote {out}", file=sys.stderr)
+    say(f"wrote {out}")
 
 
 def _refuse(choice: Choice) -> None:
@@ -112,12 +111,12 @@ def _say(choice: Choice, world: World) -> None:
     """What the reader of the manifest cannot see in it."""
     found = choice.answer
     if found is None and world.model is not None:
-        print("note: no GPU is known to plan for: name one with --gpu, or --cpu", file=sys.stderr)
+        say("note: no GPU is known to plan for: name one with --gpu, or --cpu")
     if found is not None:
-        print(f"note: {_verdict(found)}", file=sys.stderr)
+        say(f"note: {_verdict(found)}")
     is_cpu = (choice.manifest["spec"].get("accelerator") or {}).get("type") == "cpu"
     if is_cpu and "cpu" in world.seen and not world.seen["cpu"].has_cpu_image:
-        print(f"note: {NO_CPU_IMAGE}", file=sys.stderr)
+        say(f"note: {NO_CPU_IMAGE}")
 
 
 def _verdict(found: Answer) -> str:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -17,12 +16,11 @@ from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.resources import POD, SERVICE, proxy_path
 from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.cluster import Connection, connect
-from llmservice_cli.errors import CliError
+from llmservice_cli.errors import CliError, say
 from llmservice_cli.forward import PodPort, forwarded
 from llmservice_cli.options import Scope
 from llmservice_cli.services import endpoint_of, service
@@ -112,4 +110,4 @@ async def url_inside(found: Json, options: Scope) -> str | None:
 
 def note(text: str) -> None:
     """On standard error."""
-    print(clean(text), file=sys.stderr, flush=True)
+    say(text)

@@ -17,7 +17,7 @@ from llmservice_runtime.redact import Redactor
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection, connect
-from llmservice_cli.errors import CliError, ExitCode, WrongUsage
+from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.masking import redactor_of
 from llmservice_cli.services import service
 from llmservice_cli.wait.assessment import assess
@@ -172,4 +172,4 @@ def _is_wanted(line: Line, options: Options) -> bool:
 
 
 def _note(text: str) -> None:
-    print(f"note: {clean(text)}", file=sys.stderr)
+    say(f"note: {text}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from zlib import crc32
 
 from llmservice_runtime.redact import Redactor
 
+from llmservice_cli.documents import in_a_line, tell
 from llmservice_cli.terminal import Row, show
 
 from .arguments import Options
@@ -24,7 +24,7 @@ def write(lines: Sequence[Line], redactor: Redactor, options: Options) -> None:
     """On standard output, at once."""
     if options.output == "json":
         for line in lines:
-            print(json.dumps(_document(line, redactor), ensure_ascii=False))
+            tell(in_a_line(_document(line, redactor)))
     elif lines:
         show(_row(line, redactor, has_time=options.timestamps) for line in lines)
 

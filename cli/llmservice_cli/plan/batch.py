@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner.plan import Fit
 
+from llmservice_cli.documents import in_a_line
 from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text, syntax
 
 from . import models, values
@@ -46,7 +47,8 @@ def batch(
             continue
         found = _line(number, line, explain=explain, is_offline=is_offline)
         codes.add(ExitCode.BAD_INPUT if "error" in found else ending.code(Fit(found["verdict"])))
-        print(json.dumps(found, ensure_ascii=False), file=out, flush=True)
+        out.write(f"{in_a_line(found)}\n")
+        out.flush()
     return worst(codes)
 
 

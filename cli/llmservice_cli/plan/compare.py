@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from textwrap import wrap
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from llmservice_operator.planner import node_size
 from llmservice_operator.planner.changes import INT4, Alternatives, fp8_cache
@@ -122,9 +123,10 @@ def document(grid: Grid) -> Json:
     return service_of(grid.question) | {"cells": cells} | ({"gpusNeeded": needed} if needed else {})
 
 
-def write_csv(grids: Sequence[Grid], out: TextIO) -> None:
+def csv_text(grids: Sequence[Grid]) -> str:
     """A line for each cell, under the names of the JSON; empty is what is not known."""
     names = ["service", "namespace", "gpu", "product", "weights", "kvCacheDtype", *_SHOWN, "gpusNeeded"]
+    out = io.StringIO()
     table = csv.DictWriter(out, names, lineterminator="\n")
     table.writeheader()
     for grid in grids:
@@ -132,6 +134,7 @@ def write_csv(grids: Sequence[Grid], out: TextIO) -> None:
             table.writerow(
                 service_of(grid.question) | _cell_document(cell) | {"gpusNeeded": grid.needed.get(cell.device)}
             )
+    return out.getvalue()
 
 
 def screen(grid: Grid, width: int) -> Iterator[Row]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection import mistral, other_formats
 
-from llmservice_cli.errors import STDIN, BadInput, read_text, syntax
+from llmservice_cli.errors import STDIN, BadInput, read_text, say, syntax
 
 from .reading import read
 from .values import Refused, shown
@@ -191,4 +190,4 @@ def _tensors(document: Mapping[str, Any] | None) -> Tensors | None:
 
 def _print_note(text: str) -> None:
     """Why it takes longer."""
-    print(f"note: {text}", file=sys.stderr)
+    say(f"note: {text}")

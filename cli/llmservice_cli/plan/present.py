@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.planner.plan import Fit
 
-from llmservice_cli.errors import ExitCode
+from llmservice_cli.documents import tell, written
+from llmservice_cli.errors import ExitCode, say
 
 from .answers import Answer
 from .arguments import Options
@@ -66,7 +65,7 @@ def compared(grids: Sequence[Grid], options: Options, *, is_list: bool) -> ExitC
     elif options.output == "markdown":
         _blocks(compare.markdown(grid) for grid in grids)
     elif options.output == "csv":
-        compare.write_csv(grids, sys.stdout)
+        tell(compare.csv_text(grids), end="")
     else:
         for grid in grids:
             terminal.show(compare.screen(grid, terminal.width()))
@@ -81,25 +80,25 @@ def _documents(found: Sequence[dict[str, Any]], output: str, *, is_list: bool) -
     """One document as it is, several as a list (JSON) or one after the other (YAML)."""
     found = [{"version": VERSION, **one} for one in found]
     if output == "json":
-        print(json.dumps(found if is_list else found[0], indent=2, ensure_ascii=False))
+        tell(written("json", found if is_list else found[0]), end="")
         return
     import yaml
 
-    print(yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True, explicit_start=is_list), end="")
+    tell(yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True, explicit_start=is_list), end="")
 
 
 def _blocks(found: Iterable[Iterable[str]]) -> None:
-    print("\n\n".join("\n".join(lines) for lines in found))
+    tell("\n\n".join("\n".join(lines) for lines in found))
 
 
 def _warn(one: Answer, ending: Ending) -> None:
     name = f"{one.question.name}: " if one.question.name else ""
     if one.plan.verdict is Fit.TIGHT:
         hint = "" if ending.is_strict else "; --strict makes that an error"
-        print(f"warning: {name}Tight: it may start or not{hint}", file=sys.stderr)
+        say(f"warning: {name}Tight: it may start or not{hint}")
     elif one.plan.verdict is Fit.UNKNOWN:
         hint = "" if ending.allows_unknown else " --allow-unknown makes that a success."
-        print(f"warning: {name}Unknown: {one.plan.reason}{hint}", file=sys.stderr)
+        say(f"warning: {name}Unknown: {one.plan.reason}{hint}")
     if one.placement is not None and one.placement.lacks_room:
         hint = "" if ending.is_strict else "; --strict makes that an error"
-        print(f"warning: {name}the cluster has no room for it now{hint}", file=sys.stderr)
+        say(f"warning: {name}the cluster has no room for it now{hint}")

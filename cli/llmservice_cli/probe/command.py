@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from llmservice_cli.cluster import connect
 from llmservice_cli.documents import show
-from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.errors import CliError, ExitCode, say
 
 from .arguments import Options
 from .gathered import Gathered, mark_by_lines, shown
@@ -37,7 +37,7 @@ async def run(options: Options) -> ExitCode:
         except CliError as error:
             if not gathered.rows:
                 raise
-            print(f"error: {error}", file=sys.stderr)  # and still: what was gathered until then
+            say(f"error: {error}")  # and still: what was gathered until then
             is_partial = True
     if options.rows:
         return ExitCode.DONE

@@ -13,6 +13,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from llmservice_runtime.bounded_json import clean
+
 from llmservice_cli.load.display import IN_A_LOG, repeated
 
 from .report import clock
@@ -70,7 +72,7 @@ class Gathered:
 
     def write_line(self, line: str) -> None:
         if self.out is not None:
-            self.out.write(f"{line}\n")
+            self.out.write(f"{clean(line)}\n")
             self.out.flush()
 
     def _write(self, line: str) -> None:

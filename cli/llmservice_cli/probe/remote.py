@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import secrets
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from llmservice_operator.kube.errors import KubeError, Refused, ServerError, Unr
 from llmservice_operator.kube.resources import DEPLOYMENT, POD
 
 from llmservice_cli.cluster import Connection
-from llmservice_cli.errors import CliError
+from llmservice_cli.errors import CliError, say
 from llmservice_cli.services import endpoint_of, service
 from llmservice_cli.text import stamp
 
@@ -205,7 +204,7 @@ async def _removed(remote: Remote) -> None:
             break
     # Printed and not raised: the report is still to come.
     remedy = f"kubectl delete pod {remote.name} -n {remote.namespace}"
-    print(f"error: the probe's pod is left behind: {why}; {remedy}", file=sys.stderr)
+    say(f"error: the probe's pod is left behind: {why}; {remedy}")
 
 
 def pod_name(service_name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.cluster import Connection, connect
-from llmservice_cli.documents import written
-from llmservice_cli.errors import CliError, ExitCode, WrongUsage
+from llmservice_cli.documents import tell, written
+from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.services import services
 from llmservice_cli.terminal import Row, is_styled, show
 
@@ -33,7 +32,7 @@ async def run(options: Options) -> ExitCode:
         if options.watch:
             return await watch(connection, options, read.rows, read.document)
         if options.output != "table":
-            print(written(options.output, await read.document()), end="")
+            tell(written(options.output, await read.document()), end="")
         else:
             show(await read.rows())
         return read.end()
@@ -67,7 +66,7 @@ class Reading:
     def end(self) -> ExitCode:
         """Raises the error of a service that could not be read; of several the last one, after the others' messages."""
         for error in self._failed[:-1]:
-            print(f"error: {error}", file=sys.stderr)
+            say(f"error: {error}")
         if self._failed:
             raise self._failed[-1]
         return ExitCode.DONE

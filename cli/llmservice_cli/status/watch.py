@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
@@ -16,8 +15,8 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection
-from llmservice_cli.documents import written
-from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.documents import in_a_line, tell, written
+from llmservice_cli.errors import CliError, ExitCode, say
 from llmservice_cli.terminal import Row, rendered, show
 from llmservice_cli.watching import Objects, versions
 
@@ -75,7 +74,7 @@ async def _lines(found: AsyncGenerator[list[Json]], named: Iterable[str]) -> Non
         changed = [line for key, line in lines.items() if told.get(key) != line]
         told = lines
         for line in (*changed, *gone.values()):
-            print(f"{now} {clean(line)}", flush=True)
+            tell(f"{now} {line}")
 
 
 async def _documents(found: AsyncGenerator[list[Json]], document: Document, output: str) -> None:
@@ -85,9 +84,9 @@ async def _documents(found: AsyncGenerator[list[Json]], document: Document, outp
         if answer is None:
             continue
         if output == "json":
-            print(json.dumps(answer, ensure_ascii=False), flush=True)
+            tell(in_a_line(answer))
         else:
-            print(f"---\n{written(output, answer)}", end="", flush=True)
+            tell(f"---\n{written(output, answer)}", end="")
 
 
 async def _screens(found: AsyncGenerator[list[Json]], rows: Rows) -> None:
@@ -139,4 +138,4 @@ async def _read(read: Callable[[], Awaitable[T]], warn: Callable[[str], None]) -
 
 def _warn(message: str) -> None:
     if not sys.stdout.isatty():
-        print(f"warning: {clean(message)}; still watching", file=sys.stderr)
+        say(f"warning: {message}; still watching")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from llmservice_cli.cluster import connect
 from llmservice_cli.documents import show
-from llmservice_cli.errors import ExitCode, WrongUsage
+from llmservice_cli.errors import ExitCode, WrongUsage, say
 
 from .arguments import Options
 from .sample import Metered, Sample, Sampler
@@ -45,7 +45,7 @@ def _print(options: Options, seen: View) -> None:
     show(options.output, lambda: _lines(options, seen), lambda: document(seen, read_at))
     if options.output == "table":
         for note in notes(seen):
-            print(note, file=sys.stderr)
+            say(note)
 
 
 def _lines(options: Options, seen: View) -> list[str]:

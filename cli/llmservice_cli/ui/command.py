@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import webbrowser
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +18,8 @@ from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
 
 from llmservice_cli.cluster import Connection, connect
-from llmservice_cli.errors import CliError, ExitCode, WrongUsage
+from llmservice_cli.documents import tell
+from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.forward import Forward, PodPort, forwarded
 from llmservice_cli.installation import NAMESPACE, PAGES
 
@@ -52,7 +52,7 @@ async def run(options: Options) -> ExitCode:
                 raise CliError(f"the page in pod {to.pod} does not answer: {why}", "see the log of that pod") from error
             with contextlib.suppress(asyncio.CancelledError):
                 await _open(f"http://{host}{path}", options)
-                print("the page is open until Ctrl-C", file=sys.stderr)
+                say("the page is open until Ctrl-C")
                 await _until_gone(connection, forward)
     return ExitCode.DONE
 
@@ -153,18 +153,18 @@ async def _until_gone(connection: Connection, forward: Forward) -> None:
         try:
             found = await connection.kube.get(POD, forward.to.namespace, forward.to.pod)
         except (Forbidden, ServerError, TooMany, Unreachable) as error:  # the next connection may work
-            print(f"warning: {clean(error.message)}", file=sys.stderr)
+            say(f"warning: {error.message}")
             continue
         if found is None or found["metadata"].get("deletionTimestamp"):
             raise CliError(
                 f"pod {forward.to.pod} of the page has ended, and its sessions with it", "run llmservice ui again"
             )
         if forward.error is not None:
-            print(f"warning: {clean(forward.error.message)}", file=sys.stderr)
+            say(f"warning: {forward.error.message}")
             forward.error = None  # said once
 
 
 async def _open(address: str, options: Options) -> None:
     # The browser may be one that runs until it is closed, and is served by this process.
     if options.no_open or not await asyncio.to_thread(webbrowser.open, address):
-        print(address, flush=True)
+        tell(address)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from dataclasses import dataclass
 
 from llmservice_operator.api.conditions import ConditionType
@@ -13,7 +12,7 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection
 from llmservice_cli.documents import show
-from llmservice_cli.errors import ExitCode, complain
+from llmservice_cli.errors import ExitCode, complain, say
 from llmservice_cli.services import rollout_of
 from llmservice_cli.text import duration
 
@@ -53,7 +52,7 @@ async def until_known(connection: Connection, wish: Wish) -> Assessment | None:
                 was_there = was_there or service is not None
                 is_news = last is None or _step(seen) != _step(last)
                 if seen.outcome is Outcome.OPEN and is_news and not wish.quiet:
-                    print(f"{wish.name}: {clean(str(seen))}", file=sys.stderr)
+                    say(f"{wish.name}: {seen!s}")
                 last = seen
                 if seen.outcome is not Outcome.OPEN or not wish.timeout:
                     break
@@ -70,7 +69,7 @@ def tell(wish: Wish, found: Assessment | None, output: str = "table", *, is_besi
     standard output already, all of it is on standard error."""
     outcome = Outcome.OPEN if found is None else found.outcome
     if is_beside and outcome is Outcome.MET:
-        print(f"{wish.name} is {wish.condition}: {clean(str(found))}", file=sys.stderr)
+        say(f"{wish.name} is {wish.condition}: {found!s}")
     elif outcome is Outcome.MET or output != "table":
         lines = [f"{wish.name} is {wish.condition}: {clean(str(found))}"]
         show(output, lambda: lines, lambda: document(wish, found))
@@ -97,4 +96,4 @@ def document(wish: Wish, found: Assessment | None) -> Json:
 
 
 def _warn(message: str) -> None:
-    print(f"warning: {message}; still waiting", file=sys.stderr)
+    say(f"warning: {message}; still waiting")

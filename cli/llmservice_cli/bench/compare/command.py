@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from llmservice_runtime.bounded_json import Refused
 from llmservice_cli.bench.arguments import COMPARE, Options
 from llmservice_cli.bench.unused import named
 from llmservice_cli.documents import show
-from llmservice_cli.errors import BadInput, ExitCode, WrongUsage
+from llmservice_cli.errors import BadInput, ExitCode, WrongUsage, say
 from llmservice_cli.text import table
 
 from .comparison import Compared, Comparison, compare
@@ -38,7 +37,7 @@ def run(options: Options, paths: Sequence[Path]) -> ExitCode:
     worse = comparison.regressions(options.max_regression)
     if worse:
         named = ", ".join(f"{one.figure.name} by {one.worst:.1%} ({_named(load)})" for load, one in worse)
-        print(f"error: worse by more than {options.max_regression * 100:g}%: {named}", file=sys.stderr)
+        say(f"error: worse by more than {options.max_regression * 100:g}%: {named}")
     return ExitCode.FAILED if worse else ExitCode.DONE
 
 

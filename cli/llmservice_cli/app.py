@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, TextIO, get_type_hints
 
 import typer
 
@@ -183,6 +183,7 @@ def _whole(
 
 def run(argv: Sequence[str] | None = None) -> int:
     """One command; an error is one message on standard error."""
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every terminal takes UTF-8
@@ -211,6 +212,11 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _nowhere() -> TextIO:
+    """In place of an output that was closed before the start, which Python has as None."""
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False)
 
 
 def _write_no_more() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import llmservice_cli
@@ -94,3 +95,13 @@ def test_a_reader_that_has_seen_enough_ends_nothing_badly(command: list[str]) ->
     with os.fdopen(writing, "w") as pipe:
         done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("words", ["plan --parameters 7B --gpu L4", "explain"])
+def test_an_output_that_is_closed_is_no_defect(words: str, closed: str) -> None:
+    line = f'"{sys.executable}" -W error -m llmservice_cli {words}'
+    run = partial(subprocess.run, shell=True, capture_output=True, text=True, check=False)
+    usual, done = run(line), run(f"{line} {closed}")
+    assert (done.returncode, done.stdout) == (usual.returncode, "" if ">&-" in closed.split() else usual.stdout)
+    assert done.stderr == ("" if "2>&-" in closed else usual.stderr)

@@ -146,7 +146,7 @@ class Server:
     async def complete(self, **fields: object) -> Response:
         """POST /v1/completions."""
         body = json.dumps({"model": "m", "prompt": "a", "max_tokens": 4, **fields})
-        return await http_request(self.port, "/v1/completions", method="POST", body=body, timeout=20)
+        return await http_request(self.port, "/v1/completions", method="POST", body=body, timeout=PATIENCE)
 
     def hold(self, prompt: str) -> asyncio.Task[Response]:
         """A request that waits for its answer."""

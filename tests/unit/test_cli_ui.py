@@ -76,7 +76,7 @@ class Opened:
 
     def __call__(self, address: str) -> bool:
         self._loop.call_soon_threadsafe(self.address.set_result, address)
-        assert self.may_return.wait(10), "nobody uses the page meanwhile"
+        assert self.may_return.wait(PATIENCE), "nobody uses the page meanwhile"
         return True
 
 

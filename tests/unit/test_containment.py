@@ -24,6 +24,7 @@ from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import Phase, State
 
+from tests.support.patience import PATIENCE as LONGEST
 from tests.unit.reconcile_world import KEY, World, parent
 from tests.unit.test_updates import turn
 
@@ -68,7 +69,7 @@ async def work_until_idle(world: World, *keys: Key, later: float = 0.0) -> None:
         world.now += later
         world.ctx.queue._ring()
     workers.stop()
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, LONGEST)
 
 
 @pytest.mark.parametrize(

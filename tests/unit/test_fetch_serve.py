@@ -191,7 +191,7 @@ def test_a_sigterm_ends_all_of_it_at_once(tmp_path: Path) -> None:
         assert socket.is_socket()
         assert Path(f"/proc/{process.pid}/environ").stat().st_uid == 0, "the kernel gives it to root alone"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.communicate()

@@ -192,7 +192,7 @@ async def test_one_that_is_cancelled_while_it_waits_leaves_nothing_behind(tmp_pa
         await asyncio.sleep(0)
         assert not other.done()
         suspect.cancel()
-        await asyncio.wait_for(other, 1)
+        await asyncio.wait_for(other, PATIENCE)
 
 
 @pytest.mark.parametrize(("blocked", "suspected"), [(LATE + 1, True), (1.0, False)], ids=["blocked", "well"])

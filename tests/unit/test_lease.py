@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from llmservice_operator.kube.lease import Lease, LeaseTiming, Outcome
 
+from tests.support.patience import PATIENCE
 from tests.unit.shards_world import Cluster, Connection
 
 
@@ -74,7 +75,7 @@ async def test_a_leader_whose_api_connection_hangs_stops_before_another_starts(c
     assert took > 1
     assert not first.leads
     first.transport.hangs = False
-    assert await asyncio.wait_for(first.task, 1) is Outcome.LOST
+    assert await asyncio.wait_for(first.task, PATIENCE) is Outcome.LOST
 
 
 async def test_a_candidate_does_not_hammer_at_a_server_that_is_away(cluster: Cluster) -> None:

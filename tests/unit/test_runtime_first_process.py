@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE
+
 CONTAINER = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -36,7 +38,7 @@ def test_it_ends_when_it_is_told_to_before_it_has_anything_to_drain() -> None:
             asked, _ = hub.accept()
             with asked:
                 os.kill(first_process(process.pid), signal.SIGTERM)
-                assert process.wait(10) == 128 + signal.SIGTERM
+                assert process.wait(PATIENCE) == 128 + signal.SIGTERM
         finally:
             process.kill()
             process.wait()

@@ -99,7 +99,7 @@ def running(script: str, *args: object) -> Iterator[None]:
         finally:
             assert process.stdin is not None
             process.stdin.close()
-            process.wait(20)
+            process.wait(PATIENCE)
 
 
 def probe(port: int) -> bool:

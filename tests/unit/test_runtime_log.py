@@ -11,6 +11,8 @@ import pytest
 from llmservice_runtime.contract import Measured
 from llmservice_runtime.supervisor.log_reader import TAIL_LINES, LogReader, measure, messages, parse_line, progress
 
+from tests.support.patience import PATIENCE
+
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
 
 
@@ -98,7 +100,7 @@ def test_everything_is_copied_and_the_tail_kept() -> None:
         rest = rest[os.write(writer, rest[:512]) :]
         copied += _available(reader)
     os.close(writer)
-    log.join(5)
+    log.join(PATIENCE)
     copied += _available(reader)
     os.close(reader)
     os.close(target)
@@ -115,11 +117,11 @@ def test_a_line_of_anothers_does_not_land_in_the_middle_of_one() -> None:
     read: queue.Queue[str] = queue.Queue()
     log = LogReader(source, target, read.put)
     os.write(writer, b"10%\rhalf of")
-    assert read.get(timeout=5) == "10%"
+    assert read.get(timeout=PATIENCE) == "10%"
     os.write(target, b"ours\n")
     os.write(writer, b" a line\n" + b"x" * select.PIPE_BUF + b"y\nno end")
     os.close(writer)
-    log.join(5)
+    log.join(PATIENCE)
     os.close(target)
     with os.fdopen(reader, "rb") as copied:
         assert copied.read() == b"ours\n10%\rhalf of a line\n" + b"x" * select.PIPE_BUF + b"y\nno end"

@@ -10,6 +10,7 @@ from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.reconcile import AGAIN, Next
 from llmservice_operator.kube.errors import Unreachable
 
+from tests.support.patience import PATIENCE
 from tests.unit.reconcile_world import KEY, World, parent
 
 BAD, GOOD = Key("ns", "bad"), Key("ns", "good")
@@ -24,7 +25,7 @@ async def work(world: World, reconcile: Callable[[Key, Context], Awaitable[Next]
     for _ in range(200):
         await asyncio.sleep(0)
     workers.stop()
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, PATIENCE)
 
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), ZeroDivisionError()], ids=["an API error", "a defect"])
@@ -72,7 +73,7 @@ async def test_stopping_finishes_what_is_in_work() -> None:
     workers.stop()
     world.ctx.queue.add(Key("ns", "later"))
     go_on.set()
-    await asyncio.wait_for(task, 1)
+    await asyncio.wait_for(task, PATIENCE)
     assert finished.is_set()
     assert world.ctx.queue.depth == 1
 

@@ -454,6 +454,12 @@ NOBODY_MATCHES: list[tuple[str, Callable[[], World], str, list[str]]] = [
         "spec.accelerator.products (NVIDIA-L4)",
         ["nodeSelector", "chose"],
     ),
+    (
+        "on nodes without a label",
+        lambda: unplaced(**ON_L4),
+        "have no label nvidia.com/gpu.product, remove spec.accelerator.products and set spec.accelerator.memory",
+        ["nodeSelector"],
+    ),
     ("a selector", lambda: unplaced(**SELECTED, **ON_L4), "spec.podTemplate.spec.nodeSelector (pool=a)", ["affinity"]),
 ]
 

@@ -61,6 +61,8 @@ def picked(
     return pick(demand, ClusterGPUs(groups, right), plan_for(need, tight))
 
 
+MEMORY = "spec.accelerator.memory"
+TOLERATION = '{key: team, operator: Equal, value: "b", effect: NoSchedule}'
 SHARED = replace(L4, product="NVIDIA-L4-SHARED")
 H, A, L, T = (group.product or "" for group in (H100, A100, L4, T4))
 
@@ -92,7 +94,10 @@ WHICH = [
     ("what is there before what may come", picked(L4, products=(H, L)), "Fits", L, L, ""),
     ("scaled to zero, memory is given", picked(memory=24), "Fits", "a GPU of 24 GiB", None, ""),
     ("scaled to zero, nothing is given", picked(), "Unknown", None, None, "Give spec.accelerator.products or"),
-    ("nodes without a label", picked(UNNAMED), "Unknown", None, None, "do not say which GPU it is"),
+    ("nodes without a label", picked(UNNAMED), "Unknown", None, None, f"{GPU}.product. Give {MEMORY}, or label"),
+    ("too few, and without a label", picked(NodeGroup(None, 2), gpus=4), "Unknown", None, None, f"or give {MEMORY}."),
+    ("listed, without a label", picked(UNNAMED, products=(L,)), "Fits", L, None, f"remove it and set {MEMORY}"),
+    ("a label, and no memory", picked(NodeGroup("X1", 8)), "Unknown", None, None, "of X1 is not known"),
     ("without a label, memory is given", picked(UNNAMED, memory=24), "Fits", "a GPU of 24 GiB", None, ""),
     ("unknown, by its label", picked(NEW, need=180), "Fits", "NVIDIA-X1000", "NVIDIA-X1000", ""),
     ("unknown", picked(products=("NVIDIA-X1000",)), "Unknown", None, None, "The memory of NVIDIA-X1000 is not known"),
@@ -105,7 +110,12 @@ WHICH = [
     ("no right", picked(**NODES), "Unknown", None, None, "the operator has no right to list nodes"),
     ("no right, but the spec says it", picked(**NODES, products=(H,)), "Fits", H, None, "Nodes were not looked at"),
     ("a taint that is not tolerated", picked(T4, TAINTED), "DoesNotFit", T, None, ""),
-    ("only tainted nodes", picked(TAINTED), "Unknown", None, None, "have taints that the pods do not tolerate"),
+    ("only tainted nodes", picked(TAINTED), "Unknown", None, None, f"not tolerate: add {TOLERATION} to spec.podT"),
+    ("tainted, without a value", picked(NO_EXECUTE), "Unknown", None, None, f"{{key: {GPU}, operator: Exists, effect"),
+    ("tainted, and memory is given", picked(TAINTED, memory=80), "Fits", "a GPU of 80 GiB", None, TOLERATION),
+    ("the listed one is tainted", picked(T4, TAINTED, products=(H,)), "Fits", H, None, f"add {TOLERATION}"),
+    ("it would fit behind a taint", picked(T4, TAINTED, need=60), "DoesNotFit", T, None, f"on {H}, whose nodes have"),
+    ("enough behind a taint", picked(L4, TAINTED, gpus=4), "Unknown", L, None, f"add {TOLERATION}"),
     ("a taint that is", picked(T4, TAINTED, tolerations=({"key": "team", "value": "b"},)), "Fits", H, H, ""),
     ("its own taint", picked(NO_EXECUTE, tolerations=({"key": GPU, "operator": "Exists"},)), "Fits", H, H, ""),
     ("a nickname", picked(H100, products=("H100",)), "DoesNotFit", "H100", None, f"the node label: write {H}"),
@@ -160,6 +170,8 @@ def test_a_nickname_comes_with_the_labels_as_patches() -> None:
 def test_what_is_unknown_names_the_right_or_the_field() -> None:
     assert picked(right="list nodes").plan.missing[0] == "the right to list nodes"
     assert picked().plan.missing[0] == "spec.accelerator.products or spec.accelerator.memory"
+    assert picked(UNNAMED).plan.missing[0] == MEMORY
+    assert picked(TAINTED).plan.missing == ("spec.podTemplate.spec.tolerations",)
 
 
 def test_remedies_may_name_what_nodes_can_hold() -> None:

@@ -44,7 +44,7 @@ class Reason(Explained):
         "No node matches the pod's node selector, affinity or spread constraints, among them the GPU product that "
         "the spec asks for.",
         "Correct spec.podTemplate.spec.nodeSelector, spec.podTemplate.spec.affinity or spec.accelerator.products, or "
-        "label a node.",
+        "label a node. Where nodes have no label of their GPU's product, spec.accelerator.memory goes without one.",
         look="`kubectl get nodes --show-labels`, beside the pod's nodeSelector and affinity.",
         ends=Ends.OUTSIDE,
     )
@@ -376,8 +376,9 @@ class Reason(Explained):
         "FactsMissing",
         "Too little is known to say whether the model fits; the message says what is missing. It is started all the "
         "same.",
-        "Give what the message names: facts of the model in spec.model.architecture, the GPU in "
-        "spec.accelerator.products or spec.accelerator.memory, or the right to list nodes.",
+        "Give what the message names: facts of the model in spec.model.architecture, the memory of a GPU in "
+        "spec.accelerator.memory, its product in spec.accelerator.products where nodes have that label, a toleration, "
+        "or the right to list nodes.",
         look="`status.plan.missing`.",
     )
     INSPECTING_MODEL = PLAN.row(

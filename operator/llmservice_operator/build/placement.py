@@ -67,6 +67,10 @@ def where_pods_go(llm: LLMService, template: Manifest) -> str:
         said.append(
             f"The pods go only to nodes that match {' and '.join(asked)}: correct that, or add or label a node."
         )
+    if only and llm.spec.accelerator.products:
+        said.append(
+            f"Where nodes have no label {label}, remove spec.accelerator.products and set spec.accelerator.memory."
+        )
     if only and not llm.spec.accelerator.products:
         said.append(
             f"An earlier release bound the pods to {', '.join(only)}, which it chose itself: set the annotation "

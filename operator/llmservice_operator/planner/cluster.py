@@ -11,7 +11,7 @@ from typing import Any, Self
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.plan import Device, Fit
 from llmservice_operator.planner.quantity import amount, count
-from llmservice_operator.planner.room import MIG, SHARED, NodeRoom, Sharing, slice_label, tolerates
+from llmservice_operator.planner.room import MIG, SHARED, NodeRoom, Sharing, slice_label, tolerates, toleration
 
 Json = Mapping[str, Any]
 
@@ -21,6 +21,8 @@ _MOST, _MOST_MIB = 1_000_000, 10**12
 IMAGES = "amd64"
 """The architecture that the operator's image and the chart's default images are built for."""
 ARCHITECTURE = "kubernetes.io/arch"
+MOST_TAINTS = 4
+"""Of one node, in a remedy."""
 TRANSIENT_TAINTS = "node.kubernetes.io/"
 """Kubernetes puts these on nodes with a transient condition; they change no verdict."""
 
@@ -174,10 +176,29 @@ def _size(offer: Offer) -> tuple[float, tuple[int, int], str]:
     return (offer.device.memory_gib, offer.device.capability or (0, 0), offer.device.name)
 
 
+def tolerations_missing(
+    cluster: ClusterGPUs, tolerations: Sequence[Json], count: int, product: str | None = None
+) -> str:
+    """What the pods lack for the nearest nodes that have so many GPUs (of this product) behind taints, in YAML.
+
+    Empty where there are none such.
+    """
+    lacking = (
+        tuple(taint for taint in _lasting(group) if not tolerates(taint, tolerations))
+        for group in cluster.groups
+        if group.per_node >= count and product in (None, group.product)
+    )
+    nearest = min(filter(None, lacking), key=lambda taints: (len(taints), taints), default=())
+    return ", ".join(map(toleration, nearest)) if len(nearest) <= MOST_TAINTS else "one for each of their taints"
+
+
+def _lasting(group: NodeGroup) -> tuple[tuple[str, str, str], ...]:
+    return tuple(taint for taint in group.taints if not taint[0].startswith(TRANSIENT_TAINTS))
+
+
 def _reachable(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> Iterator[NodeGroup]:
     for group in cluster.groups:
-        lasting = (taint for taint in group.taints if not taint[0].startswith(TRANSIENT_TAINTS))
-        if group.per_node > 0 and all(tolerates(taint, tolerations) for taint in lasting):
+        if group.per_node > 0 and all(tolerates(taint, tolerations) for taint in _lasting(group)):
             yield group
 
 

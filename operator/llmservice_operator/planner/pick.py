@@ -7,8 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.planner import gpus, node_size
-from llmservice_operator.planner.cluster import IMAGES, ClusterGPUs, Offer, offers, why_not_several
+from llmservice_operator.planner.cluster import (
+    IMAGES,
+    ClusterGPUs,
+    Offer,
+    offers,
+    tolerations_missing,
+    why_not_several,
+)
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy
+from llmservice_operator.planner.room import product_label
 
 Json = Mapping[str, Any]
 PlanFor = Callable[[Device | None], Plan]
@@ -28,7 +36,9 @@ USUAL = (
 _SMALL = ("Tesla-T4", "Tesla-V100-SXM2-16GB", "NVIDIA-A10G")
 """Further ones that an autoscaler may bring, smaller than most models need."""
 _MOST_EXCLUDED = 256
-GPU_FIELDS = "spec.accelerator.products or spec.accelerator.memory"
+_MEMORY = "spec.accelerator.memory"
+_GPU_FIELDS = f"spec.accelerator.products or {_MEMORY}"
+_TOLERATIONS = "spec.podTemplate.spec.tolerations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +143,9 @@ def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     if planned:
         device, plan = max(planned, key=lambda item: _margin(item[1]))
         elsewhere = [other for other in others if other not in [device for device, _ in planned]]
-        reason = f"{plan.reason} {_would_fit(elsewhere, device, plan_for)}".strip()
+        reason = f"{plan.reason} {_would_fit(elsewhere, device, demand, cluster, plan_for)}".strip()
         return Pick(replace(plan, reason=reason), device=device, others=others, is_short=True)
-    if too_few := _too_few(demand, offered, plan_for):
+    if too_few := _too_few(demand, cluster, offered, plan_for):
         return too_few
     return Pick(_unknown_gpu(demand, cluster, offered, plan_for(None)), others=others)
 
@@ -303,9 +313,21 @@ def _with_notes(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, offered: Se
     elif plan.gpu in demand.products and plan.gpu not in seen and gpus.find(plan.gpu) is None:
         notes.append(f"{plan.gpu} is not in the catalogue, and no node has it now: check the value of the node label.")
     elif plan.gpu in demand.products and (most := _most(offered, plan.gpu)) < demand.gpus:
-        notes.append(f"No node has {f'{demand.gpus} of ' if most else ''}{plan.gpu} now.")
+        if tainted := tolerations_missing(cluster, demand.tolerations, demand.gpus, plan.gpu):
+            notes.append(_behind_taints(plan.gpu, tainted))
+        else:
+            notes.append(f"No node has {f'{demand.gpus} of ' if most else ''}{plan.gpu} now.")
+        if any(group.product is None for group in cluster.groups):
+            notes.append(
+                f"Nodes with {demand.resource} have no label {product_label(demand.resource)}, by which "
+                f"spec.accelerator.products selects: pods go to none of them. To use them remove it and set {_MEMORY}, "
+                "or label them."
+            )
         if renamed := sorted(name for name in seen if name and name.startswith(f"{plan.gpu}-")):
             notes.append(f"Nodes have {', '.join(renamed)}: add it to the list where it will do.")
+    is_out_of_reach = not demand.products and all(offer.per_node < demand.gpus for offer in offered)
+    if is_out_of_reach and (tainted := tolerations_missing(cluster, demand.tolerations, demand.gpus)):
+        notes.append(_behind_taints(demand.resource, tainted))
     if any(o.product == plan.gpu and o.sharing is not None and not o.sharing.has_own_memory for o in offered):
         notes.append(
             f"Several pods share each {plan.gpu} (time slicing), and the plan counts on all of its memory: lower "
@@ -325,11 +347,20 @@ def _margin(plan: Plan) -> float:
     return float("-inf") if plan.margin_gib is None else plan.margin_gib
 
 
-def _would_fit(elsewhere: Iterable[Device], best: Device, plan_for: PlanFor) -> str:
-    """The smallest that would do: of the cluster, else of those that can be had."""
+def _would_fit(
+    elsewhere: Iterable[Device], best: Device, demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor
+) -> str:
+    """The smallest that would do: of the cluster, behind taints, else of those that can be had."""
     for device in elsewhere:
         if plan_for(device).verdict is Fit.FITS:
             return f"It would fit on {device.name}, which this cluster has."
+    for offer in offers(cluster, _ALL):
+        missing = tolerations_missing(cluster, demand.tolerations, demand.gpus, offer.product)
+        if missing and offer.device is not None and plan_for(offer.device).verdict is Fit.FITS:
+            return (
+                f"It would fit on {offer.device.name}, whose nodes have taints that the pods do not tolerate: add "
+                f"{missing} to {_TOLERATIONS}."
+            )
     for product in USUAL:
         usual = gpus.device(product)
         if usual is None or usual.is_amd != best.is_amd or usual.memory_gib <= best.memory_gib:
@@ -339,7 +370,7 @@ def _would_fit(elsewhere: Iterable[Device], best: Device, plan_for: PlanFor) -> 
     return ""
 
 
-def _too_few(demand: GPUDemand, offered: Sequence[Offer], plan_for: PlanFor) -> Pick | None:
+def _too_few(demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer], plan_for: PlanFor) -> Pick | None:
     """No node has as many GPUs as one replica needs, and none is named.
 
     A larger node may be one that an autoscaler brings for a pod that waits, so this keeps no pod back.
@@ -354,31 +385,46 @@ def _too_few(demand: GPUDemand, offered: Sequence[Offer], plan_for: PlanFor) -> 
         return Pick(refused, device=most.device, is_short=True)
     reason = (
         f"One replica needs {demand.gpus} x {demand.resource} on one node, and the largest node has {most.per_node}. "
-        "Which GPU a larger one would have is not known: lower spec.parallelism, add a node, or give "
-        "spec.accelerator.products."
+        f"Which GPU a larger one would have is not known: lower spec.parallelism, add a node, or give "
+        f"{_MEMORY if _are_unlabelled(offered) else 'spec.accelerator.products'}."
     )
+    if tainted := tolerations_missing(cluster, demand.tolerations, demand.gpus):
+        reason += f" {_behind_taints(demand.resource, tainted)}"
     missing = (f"a node with {demand.gpus} x {demand.resource}", *plan.missing)
     return Pick(replace(plan, verdict=Fit.UNKNOWN, reason=reason, missing=missing, margin_gib=None))
 
 
+def _are_unlabelled(offered: Iterable[Offer]) -> bool:
+    """Whether some nodes do not say which GPU they have: no list of products leads to them."""
+    return any(offer.product is None for offer in offered)
+
+
+def _behind_taints(what: str, missing: str) -> str:
+    return f"Nodes with {what} have taints that the pods do not tolerate: add {missing} to {_TOLERATIONS}."
+
+
 def _unknown_gpu(demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer], plan: Plan) -> Plan:
-    """Which GPU it will be cannot be said; what the plan misses besides stays named."""
-    fields = GPU_FIELDS
-    if demand.products:
-        fields = "spec.accelerator.memory"
+    """Which GPU it will be cannot be said, or what it has; what the plan misses besides stays named."""
+    unknown = demand.products
+    if not unknown and not _are_unlabelled(offered):
+        unknown = tuple(offer.product for offer in offered if offer.product is not None and offer.device is None)
+    which = "Which GPU it will be is not known:"
+    missing = [_MEMORY]
+    if unknown:
+        reason = f"The memory of {', '.join(unknown)} is not known: neither a node nor the catalogue has it."
+        reason = f"{reason} Give {_MEMORY}."
+    elif offered:
         reason = (
-            f"The memory of {', '.join(demand.products)} is not known: neither a node nor the catalogue has it. Give "
-            f"{fields}."
+            f"{which} nodes with {demand.resource} have no label {product_label(demand.resource)}. Give {_MEMORY}, or "
+            "label the nodes."
         )
+    elif tainted := tolerations_missing(cluster, demand.tolerations, 1):
+        said = _behind_taints(demand.resource, tainted)
+        reason, missing = f"{which} {said[:1].lower()}{said[1:]}", [_TOLERATIONS]
     else:
         seen = cluster.unread or f"no node has {demand.resource}"
-        if offered:
-            seen = f"nodes with {demand.resource} do not say which GPU it is"
-        elif cluster.groups:
-            seen = f"nodes with {demand.resource} have taints that the pods do not tolerate"
         give = "Give" if cluster.missing_right is None else "Grant it (the chart's role has it), or give"
-        reason = f"Which GPU it will be is not known: {seen}. {give} {fields}."
-    missing = [fields]
+        reason, missing = f"{which} {seen}. {give} {_GPU_FIELDS}.", [_GPU_FIELDS]
     if cluster.missing_right is not None and not demand.products:
         missing.insert(0, f"the right to {cluster.missing_right}")
     others_missing = tuple(item for item in plan.missing if "GPU" not in item)

@@ -167,6 +167,12 @@ def slice_label(resource: str) -> str | None:
     return f"{resource.removesuffix(SHARED)}.product" if resource.startswith(MIG) else None
 
 
+def product_label(resource: str) -> str:
+    """The node label with the product of what has this resource."""
+    vendors = "amd.com/gpu.product-name" if resource.startswith("amd.com/") else "nvidia.com/gpu.product"
+    return slice_label(resource) or vendors
+
+
 def free_gpus(room: Room, resource: str) -> dict[str | None, int]:
     """Free accelerators by product, of all nodes that have any of them; None: the node does not say which they are."""
     found: Counter[str | None] = Counter()
@@ -239,6 +245,13 @@ def tolerates(taint: tuple[str, str, str], tolerations: Sequence[Json]) -> bool:
         and (toleration.get("operator") == "Exists" or (toleration.get("value") or "") == value)
         for toleration in tolerations
     )
+
+
+def toleration(taint: tuple[str, str, str]) -> str:
+    """What tolerates a taint, in YAML, where `true` without quotes is no string."""
+    key, value, effect = taint
+    matches = f'operator: Equal, value: "{value}"' if value else "operator: Exists"
+    return f"{{key: {key}, {matches}, effect: {effect}}}"
 
 
 def _amount(found: Amounts, resource: str) -> Decimal:

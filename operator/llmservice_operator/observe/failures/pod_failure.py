@@ -138,8 +138,8 @@ def on_another_gpu(failure: StatusFailure, verdict: str) -> StatusFailure:
 
 
 _LARGER_GPU = (
-    "Name GPUs on which it fits in spec.accelerator.products, which keeps the pods from others, or label the node with "
-    "its product. status.plan.remedies has changes with which it needs less, where the plan knows some."
+    "Label the nodes with their products and name those on which it fits in spec.accelerator.products, which keeps the "
+    "pods from other nodes. status.plan.remedies has changes with which it needs less, where the plan knows some."
 )
 
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.planner.cluster import TRANSIENT_TAINTS
-from llmservice_operator.planner.room import Held, NodeRoom, Room, free_gpus, held, nodes_for, tolerates
+from llmservice_operator.planner.cluster import MOST_TAINTS, TRANSIENT_TAINTS
+from llmservice_operator.planner.room import Held, NodeRoom, Room, free_gpus, held, nodes_for, tolerates, toleration
 
 Json = Mapping[str, Any]
 
 _MOST_HOLDERS = 8
 _MOST_PRODUCTS = 8
-_MOST_TAINTS = 4
-"""Of one node, in a remedy."""
 
 # What comes first is what the nodes that came furthest lack: the scheduler looks at taints before it looks at labels,
 # and at resources after both.
@@ -103,19 +101,12 @@ def remedy_of(reason: Reason, wanted: Wanted | None, room: Room | None, pod_spec
     # Conditions of a node pass, and a toleration of them would be no remedy.
     lasting = [taints for taints in missing if not any(key.startswith(TRANSIENT_TAINTS) for key, _, _ in taints)]
     nearest = min(filter(None, lasting), key=lambda taints: (len(taints), taints), default=())
-    if not 0 < len(nearest) <= _MOST_TAINTS:
+    if not 0 < len(nearest) <= MOST_TAINTS:
         return reason.remedy
     return (
-        f"Add {', '.join(map(_toleration, nearest))} to spec.podTemplate.spec.tolerations, or take the taint off "
+        f"Add {', '.join(map(toleration, nearest))} to spec.podTemplate.spec.tolerations, or take the taint off "
         "(`kubectl taint nodes NODE KEY-`)."
     )
-
-
-def _toleration(taint: tuple[str, str, str]) -> str:
-    """In YAML, where `true` without quotes is no string."""
-    key, value, effect = taint
-    matches = f'operator: Equal, value: "{value}"' if value else "operator: Exists"
-    return f"{{key: {key}, {matches}, effect: {effect}}}"
 
 
 def _kinds(causes: Iterable[str]) -> frozenset[Reason]:

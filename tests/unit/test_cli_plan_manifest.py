@@ -128,12 +128,19 @@ def test_a_remedy_names_labels_whatever_was_typed(plan: Plan) -> None:
     assert [one for products in named for one in products or () if gpus.labels(one)] == []
 
 
-def test_the_options_config_wins_and_a_disagreement_is_noted(plan: Plan, llmservice: Command) -> None:
+def test_facts_of_the_spec_win_over_a_config_as_in_the_operator(plan: Plan, llmservice: Command) -> None:
     given = manifest(accelerator=L4, batching=SHORT)
-    _, found, _ = plan("--config", llmservice.config(num_hidden_layers=16), of=given)
+    config = llmservice.config(num_hidden_layers=16)
+    _, found, _ = plan("--config", config, of=given)
     _, plain, _ = plan(of=given)
-    assert found["kvBytesPerToken"] * 2 == plain["kvBytesPerToken"]
-    assert found["notes"] == ["spec.model.architecture says num_hidden_layers 32, the model's configuration 16"]
+    assert found["kvBytesPerToken"] == plain["kvBytesPerToken"]
+    assert found["notes"] == [
+        "spec.model.architecture says num_hidden_layers 32, the model's configuration 16: the spec's is planned, as "
+        "the operator does"
+    ]
+    given["spec"]["model"] = {"uri": given["spec"]["model"]["uri"], "architecture": {"modelType": "llama"}}
+    unknown = llmservice.config(model_type="nobody_knows", architectures=None)
+    assert plan("--config", unknown, of=given)[1]["verdict"] == "Fits", "what Unknown advises"
 
 
 def test_each_service_has_its_plan_and_the_worst_code_counts(plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Where the facts of an LLMService's models come from: options first, then the spec, then the hub or the bucket."""
+"""Where the facts of an LLMService's models come from: the spec first, then options, then the hub or the bucket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sources:
         """Facts for the plan. What cannot be had leaves the plan Unknown, with the reason."""
         stated = spec_facts.from_spec(service.spec.model.architecture)
         if named is not None:
-            document = spec_facts.merge(stated, named.document or {})
+            document = spec_facts.merge(named.document or {}, stated)
             model = models.from_document(document, "the model", named.tensors)
             return Found(
                 model.architecture, model.tensors, model.missing, model.why_missing, _disagreements(stated, named)
@@ -86,10 +86,11 @@ class Sources:
 
 
 def _disagreements(stated: Mapping[str, Any], named: Model) -> tuple[str, ...]:
-    """Facts of the spec that are not the model's: the operator would believe the spec."""
+    """Facts of the spec that are not the model's."""
     document = named.document or {}
     return tuple(
-        f"spec.model.architecture says {key} {shown(value)}, the model's configuration {shown(document[key])}"
+        f"spec.model.architecture says {key} {shown(value)}, the model's configuration {shown(document[key])}: "
+        "the spec's is planned, as the operator does"
         for key, value in stated.items()
         if isinstance(value, int | str) and document.get(key) not in (None, value)
     )

@@ -140,6 +140,17 @@ async def test_slices_are_found_by_their_own_product(world: World) -> None:
     assert {each["product"] for each in found["cluster"]["nodes"]} == {product, f"{product}.me"}
 
 
+async def test_slices_are_found_by_the_label_of_their_card(world: World) -> None:
+    slices, card = "nvidia.com/mig-3g.40gb", "NVIDIA-H100-80GB-HBM3"
+    there = node("x", card, 0)
+    there["metadata"]["labels"] |= {f"{slices}.product": f"{card}-MIG-3g.40gb", f"{slices}.memory": "40448"}
+    there["status"]["allocatable"][slices] = "4"
+    world.has(there)
+    found = await world.planned(accelerator={"products": [card], "resourceName": slices})
+    assert found["memoryGiB"] == 39.25
+    assert (found["cluster"]["replicas"], rooms(found)["x"]) == (4, (4, 4, None))
+
+
 async def test_the_gpus_of_one_replica_must_be_on_one_node(world: World) -> None:
     world.has(node("a", L4, 4), node("b", L4, 4), pod("one", "a", 1), pod("two", "b", 3))
     found = await world.planned(parallelism={"tensorParallelSize": 2})

@@ -108,6 +108,17 @@ def test_a_gpu_beside_the_manifest_may_be_of_another_kind(gpu: str, accelerator:
     assert (code, found["gpu"], found["verdict"]) == (DONE, gpus.label(gpu) or gpu, "Fits")
 
 
+@pytest.mark.parametrize(
+    "products", [["NVIDIA-H100-80GB-HBM3"], ["NVIDIA-H100-80GB-HBM3-MIG-3g.40gb"], None], ids=["card", "slice", "any"]
+)
+def test_a_resource_of_slices_is_planned_by_their_size(products: list[str] | None, plan: Plan) -> None:
+    slices: Json = {"resourceName": "nvidia.com/mig-3g.40gb", **({"products": products} if products else {})}
+    _, found, _ = plan(of=manifest(accelerator=slices, batching=SHORT))
+    assert (found["memoryGiB"], found["verdict"]) == (39.25, "Fits")
+    large = manifest(accelerator=slices, batching={"maxModelLen": 131072, "maxNumSeqs": 512})
+    assert not [one for one in plan(of=large)[1]["remedies"] if "tensorParallel" in str(one) or "take " in str(one)]
+
+
 def test_a_product_that_is_no_label_is_refused_unless_another_is_one(plan: Plan) -> None:
     """The operator refuses it too, unless a node has it, which a file does not know."""
     given = manifest(accelerator=product("H100", "A100-80"), batching=SHORT)

@@ -66,13 +66,19 @@ def test_a_share_that_was_planned_stays_one(case: str) -> None:
 
 
 SHARED = NodeGroup("NVIDIA-L4-SHARED", 8, memory_mib=23034, sharing=Sharing(2, has_own_memory=True))
-PARTS = {
+PARTS: dict[str, tuple[NodeGroup, Json, bool]] = {
     # nodes, the accelerator; whether more GPUs are a remedy
     "cards": (T4, {}, True),
     "MPS": (SHARED, {}, False),
     "a renamed share": (replace(SHARED, product="NVIDIA-L4"), {}, False),
     "time slicing": (replace(SHARED, memory_mib=8192, sharing=Sharing(2, has_own_memory=False)), {}, False),
     "slices": (NodeGroup("NVIDIA-A100-SXM4-40GB-MIG-2g.10gb", 8, memory_mib=9856), {}, False),
+    "a slice by its card's label": (
+        NodeGroup("NVIDIA-A100-SXM4-40GB-MIG-2g.10gb", 8, memory_mib=9856),
+        {"products": ["NVIDIA-A100-SXM4-40GB"], "resourceName": "nvidia.com/mig-2g.10gb"},
+        False,
+    ),
+    "slices of any card": (UNNAMED, {"resourceName": "nvidia.com/mig-2g.10gb"}, False),
     "slices that may come": (T4, {"products": ["NVIDIA-A100-SXM4-40GB-MIG-2g.10gb"]}, False),
 }
 
@@ -84,6 +90,7 @@ def test_more_gpus_are_no_remedy_where_a_pod_gets_parts_of_one(case: str) -> Non
     assert world.condition("Fits") == ("False", "DoesNotFit")
     changes = json.dumps(world.plan.get("remedies", []))
     assert ("tensorParallelSize" in changes) is is_remedy, changes
+    assert is_remedy or "it needs" not in world.plan["reason"]
 
 
 def test_the_first_of_a_list_that_fits_is_the_only_one_that_pods_may_get() -> None:

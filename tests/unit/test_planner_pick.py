@@ -56,8 +56,9 @@ def picked(
     memory: float | None = None,
     right: str | None = None,
     tolerations: tuple[dict[str, str], ...] = (),
+    resource: str = GPU,
 ) -> Pick:
-    demand = GPUDemand(gpus, GPU, products, memory, tolerations)
+    demand = GPUDemand(gpus, resource, products, memory, tolerations)
     return pick(demand, ClusterGPUs(groups, right), plan_for(need, tight))
 
 
@@ -70,6 +71,10 @@ GH200 = NodeGroup("NVIDIA-GH200-480GB", 1, memory_mib=97871, architecture="arm64
 X_GH200, ARM_H100, GH = replace(GH200, architecture="amd64"), replace(H100, architecture="arm64"), "NVIDIA-GH200-480GB"
 TAINTED_GH200 = replace(GH200, taints=TAINTED.taints)
 ODD = replace(H100, product="H100")
+MIG: dict[str, Any] = {"resource": "nvidia.com/mig-3g.40gb"}
+BY_CARD = NodeGroup("NVIDIA-H100-80GB-HBM3", 2, memory_mib=40192)
+X1_SLICE, ONE = "X1-MIG-3g.40gb", "only one MIG slice"
+A_SLICE = "a MIG slice of 39.25 GiB"
 NODES: dict[str, Any] = {"right": "list nodes"}
 WHICH = [
     # what there is and what is asked for; verdict, GPU that was planned, product that is required; words of the reason
@@ -95,6 +100,7 @@ WHICH = [
     ("scaled to zero, memory is given", picked(memory=24), "Fits", "a GPU of 24 GiB", None, ""),
     ("scaled to zero, nothing is given", picked(), "Unknown", None, None, "Give spec.accelerator.products or"),
     ("nodes without a label", picked(UNNAMED), "Unknown", None, None, f"{GPU}.product. Give {MEMORY}, or label"),
+    ("and that is too little", picked(UNNAMED, memory=24, need=60), "DoesNotFit", "a GPU of 24 GiB", None, ""),
     ("too few, and without a label", picked(NodeGroup(None, 2), gpus=4), "Unknown", None, None, f"or give {MEMORY}."),
     ("listed, without a label", picked(UNNAMED, products=(L,)), "Fits", L, None, f"remove it and set {MEMORY}"),
     ("a label, and no memory", picked(NodeGroup("X1", 8)), "Unknown", None, None, "of X1 is not known"),
@@ -141,6 +147,20 @@ WHICH = [
     ("a slice", picked(SLICES), "Fits", SLICE, SLICE, ""),
     ("two slices", picked(SLICES, gpus=2), "DoesNotFit", SLICE, None, "only one MIG slice"),
     ("two slices that may come", picked(gpus=2, products=(SLICE,)), "DoesNotFit", SLICE, None, "only one MIG slice"),
+    ("a slice by its card's label", picked(SLICES, **MIG, products=(H,), need=30), "Fits", SLICE, H, ""),
+    ("too small by its card's label", picked(SLICES, **MIG, products=(H,), need=61), "DoesNotFit", SLICE, None, "39"),
+    ("of nodes with the card's label alone", picked(BY_CARD, **MIG, need=30), "Fits", SLICE, H, f"chose {SLICE}"),
+    ("that is listed too", picked(BY_CARD, **MIG, products=(H,), need=30), "Fits", SLICE, H, ""),
+    ("but not by the slice's", picked(BY_CARD, **MIG, products=(SLICE,), need=30), "Fits", SLICE, None, "No node has"),
+    ("slices that may come", picked(**MIG, products=(H,), need=61), "DoesNotFit", SLICE, None, "39"),
+    ("of any card", picked(**MIG, need=30), "Fits", A_SLICE, None, ""),
+    ("too small on any card", picked(**MIG, need=61), "DoesNotFit", A_SLICE, None, "39"),
+    ("of a card that nobody knows", picked(**MIG, products=("X1",), need=61), "DoesNotFit", X1_SLICE, None, ""),
+    ("without a label", picked(UNNAMED, **MIG, need=30), "Fits", A_SLICE, None, ""),
+    ("two slices by the card's label", picked(SLICES, **MIG, products=(H,), gpus=2), "DoesNotFit", SLICE, None, ONE),
+    ("two of any card", picked(**MIG, gpus=2), "DoesNotFit", A_SLICE, None, "without spec.accelerator.resourceName"),
+    ("a nickname of a slice's card", picked(SLICES, **MIG, products=("H100",)), "DoesNotFit", "H100", None, "write"),
+    ("memory of a slice is given", picked(**MIG, memory=20, need=30), "DoesNotFit", "a MIG slice of 20 GiB", None, ""),
     ("arm64 that the spec prefers", picked(GH200, H100, products=(GH, H)), "Fits", GH, GH, "Its nodes are arm64"),
     ("arm64 that it lists second", picked(GH200, H100, products=(H, GH)), "Fits", H, H, ""),
     ("arm64 that it does not list", picked(GH200, ARM_H100, H100, products=(H,)), "Fits", H, H, "arm64 are left out"),
@@ -172,6 +192,12 @@ def test_what_is_unknown_names_the_right_or_the_field() -> None:
     assert picked().plan.missing[0] == "spec.accelerator.products or spec.accelerator.memory"
     assert picked(UNNAMED).plan.missing[0] == MEMORY
     assert picked(TAINTED).plan.missing == ("spec.podTemplate.spec.tolerations",)
+
+
+def test_a_slice_that_does_not_fit_brings_no_whole_card() -> None:
+    reasons = [picked(*nodes, **MIG, products=(H,), need=61).plan.reason for nodes in ((), (SLICES,))]
+    assert not [reason for reason in reasons if "which no node has" in reason]
+    assert all("A larger slice (spec.accelerator.resourceName) has more." in reason for reason in reasons)
 
 
 def test_remedies_may_name_what_nodes_can_hold() -> None:

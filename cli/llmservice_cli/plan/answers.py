@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmservice_operator.planner import gpus, host, memory, node_size
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
+from llmservice_operator.planner.room import profile_of
 
 from .questions import Question
 from .refusals import both, length_as_remedy, of_the_models_length, within_model
@@ -98,6 +99,9 @@ def _others(question: Question, request: Request) -> Sequence[Device]:
     """GPUs to propose: the question's own, then the usual ones."""
     if request.device is None or request.device.is_cpu:
         return ()
+    service = question.service
+    if service is not None and profile_of(service.spec.accelerator.resource_name or "") is not None:
+        return ()  # whatever the product, the resource has slices of one size
     known = (*question.devices, *usual_devices())
     return [device for device in known if device.name != request.device.name]
 

@@ -11,7 +11,7 @@ from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import vllm_arguments, vllm_version
-from llmservice_operator.build.resources import effective_cpu_kv_cache_gib
+from llmservice_operator.build.resources import accelerator_resource, effective_cpu_kv_cache_gib
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.changes import Fields
@@ -20,6 +20,7 @@ from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device
 from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import limit_gib, request_of
+from llmservice_operator.planner.room import profile_of
 
 from llmservice_cli.admission.check import problems as refused
 from llmservice_cli.errors import BadInput
@@ -189,13 +190,18 @@ def _devices(service: LLMService, given: Given) -> tuple[Device, ...]:
         return given.devices
     accelerator = service.spec.accelerator
     stated = given.values.get("gpu_memory_gib") or (gibibytes(accelerator.memory) if accelerator.memory else None)
+    profile = profile_of(accelerator_resource(service) or "")
+    if profile is not None:
+        stated = stated or gpus.slice_gib(profile)
     found = []
     for product in accelerator.products or ():
-        device = None if gpus.labels(product) else gpus.device(product, stated)
+        name = product if profile is None else gpus.slice_of(product, profile)
+        device = None if gpus.labels(product) else gpus.device(name, stated)
         if device is not None:
-            found.append(replace(device, name=product, is_amd=accelerator.type == "amd"))
+            found.append(replace(device, name=name, is_amd=accelerator.type == "amd"))
     if not found and stated is not None:
-        found.append(Device(f"a GPU of {stated:g} GiB", stated, is_amd=accelerator.type == "amd"))
+        name = f"a GPU of {stated:g} GiB" if profile is None else gpus.any_slice(stated)
+        found.append(Device(name, stated, is_amd=accelerator.type == "amd"))
     return tuple(found)
 
 

@@ -147,7 +147,9 @@ def place(
     """Where pods of this spec, as the operator renders it, have room: on nodes with the product, where it is required,
     else on those that the spec does not exclude."""
     wanted, bound = requests_of(pod_spec), product if is_required else None
-    reachable = {node.name for node in nodes_for(room, pod_spec) if bound in (None, _product(node, resource))}
+    reachable = {
+        node.name for node in nodes_for(room, pod_spec) if bound in (None, node.product, _product(node, resource))
+    }
     seen = [node for node in room.nodes if resource is None or node.allocatable.get(resource)]
     nodes = [
         _place(node, pod_spec, wanted, resource, bound, excluded, is_reachable=node.name in reachable) for node in seen
@@ -184,11 +186,12 @@ def _place(
     *,
     is_reachable: bool,
 ) -> NodePlace:
+    labels = (node.product, _product(node, resource))
     node = node if resource is None else replace(node, product=node.product_of(resource))
     replicas = fitting_apart(node, wanted, resource) if is_reachable else 0
     has, why = _product(node, resource), None
     if not is_reachable:
-        why = _kept_away(node, pod_spec, product, has, excluded)
+        why = _kept_away(node, pod_spec, None if product in labels else product, has, excluded)
     elif replicas == 0 and fitting(node, wanted) > 0:
         why = "pods may hold the memory of the GPUs that it shares"
     elif replicas == 0:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.plan import Device, Fit
 from llmservice_operator.planner.quantity import amount, count
-from llmservice_operator.planner.room import MIG, SHARED, NodeRoom, Sharing, slice_label, tolerates, toleration
+from llmservice_operator.planner.room import SHARED, NodeRoom, Sharing, profile_of, tolerates, toleration
 
 Json = Mapping[str, Any]
 
@@ -146,7 +146,7 @@ def _least(one: Offer, other: Offer) -> Offer:
 def is_part(product: str, groups: Iterable[NodeGroup]) -> bool:
     """Whether a pod gets a part of a GPU: more of such parts are no more GPUs."""
     is_shared = any(group.sharing is not None for group in groups if group.product == product)
-    return is_shared or "-MIG-" in product or product.endswith("-SHARED")
+    return is_shared or gpus.is_slice(product) or product.endswith("-SHARED")
 
 
 def why_not_several(product: str, offer: Offer | None, count: int) -> tuple[Fit, str] | None:
@@ -156,7 +156,7 @@ def why_not_several(product: str, offer: Offer | None, count: int) -> tuple[Fit,
     """
     if count < 2:
         return None
-    if "-MIG-" in product:
+    if gpus.is_slice(product):
         return Fit.DOES_NOT_FIT, f"a replica needs {count} GPUs, and a process sees only one MIG slice"
     by_name = Sharing(None, has_own_memory=False) if product.endswith("-SHARED") else None
     sharing = by_name if offer is None else offer.sharing
@@ -204,12 +204,12 @@ def _reachable(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> Iterator[No
 
 def _memory_mib(labels: Mapping[str, str], resource: str) -> float | None:
     """A MIG slice has labels under its resource's own name; AMD's label is a quantity such as 192G."""
-    is_slice = slice_label(resource) is not None
-    for label in (f"{resource.removesuffix(SHARED)}.memory", *(() if is_slice else ("nvidia.com/gpu.memory",))):
+    profile = profile_of(resource)
+    for label in (f"{resource.removesuffix(SHARED)}.memory", *(() if profile else ("nvidia.com/gpu.memory",))):
         if (mib := count(labels.get(label, ""), _MOST_MIB)) is not None:
             return float(mib)
-    if is_slice:
-        gib = gpus.slice_gib(resource.removeprefix(MIG).removesuffix(SHARED))
+    if profile is not None:
+        gib = gpus.slice_gib(profile)
         return None if gib is None else gib * 1024
     vram = labels.get("amd.com/gpu.vram")
     if vram is None:

@@ -14,13 +14,16 @@ __all__ = [
     "CATALOGUE",
     "GPU",
     "Capability",
+    "any_slice",
     "device",
     "find",
     "from_label_mib",
+    "is_slice",
     "label",
     "labels",
     "sizes",
     "slice_gib",
+    "slice_of",
 ]
 
 CATALOGUE: Mapping[str, GPU] = MappingProxyType({gpu.product: gpu for gpu in reversed(GPUS)})
@@ -112,6 +115,21 @@ def from_label_mib(product: str, mib: float) -> Device:
 def slice_gib(profile: str) -> float | None:
     """GiB of a MIG profile, as resources name it ("3g.40gb", "1g.10gb.me"); None where it names no size."""
     return _unsliced(f"-MIG-{profile}")[1]
+
+
+def slice_of(product: str, profile: str) -> str:
+    """The label of a card's slices, as GPU feature discovery writes it; of a label of slices itself."""
+    return product if "-MIG-" in product else f"{product}-MIG-{profile}"
+
+
+def any_slice(memory_gib: float) -> str:
+    """What a slice is called whose card is not known."""
+    return f"a MIG slice of {memory_gib:g} GiB"
+
+
+def is_slice(name: str) -> bool:
+    """Whether a device is a MIG slice, by its label or by `any_slice`."""
+    return "-MIG-" in name or name.startswith("a MIG slice")
 
 
 def _unsliced(name: str) -> tuple[str, float | None]:

@@ -16,7 +16,7 @@ from llmservice_operator.planner.cluster import (
     why_not_several,
 )
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy
-from llmservice_operator.planner.room import product_label
+from llmservice_operator.planner.room import product_label, profile_of
 
 Json = Mapping[str, Any]
 PlanFor = Callable[[Device | None], Plan]
@@ -58,6 +58,11 @@ class GPUDemand:
     names_architecture: bool = False
     """The spec says which CPUs the nodes have."""
 
+    @property
+    def profile(self) -> str | None:
+        """Of the MIG slices that are asked for; None: whole GPUs, or slices that the label of the GPU names."""
+        return profile_of(self.resource)
+
 
 @dataclass(frozen=True, slots=True)
 class Pick:
@@ -85,6 +90,43 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     all that are there; not so where no machine is made with as many GPUs as one replica needs. Without a word about
     the GPU from nodes or spec the verdict is Unknown and says what to give.
     """
+    if demand.profile is not None:
+        return _pick_slice(demand, demand.profile, cluster, plan_for)
+    return _pick_built(demand, cluster, plan_for)
+
+
+def _pick_slice(demand: GPUDemand, profile: str, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
+    """The choice among slices of one profile, which may be listed, or labelled, as the whole card.
+
+    All are planned as slices; pods are bound by the label that is listed, else by the one that nodes have.
+    """
+    listed = {gpus.slice_of(product, profile): product for product in reversed(demand.products)}
+    groups, labels = [], dict(listed)
+    for group in cluster.groups:
+        label = group.product or ""
+        card = label.partition("-MIG-")[0]
+        is_of_card = card in demand.products and (label == card or label not in demand.products)
+        if label and (is_of_card or not demand.products):
+            name = gpus.slice_of(card if is_of_card else label, profile)
+            labels.setdefault(name, label)
+            groups.append(replace(group, product=name))
+        else:
+            groups.append(group)
+    sliced = replace(
+        demand,
+        # A nickname stays one, whose remedy is the label.
+        products=tuple(
+            dict.fromkeys(one if gpus.labels(one) else gpus.slice_of(one, profile) for one in demand.products)
+        ),
+        memory_gib=gpus.slice_gib(profile) if demand.memory_gib is None else demand.memory_gib,
+    )
+    choice = _pick_built(sliced, replace(cluster, groups=tuple(groups)), plan_for)
+    product = None if choice.product is None else labels.get(choice.product, choice.product)
+    return replace(choice, product=product, excluded=tuple(sorted(labels.get(one, one) for one in choice.excluded)))
+
+
+def _pick_built(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
+    """The choice without nodes that the images are not built for."""
     others = _not_built_for(demand, cluster)
     if not others:
         return _pick(demand, cluster, plan_for)
@@ -136,6 +178,7 @@ def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     if (
         planned
         and not demand.products
+        and demand.memory_gib is None
         and any(offer.device is None and offer.per_node >= demand.gpus for offer in offered)
     ):
         unknown = _unknown_gpu(demand, cluster, offered, plan_for(None))
@@ -217,15 +260,19 @@ def _candidates(demand: GPUDemand, offered: Sequence[Offer]) -> Iterator[Device]
             device = offered_now or gpus.device(product, demand.memory_gib) or _of_stated_memory(product, demand)
             if device is not None:
                 yield replace(device, name=product)
-    if not demand.products and demand.memory_gib is not None:
+    if demand.products or demand.memory_gib is None:
+        return
+    if demand.profile is None:
         yield Device(f"a GPU of {demand.memory_gib:g} GiB", demand.memory_gib)
+    elif not named:
+        yield Device(gpus.any_slice(demand.memory_gib), demand.memory_gib)
 
 
 def _limited_by_nodes(plan: Plan, device: Device, demand: GPUDemand, offered: Sequence[Offer]) -> Plan:
     """The plan, which does not fit where one replica needs more GPUs than any node has or could have, or shares."""
     offer = next((offer for offer in offered if offer.product == device.name), None)
     if plan.verdict is not Fit.DOES_NOT_FIT and (found := why_not_several(device.name, offer, demand.gpus)):
-        return _of_too_few_devices(plan, device, *found)
+        return _of_too_few_devices(plan, device, demand, *found)
     most = max(_most(offered, device.name), node_size.largest(device.name))
     if demand.gpus <= most or not offered or plan.verdict is Fit.DOES_NOT_FIT:
         return plan
@@ -234,11 +281,11 @@ def _limited_by_nodes(plan: Plan, device: Device, demand: GPUDemand, offered: Se
     )
 
 
-def _of_too_few_devices(plan: Plan, device: Device, verdict: Fit, why: str) -> Plan:
-    reason = (
-        f"{device.name}: {why}. Set spec.parallelism to one GPU a replica, or name products of whole GPUs in "
-        "spec.accelerator.products."
-    )
+def _of_too_few_devices(plan: Plan, device: Device, demand: GPUDemand, verdict: Fit, why: str) -> Plan:
+    whole = "name products of whole GPUs in spec.accelerator.products"
+    if demand.profile is not None:
+        whole = "take whole GPUs, without spec.accelerator.resourceName"
+    reason = f"{device.name}: {why}. Set spec.parallelism to one GPU a replica, or {whole}."
     missing = plan.missing if verdict is Fit.DOES_NOT_FIT else ("GPUs that are not shared", *plan.missing)
     return replace(plan, verdict=verdict, reason=reason, missing=missing, margin_gib=None)
 
@@ -361,6 +408,8 @@ def _would_fit(
                 f"It would fit on {offer.device.name}, whose nodes have taints that the pods do not tolerate: add "
                 f"{missing} to {_TOLERATIONS}."
             )
+    if demand.profile is not None:
+        return "A larger slice (spec.accelerator.resourceName) has more."
     for product in USUAL:
         usual = gpus.device(product)
         if usual is None or usual.is_amd != best.is_amd or usual.memory_gib <= best.memory_gib:

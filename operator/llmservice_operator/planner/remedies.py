@@ -12,6 +12,7 @@ from itertools import chain, islice
 
 from llmservice_operator.planner import changes, memory, splits
 from llmservice_operator.planner.changes import Alternatives, Change, ChangeKind, Fields
+from llmservice_operator.planner.cluster import is_part
 from llmservice_operator.planner.node_size import largest
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy, Request
 from llmservice_operator.planner.served import unread_checkpoint
@@ -53,8 +54,9 @@ def with_remedies(
 
 
 def counts(device: Device) -> Iterator[int]:
-    """Numbers of GPUs that one replica can have, the fewest first."""
-    return (count for count in (1, 2, 4, 8, 16) if count <= largest(device.name))
+    """Numbers of GPUs that one replica can have, the fewest first; of parts of a GPU one."""
+    most = 1 if is_part(device.name, ()) else largest(device.name)
+    return (count for count in (1, 2, 4, 8, 16) if count <= most)
 
 
 def is_enough(request: Request, plan: Plan, count: int, device: Device, plan_for: PlanFor = memory.plan) -> bool:

@@ -167,6 +167,11 @@ def slice_label(resource: str) -> str | None:
     return f"{resource.removesuffix(SHARED)}.product" if resource.startswith(MIG) else None
 
 
+def profile_of(resource: str) -> str | None:
+    """The MIG profile whose slices a resource stands for, such as 3g.40gb; None: it is no slice's."""
+    return resource.removeprefix(MIG).removesuffix(SHARED) if resource.startswith(MIG) else None
+
+
 def product_label(resource: str) -> str:
     """The node label with the product of what has this resource."""
     vendors = "amd.com/gpu.product-name" if resource.startswith("amd.com/") else "nvidia.com/gpu.product"

@@ -30,6 +30,7 @@ from llmservice_operator.planner.pick import GPUDemand, Pick, pick
 from llmservice_operator.planner.plan import NOT_READ, Device, Fit, Plan, Request
 from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import extended, limit_gib, request_of
+from llmservice_operator.planner.room import profile_of
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,9 @@ def frozen_device(service: LLMService, chosen: Chosen) -> Device | None:
     """
     if service.spec.accelerator.type == "cpu" or chosen.gpu is None:
         return None
-    device = gpus.device(chosen.gpu) or gpus.device(chosen.gpu, stated_memory_gib(service))
+    profile = profile_of(accelerator_resource(service) or "")
+    gpu = chosen.gpu if profile is None else gpus.slice_of(chosen.gpu, profile)
+    device = gpus.device(gpu) or gpus.device(gpu, stated_memory_gib(service))
     recorded = ((chosen.plan or {}).get("perGPU") or {}).get("memoryGiB")
     if device is None or recorded is None or recorded > _LEAST_OF_CARD * device.memory_gib:
         return device

@@ -76,13 +76,15 @@ def test_a_service_with_an_api_key_through_a_port_forward(cluster: Cluster, name
         "guarded",
         {"tokens_per_second": TOKENS_PER_SECOND},
         endpoint={"apiKeySecretRef": {"name": "keys", "key": "api-key"}},
+        scaling={"replicas": 0},
     )
     cluster.apply(guarded, namespace)
     words = ("guarded", "-n", namespace, *LOAD, "--concurrency", "4")
     ran = bench(cluster, *words)
     assert ran.returncode == 1
     assert "guarded has no ready replica to forward a port to: " in ran.stderr
-    cluster.wait_condition(namespace, "guarded", "Ready", "True")
+    cluster.kubectl("scale", "llms/guarded", "--replicas=1", "-n", namespace)
+    cluster.wait_condition(namespace, "guarded", "Ready", "True", reason="RolledOut")
     out = tmp_path / "out.json"
     ran = bench(cluster, *words, "--out", str(out))
     assert ran.returncode == 0, ran.stderr

@@ -33,9 +33,10 @@ def chat(cluster: Cluster, *words: str, expect: int = 0) -> str:
 def test_an_answer_with_the_key_of_the_secret_and_refusals_without_it(cluster: Cluster, namespace: str) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"api-key": KEY}}
     cluster.apply(secret, namespace)
-    cluster.apply(stand_in("guarded", {"start_seconds": 3.0}, endpoint=GUARDED), namespace)
+    cluster.apply(stand_in("guarded", endpoint=GUARDED, scaling={"replicas": 0}), namespace)
     words = ("guarded", "-n", namespace, "-m", "Hello", "--max-tokens", "5")
     assert "guarded has no ready replica: " in chat(cluster, *words, expect=1)
+    cluster.kubectl("scale", "llms/guarded", "--replicas=1", "-n", namespace)
     found: Any = json.loads(chat(cluster, *words, "-o", "json", "--wait", "--timeout", "2m"))
     assert (found["answer"], found["finishReason"]) == ("The answer has as many", "length")
     assert (found["tokens"]["answer"], found["error"]) == (5, None)

@@ -94,10 +94,16 @@ def test_a_change_is_a_line_of_watch_and_an_interruption_no_error(cluster: Clust
     try:
         assert process.stdout is not None
         cluster.apply(stand_in("chat"), namespace)
-        deadline, seen = time.monotonic() + SECONDS, list[str]()
-        while not seen or "RolledOut, 1/1 ready" not in seen[-1]:
-            assert time.monotonic() < deadline, seen
-            seen.append(process.stdout.readline())
+        lines, deadline, seen = process.stdout, time.monotonic() + SECONDS, list[str]()
+
+        def until(text: str) -> None:
+            while not seen or text not in seen[-1]:
+                assert time.monotonic() < deadline, seen
+                seen.append(lines.readline())
+
+        until("RolledOut, 1/1 ready")
+        cluster.kubectl("scale", "llms/chat", "--replicas=0", "-n", namespace)
+        until("ScaledToZero")
         assert len(seen) == len(set(seen)) > 1
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=SECONDS) == 0

@@ -152,7 +152,6 @@ SHARED: Json = MOE | {
     "model_type": "qwen3_next",
     "shared_expert_intermediate_size": 640,
 }
-NEXT: Json = SHARED
 OCP_MX = {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}}}
 OVER_EIGHT = {"tensor_parallel_size": 8, "enable_expert_parallel": True}
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
@@ -194,11 +193,11 @@ SPLITS: dict[str, tuple[Json, Json, dict[str, Any], str]] = {
         {"tensor_parallel_size": 4, "enable_expert_parallel": True},
         "640 / 4",
     ),
-    "a shared expert that is copied": (NEXT, OCP_MX, OVER_EIGHT, ""),
-    "that of Qwen3.5": (NEXT | {"architectures": ["Qwen3_5MoeForConditionalGeneration"]}, OCP_MX, OVER_EIGHT, ""),
+    "a shared expert that is copied": (SHARED, OCP_MX, OVER_EIGHT, ""),
+    "that of Qwen3.5": (SHARED | {"architectures": ["Qwen3_5MoeForConditionalGeneration"]}, OCP_MX, OVER_EIGHT, ""),
     "by the model's type alone": (SHARED | {"architectures": None}, OCP_MX, OVER_EIGHT, ""),
-    "not without expert parallelism": (NEXT, OCP_MX, {"tensor_parallel_size": 8}, "640 / 8 = 80"),
-    "nor in blocks": (NEXT, BLOCKS, OVER_EIGHT, "640 / 8 = 80"),
+    "not without expert parallelism": (SHARED, OCP_MX, {"tensor_parallel_size": 8}, "640 / 8 = 80"),
+    "nor in blocks": (SHARED, BLOCKS, OVER_EIGHT, "640 / 8 = 80"),
     "nor by other classes": (SHARED, OCP_MX, OVER_EIGHT, "640 / 8 = 80"),
 }
 

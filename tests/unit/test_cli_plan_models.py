@@ -198,6 +198,8 @@ def test_what_is_no_model_is_named(
         error = refused(llmservice, option, place)
         assert all(words in error.replace("It is", "is") for words in said), error
         assert "\x1b" not in error
+        assert error.count(place) <= 1, error
+        assert "with --config" not in error, error
 
 
 def test_a_gguf_file_is_named(tmp_path: Path, llmservice: Command) -> None:

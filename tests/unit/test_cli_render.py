@@ -140,7 +140,13 @@ def test_other_kinds_are_skipped_and_the_valid_services_are_rendered(
     assert "standard input, document 3: bad: spec.batching.maxNumSeqs" in ran.errors[1]
 
 
-FILES = {"list.yaml": "- services", "odd.yaml": "services: {defaultCPUImage: a}", "deep.yaml": "[" * 1100}
+ADAPTER = '{"peft_type": "LORA", "lora_alpha": 32}'
+FILES = {
+    "adapter/adapter_config.json": ADAPTER,
+    "list.yaml": "- services",
+    "odd.yaml": "services: {defaultCPUImage: a}",
+    "deep.yaml": "[" * 1100,
+}
 
 
 @pytest.mark.parametrize(
@@ -151,12 +157,14 @@ FILES = {"list.yaml": "- services", "odd.yaml": "services: {defaultCPUImage: a}"
         (("--settings", "{}/odd.yaml"), "unknown settings: defaultCPUImage"),
         (("--settings", "{}/deep.yaml"), "it is no YAML"),
         (("--config", "{}/none.json"), "--config: {}/none.json"),
+        (("--config", "{}/adapter"), "--config: {}/adapter is an adapter"),
         (("-n", "two"), "-n: the manifest is of namespace one, and -n says two."),
     ],
 )
 def test_what_is_wrong_with_an_option_names_it(
     words: tuple[str, str], message: str, render: Render, llmservice: Command
 ) -> None:
+    (llmservice.folder / "adapter").mkdir()
     for name, content in FILES.items():
         llmservice.text(name, content)
     given = manifest(**FITS)

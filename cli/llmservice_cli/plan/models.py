@@ -161,7 +161,12 @@ def named(config: str | None, uri: str | None) -> Model | None:
     except Refused as refused:
         raise BadInput.of(option, refused.message, refused.remedy) from None
     except NotReached as unreached:
-        raise BadInput.of(option, f"{place}: {unreached.failure.message}", unreached.failure.remedy) from None
+        raise BadInput.of(option, with_place(place, unreached.failure.message), unreached.failure.remedy) from None
+
+
+def with_place(place: str, message: str) -> str:
+    """The message about a place, with which it may begin."""
+    return message if message.startswith(f"{place} ") else f"{place}: {message}"
 
 
 def _from_folder(folder: Path, label: str) -> Model:
@@ -179,8 +184,11 @@ def _inspected(place: str, label: str, *, is_draft: bool) -> Model:
     budget = Budget(seconds=PATIENCE_SECONDS, log=_print_note) if place.startswith(REMOTE) else Budget()
     found = inspect(place, dict(os.environ), budget=budget, is_draft=is_draft)
     if found.failure is not None:
-        remedy = _REMEDIES.get(found.failure.reason, f"{found.failure.remedy} {_OTHERWISE}")
-        raise NotReached(replace(found.failure, remedy=remedy))
+        failure = found.failure
+        # What is here, or is no model at all, has no other config.json.
+        is_all = not place.startswith(REMOTE) or failure.reason is FailureReason.MODEL_NOT_FOUND
+        remedy = failure.remedy if is_all else _REMEDIES.get(failure.reason, f"{failure.remedy} {_OTHERWISE}")
+        raise NotReached(replace(failure, remedy=remedy))
     return from_document(found.config, label, _tensors(found.tensors), is_draft=is_draft)
 
 

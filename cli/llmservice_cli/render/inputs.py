@@ -33,9 +33,12 @@ def with_config(obj: Json, place: str | None) -> Json:
         return obj
     from llmservice_fetch.inspection import inspect
 
+    from llmservice_cli.plan.models import with_place
+
     found = inspect(place, {})
     if found.failure is not None:
-        message = f"{place}: {found.failure.message}"
-        raise BadInput.of("--config", message, "Give the model's config.json, or the folder with it.")
+        raise BadInput.of(
+            "--config", with_place(place, found.failure.message), "Give the model's config.json, or the folder with it."
+        )
     model = record_of(inspection_key(LLMService.from_object(obj).spec), found)
     return {**obj, "status": {**(obj.get("status") or {}), "model": model}}

@@ -1,7 +1,8 @@
 """Messages with which vLLM ends a start: collected from its source, kept in one file, and shown on a page.
 
-Collected by ast, without importing vLLM: the text of every `raise X("...")` and `assert ..., "..."` in SCOPE. Text
-that is put in at run time stands as "…". The reason of each is the one that llmservice_runtime gives to its log.
+Collected by ast, without importing vLLM: the text of every `raise X("...")` and `assert ..., "..."` that a start can
+reach. Text that is put in at run time stands as "…". The reason of each is the one that llmservice_runtime gives to
+its log.
 """
 
 from __future__ import annotations
@@ -27,46 +28,88 @@ from scripts.add_vllm_version import fetched, installed_version, order
 ROOT = Path(__file__).parents[1]
 DATA = Path("scripts/vllm_messages.json")
 PAGE = Path("docs/reference/vllm-messages.md")
-SCOPE = (
-    "config/",
-    "engine/arg_utils.py",
-    "platforms/",
-    "transformers_utils/config.py",
-    "transformers_utils/model_arch_config_convertor.py",
-    "model_executor/model_loader/",
-    "model_executor/models/registry.py",
-    "model_executor/layers/quantization/",
-    "model_executor/layers/linear.py",
-    "model_executor/layers/vocab_parallel_embedding.py",
-    "model_executor/layers/attention/",
-    "v1/attention/selector.py",
-    "v1/core/encoder_cache_manager.py",
-    "v1/core/kv_cache_config_builder.py",
-    "v1/core/kv_cache_planning.py",
-    "v1/core/kv_cache_utils.py",
-    "v1/core/sched/scheduler.py",
-    "v1/engine/core.py",
-    "v1/engine/utils.py",
-    "v1/executor/",
-    "v1/worker/gpu_model_runner.py",
-    "v1/worker/gpu_worker.py",
-    "v1/worker/gpu/model_runner.py",
-    "v1/worker/utils.py",
-    "v1/worker/cpu_worker.py",
-    "v1/worker/cpu_model_runner.py",
-    "v1/worker/lora_model_runner_mixin.py",
-    "lora/model_manager.py",
-    "lora/utils.py",
-    "distributed/parallel_state.py",
-    "distributed/utils.py",
-    "distributed/device_communicators/pynccl.py",
-    "distributed/device_communicators/pynccl_wrapper.py",
-    "distributed/device_communicators/shm_broadcast.py",
-    "distributed/kv_transfer/kv_connector/factory.py",
+TOOLS = (
+    "assets/",
+    "benchmarks/",
+    "collect_env.py",
+    "distributed/elastic_ep/",
+    "distributed/weight_transfer/",
+    "entrypoints/cli/benchmark/",
+    "entrypoints/offline_utils.py",
+    "entrypoints/llm.py",
+    "grpc/",
+    "kernels/helion/",
+    "model_executor/determinism/",
+    "snapshot/",
+    "third_party/",
+    "usage/",
+    "vllm_flash_attn/",
 )
-"""Files and folders of the package that run between the command line and the first request."""
+"""Files and folders that no start of a server runs, and code of other projects that vLLM brings along."""
+SERVING = (
+    "distributed/aux_output_connector/",
+    "distributed/ec_transfer/",
+    "distributed/eplb/",
+    "distributed/kv_events.py",
+    "distributed/kv_transfer/kv_connector/v1/",
+    "distributed/mooncake_store.py",
+    "entrypoints/",
+    "inputs/",
+    "multimodal/",
+    "parser/",
+    "pooling_params.py",
+    "reasoning/",
+    "renderers/",
+    "sampling_params.py",
+    "tokenizers/",
+    "tool_parsers/",
+    "transformers_utils/processors/",
+    "v1/hisparse/",
+    "v1/kv_offload/",
+    "v1/metrics/",
+    "v1/pool/",
+    "v1/sample/",
+    "v1/simple_kv_offload/",
+    "v1/structured_output/",
+    "v1/watermarking/",
+)
+"""Files and folders that work on requests: only what makes their objects runs at a start (MAKING)."""
+MAKING = (
+    "__init__",
+    "__post_init__",
+    "from_",
+    "register_kv_caches",
+    "load_chat_template",
+    "_load_chat_template",
+    "build_app",
+    "setup_server",
+    "validate_api_server_args",
+    "validate_chat_template",
+    "validate_grpc",
+    "validate_multi_port",
+    "validate_parsed_serve_args",
+)
+REQUESTS = (
+    "_parse_and_validate_",
+    "_process_audio",
+    "_process_image",
+    "_process_video",
+    "_apply_hf_processor",
+    "_get_prompt",
+    "add_request",
+    "get_generation_prompt",
+    "get_mrope_input_positions",
+    "get_placeholder_str",
+    "get_replacement",
+    "iter_mm_grid",
+    "process_inputs",
+    "render_",
+)
+"""Beginnings of the names of functions, in whatever file, that only a request calls."""
+ANSWER = "VLLMValidationError"
+"""The exception that vLLM answers a request with."""
 HOLE = "…"
-_SHOWN = 300
+_SHOWN = 140
 """Characters of a message on the page."""
 HEAD = """\
 <!-- Generated from scripts/vllm_messages.json by `make crds`: do not edit. -->
@@ -74,15 +117,21 @@ HEAD = """\
 # What vLLM says when it does not start
 
 {number} messages of vLLM {series}, by the [reason](reasons.md) and remedy that `status.failure` gives them. `…` \
-stands for what vLLM puts in.
+stands for what vLLM puts in. A message that several files have is one row, with one of them; a long one is cut. The \
+data file has both in full.
 
-Listed is the text of every `raise` and `assert` with a message in these files and folders of vLLM's package, on its \
-way from the command line to the first request: {scope}. Some of them are also reached by requests.
+Listed is the text of every `raise` and `assert` with a message in vLLM's package that a start can reach, its models, \
+layers and kernels among it. Left out by rule:
 
-Not listed: the code of each model, kernels and attention backends, connectors, other entrypoints, and what other \
-packages raise (torch, NCCL, transformers, the hub's client), of which the operator knows the usual ones. What is not \
-listed gets its reason by its words or by the file that raised it, else it is StartupFailed, with vLLM's own line as \
-its message.
+- tools, other ways to run vLLM, and code of other projects in the package: {tools};
+- in files that work on requests, the functions that do not make their objects (those whose names do not begin with \
+{making}): {serving};
+- elsewhere functions that only a request calls, whose names begin with {requests};
+- each `{answer}`, which is an answer to a request.
+
+Not listed is what other packages raise (torch, NCCL, transformers, the hub's client), of which the operator knows the \
+usual ones. What is not listed gets its reason by its words or by the file that raised it, else it is StartupFailed, \
+with vLLM's own line as its message.
 
 Those under StartupFailed are mostly vLLM's checks of itself, which no field mends. Report them to vLLM, and try \
 another version in spec.runtime.image.
@@ -104,33 +153,45 @@ class Message:
 
 def collect(package: Path, series: str) -> list[Message]:
     """The messages of the vLLM whose package folder this is."""
-    paths = [
-        path
-        for entry in SCOPE
-        for path in ((package / entry).rglob("*.py") if entry.endswith("/") else [package / entry])
-    ]
     found = set()
-    for path in paths:
-        # Some files are in one version only.
-        if path.exists():
-            file = path.relative_to(package).as_posix()
-            found |= {Message(file, text, name, (series,)) for name, text in texts(path.read_text())}
+    for path in package.rglob("*.py"):
+        file = path.relative_to(package).as_posix()
+        found |= {Message(file, text, name, (series,)) for name, text in texts(path.read_text(), file)}
     return sorted(found)
 
 
-def texts(source: str) -> Iterator[tuple[str, str]]:
-    """The name of the exception and the text of each raise and assert of a module."""
-    nodes = list(ast.walk(ast.parse(source)))
-    named = _assigned(nodes)
-    for node in nodes:
+def texts(source: str, file: str = "") -> Iterator[tuple[str, str]]:
+    """The name of the exception and the text of each raise and assert of a module that a start can reach."""
+    functions = list(_functions(ast.parse(source), ""))
+    named = _assigned(node for node, _ in functions)
+    for node, function in functions:
         name, value = "", None
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             name, value = ast.unparse(node.exc.func).rpartition(".")[2], node.exc.args[0]
+            name = "" if name == ANSWER else name
         elif isinstance(node, ast.Assert) and node.msg is not None:
             name, value = "AssertionError", node.msg
         text = " ".join(text_of(value, named).split()) if value is not None else ""
-        if name.endswith(("Error", "Exception")) and len(re.sub("[^A-Za-z]", "", text)) >= _SHORTEST:
+        is_said = name.endswith(("Error", "Exception")) and len(re.sub("[^A-Za-z]", "", text)) >= _SHORTEST
+        if is_said and is_of_start(file, function):
             yield name, text
+
+
+def is_of_start(file: str, function: str) -> bool:
+    """Whether a start can call this function."""
+    if file.startswith(TOOLS):
+        return False
+    if file.startswith(SERVING):
+        return function.startswith(MAKING)
+    return not function.startswith(REQUESTS)
+
+
+def _functions(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
+    """Each node below this one, with the name of the function that it is in."""
+    for child in ast.iter_child_nodes(node):
+        inner = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        yield child, function
+        yield from _functions(child, inner)
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> dict[str, str]:
@@ -198,39 +259,54 @@ def merged(known: Sequence[Message], found: Sequence[Message], series: str) -> l
 
 def load(path: Path) -> list[Message]:
     """The messages in the file."""
-    rows = json.loads(path.read_text())["messages"] if path.exists() else []
-    return [Message(file, text, name, tuple(versions.split()), reason) for file, text, name, versions, reason in rows]
+    files = json.loads(path.read_text())["files"] if path.exists() else {}
+    return [
+        Message(file, text, name, tuple(versions.split()), reason)
+        for file, rows in files.items()
+        for text, name, versions, reason in rows
+    ]
 
 
 def data_text(messages: Sequence[Message]) -> str:
     """JSON with a line for each message, so that a difference shows in reviews."""
-    rows = [[one.file, one.text, one.exception, " ".join(one.versions), one.reason] for one in messages]
-    lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
-    return f'{{\n "columns": ["file", "text", "exception", "versions", "reason"],\n "messages": [\n{lines}\n ]\n}}\n'
+    files = []
+    for file, of_file in groupby(sorted(messages), key=lambda one: one.file):
+        rows = [[one.text, one.exception, " ".join(one.versions), one.reason] for one in of_file]
+        lines = ",\n".join(f" {json.dumps(row, ensure_ascii=False)}" for row in rows)
+        files.append(f"{json.dumps(file)}: [\n{lines}\n]")
+    inner = ",\n".join(files)
+    return f'{{"columns": ["message", "exception", "versions", "reason"], "files": {{\n{inner}\n}}}}\n'
 
 
 def page_text(messages: Sequence[Message]) -> str:
-    """The page: the scope, and the messages by reason, remedy and file."""
+    """The page: what is listed, and the messages by reason and remedy; equal ones in one row."""
     series = sorted({version for one in messages for version in one.versions}, key=order)
-    remedies = {message: failure_of(message).remedy for message in messages}
-
-    def place(one: Message) -> tuple[bool, str, str, str, str]:
-        return one.reason == "StartupFailed", one.reason, remedies[one], one.file, one.text
-
-    scope = ", ".join(f"`{one}`" for one in SCOPE)
-    parts = [HEAD.format(number=len(messages), series=" and ".join(series), scope=scope)]
-    for reason, of_reason in groupby(sorted(messages, key=place), key=lambda one: one.reason):
-        parts.append(f"## {reason}\n\n{Reason(reason).summary}\n")
-        for remedy, of_remedy in groupby(of_reason, key=remedies.__getitem__):
-            parts.append(f"**What to do:** {remedy}\n")
-            for file, of_file in groupby(of_remedy, key=lambda one: one.file):
-                rows = [f"| {_cell(one.text)} | {_only_in(one, series)} |" for one in of_file]
-                parts.append("\n".join([f"`{file}`\n", "| message | only in |", "|-|-|", *rows]) + "\n")
+    groups: dict[tuple[str, str], dict[str, list[Message]]] = {}
+    for one in messages:
+        groups.setdefault((one.reason, failure_of(one).remedy), {}).setdefault(one.text, []).append(one)
+    left_out = {"tools": TOOLS, "making": MAKING, "serving": SERVING, "requests": REQUESTS}
+    told = {name: ", ".join(f"`{one}`" for one in entries) for name, entries in left_out.items()}
+    parts = [HEAD.format(number=len(messages), answer=ANSWER, series=" and ".join(series), **told)]
+    last = ""
+    for (reason, remedy), rows in sorted(groups.items(), key=lambda one: (one[0][0] == "StartupFailed", one[0])):
+        if reason != last:
+            parts.append(f"## {reason}\n\n{Reason(reason).summary}\n")
+        last = reason
+        parts.append(f"**What to do:** {remedy}\n\n| message | raised in | only in |\n|-|-|-|")
+        parts.extend(f"| {_cell(text)} | {_files(same)} | {_only_in(same, series)} |" for text, same in rows.items())
+        parts.append("")
     return "\n".join(parts)
 
 
-def _only_in(message: Message, series: Sequence[str]) -> str:
-    return "" if len(message.versions) == len(series) else ", ".join(message.versions)
+def _files(same: Sequence[Message]) -> str:
+    files = sorted({one.file for one in same})
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return f"`{'/'.join(files[0].split('/')[-2:])}`{more}"
+
+
+def _only_in(same: Sequence[Message], series: Sequence[str]) -> str:
+    versions = {version for one in same for version in one.versions}
+    return "" if len(versions) == len(series) else ", ".join(sorted(versions, key=order))
 
 
 def _cell(text: str) -> str:

@@ -41,6 +41,15 @@ COMMONEST = {
     "This model does not support `--runner generate`": "spec.model.runner",
     "Model … is not supported for LoRA": "spec.lora",
     "Sleep mode is not supported": "spec.runtime.sleepMode",
+    "Tensor parallel size … is greater than the number of experts": "spec.parallelism.tensorParallelSize",
+    "No FP8 MoE backend supports the deployment configuration": "spec.accelerator.products",
+    "No NvFp4 MoE backend supports the deployment configuration": "spec.accelerator.products",
+    "No MXFP4 MoE backend supports the deployment configuration": "spec.accelerator.products",
+    "No Unquantized MoE backend supports the deployment configuration": "spec.accelerator.products",
+    "The Quark OCP MX shared expert cannot be tensor-parallelized": "spec.parallelism.expertParallel",
+    "DeepSeek V4 MegaMoE currently requires expert parallel": "spec.parallelism.expertParallel",
+    "Failed to find a kernel that can implement": "spec.accelerator.products",
+    "MTP speculative decoding layer … weights missing": "spec.speculativeDecoding",
 }
 
 
@@ -86,6 +95,7 @@ def test_what_is_collected_of_a_module() -> None:
         raise ValueError("short")
         raise ValueError(unknown)
         raise SystemExit("no exception of ours")
+        raise VLLMValidationError("an answer to a request")
         assert x
     """
     assert set(texts(textwrap.dedent(module))) == {
@@ -96,6 +106,35 @@ def test_what_is_collected_of_a_module() -> None:
         ("AssertionError", "an assertion's text"),
         ("ValueError", "assigned … in one place only"),
     }
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "is_listed"),
+    [
+        ("model_executor/models/qwen3_moe.py", "__init__", True),
+        ("model_executor/models/qwen3_moe.py", "forward", True),  # The first step measures memory.
+        ("model_executor/models/qwen3_vl.py", "_parse_and_validate_image_input", False),
+        ("model_executor/layers/fused_moe/oracle/fp8.py", "select_fp8_moe_backend", True),
+        ("models/kimi_k3/nvidia/mla.py", "__init__", True),
+        ("reasoning/basic_parsers.py", "__init__", True),
+        ("reasoning/basic_parsers.py", "extract_reasoning", False),
+        ("entrypoints/openai/chat_completion/serving.py", "create_chat_completion", False),
+        ("entrypoints/openai/cli_args.py", "validate_parsed_serve_args", True),
+        ("benchmarks/serve.py", "__init__", False),
+        ("third_party/fmha_sm100/api.py", "__init__", False),
+    ],
+)
+def test_what_a_start_can_reach_is_listed(file: str, function: str, is_listed: bool) -> None:
+    module = f'def {function}():\n    raise ValueError("a message of it")'
+    assert list(texts(module, file)) == [("ValueError", "a message of it")] * is_listed
+
+
+def test_equal_messages_are_one_row_of_the_page() -> None:
+    files = [f"model_executor/models/{name}.py" for name in ("a", "b", "c", "d", "e")]
+    text = "Tensor parallel size … is greater than the number of experts …."
+    page = page_text(classified([Message(file, text, "ValueError", ("0.9",)) for file in files]))
+    assert page.count("greater than the number of experts") == 1
+    assert "`models/a.py` and 4 more" in page
 
 
 def test_a_version_that_is_read_anew_replaces_what_was_known_of_it() -> None:

@@ -61,11 +61,39 @@ REFUSAL_RULES: tuple[Rule, ...] = (
         "which must be divisible by the OCP MX group size",
         "Input size per partition (…must be divisible by group size",
         "hidden and per-rank intermediate sizes must align to",
+        "which is not divisible by the OCP MX group size",
+        "Shared-expert intermediate size …must be divisible by tensor-parallel size",
+    ),
+    rule(
+        R.PARALLELISM_MISMATCH,
+        "Choose a spec.parallelism.tensorParallelSize of at most the number of experts that the message names; for "
+        "more GPUs add replicas.",
+        "Tensor parallel size …is greater than the number of experts",
+    ),
+    rule(
+        R.PARALLELISM_MISMATCH,
+        "Choose a spec.parallelism.tensorParallelSize that divides the numbers in the message: the model's attention "
+        "heads, KV heads and groups.",
+        "must be divisible by tp_size",
+        "must be divisible by TP size",
+        "must be divisible by tensor-parallel world size",
+        "is not divisible by tp_size",
+        "Tensor parallel world size must divide",
+        "If tensor parallel world size does not divide",
+    ),
+    rule(
+        R.PARALLELISM_MISMATCH,
+        "Set spec.parallelism.expertParallel: true, or remove --moe-backend from spec.runtime.extraArgs.",
+        "requires expert parallel. Enable it with",
     ),
     rule(
         R.PARALLELISM_MISMATCH,
         "Set spec.parallelism.pipelineParallelSize to 1: this model has no pipeline stages in vLLM.",
         "Pipeline parallelism is not supported for this model",
+        "requires pipeline_parallel_size=1",
+        "does not support pipeline parallelism",
+        "pipeline parallel is not supported",
+        "Pipeline parallel of models with multiple",
     ),
     rule(
         R.PARALLELISM_MISMATCH,
@@ -123,6 +151,26 @@ REFUSAL_RULES: tuple[Rule, ...] = (
         "does not support float16. Reason: ",
         "requires GPU compute capability",
         "requires a Blackwell (SM100) GPU",
+        "requires SM100 GPUs",
+        "requires an SM100-class GPU",
+    ),
+    rule(
+        R.PRECISION_UNSUPPORTED,
+        "No kernel of this vLLM computes these layers with this GPU, precision and parallelism. Remove --moe-backend "
+        "and --linear-backend from spec.runtime.extraArgs and spec.adapters, if they are there; otherwise choose "
+        "another GPU in spec.accelerator.products, a checkpoint of another quantization, or a newer vLLM in "
+        "spec.runtime.image. VLLM_LOGGING_LEVEL=DEBUG in spec.runtime.env shows why each kernel was left out.",
+        "MoE backend supports the deployment configuration",
+        "No MXFP8 MoE backends available",
+        "Failed to find a kernel that can implement the",
+    ),
+    rule(
+        R.INVALID_CONFIGURATION,
+        "Remove --moe-backend and --linear-backend from spec.runtime.extraArgs: vLLM then takes one that can do it.",
+        "moe_backend=…is not supported for",
+        "moe_backend=…does not support activation=",
+        "the explicitly requested moe_backend=",
+        "--linear-backend=…was requested but no",
     ),
     rule(
         R.PRECISION_UNSUPPORTED,
@@ -183,6 +231,7 @@ REFUSAL_RULES: tuple[Rule, ...] = (
         "Remove spec.speculativeDecoding, or choose a method that this model has.",
         "does not support EAGLE3 interface",
         "Unsupported speculative method",
+        "MTP speculative decoding layer …weights missing from checkpoint",
     ),
     rule(
         R.INVALID_CONFIGURATION,
@@ -195,6 +244,9 @@ REFUSAL_RULES: tuple[Rule, ...] = (
         "Choose a draft model of the same family in spec.speculativeDecoding.model.uri, or remove "
         "spec.speculativeDecoding.",
         "Target and draft model should have the same vocabulary size",
+        "requires `draft_vocab_size` to match the target vocabulary",
+        "DFlash drafter expects",
+        "model is configured for parallel drafting",
     ),
 )
 
@@ -280,6 +332,41 @@ PLACES: tuple[Place, ...] = (
         "leave them to vLLM.",
         ("v1/core/", "v1/worker/"),
         _REFUSALS,
+    ),
+    Place(
+        R.INVALID_CONFIGURATION,
+        "Change spec.generation.toolCallParser, spec.generation.reasoningParser or the parser in "
+        "spec.runtime.extraArgs to the one for the model's format, or remove it.",
+        ("reasoning/", "tool_parsers/", "parser/"),
+        _REFUSALS,
+    ),
+    Place(
+        R.INVALID_CONFIGURATION,
+        "Change spec.speculativeDecoding as the message says, or remove it.",
+        ("v1/spec_decode/",),
+        _REFUSALS,
+    ),
+    Place(
+        R.INVALID_CONFIGURATION,
+        "Remove spec.batching.kvOffloadingSize, or change the connector's settings in spec.runtime.extraArgs as the "
+        "message says.",
+        ("v1/kv_offload/", "v1/simple_kv_offload/", "distributed/ec_transfer/"),
+        _REFUSALS,
+    ),
+    Place(
+        R.INVALID_CONFIGURATION,
+        "Change the value that the message names: in spec.runtime.extraArgs or spec.runtime.env, or in the field that "
+        "it comes from.",
+        ("entrypoints/", "envs.py", "compilation/"),
+        _REFUSALS,
+    ),
+    Place(
+        R.INVALID_CONFIGURATION,
+        "vLLM does not run this model in this way. Leave out what the message names of spec.parallelism, "
+        "spec.precision, spec.attention, spec.speculativeDecoding and spec.runtime.extraArgs; where it names nothing "
+        "of them, use another checkpoint of the model, or another vLLM in spec.runtime.image.",
+        ("model_executor/models/", "models/", "model_executor/layers/", "model_executor/kernels/"),
+        (*_REFUSALS, "AssertionError"),
     ),
     Place(R.INVALID_CONFIGURATION, f"{_NO_LORA} Or change them as the message says.", ("lora/",), _REFUSALS),
 )

@@ -198,7 +198,12 @@ SPLITS: dict[str, tuple[Json, Json, dict[str, Any], str]] = {
     "by the model's type alone": (SHARED | {"architectures": None}, OCP_MX, OVER_EIGHT, ""),
     "not without expert parallelism": (SHARED, OCP_MX, {"tensor_parallel_size": 8}, "640 / 8 = 80"),
     "nor in blocks": (SHARED, BLOCKS, OVER_EIGHT, "640 / 8 = 80"),
-    "nor by other classes": (SHARED, OCP_MX, OVER_EIGHT, "640 / 8 = 80"),
+    "nor by other classes": (
+        SHARED | {"architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe"},
+        OCP_MX,
+        OVER_EIGHT,
+        "640 / 8 = 80",
+    ),
 }
 
 

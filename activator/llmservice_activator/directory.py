@@ -117,12 +117,12 @@ class Directory:
     def _look_again(self) -> None:
         for key in self._services:
             service = self._services.find(key)
-            has_zero = service is not None and service.zero is not None
-            if key in self._ending and key in self._targets and (self._targets[key].is_routed or not has_zero):
+            zero = service.zero if service is not None else None
+            if key in self._ending and key in self._targets and (self._targets[key].is_routed or zero is None):
                 self.touched(key)
-            if service is None or service.zero is None:
+            if zero is None:
                 continue
-            if service.zero.keys is not None and not _ready(self._services.pods(key)):
+            if zero.keys is not None and not _ready(self._services.pods(key)):
                 self._keys.want(key)
             if key in self._problems:
                 self.touched(key)

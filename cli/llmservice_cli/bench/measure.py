@@ -13,8 +13,8 @@ from typing import TextIO
 
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_cli.errors import CliError
-from llmservice_cli.load.routes import note, open_target
+from llmservice_cli.errors import CliError, say
+from llmservice_cli.load.routes import open_target
 from llmservice_cli.load.server import Served, Target, inspect
 
 from .arguments import Options
@@ -33,7 +33,7 @@ LONGEST_NAME = 200
 async def measure(options: Options, load: LoadOptions, slo: Slo | None) -> Result:
     """Everything that was asked for, or, after Ctrl-C, what there is of it."""
     points = points_of(options)
-    async with open_target(options, None if options.quiet else note) as target:
+    async with open_target(options, None if options.quiet else say) as target:
         served = await inspect(target, options.model)
         started = datetime.now(UTC)
         gathered, is_partial = await _play(options, target, served, load, points)

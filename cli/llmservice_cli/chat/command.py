@@ -15,8 +15,7 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.cluster import cli_error
 from llmservice_cli.documents import show
-from llmservice_cli.errors import CliError, ExitCode, WrongUsage
-from llmservice_cli.load.routes import note
+from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.load.server import check_server
 from llmservice_cli.terminal import is_styled
 
@@ -107,7 +106,7 @@ def _questions(chat: Chat) -> Iterator[str]:
             case "/help":
                 dim(HELP)
             case _ if line.startswith("/") and not {*line[1:]} & {*"/ "}:
-                note(f"there is no {line}; /help lists what there is")
+                say(f"there is no {line}; /help lists what there is")
             case _:
                 yield line
 
@@ -131,9 +130,9 @@ def _answer(runner: asyncio.Runner, chat: Chat, question: str) -> None:
     except KeyboardInterrupt:
         dim("stopped; Ctrl-C again ends the chat")
     except CliError as error:
-        note(f"error: {error}")
+        say(f"error: {error}")
     except KubeError as error:  # `connect`, which makes a CliError of it, is around the whole chat
-        note(f"error: {cli_error(error)}")
+        say(f"error: {cli_error(error)}")
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from llmservice_operator.kube.errors import Forbidden, KubeError
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection
-from llmservice_cli.errors import CliError
+from llmservice_cli.errors import CliError, say
 from llmservice_cli.forward import RIGHT, Forward, PodPort, forwarded
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
-from llmservice_cli.load.routes import note, ready_pods, url_inside
+from llmservice_cli.load.routes import ready_pods, url_inside
 from llmservice_cli.load.server import ALL_AT_ONCE, CONNECT_SECONDS, base_of, client_of
 from llmservice_cli.services import conditions_of, service
 from llmservice_cli.wait.assessment import Outcome, assess
@@ -147,11 +147,11 @@ class ByName:
     async def narrate(self) -> None:
         namespace, name = self.connection.namespace, self.options.name or ""
         last = ""
-        async with contextlib.aclosing(changes(self.connection.kube, namespace, name, warn=note)) as versions:
+        async with contextlib.aclosing(changes(self.connection.kube, namespace, name, warn=say)) as versions:
             async for found in versions:
                 now = start_of(found)
                 if now != last:
-                    note(f"{name}: {now}")
+                    say(f"{name}: {now}")
                 last = now
 
     async def _service(self) -> Json:

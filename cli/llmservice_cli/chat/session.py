@@ -15,11 +15,11 @@ from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.redact import Redactor
 
 from llmservice_cli.cluster import connect
-from llmservice_cli.errors import CliError
+from llmservice_cli.errors import CliError, say
 from llmservice_cli.load.answer import Failure, Loss, http_failure
 from llmservice_cli.load.key import headers_of, hiding, key_of
 from llmservice_cli.load.lines import Lines
-from llmservice_cli.load.routes import note, service_key
+from llmservice_cli.load.routes import service_key
 from llmservice_cli.load.server import direct as target_of
 from llmservice_cli.load.server import inspect
 from llmservice_cli.services import service
@@ -91,7 +91,7 @@ class Chat:
                         show(piece)
 
     async def _narrate(self, way: Way) -> None:
-        note(f"{self.server.name} has no ready replica: {way.holder} holds the request and starts one")
+        say(f"{self.server.name} has no ready replica: {way.holder} holds the request and starts one")
         await self.server.narrate()
 
     def _body(self, question: str) -> Mapping[str, Any]:
@@ -106,7 +106,7 @@ class Chat:
 
     def _remember(self, question: str, reply: Reply) -> None:
         if self.conversation.keep(question, reply.text) and not self.options.quiet:
-            note("the oldest turns are not sent any more: the conversation is longer than is kept")
+            say("the oldest turns are not sent any more: the conversation is longer than is kept")
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
@@ -115,7 +115,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.wait({task})
     error = None if task.cancelled() else task.exception()
     if isinstance(error, KubeError):
-        note(f"the service's status cannot be followed: {error.message}")
+        say(f"the service's status cannot be followed: {error.message}")
     elif error is not None:
         raise error
 
@@ -141,7 +141,7 @@ async def opened(options: Options) -> AsyncIterator[Chat]:
         return
     async with connect(options) as connection:
         found = await service(connection.kube, connection.namespace, options.name or "")
-        key = await service_key(connection.kube, found, options.api_key_env, None if options.quiet else note)
+        key = await service_key(connection.kube, found, options.api_key_env, None if options.quiet else say)
         names = ((found.get("status") or {}).get("endpoint") or {}).get("modelNames") or [options.name]
         server_of = ByName(connection, options, options.model or str(names[0]), headers_of(key))
         yield Chat(server_of, options, hiding(key), conversation)

@@ -20,7 +20,7 @@ from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.cluster import Connection, connect
-from llmservice_cli.errors import CliError, say
+from llmservice_cli.errors import CliError
 from llmservice_cli.forward import PodPort, forwarded
 from llmservice_cli.options import Scope
 from llmservice_cli.services import endpoint_of, service
@@ -106,8 +106,3 @@ async def url_inside(found: Json, options: Scope) -> str | None:
         await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return f"http://{host}:{port}"
     return None
-
-
-def note(text: str) -> None:
-    """On standard error."""
-    say(text)

@@ -72,12 +72,13 @@ class LastUse:
     @classmethod
     def parsed(cls, at: float, method: str, path: str) -> LastUse | None:
         """By the words of a pod; None where they are not those of a supervisor or activator."""
-        is_valid = 0 < at < _LATEST and _METHOD.fullmatch(method) and _PATH.fullmatch(path)
+        is_valid = 0 < at < _LATEST and re.fullmatch(METHOD, method) and re.fullmatch(PATH, path)
         return cls(at, method, path) if is_valid else None
 
 
 _LATEST = 100_000_000_000
-_METHOD, _PATH = re.compile("[A-Z]{1,16}"), re.compile("[a-z0-9/_.-]{0,64}")
+METHOD, PATH = "[A-Z]{1,16}", "[a-z0-9/_.-]{0,64}"
+"""What LastUse.method and LastUse.path match."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from llmservice_runtime.contract import LAST_REQUEST, METRICS_PATH, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT
 
-from llmservice_operator.api.holding import LastUse
+from llmservice_operator.api.holding import METHOD, PATH, LastUse
 from llmservice_operator.kube.pod_port import PodPort, Unreadable
 
 __all__ = ["Requests", "RequestsReader", "Unreadable"]
@@ -18,9 +18,7 @@ MOST_REQUESTS = 9_999_999
 MOST_BEGUN = 999_999_999_999_999
 """As many digits as the supervisor writes."""
 
-_LAST = re.compile(
-    rb'^%s\{method="([A-Z]{1,16})",path="([a-z0-9/_.-]{0,64})"\} ([0-9]{1,15})$' % LAST_REQUEST.encode(), re.MULTILINE
-)
+_LAST = re.compile(f'^{LAST_REQUEST}{{method="({METHOD})",path="({PATH})"}} ([0-9]{{1,15}})$'.encode(), re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,8 @@ async def drain_questions(world: World) -> None:
 
 async def test_nothing_of_a_deleted_service_is_left_anywhere() -> None:
     world = World()
-    handler = EventHandler(world.ctx.cache, world.ctx.queue.add, world.ctx.queue.add, world.ctx.errors)
+    ctx = world.ctx
+    handler = EventHandler(ctx.cache, ctx.queue.add, ctx.queue.add, ctx.errors, pod_deleted=ctx.pod_deleted)
     sizes = []
     for number in range(COUNT):
         name = f"{PREFIX}{number}"

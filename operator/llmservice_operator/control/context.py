@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -33,11 +34,14 @@ from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.kube.requests_reader import Requests
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
+from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.planner.quotas import Quotas
 from llmservice_operator.planner.room import Room
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 60.0
+MOST_GONE = 1000
+"""Deleted pods of one service that are remembered until its next pass."""
 
 
 async def _unread(address: str, key: Key, uid: str, port: int) -> HoldingReport:
@@ -74,6 +78,8 @@ class Memory:
     """The quotas when a decision asked last, when that was, and for which generation."""
     drained: frozenset[str] = frozenset()
     """Pods, by uid, whose cut streams were reported."""
+    gone: deque[PodFacts] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
+    """Pods that cut streams and were deleted since the last pass, the latest ones."""
     failures: int = 0
     """How many times in a row the children could not be written."""
     passes: int = 0
@@ -216,6 +222,12 @@ class Context:
         for forget in (self.state_poller.forget, self.metrics.forget, self._forget_update, self.errors.forget):
             with self.errors.contained(Part.BOOKKEEPING):
                 forget(key)
+
+    def pod_deleted(self, pod: PodFacts) -> None:
+        """A pod as it was last; nothing is kept of a service that this process does not work on."""
+        memory = self.memories.get(Key(pod.namespace, pod.service or ""))
+        if memory is not None and pod.cut:
+            memory.gone.append(pod)
 
     def take_up(self, keys: Iterable[Key]) -> None:
         """Queue services by the priority of their own state, not of their children's."""

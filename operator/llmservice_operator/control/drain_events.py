@@ -13,10 +13,11 @@ from llmservice_operator.process.log import ObjectLogger
 
 
 async def report_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
-    """Report each pod once: it stays for a moment after its supervisor ended."""
+    """Report each pod once: while it is still there after its server ended, or when it is gone already."""
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
-    found = ctx.cache.of_service(key).get(POD.kind, {}).values()
+    found = [*ctx.cache.of_service(key).get(POD.kind, {}).values(), *memory.gone]
+    memory.gone.clear()
     pods = [pod for pod in found if isinstance(pod, PodFacts) and pod.cut]
     before, memory.drained = memory.drained, frozenset(pod.uid for pod in pods)
     for pod in (pod for pod in pods if pod.uid not in before):

@@ -13,7 +13,8 @@ from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
 from llmservice_operator.control.watch.cache import Cache, Seen, newer
-from llmservice_operator.kube.resources import LLMSERVICE, Resource
+from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
+from llmservice_operator.observe.projections.pods import PodFacts
 
 
 class _Unreadable(NamedTuple):
@@ -33,9 +34,11 @@ class EventHandler:
         changed: Callable[[Key], None],
         children_changed: Callable[[Key], None],
         errors: InternalErrors | None = None,
+        pod_deleted: Callable[[PodFacts], None] = lambda pod: None,
     ) -> None:
+        """`pod_deleted` gets a service's pod as it was last: it may be gone before a pass of its service saw that."""
         self.cache = cache
-        self._changed, self._children_changed = changed, children_changed
+        self._changed, self._children_changed, self._pod_deleted = changed, children_changed, pod_deleted
         self._errors = errors or InternalErrors()
         self._unreadable: dict[tuple[str, str, str], _Unreadable] = {}
         """By kind, namespace and name: the cache has these not at all, or as they were before."""
@@ -59,6 +62,8 @@ class EventHandler:
 
     def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         """An object as it was last, now deleted."""
+        if resource is POD and self._is_known(obj):
+            self.updated(resource, obj)
         key, subject = _about(resource, obj)
         with self._errors.contained(Part.PROJECTION, key, subject) as contained:
             metadata = obj["metadata"]
@@ -66,7 +71,7 @@ class EventHandler:
             before = self._unreadable.pop((resource.kind, *where), None)
             if before is not None:
                 self._ended(before)
-            self._enqueue(resource, self.cache.remove(resource.kind, *where, metadata["uid"]))
+            self._remove(resource, *where, metadata["uid"])
         contained.end()
 
     def listed(
@@ -75,7 +80,7 @@ class EventHandler:
         """Forget what is not in a list and is not newer than it: its deletion was missed."""
         for where, seen in self.cache.seen(resource.kind, namespace).items():
             if uids.get(where) != seen.uid and not newer(seen.resource_version, version):
-                self._enqueue(resource, self.cache.remove(resource.kind, *where, seen.uid))
+                self._remove(resource, *where, seen.uid)
         for (kind, place, name), before in list(self._unreadable.items()):
             is_meant = kind == resource.kind and namespace in (None, place)
             if (
@@ -84,6 +89,19 @@ class EventHandler:
                 and not newer(before.seen.resource_version, version)
             ):
                 self._ended(self._unreadable.pop((kind, place, name)))
+
+    def _is_known(self, pod: Mapping[str, Any]) -> bool:
+        """Whether the cache has this very pod, not a later one of the same name."""
+        metadata = pod.get("metadata") or {}
+        known = self.cache.get(POD.kind, metadata.get("namespace", ""), metadata.get("name", ""))
+        return known is not None and known.uid == metadata.get("uid")
+
+    def _remove(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        last = self.cache.get(resource.kind, namespace, name)
+        keys = self.cache.remove(resource.kind, namespace, name, uid)
+        if keys and isinstance(last, PodFacts):
+            self._pod_deleted(last)
+        self._enqueue(resource, keys)
 
     def _ended(self, unreadable: _Unreadable) -> None:
         if unreadable.key is not None:

@@ -26,6 +26,9 @@ A100_SHARED = "NVIDIA-A100-SXM4-80GB-SHARED"
 TIME_SLICED = NodeGroup(A100_SHARED, 4, memory_mib=81920, sharing=Sharing(4, has_own_memory=False))
 TWO_CARDS = replace(TIME_SLICED, per_node=8)
 UNCOUNTED = replace(TIME_SLICED, sharing=Sharing(None, has_own_memory=False))
+WHOLE = NodeGroup("NVIDIA-L4", 1, memory_mib=23034)
+UNRENAMED = replace(WHOLE, per_node=4, sharing=Sharing(4, has_own_memory=False))
+NO_GPUS = ("DoesNotFit", "a GPU of 24 GiB", None, "no more than 1 GPU of a node")
 MPS = replace(TIME_SLICED, per_node=8, sharing=Sharing(4, has_own_memory=True))
 MPS_OF_TWO = replace(MPS, sharing=Sharing(2, has_own_memory=True))
 MPS_UNCOUNTED = replace(MPS, sharing=Sharing(None, has_own_memory=True))
@@ -138,6 +141,12 @@ WHICH = [
     ("four shares of two cards", picked(TWO_CARDS, gpus=4), "DoesNotFit", A100_SHARED, None, "no more than 2 GPUs"),
     ("named, and no node is there", picked(gpus=2, products=(A100_SHARED,)), "Unknown", A100_SHARED, None, "shares"),
     ("whole cards before shares", picked(TIME_SLICED, H100, gpus=2), "Fits", H, H, ""),
+    ("a whole one beside shares", picked(WHOLE, UNRENAMED, gpus=2), "DoesNotFit", L, None, "no more than 1 GPU"),
+    ("shares beside a whole one", picked(UNRENAMED, WHOLE, gpus=2), "DoesNotFit", L, None, "no more than 1 GPU of"),
+    ("and it is listed", picked(WHOLE, UNRENAMED, gpus=2, products=(L,)), "DoesNotFit", L, None, "1 GPU of"),
+    ("enough whole ones beside shares", picked(L4, UNRENAMED, gpus=2), "Unknown", L, None, "sharing-strategy: none"),
+    ("one of them does", picked(WHOLE, UNRENAMED), "Fits", L, L, "Several pods share each"),
+    ("shares of a card without a label", picked(replace(UNRENAMED, product=None), gpus=2, memory=24), *NO_GPUS),
     ("none that shares", picked(TIME_SLICED, T4, gpus=2, need=30, products=(T,)), "DoesNotFit", T, None, f"{A},"),
     ("a part of the memory", picked(MPS, need=30), "DoesNotFit", A100_SHARED, None, "has 20 GiB of 30"),
     ("enough of the memory", picked(MPS, need=18), "Fits", A100_SHARED, A100_SHARED, ""),

@@ -81,12 +81,11 @@ class Offer:
     per_node: int
     """The most that one node has."""
     sharing: Sharing | None = None
-    """None: each pod has devices of its own."""
-
-    @property
-    def devices(self) -> int:
-        """How many there are of it on one node, however many pods share each."""
-        return self.per_node if self.sharing is None else self.per_node // (self.sharing.pods or self.per_node)
+    """On some nodes with this product, which pods may come to; None: each pod has devices of its own."""
+    devices: int = 0
+    """How many a node that shares them has, however many pods share each."""
+    whole: int = 0
+    """The most that one node has which shares none."""
 
 
 def group_of(node: NodeRoom, resource: str) -> NodeGroup | None:
@@ -110,13 +109,8 @@ def offers(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> tuple[Offer, ..
     """Each product on nodes whose taints the pods tolerate, the smallest first."""
     found: dict[str | None, Offer] = {}
     for group in _reachable(cluster, tolerations):
-        known = found.get(group.product)
-        if known is None:
-            found[group.product] = Offer(group.product, device_of(group), group.per_node, group.sharing)
-        elif group.sharing is None:
-            found[group.product] = replace(known, per_node=max(known.per_node, group.per_node))
-        else:  # pools may share them by different numbers
-            found[group.product] = _least(known, Offer(group.product, device_of(group), group.per_node, group.sharing))
+        known, other = found.get(group.product), _offer(group)
+        found[group.product] = other if known is None else _both(known, other)
     return tuple(sorted(found.values(), key=_size))
 
 
@@ -138,9 +132,26 @@ def device_of(group: NodeGroup) -> Device | None:
     return replace(device, capability=capability, is_amd=device.is_amd or group.is_amd)
 
 
-def _least(one: Offer, other: Offer) -> Offer:
-    """Of two pools of one product the one on which a pod has less."""
-    return min(one, other, key=lambda offer: (offer.device.memory_gib if offer.device else 0.0, offer.devices))
+def _offer(group: NodeGroup) -> Offer:
+    if group.sharing is None:
+        return Offer(group.product, device_of(group), group.per_node, whole=group.per_node)
+    devices = group.per_node // (group.sharing.pods or group.per_node)
+    return Offer(group.product, device_of(group), group.per_node, group.sharing, devices)
+
+
+def _both(one: Offer, other: Offer) -> Offer:
+    """Two pools of one product: pods may come to the one on which they have less."""
+    if one.sharing is None and other.sharing is None:
+        return replace(one, per_node=max(one.per_node, other.per_node), whole=max(one.whole, other.whole))
+    shared = [offer for offer in (one, other) if offer.sharing is not None]
+    least = min(shared, key=lambda offer: (_memory(offer), offer.devices))
+    per_node = least.per_node if len(shared) > 1 else max(one.per_node, other.per_node)
+    smaller = min(one, other, key=_memory)
+    return replace(least, device=smaller.device, per_node=per_node, whole=max(one.whole, other.whole))
+
+
+def _memory(offer: Offer) -> float:
+    return 0.0 if offer.device is None else offer.device.memory_gib
 
 
 def is_part(product: str, groups: Iterable[NodeGroup]) -> bool:
@@ -162,6 +173,11 @@ def why_not_several(product: str, offer: Offer | None, count: int) -> tuple[Fit,
     sharing = by_name if offer is None else offer.sharing
     if sharing is None:
         return None
+    if offer is not None and offer.whole >= count:
+        return (
+            Fit.UNKNOWN,
+            f"a replica needs {count} GPUs, and some nodes share theirs: a pod may get shares of one GPU",
+        )
     if sharing.has_own_memory:
         return Fit.DOES_NOT_FIT, f"a replica needs {count} GPUs, and MPS gives one share a pod"
     if offer is not None and offer.devices < count:

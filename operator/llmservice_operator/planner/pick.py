@@ -38,6 +38,7 @@ _SMALL = ("Tesla-T4", "Tesla-V100-SXM2-16GB", "NVIDIA-A10G")
 _MOST_EXCLUDED = 256
 _MEMORY = "spec.accelerator.memory"
 _GPU_FIELDS = f"spec.accelerator.products or {_MEMORY}"
+_SELECTOR = "spec.podTemplate.spec.nodeSelector (nvidia.com/gpu.sharing-strategy: none)"
 _TOLERATIONS = "spec.podTemplate.spec.tolerations"
 
 
@@ -262,17 +263,22 @@ def _candidates(demand: GPUDemand, offered: Sequence[Offer]) -> Iterator[Device]
                 yield replace(device, name=product)
     if demand.products or demand.memory_gib is None:
         return
-    if demand.profile is None:
-        yield Device(f"a GPU of {demand.memory_gib:g} GiB", demand.memory_gib)
-    elif not named:
-        yield Device(gpus.any_slice(demand.memory_gib), demand.memory_gib)
+    if demand.profile is None or not named:
+        yield Device(_any_gpu(demand), demand.memory_gib)
+
+
+def _any_gpu(demand: GPUDemand) -> str:
+    """What a GPU is called of which only the memory is known."""
+    memory = demand.memory_gib or 0.0
+    return f"a GPU of {memory:g} GiB" if demand.profile is None else gpus.any_slice(memory)
 
 
 def _limited_by_nodes(plan: Plan, device: Device, demand: GPUDemand, offered: Sequence[Offer]) -> Plan:
     """The plan, which does not fit where one replica needs more GPUs than any node has or could have, or shares."""
-    offer = next((offer for offer in offered if offer.product == device.name), None)
+    product = None if device.name == _any_gpu(demand) else device.name
+    offer = next((offer for offer in offered if offer.product == product), None)
     if plan.verdict is not Fit.DOES_NOT_FIT and (found := why_not_several(device.name, offer, demand.gpus)):
-        return _of_too_few_devices(plan, device, demand, *found)
+        return _of_too_few_devices(plan, device, demand, offer, *found)
     most = max(_most(offered, device.name), node_size.largest(device.name))
     if demand.gpus <= most or not offered or plan.verdict is Fit.DOES_NOT_FIT:
         return plan
@@ -281,10 +287,14 @@ def _limited_by_nodes(plan: Plan, device: Device, demand: GPUDemand, offered: Se
     )
 
 
-def _of_too_few_devices(plan: Plan, device: Device, demand: GPUDemand, verdict: Fit, why: str) -> Plan:
+def _of_too_few_devices(
+    plan: Plan, device: Device, demand: GPUDemand, offer: Offer | None, verdict: Fit, why: str
+) -> Plan:
     whole = "name products of whole GPUs in spec.accelerator.products"
     if demand.profile is not None:
         whole = "take whole GPUs, without spec.accelerator.resourceName"
+    elif offer is not None and offer.whole >= demand.gpus:
+        whole = f"select nodes that share none in {_SELECTOR}"
     reason = f"{device.name}: {why}. Set spec.parallelism to one GPU a replica, or {whole}."
     missing = plan.missing if verdict is Fit.DOES_NOT_FIT else ("GPUs that are not shared", *plan.missing)
     return replace(plan, verdict=verdict, reason=reason, missing=missing, margin_gib=None)

@@ -227,6 +227,47 @@ def test_the_refusal_of_a_split_says_what_divides() -> None:
     assert all(remedy.verdict is Fit.FITS for remedy in plan.remedies)
 
 
+OVER_EIGHT_GPUS: Json = {"batching": {"maxModelLen": 2048}, "parallelism": {"tensorParallelSize": 8}}
+REFUSED: dict[str, tuple[Json, Json, str, Json | None]] = {
+    # model, what the spec says, the GPU, and the first change
+    "a split that cuts blocks": (
+        MOE | {"quantization_config": BLOCKS},
+        *(OVER_EIGHT_GPUS, H100, {"parallelism.expertParallel": True}),
+    ),
+    "a step that is smaller than a video": (
+        CONFIGS["gemma-4-26b-a4b"],
+        {"batching": {"maxModelLen": 32768, "maxNumBatchedTokens": 2048}},
+        *(A100, {"batching.maxNumBatchedTokens": 2496}),
+    ),
+    "a method that vLLM does not have": (
+        MOE | {"quantization_config": {"quant_method": "exl3"}},
+        *(OVER_EIGHT_GPUS, H100, None),
+    ),
+    "a type that its method does not compute with": (
+        SMALL | {"quantization_config": MXFP4},
+        *({"precision": {"dtype": "float32"}}, A100, None),
+    ),
+    "a GPU that the compatibility matrix refuses too": (
+        SMALL | {"quantization_config": MXFP4},
+        *({"precision": {"quantization": "mxfp4"}}, T4, None),
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "spec", "product", "patch"), REFUSED.values(), ids=REFUSED)
+def test_the_status_has_the_changes_that_lift_a_refusal(
+    model: Json, spec: Json, product: str, patch: Json | None
+) -> None:
+    spec = {"model": {"uri": "hf://a/b"}, "accelerator": {"products": [product]}} | spec
+    llm = LLMService.from_object(an_llmservice(spec))
+    asked_ = planning.question(llm, SETTINGS, reading.read(json.dumps(model)), None)
+    nodes = ClusterGPUs((NodeGroup(product, 8), NodeGroup("NVIDIA-H200", 8)))
+    plan = planning.picked(llm, asked_, nodes).plan
+    assert plan.verdict is Fit.DOES_NOT_FIT
+    assert [dict(remedy.patch) for remedy in plan.remedies][:1] == ([] if patch is None else [patch])
+    assert "that was tried" not in plan.reason
+
+
 def test_a_model_that_only_one_rank_can_hold_is_split_into_stages() -> None:
     made = config_json.read(QWEN2_72B | {"quantization_config": AWQ})
     request = Request(made, device(H100), max_model_len=2048, tensor_parallel_size=2)

@@ -130,15 +130,21 @@ def unplanned(service: LLMService, asked: Question, why_not: str) -> Pick:
 def remedied(
     service: LLMService, plan: Plan, asked: Question, others: tuple[Device, ...] = (), most_gpus: int = _MOST_GPUS
 ) -> Plan:
-    """With changes that would help, where memory is what is missing."""
-    is_short = plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and plan.margin_gib is not None
-    if not is_short or plan.remedies or asked.request.device is None:
+    """With changes that would help, where memory is missing or where the planner refuses the request itself.
+
+    There are none here for what the nodes or the compatibility matrix refuse.
+    """
+    if plan.verdict not in (Fit.DOES_NOT_FIT, Fit.TIGHT) or plan.remedies or asked.request.device is None:
+        return plan
+    is_refused = plan.margin_gib is None
+    if is_refused and not plan.reason.startswith(answer(asked).reason):
         return plan
     if is_part(asked.request.device.name, ()):
         most_gpus = 1
     spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
     find = _remedied if len(spec) <= REMEMBERED_LENGTH else _remedied.__wrapped__
-    return find(asked, plan, others, most_gpus, spec)
+    found = find(asked, plan, others, most_gpus, spec)
+    return plan if is_refused and not found.remedies else found
 
 
 def demand(service: LLMService) -> GPUDemand:

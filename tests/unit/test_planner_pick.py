@@ -28,6 +28,7 @@ TWO_CARDS = replace(TIME_SLICED, per_node=8)
 UNCOUNTED = replace(TIME_SLICED, sharing=Sharing(None, has_own_memory=False))
 WHOLE = NodeGroup("NVIDIA-L4", 1, memory_mib=23034)
 UNRENAMED = replace(WHOLE, per_node=4, sharing=Sharing(4, has_own_memory=False))
+PAIRS, EIGHT = replace(UNRENAMED, sharing=Sharing(2, has_own_memory=False)), replace(WHOLE, per_node=8)
 NO_GPUS = ("DoesNotFit", "a GPU of 24 GiB", None, "no more than 1 GPU of a node")
 MPS = replace(TIME_SLICED, per_node=8, sharing=Sharing(4, has_own_memory=True))
 MPS_OF_TWO = replace(MPS, sharing=Sharing(2, has_own_memory=True))
@@ -145,6 +146,7 @@ WHICH = [
     ("shares beside a whole one", picked(UNRENAMED, WHOLE, gpus=2), "DoesNotFit", L, None, "no more than 1 GPU of"),
     ("and it is listed", picked(WHOLE, UNRENAMED, gpus=2, products=(L,)), "DoesNotFit", L, None, "1 GPU of"),
     ("enough whole ones beside shares", picked(L4, UNRENAMED, gpus=2), "Unknown", L, None, "sharing-strategy: none"),
+    ("between two pools of shares", picked(PAIRS, EIGHT, UNRENAMED, gpus=8), "Unknown", L, None, "strategy: none"),
     ("one of them does", picked(WHOLE, UNRENAMED), "Fits", L, L, "Several pods share each"),
     ("shares of a card without a label", picked(replace(UNRENAMED, product=None), gpus=2, memory=24), *NO_GPUS),
     ("none that shares", picked(TIME_SLICED, T4, gpus=2, need=30, products=(T,)), "DoesNotFit", T, None, f"{A},"),

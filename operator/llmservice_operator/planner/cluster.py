@@ -141,13 +141,13 @@ def _offer(group: NodeGroup) -> Offer:
 
 def _both(one: Offer, other: Offer) -> Offer:
     """Two pools of one product: pods may come to the one on which they have less."""
-    if one.sharing is None and other.sharing is None:
-        return replace(one, per_node=max(one.per_node, other.per_node), whole=max(one.whole, other.whole))
+    whole = max(one.whole, other.whole)
     shared = [offer for offer in (one, other) if offer.sharing is not None]
+    if not shared:
+        return replace(one, per_node=whole, whole=whole)
     least = min(shared, key=lambda offer: (_memory(offer), offer.devices))
-    per_node = least.per_node if len(shared) > 1 else max(one.per_node, other.per_node)
     smaller = min(one, other, key=_memory)
-    return replace(least, device=smaller.device, per_node=per_node, whole=max(one.whole, other.whole))
+    return replace(least, device=smaller.device, per_node=max(least.per_node, whole), whole=whole)
 
 
 def _memory(offer: Offer) -> float:

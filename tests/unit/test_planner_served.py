@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from llmservice_operator.planner.plan import Device, Fit, Request
 from llmservice_operator.planner.remedies import with_remedies
 from llmservice_operator.planner.requests import request_of
 from llmservice_operator.planner.served import unserved
+from llmservice_operator.planner.weights import weigh
 
 from tests.unit.decide_world import SETTINGS, an_llmservice
 from tests.unit.planner_models import CONFIGS, gpu
@@ -153,7 +155,10 @@ SHARED: Json = MOE | {
     "shared_expert_intermediate_size": 640,
 }
 OCP_MX = {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}}}
+QWEN2_MOE = SHARED | {"architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe"}
 OVER_EIGHT = {"tensor_parallel_size": 8, "enable_expert_parallel": True}
+OVER_FOUR = {"tensor_parallel_size": 4, "enable_expert_parallel": True}
+TWO_ENGINES = OVER_FOUR | {"data_parallel_size": 2}
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 CT_BLOCKS = {
     "quant_method": "compressed-tensors",
@@ -187,23 +192,15 @@ SPLITS: dict[str, tuple[Json, Json, dict[str, Any], str]] = {
     "experts of AWQ, in groups of half the size": (MOE, AWQ, {"tensor_parallel_size": 2}, ""),
     "experts of AWQ over eight": (MOE, AWQ, {"tensor_parallel_size": 8}, "640 / 8 = 80"),
     "experts of compressed-tensors": (MOE, INT4, {"tensor_parallel_size": 2}, "640 / 2 = 320"),
-    "a shared expert in blocks": (
-        SHARED,
-        BLOCKS,
-        {"tensor_parallel_size": 4, "enable_expert_parallel": True},
-        "640 / 4",
-    ),
+    "a shared expert in blocks": (SHARED, BLOCKS, OVER_FOUR, "640 / 4"),
     "a shared expert that is copied": (SHARED, OCP_MX, OVER_EIGHT, ""),
     "that of Qwen3.5": (SHARED | {"architectures": ["Qwen3_5MoeForConditionalGeneration"]}, OCP_MX, OVER_EIGHT, ""),
     "by the model's type alone": (SHARED | {"architectures": None}, OCP_MX, OVER_EIGHT, ""),
     "not without expert parallelism": (SHARED, OCP_MX, {"tensor_parallel_size": 8}, "640 / 8 = 80"),
     "nor in blocks": (SHARED, BLOCKS, OVER_EIGHT, "640 / 8 = 80"),
-    "nor by other classes": (
-        SHARED | {"architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe"},
-        OCP_MX,
-        OVER_EIGHT,
-        "640 / 8 = 80",
-    ),
+    "nor by other classes": (QWEN2_MOE, OCP_MX, OVER_EIGHT, "640 / 8 = 80"),
+    "one that several engines copy": (SHARED, BLOCKS, TWO_ENGINES, ""),
+    "one that they do not": (QWEN2_MOE, BLOCKS, TWO_ENGINES, "640 / 4 = 160"),
 }
 
 
@@ -225,6 +222,28 @@ def test_the_refusal_of_a_split_says_what_divides() -> None:
     assert {"parallelism.expertParallel": True} in patches
     assert {"parallelism.tensorParallelSize": 4, "parallelism.pipelineParallelSize": 2} in patches
     assert all(remedy.verdict is Fit.FITS for remedy in plan.remedies)
+
+
+COPIES: dict[str, tuple[Json, Json | None, dict[str, Any], float]] = {
+    # model, quantization, how it is split, and the bits of each weight of the shared expert that is copied
+    "Quark's, which ranks cannot share in whole groups": (SHARED, OCP_MX, OVER_EIGHT, 4.25),
+    "Quark's in whole groups": (SHARED, OCP_MX, OVER_FOUR, 0),
+    "Quark's, by other classes": (QWEN2_MOE, OCP_MX, OVER_EIGHT, 0),
+    "of several engines": (SHARED, OCP_MX, TWO_ENGINES, 4.25),
+    "of several engines, in 16 bit": (SHARED, None, TWO_ENGINES, 16),
+    "of several engines, by other classes": (QWEN2_MOE, None, TWO_ENGINES, 0),
+}
+
+
+@pytest.mark.parametrize(("model", "quantization", "how", "bits"), COPIES.values(), ids=COPIES)
+def test_a_copied_shared_expert_is_weighed_whole(
+    model: Json, quantization: Json | None, how: dict[str, Any], bits: float
+) -> None:
+    made = config_json.read(model if quantization is None else model | {"quantization_config": quantization})
+    whole = Request(made, device(H100), **how)
+    more = weigh(whole).per_gpu - weigh(replace(whole, enable_expert_parallel=False)).per_gpu
+    shared, ranks = 48 * 3 * 2048 * 640, how["tensor_parallel_size"]
+    assert more == pytest.approx(shared * bits / 8 * (ranks - 1) / ranks, abs=1)
 
 
 OVER_EIGHT_GPUS: Json = {"batching": {"maxModelLen": 2048}, "parallelism": {"tensorParallelSize": 8}}

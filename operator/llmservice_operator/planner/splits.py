@@ -31,10 +31,6 @@ _SCALED_IN_GROUPS = ("modelopt", "quark", "mxfp8")
 _MERGED = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "gate_proj", "up_proj")
 """Of which vLLM makes one matrix; of fp8's own blocks it then lets each begin inside of one."""
 _SINGLE = ("self_attn.q_b_proj", "self_attn.kv_b_proj")
-_OCP_MX = 32
-"""Weights to a scale."""
-_COPIES_MISALIGNED = ("qwen3next", "qwen35", "qwen4exp")
-"""Classes or model types, without `_`, with Qwen3NextSparseMoeBlock (vLLM 0.32, models/qwen3_next.py)."""
 _WITHOUT_HEADS = (1, 2, 4, 8, 16)
 
 
@@ -138,7 +134,7 @@ def _misfit(request: Request, layer: Layer, linear: Linear, form: Quantization) 
         if request.enable_expert_parallel or not linear.is_row_parallel:
             return None
         return _of_experts(linear, form, ranks * request.data_parallel_size)
-    if linear.split is Split.NONE or _is_copied(request, linear, form) or storage.pads(request, linear, form):
+    if linear.split is Split.NONE or storage.copies(request, linear, form) or storage.pads(request, linear, form):
         return None
     if linear.is_row_parallel:
         unit = form.group_size if _has_whole_groups(form) else 1
@@ -152,19 +148,6 @@ def _misfit(request: Request, layer: Layer, linear: Linear, form: Quantization) 
         # Heads that are fewer than ranks are copied whole.
         return _of(linear.module, linear.outputs, min(ranks, linear.units or ranks), form.group_rows, form)
     return None
-
-
-def _is_copied(request: Request, linear: Linear, form: Quantization) -> bool:
-    """Whether each rank holds all of a shared expert.
-
-    With whole experts on several engines each rank works on some tokens. On one engine some classes copy what is in
-    OCP MX and has no whole groups for each rank.
-    """
-    if not request.enable_expert_parallel or ".shared_experts." not in linear.module:
-        return False
-    name = "" if request.architecture is None else request.architecture.name.lower().replace("_", "")
-    is_mx = form.method == "quark" and form.group_size == _OCP_MX and (form.bits == 8 or form.scale_bits == 8)
-    return request.data_parallel_size > 1 or (is_mx and name.startswith(_COPIES_MISALIGNED))
 
 
 def _has_whole_groups(form: Quantization) -> bool:

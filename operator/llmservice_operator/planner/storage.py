@@ -13,6 +13,16 @@ from llmservice_operator.planner.plan import Request
 ROW_SCALE_BITS = 32
 """Methods without groups keep one scale for each row of outputs, in 32 bit (per-channel fp8 and int8)."""
 
+_OCP_MX = 32
+"""Weights to a scale."""
+_COPIES_MISALIGNED = ("qwen3next", "qwen35", "qwen4exp")
+"""Classes or model types, without `_`, with Qwen3NextSparseMoeBlock (vLLM 0.32, models/qwen3_next.py)."""
+_SPLITS_ALWAYS = (
+    *("afmoe", "aria", "bailing", "cohere2moe", "ernie45", "exaonemoe", "glm4", "granitemoe", "hyv3", "hyv4"),
+    *("inkling", "laguna", "minimaxm3", "param2moe", "qwen2moe", "qwen3moe", "qwen3vlmoe", "sarvam", "step3"),
+)
+"""Those whose shared experts ranks share also where experts are spread over several engines (vLLM 0.32)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Storage:
@@ -52,6 +62,23 @@ def pads(request: Request, linear: Linear, form: Quantization | None) -> bool:
     if model is None or form is None or form.group_rows == 1 or (device is not None and device.is_amd):
         return False
     return ".shared_experts." in linear.module and is_compressed(model)
+
+
+def copies(request: Request, linear: Linear, form: Quantization | None) -> bool:
+    """Whether each rank holds all of a shared expert, where experts are spread over ranks.
+
+    On several engines each rank works on some of the tokens (vllm/config/parallel.py, use_sequence_parallel_moe). On
+    one engine some classes copy what is in OCP MX and has no whole groups for each rank.
+    """
+    if request.architecture is None or not request.enable_expert_parallel or ".shared_experts." not in linear.module:
+        return False
+    name = request.architecture.name.lower().replace("_", "")
+    if request.data_parallel_size > 1 and not name.startswith(_SPLITS_ALWAYS):
+        return True
+    if form is None or form.method != "quark" or form.group_size != _OCP_MX or 8 not in (form.bits, form.scale_bits):
+        return False
+    width = linear.inputs if linear.is_row_parallel else linear.outputs
+    return width % (request.tensor_parallel_size * _OCP_MX) != 0 and name.startswith(_COPIES_MISALIGNED)
 
 
 def quantized_bytes(quantization: Quantization, linear: Linear) -> float:

@@ -3,7 +3,8 @@
 Linears are split over tensor-parallel ranks, key/value heads are copied where there are fewer of them than ranks,
 routers and the down-projections of MLA are on each rank, embedding and head are padded to 64 rows and split. Stages of
 a pipeline take layers as get_pp_indices deals them (vllm/distributed/utils.py); the first holds the embedding, the last
-the head. Experts are shared by all ranks of all data-parallel engines, whole or in slices.
+the head. Experts are shared by all ranks of all data-parallel engines, whole or in slices. Where they are whole, some
+models have their shared expert on each rank (storage.py, copies).
 """
 
 from __future__ import annotations
@@ -133,6 +134,8 @@ def _layer(layer: Layer, held: Storage, request: Request) -> Stage:
 
 def _padded_share(linear: Linear, held: Storage, request: Request) -> float:
     """Of a layer's matrix, with what its rank holds beside its part."""
+    if storage.copies(request, linear, held.form_of(linear)):
+        return 1
     ranks, whole_experts = request.tensor_parallel_size, request.enable_expert_parallel
     sharing = ranks * request.data_parallel_size
     share = _share(linear, ranks, sharing, whole_experts)

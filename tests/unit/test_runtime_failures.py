@@ -11,6 +11,7 @@ from llmservice_runtime.failures.failure_rules import FOLLOWING, PLACES, RULES
 from llmservice_runtime.failures.failures import End, classify
 from llmservice_runtime.failures.reasons import Ends
 from llmservice_runtime.health.memory_events import MemoryEvents
+from llmservice_runtime.preflight.accelerators import driver_version
 
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
 KILLED = MemoryEvents(kills=1, limit_hits=1)
@@ -126,22 +127,50 @@ def test_what_other_workers_say_after_the_cause_is_not_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "image", "versions"),
+    ("said", "image", "driver", "versions"),
     [
-        ("The NVIDIA driver on your system is too old (found version 12040).", "12.9.1",
+        ("The NVIDIA driver on your system is too old (found version 12040).", "12.9.1", "",
          "(Here the driver supports CUDA 12.4, the image is built for CUDA 12.9.1.)"),
-        ("The NVIDIA driver on your system is too old (found version 11080).", "",
+        ("The NVIDIA driver on your system is too old (found version 11080).", "", "",
          "(Here the driver supports CUDA 11.8.)"),
-        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "13.0",
+        ("The NVIDIA driver on your system is too old (found version 12040).", "13.0", "550.54.15",
+         "(Here the node's driver is 550.54.15, the driver supports CUDA 12.4, the image is built for CUDA 13.0.)"),
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "13.0", "550.54.15",
+         "(Here the node's driver is 550.54.15, the image is built for CUDA 13.0.)"),
+        ("CUDA error: no kernel image is available for execution on the device", "12.9.1", "570.86.15",
+         "(Here the node's driver is 570.86.15, the image is built for CUDA 12.9.1.)"),
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "13.0", "",
          "(Here the image is built for CUDA 13.0.)"),
-        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "\x1b[2J" * 99, "toolchain."),
-        ("The NVIDIA driver on your system is too old (found version 99999999).", "", "99999999)."),
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "\x1b[2J" * 99, "", "toolchain."),
+        ("The NVIDIA driver on your system is too old (found version 99999999).", "", "", "99999999)."),
     ],
 )  # fmt: skip
-def test_the_versions_that_do_not_go_together_are_said(said: str, image: str, versions: str) -> None:
-    failure = classify(End(1, None, Phase.LOADING, image_cuda=image), [ERROR + f"RuntimeError: {said}"])
+def test_the_versions_that_do_not_go_together_are_said(said: str, image: str, driver: str, versions: str) -> None:
+    failure = classify(End(1, None, Phase.LOADING, image_cuda=image, driver=driver), [ERROR + f"RuntimeError: {said}"])
     assert failure.reason is R.DRIVER_MISMATCH
     assert failure.message.endswith(versions)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (b"NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC version:  gcc 9.4.0",
+         "550.54.15"),
+        (b"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (root@x)\n", "570.86.15"),
+        (b"NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95  Release Build\n", "580.95"),
+        (b"GCC version:  gcc version 12.2.0\n", ""),
+        (b"NVRM version: \xff\x1b[2J 5.\n", ""),
+        (b"NVRM version: " + b"x" * 5000 + b" 550.54.15", ""),
+        (None, ""),
+    ],
+)  # fmt: skip
+def test_the_driver_of_the_node_is_read_where_the_container_has_its_file(
+    tmp_path: Path, text: bytes | None, version: str
+) -> None:
+    file = tmp_path / "version"
+    if text is not None:
+        file.write_bytes(text)
+    assert driver_version(file) == version
 
 
 def test_only_faults_of_hardware_ask_for_the_node_to_be_drained() -> None:

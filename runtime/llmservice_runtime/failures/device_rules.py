@@ -73,6 +73,7 @@ DRIVER_RULES: tuple[Rule, ...] = (
         "node, or use an image without a GPU where spec.accelerator.type is cpu.",
         "libcuda.so.1: cannot open shared object file",
         "Failed to open libcuda.so.1",
+        "NVML Shared Library Not Found",
         warns=True,
     ),
 )
@@ -133,6 +134,13 @@ DEVICE_RULES: tuple[Rule, ...] = (
         "uncorrectable NVLink error",
         "peer GPU memory over nvlink or a hardware error",
         "GPU is lost",
+    ),
+    rule(
+        R.ACCELERATOR_MISSING,
+        "The node's NVIDIA driver is not loaded: wait where the node has just started or its driver is being updated; "
+        "otherwise look at `nvidia-smi` and at the GPU operator's pods on the node, or keep the pods from it with "
+        "spec.podTemplate.spec.nodeSelector.",
+        "Driver Not Loaded",
     ),
     rule(
         R.ACCELERATOR_MISSING,

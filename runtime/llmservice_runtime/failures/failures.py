@@ -43,6 +43,8 @@ class End:
     """vLLM's command line, to recognise the flag that an error message names."""
     image_cuda: str = ""
     """CUDA_VERSION of the image's environment, where it has one."""
+    driver: str = ""
+    """Version of the node's NVIDIA driver, where the container shows it."""
 
 
 def classify(end: End, tail: Sequence[str]) -> Failure:
@@ -66,22 +68,23 @@ def _by_rules(rules: Sequence[Rule], end: End, lines: Sequence[Line]) -> Failure
             if (_is_message(line) or (rule.warns and line.level == "WARNING")) and rule.matches(line.text):
                 message = clean(line.text)
                 if rule.reason is FailureReason.DRIVER_MISMATCH:
-                    message += versions(line.text, end.image_cuda)
+                    message += versions(line.text, end.image_cuda, end.driver)
                 return _failure(rule.reason, message, rule.remedy, end, _context(lines, index))
     return None
 
 
-def driver_mismatch(text: str, image_cuda: str) -> Failure | None:
+def driver_mismatch(text: str, image_cuda: str, driver: str) -> Failure | None:
     """The failure that a warning or error of torch's describes, where it is that driver, image and GPU differ."""
     rules = [rule for rule in RULES if rule.reason is FailureReason.DRIVER_MISMATCH]
     lines = [Line("", line) for line in text.splitlines()]
-    return _by_rules(rules, End(None, None, Phase.PREFLIGHT, image_cuda=image_cuda), lines)
+    return _by_rules(rules, End(None, None, Phase.PREFLIGHT, image_cuda=image_cuda, driver=driver), lines)
 
 
-def versions(text: str, image_cuda: str) -> str:
-    """The CUDA versions of driver and image as a sentence, as far as they are known."""
+def versions(text: str, image_cuda: str, driver: str) -> str:
+    """The versions of driver and image as a sentence, as far as they are known."""
+    known = [f"the node's driver is {driver}"] if driver else []
     said = re.search(r"\(found version (\d{4,6})\)", text)
-    known = [f"the driver supports CUDA {int(said[1]) // 1000}.{int(said[1]) % 1000 // 10}"] if said else []
+    known += [f"the driver supports CUDA {int(said[1]) // 1000}.{int(said[1]) % 1000 // 10}"] if said else []
     if re.fullmatch(r"\d{1,3}(?:\.\d{1,4}){0,3}", image_cuda):
         known.append(f"the image is built for CUDA {image_cuda}")
     return f" (Here {', '.join(known)}.)" if known else ""

@@ -8,6 +8,12 @@ from llmservice_runtime.failures.rule import Rule, rule
 _MODEL_URI = (
     "Check spec.model.uri. A private or gated model also needs spec.model.hfTokenSecretRef, a token that may read it."
 )
+_CACHES = (
+    "The server may not write there: its root file system is read-only. The operator sets HOME, XDG_CACHE_HOME, "
+    "HF_HOME, VLLM_CACHE_ROOT and TRITON_CACHE_DIR to folders that it may write: take them out of spec.runtime.env. "
+    "For what does not heed them, name a folder below /tmp in its own variable there, or mount an emptyDir at the path "
+    "with spec.podTemplate."
+)
 _SHM = "/dev/shm is full: raise the memory limit in spec.runtime.resources, which it counts against."
 
 FILE_RULES: tuple[Rule, ...] = (
@@ -82,18 +88,43 @@ FILE_RULES: tuple[Rule, ...] = (
         "Network is unreachable",
         "ConnectError: ",
     ),
+    # Not the model's files, whatever their names are.
+    rule(
+        R.INVALID_CONFIGURATION,
+        _CACHES,
+        "Permission denied: '/.",
+        "Permission denied: '/root/.",
+        "Permission denied: …/.cache/",
+        "[Errno 30] Read-only file system",
+    ),
+    rule(
+        R.INVALID_CONFIGURATION,
+        "The pod's user may not write to the cache's volume: set spec.podTemplate.spec.securityContext.fsGroup to the "
+        "group that owns it, or make its folders writable for that group.",
+        "Permission denied: '/llmservice/cache",
+        "Permission denied: '/llmservice/start-cache",
+    ),
     rule(
         R.WEIGHTS_UNREADABLE,
         'The server\'s user may not read this file (vLLM also calls that "No such file"): make it readable for the '
         "pod's user or group, for example with chmod -R a+rX on the model's folder, or set "
         "spec.podTemplate.spec.securityContext.fsGroup to the owning group.",
-        "PermissionError: [Errno 13]",
+        "Permission denied: '/llmservice/source",
+        "Permission denied: '/llmservice/models",
+        "Permission denied: '/llmservice/draft",
+        "Permission denied: '/llmservice/adapter",
         "FileNotFoundError: ….safetensors",
         "FileNotFoundError: ….bin",
         "FileNotFoundError: ….pt",
         "Permission denied: ….safetensors",
         "Permission denied: ….bin",
         "Permission denied: ….json",
+    ),
+    rule(
+        R.INVALID_CONFIGURATION,
+        "The pod's user may not use this path: name another one in what sets it (spec.runtime.env, "
+        "spec.runtime.extraArgs), or mount an emptyDir there with spec.podTemplate.",
+        "PermissionError: [Errno 13]",
     ),
     rule(
         R.WEIGHTS_UNREADABLE,

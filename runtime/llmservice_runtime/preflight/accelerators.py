@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from llmservice_runtime.contract import GPU, Failure, FailureReason
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
@@ -20,6 +22,17 @@ class Device:
     capability: tuple[int, int] | None
     free: int
     total: int
+
+
+def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The version of the node's NVIDIA driver, by the file that its module shows; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(1024).partition(b"\n")[0].decode(errors="replace")
+    except OSError:
+        return ""
+    words = first.split() if first.startswith("NVRM version:") else []
+    return next((word for word in words if re.fullmatch(r"[0-9]{3}\.[0-9]{1,4}(?:\.[0-9]{1,4})?", word)), "")
 
 
 def list_devices() -> list[Device]:

@@ -67,7 +67,9 @@ def _checks(options: ServeOptions, flags: Flags, devices: list[accelerators.Devi
     if len(devices) < flags.gpus:
         # torch sees no GPU, and warns why, where the driver does not suit it.
         text = "\n".join(str(warning.message) for warning in said)
-        yield from filter(None, [driver_mismatch(text, os.environ.get("CUDA_VERSION", ""))])
+        yield from filter(
+            None, [driver_mismatch(text, os.environ.get("CUDA_VERSION", ""), accelerators.driver_version())]
+        )
     yield from accelerators.check(devices, flags, flags.quantization or _method(config))
 
 

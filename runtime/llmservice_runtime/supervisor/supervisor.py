@@ -28,6 +28,7 @@ from llmservice_runtime.health.serving_watch import ServingWatch
 from llmservice_runtime.launch.read_ahead import reading_ahead
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.preflight import model_checks
+from llmservice_runtime.preflight.accelerators import driver_version
 from llmservice_runtime.preflight.model_files import read_config
 from llmservice_runtime.redact import Redactor
 from llmservice_runtime.start_cache.folder import StartCache
@@ -373,6 +374,7 @@ class Supervisor:
                 self._serving.memory,
                 self._args,
                 self._dependencies.environment.get("CUDA_VERSION", ""),
+                driver_version(),
             ),
             self._tail(),
         )

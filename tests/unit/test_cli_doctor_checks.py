@@ -228,6 +228,12 @@ FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
         PROBLEM,
         "the limit is 1 and the request 50m",
     ),
+    "a claim's most": (
+        "limit range",
+        {"limits": (limit_range(type="PersistentVolumeClaim", max={"storage": "10Gi"}),)},
+        WARNING,
+        "at most 10Gi storage for a claim: larger caches are refused",
+    ),
     "requests that fit": (
         "limit range",
         {"limits": (FLOOR,), "settings": (LARGER,)},
@@ -477,3 +483,18 @@ def test_nothing_that_objects_of_a_namespace_say_breaks_a_check(text: str, one: 
         services=(service("False", text),),
     )
     assert list(results(CHECKS, facts, is_installed=True))
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ((FLOOR,), "services.helperCpu in the chart's values to 200m, which meets all"),
+        ((limit_range(min={"cpu": "100m"}), limit_range(maxLimitRequestRatio={"cpu": "10"})), "helperCpu"),
+        ((limit_range(maxLimitRequestRatio={"memory": "4"}),), "services.helperMemory in the chart's values to 512Mi"),
+        ((limit_range(min={"cpu": "600m"}, max={"cpu": "500m"}),), "needs 600m, and the max is 500m"),
+    ],
+)
+def test_one_value_meets_all_bounds_of_limit_ranges(limits: tuple[Json, ...], told: str) -> None:
+    found = {one.remedy.partition(", or ")[0] for one in findings(replace(HEALTHY, limits=limits), "limit range")}
+    assert len([remedy for remedy in found if "services.helperCpu" in remedy]) <= 1
+    assert [remedy for remedy in found if told in remedy]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -38,6 +40,11 @@ _ONE_NODE = (
 )
 """Parts of the names of provisioners whose volumes one node mounts at a time."""
 _EXPLAINED = frozenset(map(str, Reason))
+_HELPER_FIELDS = (
+    ("cpu", "services.helperCpu", Decimal("0.001"), "m"),
+    ("memory", "services.helperMemory", Decimal(1 << 20), "Mi"),
+)
+"""Resource, value of the chart, and the unit in which it is written."""
 _UNLIMITED = ("limits.cpu", "limits.memory")
 """Keys of a quota for which pods of services give nothing by default."""
 
@@ -110,13 +117,17 @@ def _defaults(limit_range: Json) -> Iterator[str]:
 def limit_range(facts: Facts) -> Iterator[Finding]:
     """Bounds that refuse every pod of a service, and defaults that its server gets without asking for them."""
     settings = next(iter(read_settings(facts)), Settings())
+    every = [item for each in facts.limits for item in (each.get("spec") or {}).get("limits") or ()]
+    remedies = _remedies([item for item in every if item.get("type") == "Container"], settings)
     is_quiet = True
     for each in facts.limits:
         where = f"LimitRange {clean(str(each['metadata']['name']))[:LONGEST]} in {facts.namespace}"
         for item in (each.get("spec") or {}).get("limits") or ():
             found = tuple(_of_pods(where, item)) if item.get("type") == "Pod" else ()
             if item.get("type") == "Container":
-                found = (*_of_helpers(where, item, settings), *_of_server(where, item, settings))
+                found = (*_of_helpers(where, item, settings, remedies), *_of_server(where, item, settings))
+            if item.get("type") == "PersistentVolumeClaim":
+                found = tuple(_of_claims(where, item))
             for finding in found:
                 is_quiet = False
                 yield finding
@@ -124,34 +135,59 @@ def limit_range(facts: Facts) -> Iterator[Finding]:
         yield ok(f"no LimitRange in {facts.namespace} refuses pods of services")
 
 
-def _of_helpers(where: str, item: Json, settings: Settings) -> Iterator[Finding]:
-    """The operator's containers have requests and limits of their own."""
+def _of_helpers(where: str, item: Json, settings: Settings, remedies: Mapping[str, str]) -> Iterator[Finding]:
+    """The operator's containers have requests and limits of their own. One finding for each bound."""
     least, most, ratios = (item.get(bound) or {} for bound in ("min", "max", "maxLimitRequestRatio"))
-    for resource, field in (("cpu", "services.helperCpu"), ("memory", "services.helperMemory")):
-        for name, own in helpers(settings).items():
-            request, limit = own["requests"][resource], own["limits"][resource]
-            remedy = f"set {field} in the chart's values"
-            if resource in least and _exceeds(least[resource], request):
-                yield problem(
-                    f"{where} wants at least {_shown_amount(least[resource])} {resource} of every container; {name}"
-                    f" requests {request}",
-                    f"{remedy} to that, or lower its min",
-                )
-                break
-            if resource in ratios and _is_ratio_above(limit, request, ratios[resource]):
-                yield problem(
-                    f"{where} has a maxLimitRequestRatio of {_shown_amount(ratios[resource])} for {resource}; of {name}"
-                    f" the limit is {limit} and the request {request}",
-                    f"{remedy} to more, or raise its ratio",
-                )
-                break
-            if resource in most and _exceeds(limit, most[resource]):
-                yield problem(
-                    f"{where} allows at most {_shown_amount(most[resource])} {resource} for a container; the limit of"
-                    f" {name} is {limit}",
-                    "raise its max; the limits of fetch are services.fetchCpu and services.fetchMemoryGib",
-                )
-                break
+    for resource, remedy in remedies.items():
+        own = [(name, each["requests"][resource], each["limits"][resource]) for name, each in helpers(settings).items()]
+        below = [one for one in own if resource in least and _exceeds(least[resource], one[1])]
+        above = [one for one in own if resource in ratios and _is_ratio_above(one[2], one[1], ratios[resource])]
+        beyond = [one for one in own if resource in most and _exceeds(one[2], most[resource])]
+        for name, request, _ in below[:1]:
+            yield problem(
+                f"{where} wants at least {_shown_amount(least[resource])} {resource} of every container; {name}"
+                f" requests {request}",
+                f"{remedy}, or lower its min",
+            )
+        for name, request, limit in above[:1]:
+            yield problem(
+                f"{where} has a maxLimitRequestRatio of {_shown_amount(ratios[resource])} for {resource}; of {name}"
+                f" the limit is {limit} and the request {request}",
+                f"{remedy}, or raise its ratio",
+            )
+        for name, _, limit in beyond[:1]:
+            yield problem(
+                f"{where} allows at most {_shown_amount(most[resource])} {resource} for a container; the limit of"
+                f" {name} is {limit}",
+                "raise its max; the limits of fetch are services.fetchCpu and services.fetchMemoryGib",
+            )
+
+
+def _remedies(items: Sequence[Json], settings: Settings) -> dict[str, str]:
+    """By resource: the request of the operator's containers that meets all bounds, or that none does."""
+    found = {}
+    for resource, field, unit, suffix in _HELPER_FIELDS:
+        limits = [amount(each["limits"][resource]) for each in helpers(settings).values()]
+        ratios = [ratio for ratio in _bounds(items, "maxLimitRequestRatio", resource) if ratio > 0]
+        least = _bounds(items, "min", resource)
+        needed = max([*least, *(limit / ratio for limit in limits for ratio in ratios)], default=Decimal(0))
+        shown = f"{math.ceil(needed / unit)}{suffix}"
+        most = min(_bounds(items, "max", resource), default=None)
+        found[resource] = f"set {field} in the chart's values to {shown}, which meets all of its bounds"
+        if most is not None and needed > most:
+            at_most = f"{int(most / unit)}{suffix}"
+            found[resource] = f"no {field} meets all bounds: it needs {shown}, and the max is {at_most}; raise that"
+    return found
+
+
+def _bounds(items: Sequence[Json], bound: str, resource: str) -> list[Decimal]:
+    """What the limits of containers say of a resource, as far as they are numbers."""
+    found = []
+    for item in items:
+        with contextlib.suppress(ValueError):
+            if resource in (item.get(bound) or {}):
+                found.append(amount(str(item[bound][resource])))
+    return found
 
 
 def _of_server(where: str, item: Json, settings: Settings) -> Iterator[Finding]:
@@ -185,6 +221,18 @@ def _of_pods(where: str, item: Json) -> Iterator[Finding]:
             f"{where} bounds whole pods ({'; '.join(bounds)}): it refuses a pod with a container without a limit",
             "set spec.runtime.resources.limits in services so that the pod stays within it",
         )
+
+
+def _of_claims(where: str, item: Json) -> Iterator[Finding]:
+    """Caches are claims."""
+    remedy = "set spec.model.cache.size in services within it, or change the bound"
+    most, least = ((item.get(bound) or {}).get("storage") for bound in ("max", "min"))
+    if most is not None:
+        shown = _shown_amount(most)
+        yield warning(f"{where} allows at most {shown} storage for a claim: larger caches are refused", remedy)
+    if least is not None:
+        shown = _shown_amount(least)
+        yield warning(f"{where} wants at least {shown} storage of a claim: smaller caches are refused", remedy)
 
 
 def _shown_amount(value: object) -> str:

@@ -228,11 +228,11 @@ FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
         PROBLEM,
         "the limit is 1 and the request 50m",
     ),
-    "a claim's most": (
+    "bounds on claims": (
         "limit range",
-        {"limits": (limit_range(type="PersistentVolumeClaim", max={"storage": "10Gi"}),)},
+        {"limits": (limit_range(type="PersistentVolumeClaim", max={"storage": "10Gi"}, min={"storage": "1Gi"}),)},
         WARNING,
-        "at most 10Gi storage for a claim: larger caches are refused",
+        "at least 1Gi and at most 10Gi of storage of every claim",
     ),
     "requests that fit": (
         "limit range",
@@ -489,7 +489,7 @@ def test_nothing_that_objects_of_a_namespace_say_breaks_a_check(text: str, one: 
     ("limits", "told"),
     [
         ((FLOOR,), "services.helperCpu in the chart's values to 200m, which meets all"),
-        ((limit_range(min={"cpu": "100m"}), limit_range(maxLimitRequestRatio={"cpu": "10"})), "helperCpu"),
+        ((limit_range(min={"cpu": "100m"}), limit_range(maxLimitRequestRatio={"cpu": "10"})), "to 200m, which"),
         ((limit_range(maxLimitRequestRatio={"memory": "4"}),), "services.helperMemory in the chart's values to 512Mi"),
         ((limit_range(min={"cpu": "600m"}, max={"cpu": "500m"}),), "needs 600m, and the max is 500m"),
     ],

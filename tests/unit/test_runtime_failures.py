@@ -223,6 +223,7 @@ def test_silent_end(end: End, reason: R) -> None:
 def test_news_and_warnings_are_no_failures() -> None:
     tail = ["(W pid=1) WARNING 11-21 02:37:37 [x.py:1] CUDA out of memory is possible", "INFO: address already in use?"]
     tail[1] = "(W pid=1) INFO 11-21 02:37:37 [x.py:1] address already in use is what we would say"
+    tail.append("(W pid=1) WARNING 11-21 02:37:37 [x.py:1] no GPU is watched: NVML Shared Library Not Found")
     assert classify(End(1, None, Phase.LOADING), tail).reason is R.STARTUP_FAILED
 
 

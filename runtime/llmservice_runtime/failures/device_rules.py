@@ -25,6 +25,11 @@ _DRIVER_LIBRARIES = (
     "in spec.runtime.env; otherwise put a newer driver on the node, or use an image for the driver's CUDA version in "
     "spec.runtime.image."
 )
+_NO_LIBRARIES = (
+    "The container has no library of the NVIDIA driver: the node's container toolkit adds it. Set "
+    "spec.podTemplate.spec.runtimeClassName to the class that the toolkit made (nvidia), check the toolkit on the "
+    "node, or use an image without a GPU where spec.accelerator.type is cpu."
+)
 _OTHER_IMAGE = (
     "The image has no code for this GPU: set spec.runtime.image to a vLLM image that is built for its compute "
     "capability (a newer vLLM for a new GPU, an older one for an old GPU), or choose another GPU in "
@@ -68,14 +73,13 @@ DRIVER_RULES: tuple[Rule, ...] = (
     ),
     rule(
         R.DRIVER_MISMATCH,
-        "The container has no library of the NVIDIA driver: the node's container toolkit adds it. Set "
-        "spec.podTemplate.spec.runtimeClassName to the class that the toolkit made (nvidia), check the toolkit on the "
-        "node, or use an image without a GPU where spec.accelerator.type is cpu.",
+        _NO_LIBRARIES,
         "libcuda.so.1: cannot open shared object file",
         "Failed to open libcuda.so.1",
-        "NVML Shared Library Not Found",
         warns=True,
     ),
+    # As a warning it is harmless: it is true of every server on CPUs.
+    rule(R.DRIVER_MISMATCH, _NO_LIBRARIES, "NVML Shared Library Not Found"),
 )
 
 DEVICE_RULES: tuple[Rule, ...] = (

@@ -8,6 +8,11 @@ from llmservice_runtime.failures.rule import Rule, rule
 _MODEL_URI = (
     "Check spec.model.uri. A private or gated model also needs spec.model.hfTokenSecretRef, a token that may read it."
 )
+_UNREADABLE = (
+    "The server's user may not read this file (vLLM also calls that \"No such file\"): make it readable for the pod's "
+    "user or group, for example with chmod -R a+rX on the model's folder, or set "
+    "spec.podTemplate.spec.securityContext.fsGroup to the owning group."
+)
 _CACHES = (
     "The server may not write there: its root file system is read-only. The operator sets HOME, XDG_CACHE_HOME, "
     "HF_HOME, VLLM_CACHE_ROOT and TRITON_CACHE_DIR to folders that it may write: take them out of spec.runtime.env. "
@@ -88,7 +93,23 @@ FILE_RULES: tuple[Rule, ...] = (
         "Network is unreachable",
         "ConnectError: ",
     ),
-    # Not the model's files, whatever their names are.
+    # By the path: the volumes of models and of caches, folders that are no volume, and all others.
+    rule(
+        R.WEIGHTS_UNREADABLE,
+        _UNREADABLE,
+        "Permission denied: '/llmservice/source",
+        "Permission denied: '/llmservice/models",
+        "Permission denied: '/llmservice/draft",
+        "Permission denied: '/llmservice/adapter",
+    ),
+    rule(
+        R.INVALID_CONFIGURATION,
+        "The pod's user may not write to the cache's volume: set spec.podTemplate.spec.securityContext.fsGroup to the "
+        "group that owns it, make its folders writable for that group, or have it mounted for writing.",
+        "Permission denied: '/llmservice/cache",
+        "Permission denied: '/llmservice/start-cache",
+        "[Errno 30] Read-only file system: '/llmservice/cache",
+    ),
     rule(
         R.INVALID_CONFIGURATION,
         _CACHES,
@@ -98,21 +119,8 @@ FILE_RULES: tuple[Rule, ...] = (
         "[Errno 30] Read-only file system",
     ),
     rule(
-        R.INVALID_CONFIGURATION,
-        "The pod's user may not write to the cache's volume: set spec.podTemplate.spec.securityContext.fsGroup to the "
-        "group that owns it, or make its folders writable for that group.",
-        "Permission denied: '/llmservice/cache",
-        "Permission denied: '/llmservice/start-cache",
-    ),
-    rule(
         R.WEIGHTS_UNREADABLE,
-        'The server\'s user may not read this file (vLLM also calls that "No such file"): make it readable for the '
-        "pod's user or group, for example with chmod -R a+rX on the model's folder, or set "
-        "spec.podTemplate.spec.securityContext.fsGroup to the owning group.",
-        "Permission denied: '/llmservice/source",
-        "Permission denied: '/llmservice/models",
-        "Permission denied: '/llmservice/draft",
-        "Permission denied: '/llmservice/adapter",
+        _UNREADABLE,
         "FileNotFoundError: ….safetensors",
         "FileNotFoundError: ….bin",
         "FileNotFoundError: ….pt",
@@ -123,7 +131,8 @@ FILE_RULES: tuple[Rule, ...] = (
     rule(
         R.INVALID_CONFIGURATION,
         "The pod's user may not use this path: name another one in what sets it (spec.runtime.env, "
-        "spec.runtime.extraArgs), or mount an emptyDir there with spec.podTemplate.",
+        "spec.runtime.extraArgs), make it accessible to the pod's user or group "
+        "(spec.podTemplate.spec.securityContext.fsGroup), or mount an emptyDir there with spec.podTemplate.",
         "PermissionError: [Errno 13]",
     ),
     rule(

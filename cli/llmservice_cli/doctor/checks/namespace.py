@@ -45,6 +45,7 @@ _HELPER_FIELDS = (
     ("memory", "services.helperMemory", Decimal(1 << 20), "Mi"),
 )
 """Resource, value of the chart, and the unit in which it is written."""
+_CLAIM_BOUNDS = (("min", "at least"), ("max", "at most"))
 _UNLIMITED = ("limits.cpu", "limits.memory")
 """Keys of a quota for which pods of services give nothing by default."""
 
@@ -225,14 +226,13 @@ def _of_pods(where: str, item: Json) -> Iterator[Finding]:
 
 def _of_claims(where: str, item: Json) -> Iterator[Finding]:
     """Caches are claims."""
-    remedy = "set spec.model.cache.size in services within it, or change the bound"
-    most, least = ((item.get(bound) or {}).get("storage") for bound in ("max", "min"))
-    if most is not None:
-        shown = _shown_amount(most)
-        yield warning(f"{where} allows at most {shown} storage for a claim: larger caches are refused", remedy)
-    if least is not None:
-        shown = _shown_amount(least)
-        yield warning(f"{where} wants at least {shown} storage of a claim: smaller caches are refused", remedy)
+    stated = [(words, (item.get(bound) or {}).get("storage")) for bound, words in _CLAIM_BOUNDS]
+    bounds = [f"{words} {_shown_amount(value)}" for words, value in stated if value is not None]
+    if bounds:
+        yield warning(
+            f"{where} wants {' and '.join(bounds)} of storage of every claim, and refuses other caches",
+            "set spec.model.cache.size in services within these bounds, or change them",
+        )
 
 
 def _shown_amount(value: object) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.failures.failure import FailureContext
 from llmservice_operator.observe.failures.status_failure import StatusFailure
+from llmservice_operator.planner.room import NodeRoom, Room
 from llmservice_runtime.contract import FailureReason
 
 from tests.unit import failing_pods as pods
@@ -292,3 +294,34 @@ def test_a_memory_limit_that_a_limit_range_gave_is_said_to_be_its_default(case: 
     }
     found = must_fail(shown)
     assert ("memory limit of 512Mi is the default of a LimitRange" in found.message) is is_named
+
+
+OLDER = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver"
+LABELS = {"nvidia.com/cuda.driver-version.full": "550.54.15", "nvidia.com/cuda.runtime-version.full": "12.4"}
+LABELLED = FailureContext({}, room=Room((NodeRoom("node-b"), NodeRoom("node-a", labels=LABELS))))
+UNLABELLED = FailureContext({}, room=Room((NodeRoom("node-a"), NodeRoom("node-b", labels=LABELS))))
+NO_RIGHT = FailureContext({}, room=Room(unknown="the operator has no right to list nodes"))
+NAMED = " (node node-a has driver 550.54.15, which supports CUDA 12.4)"
+SAID = reported("DriverMismatch").replace("What it was.", "Too old. (Here the node's driver is 550.54.15.)")
+DRIVERS: dict[str, tuple[Json, FailureContext, str]] = {
+    "by the node's labels": (ended(128, "StartError", OLDER), LABELLED, f"please update your driver{NAMED}"),
+    "the server did not see it": (ended(1, message=reported("DriverMismatch")), LABELLED, f"What it was.{NAMED}"),
+    "the server has said it": (ended(1, message=SAID), LABELLED, "Too old. (Here the node's driver is 550.54.15.)"),
+    "no label": (ended(128, "StartError", OLDER), UNLABELLED, "please update your driver"),
+    "no right to read labels": (ended(128, "StartError", OLDER), NO_RIGHT, "please update your driver"),
+    "no node was read": (ended(128, "StartError", OLDER), FailureContext({}), "please update your driver"),
+    "another failure": (ended(1, message=reported("KVCacheTooSmall")), LABELLED, "What it was."),
+}
+
+
+@pytest.mark.parametrize("case", DRIVERS)
+def test_where_driver_and_image_do_not_go_together_the_node_s_driver_is_said(case: str) -> None:
+    pod, context, end = DRIVERS[case]
+    assert must_fail(pod, context=context).message.endswith(end)
+
+
+@pytest.mark.parametrize(("first", "later"), [(LABELLED, UNLABELLED), (UNLABELLED, LABELLED), (LABELLED, NO_RIGHT)])
+def test_labels_that_come_or_go_later_change_no_message(first: FailureContext, later: FailureContext) -> None:
+    pod = ended(128, "StartError", OLDER)
+    found = must_fail(pod, context=first)
+    assert must_fail(pod, before=found, context=later).to_object() == found.to_object()

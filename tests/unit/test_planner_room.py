@@ -53,6 +53,37 @@ def expression(key: str, operator: str, *values: str) -> Json:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
+FULL, CUDA = "nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.runtime-version.full"
+OLD = "nvidia.com/cuda.driver.{}"
+DRIVERS: dict[str, tuple[Json, str]] = {
+    "both": ({FULL: "550.54.15", CUDA: "12.4"}, "550.54.15, which supports CUDA 12.4"),
+    "no CUDA": ({FULL: "580.95.05"}, "580.95.05"),
+    "CUDA alone": ({CUDA: "12.4"}, ""),
+    "two numbers": ({FULL: "580.95", CUDA: "13.0"}, "580.95, which supports CUDA 13.0"),
+    "the older spelling": (
+        {OLD.format("major"): "470", OLD.format("minor"): "82", OLD.format("rev"): "01"}
+        | {"nvidia.com/cuda.runtime.major": "11", "nvidia.com/cuda.runtime.minor": "4"},
+        "470.82.01, which supports CUDA 11.4",
+    ),
+    "the older spelling of two numbers": (
+        {OLD.format("major"): "580", OLD.format("minor"): "95", OLD.format("rev"): ""},
+        "580.95",
+    ),
+    "a part alone": ({OLD.format("minor"): "54", OLD.format("rev"): "15"}, ""),
+    "words": ({FULL: "550.54.15.x", CUDA: "latest"}, ""),
+    "other digits": ({FULL: "\u0665\u0665\u0660.54"}, ""),
+    "a long number": ({FULL: "5" * 50 + ".1"}, ""),
+    "a line's end": ({FULL: "550.54.15\n", CUDA: "12.4"}, ""),
+    "none": ({}, ""),
+}
+
+
+@pytest.mark.parametrize("case", DRIVERS)
+def test_the_driver_of_a_node_is_that_of_its_labels(case: str) -> None:
+    labels, driver = DRIVERS[case]
+    assert a_node(labels=labels).driver == driver
+
+
 TAINT = ("nvidia.com/gpu", "", "NoSchedule")
 PRODUCT = "nvidia.com/gpu.product"
 TEAM = (("team", "b", "NoExecute"),)

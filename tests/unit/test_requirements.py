@@ -16,6 +16,8 @@ from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.inputs import MADE_OF, Inputs, Part
 from llmservice_operator.decide.requirements import NodeGPUs, NodeRoom, Requirements, requirements
 from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.planner import room as planner
+from llmservice_operator.planner.room import Room
 
 from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec
 from tests.unit.status_states import CASES, UNREPORTED, edited, served, service
@@ -91,6 +93,17 @@ def without_a_node(world: World, *messages: str) -> World:
     return world
 
 
+def on_an_old_driver(*names: str) -> World:
+    """No container of these pods is started, since the image wants a newer driver than their nodes have."""
+    world = edited(service())
+    message = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver"
+    end = {"exitCode": 128, "reason": "StartError", "message": message, "finishedAt": "2026-01-02T03:01:00Z"}
+    world.pods = {name: a_pod(name, world.revision(), state={"terminated": end}) for name in names}
+    labels = {"nvidia.com/cuda.driver-version.full": "550.54.15", "nvidia.com/cuda.runtime-version.full": "12.4"}
+    world.room = Room((planner.NodeRoom(world.pods[names[0]]["spec"]["nodeName"], labels=labels),))
+    return world
+
+
 def beyond_a_quota(*conditions: Any, is_lowered_later: bool = False) -> World:
     """A quota admits one replica of at most four."""
     world = autoscaled(*conditions)
@@ -115,6 +128,7 @@ STATES: dict[str, Callable[[], World]] = {
     "returned and held": returned_and_held,
     "never ran": bound_to_its_choice,
     "on too small a GPU": lambda: failed_on(serving(*UNNAMED_ONLY), TOO_SMALL),
+    "on an old driver": lambda: on_an_old_driver("x-0", "x-1"),
     "labels and taints": lambda: without_a_node(edited(service()), LABELS_AND_TAINTS),
 }
 
@@ -173,6 +187,16 @@ LACK = "0/1 nodes are available: 1 Insufficient {}."
 def test_pods_without_a_node_require_what_is_free_for_their_message_only(messages: list[str]) -> None:
     world = without_a_node(edited(service()), *messages)
     assert room_of(world) == NodeRoom("nvidia.com/gpu", 60.0, is_only_shown=True)
+
+
+def test_pods_on_too_old_a_driver_require_the_labels_of_nodes_until_the_status_names_it() -> None:
+    world = on_an_old_driver("x-0", "x-1")
+    assert room_of(world) == NodeRoom("nvidia.com/gpu", 60.0, is_only_shown=True)
+    world.step()
+    assert world.status["failure"]["message"].endswith("driver 550.54.15, which supports CUDA 12.4)")
+    assert room_of(world) is None
+    del world.pods["x-0"]
+    assert room_of(world) is not None, "its failure is told anew"
 
 
 @pytest.mark.parametrize("make", [without_a_volume, lambda: without_a_volume(is_edited=True), returned_and_held])

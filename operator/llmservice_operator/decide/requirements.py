@@ -7,8 +7,11 @@ may be more than the decision comes to use, and is never less: with parts that w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+from llmservice_runtime.contract import FailureReason
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.resources import accelerator_resource
@@ -23,6 +26,8 @@ from llmservice_operator.decide.rollout.strategy import Change, max_age_of_room
 from llmservice_operator.decide.timing import REFRESH_SECONDS
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import event_query
+from llmservice_operator.observe.failures.pod_failure import is_of_driver
+from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.status.previous_status import is_plan_of_another
 
 
@@ -160,18 +165,27 @@ def _of_rollout(inputs: Inputs, selection: Selection) -> NodeRoom | None:
 
 
 def _of_failure(inputs: Inputs, selection: Selection) -> NodeRoom | None:
-    """For what the status says of pods that find no GPU, or no node of which it is clear why."""
+    """For what the status says of pods that find no GPU, or no node of which it is clear why, or too old a driver."""
     of_status = set(_labels(inputs, selection))
     pods = [p for p in inputs.observed.pods if p.revision in of_status and not p.deleting and p.phase != "Failed"]
     causes = {cause for pod in pods for cause in pod.unschedulable}
     failure = selection.service.status.get("failure") or {}
     if failure.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in pods):
         causes |= set(failure.get("evidence") or ())
-    if not scheduling.are_of_gpus(causes) and not scheduling.may_need_nodes(causes):
+    is_of_nodes = scheduling.are_of_gpus(causes) or scheduling.may_need_nodes(causes)
+    if not is_of_nodes and not _is_driver_untold(pods, failure):
         return None
     shown = scheduling.wanted_of(selection.service.status.get("effective") or {})
     resource = shown.resource if shown is not None else accelerator_resource(selection.service)
     return NodeRoom(resource, REFRESH_SECONDS, is_only_shown=True)
+
+
+def _is_driver_untold(pods: Sequence[PodFacts], failure: Mapping[str, Any]) -> bool:
+    """Whether the driver of a node is at fault, and the status does not tell of it yet: what it tells stays."""
+    found = [pod for pod in pods if is_of_driver(pod)]
+    is_told = failure.get("reason") == FailureReason.DRIVER_MISMATCH
+    told = {pod.revision for pod in found if is_told and pod.name == failure.get("pod")}
+    return any(pod.revision not in told for pod in found)
 
 
 def _of_pods(inputs: Inputs, selection: Selection) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ The scheduler has the last word: what pods want of each other (anti-affinity, sp
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 _MOST_SHARES = 10_000
 """Pods of one device."""
+_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?", re.ASCII)
 MIG = "nvidia.com/mig-"
 """Begins the resource of a GPU's slice (MIG strategy mixed)."""
 SHARED = ".shared"
@@ -89,6 +91,13 @@ class NodeRoom:
     labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
     holders: tuple[Holder, ...] = ()
     """Of the accelerator that was asked for."""
+
+    @property
+    def driver(self) -> str:
+        """The version of its NVIDIA driver and which CUDA that supports, by its labels; empty where they do not say."""
+        version = _version(self.labels, "driver", "major", "minor", "rev")
+        cuda = _version(self.labels, "runtime", "major", "minor")
+        return f"{version}, which supports CUDA {cuda}" if version and cuda else version
 
     def product_of(self, resource: str) -> str | None:
         """As the label of the resource names it: a MIG slice has its own beside the whole card's."""
@@ -257,6 +266,13 @@ def toleration(taint: tuple[str, str, str]) -> str:
     key, value, effect = taint
     matches = f'operator: Equal, value: "{value}"' if value else "operator: Exists"
     return f"{{key: {key}, {matches}, effect: {effect}}}"
+
+
+def _version(labels: Mapping[str, str], of: str, *parts: str) -> str:
+    """As GPU feature discovery labels it, in its older spelling only in parts; empty where it is no version."""
+    in_parts = ".".join(labels.get(f"nvidia.com/cuda.{of}.{part}", "") for part in parts).rstrip(".")
+    found = labels.get(f"nvidia.com/cuda.{of}-version.full", in_parts)
+    return found if _VERSION.fullmatch(found) else ""
 
 
 def _amount(found: Amounts, resource: str) -> Decimal:

@@ -16,7 +16,13 @@ from llmservice_runtime.contract import FailureReason
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import PodEvents, of_events
-from llmservice_operator.observe.failures.pod_failure import SERVER_IS_READY, of_ended_pod, of_pod, on_another_gpu
+from llmservice_operator.observe.failures.pod_failure import (
+    SERVER_IS_READY,
+    of_ended_pod,
+    of_pod,
+    on_another_gpu,
+    with_driver,
+)
 from llmservice_operator.observe.failures.refusal import reason_of
 from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, status_failure
 from llmservice_operator.observe.projections.children import DeploymentFacts
@@ -119,7 +125,7 @@ def _of_pods(current: Sequence[PodFacts], context: FailureContext) -> Iterator[S
             shown = of_events(pod, context.events, context.reports)
         if shown is not None:
             verdict = context.misplaced.get(pod.name)
-            yield shown if verdict is None else on_another_gpu(shown, verdict)
+            yield with_driver(shown, pod, context.room) if verdict is None else on_another_gpu(shown, verdict)
 
 
 def _replaced(

@@ -28,6 +28,7 @@ from llmservice_operator.observe.failures.container_start import (
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
 from llmservice_operator.observe.projections.pods import PodFacts, Termination, Waiting
 from llmservice_operator.observe.reports import Reports, report_of
+from llmservice_operator.planner.room import Room
 
 _EVIDENCE_LINES = 5
 _ENDS = 3
@@ -135,6 +136,22 @@ def on_another_gpu(failure: StatusFailure, verdict: str) -> StatusFailure:
     found = status_failure(Reason.DOES_NOT_FIT, verdict, since=failure.since, pod=failure.pod)
     evidence = (f"{failure.reason}: {failure.message}", *failure.evidence)
     return replace(found, remedy=_LARGER_GPU, evidence=evidence, restarts=failure.restarts)
+
+
+def is_of_driver(pod: PodFacts) -> bool:
+    """Whether it fails since the driver of its node does not go with its image or its GPU."""
+    found = of_pod(pod, {})
+    return found is not None and found.reason is Reason(FailureReason.DRIVER_MISMATCH)
+
+
+def with_driver(failure: StatusFailure, pod: PodFacts, room: Room | None) -> StatusFailure:
+    """With the driver of the pod's node, where the failure is about it, does not say it, and the node's labels do."""
+    if room is None or failure.reason is not Reason(FailureReason.DRIVER_MISMATCH):
+        return failure
+    driver = next((node.driver for node in room.nodes if node.name == pod.node), "")
+    if not driver or driver.partition(",")[0] in failure.message:
+        return failure
+    return replace(failure, message=f"{failure.message} (node {pod.node} has driver {driver})")
 
 
 _LARGER_GPU = (

@@ -411,13 +411,33 @@ def test_the_users_pod_template_is_rendered() -> None:
     assert pod["initContainers"][1]["resources"]["requests"]["cpu"] == "3"
 
 
-def test_a_spread_constraint_counts_the_services_own_pods_unless_it_says_which() -> None:
-    mine = {"matchLabels": {"a": "b"}}
-    constraints = [{"maxSkew": 1, "topologyKey": "zone"}, {"maxSkew": 1, "topologyKey": "zone", "labelSelector": mine}]
-    template = render(podTemplate={"spec": {"topologySpreadConstraints": constraints}})
-    filled, given = template["spec"]["topologySpreadConstraints"]
-    assert filled["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    assert given == constraints[1]
+# Every place of a rule about pods; RULE is one.
+RULES_ABOUT_PODS = {
+    "spread": "topologySpreadConstraints: [RULE, {maxSkew: 1, labelSelector: {}}]",
+    "together": "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [RULE]}}",
+    "apart": "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [RULE]}}",
+    "rather together": "affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: "
+    "[{weight: 5, podAffinityTerm: RULE}]}}",
+    "rather apart": "affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: "
+    "[{weight: 5, podAffinityTerm: {topologyKey: a, labelSelector: {}}}, {weight: 6, podAffinityTerm: RULE}]}}",
+    "both": "affinity: {podAffinity: {}, podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [RULE], "
+    "preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, podAffinityTerm: RULE}]}}",
+}
+
+
+@pytest.mark.parametrize("accelerator", ["nvidia", "cpu"])
+@pytest.mark.parametrize("name", RULES_ABOUT_PODS)
+def test_a_rule_about_pods_is_about_the_services_own_unless_it_says_which(name: str, accelerator: str) -> None:
+    """Without a selector it matches none. An empty one matches all, and stays."""
+
+    def with_rule(rule: str) -> Json:
+        return dict(yaml.safe_load(RULES_ABOUT_PODS[name].replace("RULE", rule)))
+
+    own = "{topologyKey: zone, labelSelector: {matchLabels: {llmservice.dev/service: x}}}"
+    for given, expected in (("{topologyKey: zone}", own), (own, own), (others := own.replace(": x", ": y"), others)):
+        template = render(accelerator={"type": accelerator}, podTemplate={"spec": with_rule(given)})
+        assert {key: template["spec"][key] for key in with_rule(given)} == with_rule(expected)
+    assert template["metadata"]["labels"]["llmservice.dev/service"] == "x"
 
 
 # Whatever brings a volume of its own.

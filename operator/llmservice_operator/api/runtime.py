@@ -113,7 +113,9 @@ class PodSpec(ApiModel):
         examples=[[{"key": "dedicated", "operator": "Equal", "value": "llm", "effect": "NoSchedule"}]],
     )
     affinity: shapes.Affinity = leaf(
-        dict, description="Affinity rules of the pods.", examples=[{"podAntiAffinity": {}}]
+        dict,
+        description="Affinity rules of the pods. A rule about pods without labelSelector is about the service's own.",
+        examples=[{"podAntiAffinity": {}}],
     )
     topology_spread_constraints: shapes.TopologySpreadConstraints = leaf(
         list,

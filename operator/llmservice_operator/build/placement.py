@@ -1,4 +1,8 @@
-"""Where pods may run: acceptable GPU products, the accelerator's taint, and what the user asks for."""
+"""Where pods may run: acceptable GPU products, the accelerator's taint, and what the user asks for.
+
+A rule about other pods (affinity, spread) that has no selector matches none, and would do nothing or keep the pod from
+every node: it is about the service's own pods.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
-from llmservice_operator.build.meta import Manifest
+from llmservice_operator.build.meta import Manifest, selector
 from llmservice_operator.build.resources import RESOURCES, accelerator_resource
 from llmservice_operator.planner.cluster import ARCHITECTURE, IMAGES
 from llmservice_operator.planner.room import slice_label
@@ -30,7 +34,7 @@ def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
     the spec lists none, the planned one is preferred, and those on which the model does not fit are excluded: nodes
     without a label, and with another one, may do.
     """
-    given, listed = llm.spec.pod_template.spec.affinity, llm.spec.accelerator.products
+    given, listed = _affinity_among_pods(llm), llm.spec.accelerator.products
     if llm.spec.accelerator.type not in _PRODUCT_LABELS:
         return given
     if listed:
@@ -44,6 +48,30 @@ def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
         apart = {"key": ARCHITECTURE, "operator": "NotIn", "values": list(chosen.excluded_architectures)}
         required = [[*each, apart] for each in required or [[]]]
     return given | _node_affinity(given.get("nodeAffinity") or {}, required, preferred)
+
+
+def spread_constraints(llm: LLMService) -> list[dict[str, Any]]:
+    """How pods spread."""
+    return [_with_selector(llm, constraint) for constraint in llm.spec.pod_template.spec.topology_spread_constraints]
+
+
+def _affinity_among_pods(llm: LLMService) -> dict[str, Any]:
+    """The user's affinity with a selector in each rule about pods."""
+    found = dict(llm.spec.pod_template.spec.affinity)
+    for kind in {"podAffinity", "podAntiAffinity"} & found.keys():
+        rules = dict(found[kind])
+        if terms := rules.get(_REQUIRED):
+            rules[_REQUIRED] = [_with_selector(llm, term) for term in terms]
+        if weighted := rules.get(_PREFERRED):
+            rules[_PREFERRED] = [
+                each | {"podAffinityTerm": _with_selector(llm, each["podAffinityTerm"])} for each in weighted
+            ]
+        found[kind] = rules
+    return found
+
+
+def _with_selector(llm: LLMService, rule: dict[str, Any]) -> dict[str, Any]:
+    return {"labelSelector": {"matchLabels": selector(llm)}, **rule}
 
 
 def where_pods_go(llm: LLMService, template: Manifest) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 from llmservice_runtime import contract
 
-from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
@@ -15,7 +14,7 @@ from llmservice_operator.build.engine import image, serve_options, vllm_argument
 from llmservice_operator.build.environment import environment
 from llmservice_operator.build.fetcher import fetch_containers
 from llmservice_operator.build.meta import Manifest, labels
-from llmservice_operator.build.placement import affinity, tolerations
+from llmservice_operator.build.placement import affinity, spread_constraints, tolerations
 from llmservice_operator.build.resources import init_resources, server_resources, with_requests
 from llmservice_operator.build.security import CONTAINER_SECURITY, operator_container, pod_security, pull_secrets
 from llmservice_operator.build.settings import Settings
@@ -148,11 +147,7 @@ def _placement(llm: LLMService, settings: Settings, chosen: Chosen) -> Manifest:
         "nodeSelector": dict(given.node_selector),
         "tolerations": tolerations(llm),
         "affinity": affinity(llm, chosen),
-        # Without a selector a constraint counts no pods, and so holds none back.
-        "topologySpreadConstraints": [
-            {"labelSelector": {"matchLabels": {SERVICE_LABEL: llm.name}}, **c}
-            for c in given.topology_spread_constraints
-        ],
+        "topologySpreadConstraints": spread_constraints(llm),
         "priorityClassName": given.priority_class_name,
         "schedulerName": given.scheduler_name,
         "runtimeClassName": given.runtime_class_name,

@@ -80,7 +80,22 @@ def an_llmservice(spec: Json | None = None, **metadata: Any) -> Json:
     }
 
 
-OF_A_REPLICA_SET: Json = {"kind": "ReplicaSet", "name": "x-1", "uid": "uid-of-a-replica-set", "controller": True}
+def of_the_deployment(pod: Json) -> Json:
+    """The same pod, which has its service's label, as of the service's Deployment."""
+    metadata = pod["metadata"]
+    metadata["labels"] = metadata["labels"] | {"pod-template-hash": "1"}
+    name = f"{metadata['labels']['llmservice.dev/service']}-1"
+    metadata["ownerReferences"] = [{"kind": "ReplicaSet", "name": name, "uid": "uid-of-a-set", "controller": True}]
+    return pod
+
+
+def of_another(pod: Json) -> Json:
+    """The same pod as of an Argo Rollout that has the service's name, whose ReplicaSets are named alike."""
+    labels = of_the_deployment(pod)["metadata"]["labels"]
+    labels["rollouts-pod-template-hash"] = labels.pop("pod-template-hash")
+    return pod
+
+
 GRANTED = Turn(is_granted=True)
 ALLOTTED = PortClaim(20_000)
 
@@ -385,7 +400,6 @@ def a_pod(
         "namespace": "team-a",
         "uid": f"uid-{name}",
         "labels": {"llmservice.dev/service": service, "llmservice.dev/revision": revision},
-        "ownerReferences": [OF_A_REPLICA_SET | {"name": f"{service}-1"}],
     }
     metadata |= {"deletionTimestamp": "2026-01-02T03:04:00Z"} if deleting else {}
     status = {
@@ -395,7 +409,8 @@ def a_pod(
         "containerStatuses": [server] if is_placed else [],
         "initContainerStatuses": [init] if init is not None else [],
     }
-    return {"metadata": metadata, "spec": {"nodeName": "node-a"} if is_placed else {}, "status": status}
+    spec = {"nodeName": "node-a"} if is_placed else {}
+    return of_the_deployment({"metadata": metadata, "spec": spec, "status": status})
 
 
 T4 = NodeGroup("Tesla-T4", 4, memory_mib=15360)

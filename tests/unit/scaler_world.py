@@ -61,7 +61,7 @@ def pod(name: str, *, address: str = "10.0.0.1", ready: bool = True, version: in
             "name": name,
             "uid": f"uid-{name}",
             "resourceVersion": str(version),
-            "labels": {"llmservice.dev/service": "chat"},
+            "labels": {"llmservice.dev/service": "chat", "pod-template-hash": "1"},
             "ownerReferences": [{"kind": "ReplicaSet", "name": "chat-1", "uid": "uid-of-it", "controller": True}],
         },
         "spec": {"nodeName": "node"},

@@ -13,6 +13,7 @@ from llmservice_cli.load import routes
 
 from .chat_world import forwarding
 from .cli_world import PODS, SERVICES, ApiServer, Command, Json
+from .decide_world import of_another
 from .fake_vllm import FakeVllm, hangs_up, refuses, serving
 from .test_cli_status import pod
 
@@ -48,11 +49,12 @@ async def test_requests_pass_the_service_proxy_with_the_kubeconfigs_token(
 
 @pytest.fixture
 async def guarded(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeVllm]:
-    """A service with an API key, two ready pods, and a server behind the first one's port-forward."""
+    """A service with an API key, two ready pods beside another's, and a server behind the first one's port-forward."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with serving(FakeVllm(api_key=KEY)) as fake:
         api_server.objects = {
             f"{SERVICES}/chat": service(apiKeySecretRef={"name": "keys", "key": "api-key"}),
+            f"{PODS}/chat-0": of_another(pod("chat-0")),
             f"{PODS}/chat-1": pod("chat-1"),
             f"{PODS}/chat-2": pod("chat-2"),
             SECRET: {"metadata": {"name": "keys"}, "data": {"api-key": base64.b64encode(KEY.encode()).decode()}},

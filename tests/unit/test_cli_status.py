@@ -10,6 +10,7 @@ import pytest
 from llmservice_cli.errors import CliError
 
 from .cli_world import PODS, SERVICES, ApiServer, Command, Json
+from .decide_world import of_another, of_the_deployment
 
 METRICS = (Path(__file__).parent / "fixtures" / "vllm_metrics.txt").read_text()
 STAMP = "2026-01-01T00:00:00Z"
@@ -44,7 +45,8 @@ def pod(name: str, *, ready: bool = True, waiting: str = "", restarts: int = 0) 
         "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
         "containerStatuses": [{"name": "server", "ready": ready, "state": state, "restartCount": restarts}],
     }
-    return {"metadata": {"name": name, "namespace": "team", "uid": name, "labels": labels}, "status": status}
+    metadata = {"name": name, "namespace": "team", "uid": name, "labels": labels}
+    return of_the_deployment({"metadata": metadata, "status": status})
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def has_pods(api: ApiServer, *pods: Json, **metrics: Any) -> None:
 
 
 async def test_a_serving_service_on_one_screen_and_as_json(api: ApiServer, llmservice: Command) -> None:
-    has_pods(api, pod("chat-1", restarts=3), chat_1=METRICS)
+    has_pods(api, pod("chat-1", restarts=3), of_another(pod("copy")), chat_1=METRICS)
     screen = (await llmservice.within("status", "chat")).out
     for line in (
         "chat in namespace team: Ready is True: RolledOut",
@@ -76,6 +78,7 @@ async def test_a_serving_service_on_one_screen_and_as_json(api: ApiServer, llmse
         assert line in screen
     assert "what to do" not in screen
     assert "other-1" not in screen
+    assert "copy" not in screen
     (row,) = [line.split() for line in screen.splitlines() if line.strip().startswith("chat-1 ")]
     assert row == ["chat-1", "Running", "yes", "3", "0", "0", "0.0", "%", "0.0", "%", "0"]
     found = (await llmservice.within("status", "chat", "-o", "json")).json

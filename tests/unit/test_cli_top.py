@@ -24,6 +24,7 @@ from tests.support.stand_in import exposition
 from tests.support.stand_in.engine import FIRST_TOKEN_BOUNDS, INTER_TOKEN_BOUNDS, Counts, Limits
 
 from .cli_world import PODS, SERVICES, ApiServer, Command
+from .decide_world import of_another
 from .test_cli_status import pod, service
 from .test_cli_status_held import add, page
 
@@ -209,10 +210,11 @@ def pages(*texts: Any) -> Callable[[web.Request], Any]:
 
 @pytest.fixture
 def api(api_server: ApiServer) -> ApiServer:
-    """`chat` with two pods of which one is ready, and `other` without a pod."""
+    """`chat` with two pods of which one is ready, and one that is none of its, and `other` without a pod."""
     api_server.objects = {
         f"{SERVICES}/chat": service(),
         f"{SERVICES}/other": service("other", ready="0/1", gpus=0),
+        f"{PODS}/chat-0": of_another(pod("chat-0")),
         f"{PODS}/chat-1": pod("chat-1"),
         f"{PODS}/chat-2": pod("chat-2", ready=False),
     }

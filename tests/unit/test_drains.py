@@ -8,6 +8,7 @@ import pytest
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.kube.resources import POD
 
+from tests.unit.decide_world import of_another, of_the_deployment
 from tests.unit.reconcile_world import KEY, LABELS, World, parent
 
 
@@ -18,11 +19,11 @@ def ending(name: str, cut: int | None) -> dict[str, Any]:
     metadata = {"namespace": "ns", "name": name, "uid": f"u-{name}", "labels": LABELS}
     metadata |= {"resourceVersion": str(1 if cut is None else 2), "deletionTimestamp": "2026-01-01T00:00:00Z"}
     status = {"phase": "Running", "containerStatuses": [{"name": "server", "state": state}]}
-    return {"kind": "Pod", "metadata": metadata, "status": status}
+    return of_the_deployment({"kind": "Pod", "metadata": metadata, "status": status})
 
 
 async def test_each_pod_that_cut_streams_is_reported_once() -> None:
-    world = World(parent(), ending("a", None), ending("b", None), ending("none", None))
+    world = World(parent(), ending("a", None), ending("b", None), ending("none", None), of_another(ending("copy", 2)))
     for ended, events, streams in (
         ((), 0, 0),
         (("a", 3), 1, 3),

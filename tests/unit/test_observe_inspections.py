@@ -15,6 +15,8 @@ from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection.inspected import Inspection
 
+from tests.unit.decide_world import of_the_deployment
+
 Json = dict[str, Any]
 S = InspectionState
 
@@ -153,8 +155,7 @@ def observed(*objects: Json) -> Observed:
 
 def test_inspections_are_not_pods_of_the_service_and_belong_to_their_job_by_owner() -> None:
     """A label alone makes no pod of the Job."""
-    server = a_pod({}, "server", labels={"llmservice.dev/service": "chat"})
-    server["metadata"]["ownerReferences"][0] |= {"kind": "ReplicaSet", "name": "chat-1"}
+    server = of_the_deployment(a_pod({}, "server", labels={"llmservice.dev/service": "chat"}))
     forged = ended(FOUND.to_json(), name="forged", owner="uid-of-another")
     found = observed(a_job("j"), forged, server)
     assert [pod.name for pod in found.pods] == ["server"]

@@ -12,7 +12,7 @@ from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Serve
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.pods import PodFacts
 
-from tests.unit.decide_world import a_pod
+from tests.unit.decide_world import a_pod, of_another
 from tests.unit.reconcile_world import World
 from tests.unit.test_reconcile_fit import known
 
@@ -240,7 +240,28 @@ async def test_what_failed_and_is_no_longer_wanted_is_not_shown_any_more() -> No
 )
 def test_a_pod_with_the_labels_that_is_not_of_the_deployment_is_no_replica(owners: list[dict[str, Any]]) -> None:
     """Such as `kubectl debug --copy-to --keep-labels`, or another controller's."""
-    ours, copy = a_pod("x-0", "r"), a_pod("debug", "r")
+    ours, copy, alike = a_pod("x-0", "r"), a_pod("debug", "r"), of_another(a_pod("rollout", "r"))
     copy["metadata"]["ownerReferences"] = owners
-    pods = {each["metadata"]["name"]: PodFacts.from_object(each) for each in (ours, copy)}
+    pods = {each["metadata"]["name"]: PodFacts.from_object(each) for each in (ours, copy, alike)}
     assert [pod.name for pod in Observed.of("x", {"Pod": pods}).pods] == ["x-0"]
+
+
+async def test_a_pod_that_is_no_replica_is_in_no_figure_of_the_service() -> None:
+    world = await served()
+    gpus = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
+
+    def restarted(pod: dict[str, Any], version: int) -> dict[str, Any]:
+        pod["metadata"] |= {"namespace": "ns", "resourceVersion": str(version)}
+        pod["spec"]["containers"] = [{"name": "server", **gpus}]
+        pod["status"]["containerStatuses"][0]["restartCount"] = version
+        return {"kind": "Pod", **pod}
+
+    for version in (1, 4):
+        world.see(restarted(a_pod("chat-0", "r", ready=True, service="chat"), version))
+        world.see(restarted(of_another(a_pod("theirs", "r", service="chat")), version))
+        await world.settle()
+    sample = world.ctx.metrics.registry.get_sample_value
+    of_it = {"namespace": "ns", "service": "chat"}
+    assert sample("llmservice_gpus", of_it | {"state": "serving"}) == 1
+    assert sample("llmservice_gpus", of_it | {"state": "not_serving"}) is None
+    assert sample("llmservice_restarts_total", of_it) == 4

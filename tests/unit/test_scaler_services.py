@@ -16,6 +16,7 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 
 from tests.unit.api_server import ApiServer
+from tests.unit.decide_world import of_another
 from tests.unit.scaler_world import certificates, pod, running, service
 from tests.unit.test_scaler_schedule import autoscaling
 
@@ -46,6 +47,7 @@ COPY = pod("a")
 del COPY["metadata"]["ownerReferences"]
 OF_A_JOB = pod("a")
 OF_A_JOB["metadata"]["ownerReferences"][0]["kind"] = "Job"
+OF_ANOTHER = of_another(pod("a"))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,7 @@ OF_A_JOB["metadata"]["ownerReferences"][0]["kind"] = "Job"
         (STRANGE, None),
         (COPY, None),
         (OF_A_JOB, None),
+        (OF_ANOTHER, None),
     ],
 )
 def test_pods(obj: dict[str, Any], expected: tuple[str, bool, bool] | None) -> None:

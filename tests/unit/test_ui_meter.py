@@ -16,6 +16,7 @@ from llmservice_cli.top.rates import reading
 from llmservice_ui import sessions
 from llmservice_ui.sessions import Session
 
+from .decide_world import of_another, of_the_deployment
 from .test_cli_status import pod as pod_of_chat
 from .ui_world import FLEET, add, service, table_of, text_of, world
 
@@ -107,10 +108,12 @@ async def test_pods_are_read_a_few_at_a_time_for_all_viewers_together(monkeypatc
         for number in range(6):
             found.api.objects[f"{PODS}/chat-{number}"] = pod_of_chat(f"chat-{number}")
             found.api.answers[f"{PODS}/chat-{number}:8000/proxy/metrics"] = metrics
+        found.api.objects[f"{PODS}/theirs"] = of_another(pod_of_chat("theirs"))
         for browser in [await found.signed_in() for _ in range(3)]:
             await browser.get("/")
         for session in found.sessions._sessions.values():
             await settled(session)
+        assert not [path for _, path, _, _ in found.api.requests if "theirs" in path]
     assert most == 2
 
 
@@ -120,7 +123,7 @@ async def test_tabs_that_show_different_services_all_have_figures_and_lists() ->
             add(found.api, service(name))
             pod = pod_of_chat(f"{name}-1")
             pod["metadata"]["labels"]["llmservice.dev/service"] = name
-            found.api.objects[f"{PODS}/{name}-1"] = pod
+            found.api.objects[f"{PODS}/{name}-1"] = of_the_deployment(pod)
             found.api.answers[f"{PODS}/{name}-1:8000/proxy/metrics"] = answering(METRICS)
         browser = await found.signed_in()
         (session,) = found.sessions._sessions.values()

@@ -20,7 +20,7 @@ from llmservice_cli.unread import why
 from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.projections.pods import PodFacts, replicas
 
 MOST_PODS = 64
 MOST_LISTED = 1_000
@@ -120,7 +120,7 @@ async def _pods(kube: Api, namespace: str | None, services: frozenset[ServiceKey
     found: list[PodFacts] = []
     selector = f"{SERVICE_LABEL} in ({','.join(names)})"
     async for page in kube.list_pages(POD, namespace, label_selector=selector, limit=A_TIME):
-        found += map(PodFacts.from_object, page.get("items") or ())
+        found += replicas(map(PodFacts.from_object, page.get("items") or ()))
         if len(found) >= MOST_LISTED:
             break
     ready = [pod for pod in found if pod.ready and not pod.deleting and (pod.namespace, pod.service or "") in services]

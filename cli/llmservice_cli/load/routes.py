@@ -15,7 +15,7 @@ import httpx
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.resources import POD, SERVICE, proxy_path
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.projections.pods import PodFacts, replicas
 from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_cli.api import Api, Json
@@ -90,7 +90,7 @@ async def _of_service(connection: Connection, found: Json, key: str, inside: str
 async def ready_pods(kube: Api, namespace: str, name: str) -> list[PodPort]:
     """Where the servers of the service's ready replicas listen, by name."""
     found = await kube.list_all(POD, namespace, label_selector=selector_text(name))
-    pods = map(PodFacts.from_object, found)
+    pods = replicas(map(PodFacts.from_object, found))
     return [
         PodPort(namespace, pod, HTTP_PORT) for pod in sorted(pod.name for pod in pods if pod.ready and not pod.deleting)
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.projections.pods import PodFacts, replicas
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.metrics import page_of
@@ -67,12 +67,12 @@ async def _pods(kube: Api, namespace: str, name: str, *, is_live: bool) -> tuple
         objects = await kube.list_all(POD, namespace, label_selector=selector_text(name))
     except KubeError as error:
         return f"not listed: {why(error, namespace)}"
-    pods = await asyncio.gather(*(_pod(kube, obj, is_live=is_live) for obj in objects))
+    found = replicas(map(PodFacts.from_object, objects))
+    pods = await asyncio.gather(*(_pod(kube, facts, is_live=is_live) for facts in found))
     return tuple(sorted(pods, key=lambda pod: pod.facts.name))
 
 
-async def _pod(kube: Api, obj: Json, *, is_live: bool) -> Pod:
-    facts = PodFacts.from_object(obj)
+async def _pod(kube: Api, facts: PodFacts, *, is_live: bool) -> Pod:
     if not is_live:
         return Pod(facts, NOT_ASKED)
     return Pod(facts, await _figures(kube, facts.namespace, facts.name) if facts.ready else NOT_READY)

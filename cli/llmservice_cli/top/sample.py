@@ -15,7 +15,7 @@ from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD, Resource
 from llmservice_operator.kube.transport import Transport
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.projections.pods import PodFacts, replicas
 
 from llmservice_cli.api import USER_AGENT, Api, Json
 from llmservice_cli.cluster import LOGIN_TIMEOUT
@@ -129,7 +129,7 @@ class Sampler:
         except KubeError as error:
             return f"pods are not listed: {why(error, self.namespace)}"
         found: dict[ServiceKey, list[PodFacts]] = {}
-        for pod in sorted(map(PodFacts.from_object, objects), key=lambda pod: (pod.namespace, pod.name)):
+        for pod in sorted(replicas(map(PodFacts.from_object, objects)), key=lambda pod: (pod.namespace, pod.name)):
             found.setdefault((pod.namespace, pod.service or ""), []).append(pod)
         return found
 

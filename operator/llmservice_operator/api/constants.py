@@ -28,6 +28,8 @@ REVISION_LABEL: Final = f"{GROUP}/revision"
 INSPECTS_LABEL: Final = f"{GROUP}/inspects"
 """On the pod that reads a service's model, instead of SERVICE_LABEL: it is none of the service's pods."""
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+TEMPLATE_HASH_LABEL: Final = "pod-template-hash"
+"""On a Deployment's pods, Kubernetes' own: how their ReplicaSet's name ends."""
 
 # Annotations.
 UPDATE_REQUESTED_ANNOTATION: Final = f"{GROUP}/update-requested"
@@ -62,11 +64,13 @@ TYPICAL_REQUEST: Final = 2048
 def is_replica(metadata: Mapping[str, Any], service: str) -> bool:
     """Whether a pod with the label of this service is of its Deployment: of a ReplicaSet that this one named.
 
-    A copy that somebody made to look into a pod (kubectl debug) has its labels and no controller, or another one.
+    A copy that somebody made to look into a pod (kubectl debug) has its labels and no controller, or another one. What
+    other controllers name alike (an Argo Rollout of the service's name) they do not label alike.
     """
+    suffix = (metadata.get("labels") or {}).get(TEMPLATE_HASH_LABEL)
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
-            return reference.get("kind") == "ReplicaSet" and str(reference.get("name")).rpartition("-")[0] == service
+            return (reference.get("kind"), reference.get("name")) == ("ReplicaSet", f"{service}-{suffix}")
     return False
 
 

@@ -8,7 +8,7 @@ from llmservice_operator.control.status_writer import write_event
 from llmservice_operator.control.watch.kinds import ParentFacts, key_of
 from llmservice_operator.decide.decision import Event
 from llmservice_operator.kube.resources import POD
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.projections.pods import PodFacts, replicas
 from llmservice_operator.process.log import ObjectLogger
 
 
@@ -18,7 +18,7 @@ async def report_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) ->
     memory = ctx.memory(key, parent.uid)
     found = [*ctx.cache.of_service(key).get(POD.kind, {}).values(), *memory.gone]
     memory.gone.clear()
-    pods = [pod for pod in found if isinstance(pod, PodFacts) and pod.cut]
+    pods = [pod for pod in replicas(found) if pod.cut]
     before, memory.drained = memory.drained, frozenset(pod.uid for pod in pods)
     for pod in (pod for pod in pods if pod.uid not in before):
         ctx.metrics.add_streams_ended(key, pod.cut)

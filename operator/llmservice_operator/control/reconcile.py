@@ -22,7 +22,7 @@ from llmservice_operator.decide.timing import soonest
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.failures.scheduling import wanted_of
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.projections.pods import replicas
 from llmservice_operator.process.log import ObjectLogger, object_logger
 
 logger = logging.getLogger(__name__)
@@ -134,8 +134,7 @@ def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memor
         ctx.state_poller.poll(key, decision.asks, pods.keys())
     with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
         gpus = wanted_of((parent.obj.get("status") or {}).get("effective") or {})
-        servers = [pod for pod in pods.values() if isinstance(pod, PodFacts)]
-        ctx.metrics.set_pods(key, servers, gpus.resource if gpus is not None else "")
+        ctx.metrics.set_pods(key, replicas(pods.values()), gpus.resource if gpus is not None else "")
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
 
 

@@ -22,7 +22,7 @@ from llmservice_operator.observe.projections.children import (
 )
 from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts, SliceFacts, slice_from_object
 from llmservice_operator.observe.projections.inspections import InspectionFacts, pod_from_object
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.projections.pods import PodFacts, replicas
 from llmservice_operator.observe.reports import Report
 
 ChildId = tuple[str, str]
@@ -141,7 +141,7 @@ class Observed:
                 if child.kind not in hidden and (facts := named(child.kind, name)) is not None
             ),
             revisions=tuple(sorted(all_of(RevisionFacts.kind), key=lambda facts: (facts.revision, facts.name))),
-            pods=tuple(facts for facts in pods if isinstance(facts, PodFacts) and facts.is_replica),
+            pods=tuple(replicas(pods)),
             # A pod is in two slices where it has addresses of both families, or moves between them.
             endpoints=None
             if ENDPOINT_SLICE in hidden

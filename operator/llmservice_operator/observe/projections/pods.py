@@ -182,6 +182,11 @@ class PodFacts:
         )
 
 
+def replicas(pods: Iterable[object]) -> Iterator[PodFacts]:
+    """Of what has a service's label, its replicas."""
+    return (pod for pod in pods if isinstance(pod, PodFacts) and pod.is_replica)
+
+
 def _deletion_cost(metadata: Json) -> int:
     """A 32-bit integer, whoever wrote it."""
     text = str((metadata.get("annotations") or {}).get(DELETION_COST_ANNOTATION, ""))

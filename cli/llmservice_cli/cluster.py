@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from llmservice_operator.kube import credentials
 from llmservice_operator.kube.credentials import Credentials
-from llmservice_operator.kube.errors import KubeError, NotFound, ServerError, Unreachable
+from llmservice_operator.kube.errors import InBetween, KubeError, NotFound, ServerError, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
@@ -78,6 +78,8 @@ def cli_error(error: KubeError) -> CliError:
     """The same failure, with a remedy for somebody at a terminal: the operator's own remedies are about retries."""
     if isinstance(error, Unreachable):
         return CliError(error.message, "check the server's address in the kubeconfig, and that you can reach it")
+    if isinstance(error, InBetween):
+        return CliError(error.message, "see what is between you and the API server: a proxy, a gateway, a firewall")
     if isinstance(error, ServerError):
         return CliError(error.message, "see the API server's log if it stays")
     if isinstance(error, NotFound):

@@ -169,7 +169,7 @@ def refusal(status: int, to: PodPort) -> KubeError:
     if status == 404:
         return Unreachable(f"pod {to.pod} in namespace {to.namespace} is gone")
     message = f"the API server refuses the port-forward to pod {to.pod}: HTTP {status}"
-    return from_status(status, {"message": message}, right=RIGHT)
+    return from_status(status, {"kind": "Status", "message": message}, right=RIGHT)
 
 
 @asynccontextmanager

@@ -184,7 +184,7 @@ RETRIES: dict[str, tuple[list[Handler], int, list[float], type[Exception] | None
     "500": ([answers(500, {})], 1, [], errors.ServerError),
     "not for ever": ([later(429, "1")], 4, [1.0] * 3, errors.TooMany),
     "not for a minute": ([later(429, "60")], 1, [], errors.TooMany),
-    "a conflict is final": ([later(409, "1")], 1, [], errors.Conflict),
+    "a conflict is final": ([status(409, "Conflict", "no")], 1, [], errors.Conflict),
     "a renewed token": ([answers(401, {}), DONE], 2, [], None),
     "a token that is refused again": ([answers(401, {})], 2, [], errors.Unauthorized),
 }
@@ -295,9 +295,20 @@ def test_a_right_names_the_subresource(case: str) -> None:
 
 # Status, its body, what is raised: only the API server's own Status says something of the object.
 IN_BETWEEN: list[tuple[int, dict[str, str], type[Exception]]] = [
-    (413, {"message": "<html>Request Entity Too Large</html>"}, errors.ServerError),
-    (408, {}, errors.ServerError),
-    (403, {"message": "blocked by the firewall"}, errors.Refused),
+    (413, {"message": "<html>Request Entity Too Large</html>"}, errors.InBetween),
+    (408, {}, errors.InBetween),
+    (403, {"message": "blocked by the firewall"}, errors.InBetween),
+    (403, {"message": "quota of your address exceeded"}, errors.InBetween),
+    (403, {"message": 'User "x" cannot patch resource "services"'}, errors.InBetween),
+    (403, {}, errors.InBetween),
+    (404, {"message": "<html>no such host</html>"}, errors.InBetween),
+    (409, {"reason": "AlreadyExists", "message": "a session exists"}, errors.InBetween),
+    (410, {"message": "moved"}, errors.InBetween),
+    (503, {"message": "no backend"}, errors.ServerError),
+    # These the API server answers without a Status.
+    (404, {"message": "404 page not found"}, errors.NotFound),
+    (429, {"message": "Too many requests, please try again later."}, errors.TooMany),
+    (401, {"message": "Unauthorized"}, errors.Unauthorized),
     (422, {"kind": "Status", "message": "spec.replicas: Invalid value"}, errors.Invalid),
     (413, {"kind": "Status", "message": "limit is 3145728"}, errors.Invalid),
     (408, {"kind": "Status", "reason": "Timeout", "message": "request did not complete"}, errors.ServerError),
@@ -309,5 +320,5 @@ def test_a_proxys_refusal_is_no_fault_of_the_object(code: int, body: dict[str, s
     error = errors.from_status(code, body, right="patch services")
     assert type(error) is kind
     assert body.get("message", "")[:20] in error.message
-    if kind is errors.ServerError and "kind" not in body and code != 408:
-        assert f"HTTP {code} from something in front of the API server" in error.message
+    if isinstance(error, errors.ServerError) and "kind" not in body:
+        assert f"HTTP {code}, and not from the API server" in error.message

@@ -184,3 +184,13 @@ def test_a_claim_that_a_limit_range_refuses_is_a_failure_of_that() -> None:
     world = World(refused={SERVICE: Refusal(403, message)})
     world.step()
     assert failure(world)["reason"] == world.conditions()["Stalled"]["reason"] == "LimitRangeExceeded"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [(QUOTA, "QuotaExceeded"), ("quota of this minute", "AdmissionRefused"), ("quota ", "AdmissionRefused")],
+)
+def test_a_quota_is_what_kubernetes_says_of_one(message: str, reason: str) -> None:
+    world = World(refused={SERVICE: Refusal(403, message)})
+    world.step()
+    assert failure(world)["reason"] == reason

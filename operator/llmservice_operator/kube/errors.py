@@ -18,6 +18,7 @@ KubeError
     ├── Gone             410: the resourceVersion or the continue token is too old
     ├── TooMany          429: the API server is overloaded
     └── ServerError      5xx
+        └── InBetween    4xx of something else on the way, such as a proxy: says nothing of the object or the right
 """
 
 from __future__ import annotations
@@ -163,20 +164,33 @@ class ServerError(ApiError):
     remedy = "the operator tries again by itself; see the API server's log if it stays"
 
 
+class InBetween(ServerError):
+    """Something else on the way to the API server refused the request."""
+
+    remedy = "see what is between: a proxy, a gateway, a firewall; the operator tries again by itself"
+
+
 def from_status(code: int, status: JSON, *, right: str, retry_after: float | None = None) -> ApiError:
     """The error for an HTTP failure; `status` is the body (a metav1.Status, or whatever a proxy answered)."""
     reason = str(status.get("reason") or "")
     message = str(status.get("message") or f"HTTP {code}")
     causes = _causes(status.get("details"))
     details: dict[str, Any] = {"code": code, "reason": reason, "causes": causes, "retry_after": retry_after}
+    if not _is_from_server(code, status):
+        kind = ServerError if code >= 500 else InBetween
+        return kind(f"HTTP {code}, and not from the API server: {message}", **details)
     if code == 403:
         return _forbidden(message)(message, right=right, **details)
     if code == 409:
         return _conflict(reason, causes)(message, **details)
-    if code not in _BY_CODE and status.get("kind") != "Status":
-        # A proxy or load balancer in between: its refusal says nothing of the object.
-        return ServerError(f"HTTP {code} from something in front of the API server: {message}", **details)
     return _BY_CODE.get(code, ServerError if code >= 500 else Invalid)(message, **details)
+
+
+def _is_from_server(code: int, status: JSON) -> bool:
+    """Whether the API server says it. It has plain text for paths that it does not serve, such as those of a CRD that
+    is not installed, and where it has too much to do; with a 401 the token is renewed, whosever it is."""
+    is_no_path = code == 404 and status.get("message") == "404 page not found"
+    return status.get("kind") == "Status" or is_no_path or code in (401, 429)
 
 
 def _causes(details: object) -> tuple[JSON, ...]:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from .errors import ApiError, Forbidden, Invalid, KubeError, NotFound, Refused, Unauthorized
+from .errors import ApiError, Forbidden, InBetween, Invalid, KubeError, NotFound, Refused, Unauthorized
 from .lease import Lease, LeaseTiming, Outcome, Terms, split_of, wanted_by
 from .partition import ShardLease, shard_of, shard_to_ask_for
 from .transport import Transport
@@ -105,7 +105,7 @@ class Shards:
             if isinstance(error, Forbidden) and not isinstance(error, Refused):
                 where = f"{self._namespace}/{lease_name(self._name, shard)}"
                 return f"missing right: {error.right}, for the Lease {where}"
-            if isinstance(error, NotFound | Invalid | Refused | Unauthorized):
+            if isinstance(error, NotFound | Invalid | Refused | Unauthorized | InBetween):
                 return f"the Lease cannot be asked for: {error.message}"
         if len(self._errors) < self.count:
             return "the Lease was not asked for yet"

@@ -32,7 +32,7 @@ _NOBODY_ANSWERS = "failed calling webhook"
 
 def reason_of(message: str) -> Reason:
     """Of the words, as `normalize.replica_failure` leaves them, by which a child or a pod was refused."""
-    if message.startswith("quota "):
+    if message.startswith("quota ") and " is used up: " in message:
         return Reason.QUOTA_EXCEEDED
     if _LIMIT_RANGE.search(message):
         return Reason.LIMIT_RANGE_EXCEEDED

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TextIO, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TextIO, get_type_hints
 
 import typer
 
@@ -183,7 +183,8 @@ def _whole(
 
 def run(argv: Sequence[str] | None = None) -> int:
     """One command; an error is one message on standard error."""
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    sys.stdin = sys.stdin or _nowhere("r")
+    sys.stdout, sys.stderr = sys.stdout or _nowhere("w"), sys.stderr or _nowhere("w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every terminal takes UTF-8
@@ -214,9 +215,9 @@ def run(argv: Sequence[str] | None = None) -> int:
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def _nowhere() -> TextIO:
-    """In place of an output that was closed before the start, which Python has as None."""
-    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False)
+def _nowhere(mode: Literal["r", "w"]) -> TextIO:
+    """In place of an input or output that was closed before the start, which Python has as None. Reading it fails."""
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), mode, encoding="utf-8", closefd=False)
 
 
 def _write_no_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
@@ -12,6 +13,7 @@ from typing import Self
 from llmservice_operator.api.errors import Problem
 
 STDIN = "-"
+_STANDARD_INPUT = "standard input"
 MOST_CHARACTERS = 16 * 2**20
 """Of a file: the API server takes objects of 1.5 MiB."""
 
@@ -74,7 +76,7 @@ class BadInput(CliError):
 
 def read_text(place: str, field: str, remedy: str, errors: str = "strict", most: int = MOST_CHARACTERS) -> str:
     """The text of a file (`-`: stdin); BadInput about `field` where it cannot be read, or is too long."""
-    shown = "standard input" if place == STDIN else place
+    shown = _STANDARD_INPUT if place == STDIN else place
     try:
         if place == STDIN:
             text = sys.stdin.read(most + 1)
@@ -82,12 +84,18 @@ def read_text(place: str, field: str, remedy: str, errors: str = "strict", most:
             with Path(place).open(encoding="utf-8-sig", errors=errors) as file:
                 text = file.read(most + 1)
     except OSError as error:
-        raise BadInput.of(field, f"{shown} cannot be read: {error.strerror or error}.", remedy) from None
+        raise unreadable(error, field, remedy, shown) from None
     except UnicodeDecodeError:
         raise BadInput.of(field, f"{shown} cannot be read: it is not UTF-8 text.", remedy) from None
     if len(text) > most:
         raise BadInput.of(field, f"{shown} has more than {most:,} characters.", remedy)
     return text
+
+
+def unreadable(error: OSError, field: str, remedy: str, shown: str = _STANDARD_INPUT) -> BadInput:
+    """What is shown as a name cannot be read."""
+    why = "it is closed" if error.errno == errno.EBADF else error.strerror or error
+    return BadInput.of(field, f"{shown} cannot be read: {why}.", remedy)
 
 
 def syntax(error: Exception) -> str:

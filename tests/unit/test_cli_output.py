@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import threading
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +18,10 @@ import pytest
 import yaml
 from llmservice_cli.documents import in_a_line, show, tell, written
 from llmservice_cli.errors import say
+from llmservice_cli.probe.gathered import Gathered, mark_by_lines
 from llmservice_cli.terminal import show as show_rows
+
+from tests.support.patience import PATIENCE
 
 ESCAPES = "a\x1b]0;pwned\x07b\x9b2Jc\x7fd\udc80"
 
@@ -105,3 +111,54 @@ def test_an_output_that_is_closed_is_no_defect(words: str, closed: str) -> None:
     usual, done = run(line), run(f"{line} {closed}")
     assert (done.returncode, done.stdout) == (usual.returncode, "" if ">&-" in closed.split() else usual.stdout)
     assert done.stderr == ("" if "2>&-" in closed else usual.stderr)
+
+
+CLOSED = "standard input cannot be read: it is closed"
+WITHOUT_INPUT = {
+    # Without standard input: the exit code, and how the message begins; None: the same as with an empty one.
+    "plan -f -": (2, f"error: -f: {CLOSED}"),
+    "plan --config - --gpu L4": (2, f"error: --config: {CLOSED}"),
+    "plan --batch -": (2, f"error: --batch: {CLOSED}"),
+    "render -f -": (2, f"error: -f: {CLOSED}"),
+    "diff -f -": (2, f"error: -f: {CLOSED}"),
+    "chat --url http://127.0.0.1:9/v1": (2, f"error: --message: {CLOSED}"),
+    "init": (2, "error: NAME and --model must be given"),
+    "probe --url http://127.0.0.1:9/v1": None,
+    "status": None,
+    "plan --parameters 7B --gpu L4": None,
+    "explain": None,
+}
+
+
+@pytest.mark.parametrize("words", WITHOUT_INPUT)
+def test_an_input_that_is_closed_is_no_defect(words: str, tmp_path: Path) -> None:
+    line = f'"{sys.executable}" -W error -m llmservice_cli {words}'
+    environment = os.environ | {"KUBECONFIG": str(tmp_path / "none")}
+    run = partial(subprocess.run, shell=True, capture_output=True, text=True, check=False, env=environment)
+    done, expected = run(f"{line} <&-"), WITHOUT_INPUT[words]
+    if expected is None:
+        usual = run(f"{line} </dev/null")
+        assert (done.returncode, done.stdout, done.stderr) == (usual.returncode, usual.stdout, usual.stderr)
+        return
+    assert (done.returncode, done.stdout) == (expected[0], "")
+    assert done.stderr.startswith(expected[1])
+    assert done.stderr.count("\n") <= 2
+
+
+def test_an_input_that_is_closed_has_no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(asyncio.new_event_loop()) as loop, Path(os.devnull).open("w") as unreadable:
+        monkeypatch.setattr("sys.stdin", unreadable)
+        mark_by_lines(gathered := Gathered(None, None), loop)
+        for thread in threading.enumerate():
+            if thread.name == "marks":
+                thread.join(PATIENCE)
+    assert not gathered.marks
+
+
+@pytest.mark.parametrize("words", ["plan --batch -", "chat --url http://127.0.0.1:9/v1", "plan -f -"])
+def test_an_input_that_is_no_text_is_no_defect(words: str) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    line = [sys.executable, "-m", "llmservice_cli", *words.split()]
+    done = subprocess.run(line, input=b"\xff\n", env=environment, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr

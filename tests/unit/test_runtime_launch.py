@@ -36,10 +36,15 @@ def begin(record: Path, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+def arguments(**given: object) -> str:
+    """What the launch reads."""
+    return json.dumps([json.dumps({"patience": PATIENCE, **given})])
+
+
 def finish(launch: subprocess.Popen[str], **given: object) -> tuple[dict[str, Any], str]:
     """What it prints with the processes that were there before it was given its arguments, and its log."""
     waiting = started_by(launch)
-    output, log = launch.communicate(json.dumps([json.dumps(given)]), timeout=PATIENCE)
+    output, log = launch.communicate(arguments(**given), timeout=PATIENCE)
     assert launch.returncode == 0, log
     return json.loads(output) | {"waiting": waiting}, log
 
@@ -121,7 +126,7 @@ def test_limits_that_are_raised_before_the_start_count(tmp_path: Path) -> None:
 
 def test_without_a_record_nothing_is_kept(tmp_path: Path) -> None:
     launch = subprocess.Popen(command(MODULE), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    output, _ = launch.communicate(json.dumps(["{}"]), timeout=PATIENCE)
+    output, _ = launch.communicate(arguments(), timeout=PATIENCE)
     assert json.loads(output)["codes"] == [0, 0]
     assert not list(tmp_path.iterdir())
 

@@ -15,7 +15,7 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.cluster import cli_error
 from llmservice_cli.documents import show
-from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
+from llmservice_cli.errors import STDIN, CliError, ExitCode, WrongUsage, read_text, say
 from llmservice_cli.load.server import check_server
 from llmservice_cli.terminal import is_styled
 
@@ -43,9 +43,7 @@ def run(options: Options) -> ExitCode | Coroutine[Any, Any, ExitCode]:
         raise WrongUsage("--wait is for an LLMService, and --url is none", "leave one of them out")
     question = options.message
     if question is None and not sys.stdin.isatty():
-        question = sys.stdin.read(LONGEST_QUESTION + 1)
-        if len(question) > LONGEST_QUESTION:
-            raise WrongUsage(f"standard input has more than {LONGEST_QUESTION} characters", "ask with less text")
+        question = read_text(STDIN, "--message", "Give the question with -m TEXT.", most=LONGEST_QUESTION)
     if question is None:
         if options.output != "text":
             raise WrongUsage(f"-o {options.output} is the form of one answer", "give the question with -m TEXT")

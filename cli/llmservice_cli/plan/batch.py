@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, TextIO
@@ -14,7 +15,7 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner.plan import Fit
 
 from llmservice_cli.documents import in_a_line
-from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text, syntax
+from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text, syntax, unreadable
 
 from . import models, values
 from .answers import answer
@@ -159,10 +160,15 @@ def _model(named: Mapping[str, Any], reading: Reading, *, is_offline: bool) -> M
     return Model()
 
 
-def _lines(place: str) -> Iterable[str]:
+def _lines(place: str) -> Iterator[str]:
     """Of standard input as they come."""
-    if place == STDIN:
-        return sys.stdin
-    return read_text(place, "--batch", "Give a file, or - for stdin.", errors="replace", most=MOST_CHARACTERS).split(
-        "\n"
-    )
+    remedy = "Give a file, or - for stdin."
+    if place != STDIN:
+        yield from read_text(place, "--batch", remedy, errors="replace", most=MOST_CHARACTERS).split("\n")
+        return
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    try:
+        yield from sys.stdin
+    except OSError as error:
+        raise unreadable(error, "--batch", remedy) from None

@@ -98,11 +98,12 @@ def mark_by_lines(gathered: Gathered, loop: asyncio.AbstractEventLoop) -> None:
 
     def read() -> None:
         rest = b""
-        while piece := os.read(sys.stdin.fileno(), 4096):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                name = line.decode(errors="replace").strip() or f"mark {len(gathered.marks) + 1}"
-                with suppress(RuntimeError):  # the loop has ended meanwhile
-                    loop.call_soon_threadsafe(gathered.mark, name)
+        with suppress(OSError):  # it is closed, or no input
+            while piece := os.read(sys.stdin.fileno(), 4096):
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    name = line.decode(errors="replace").strip() or f"mark {len(gathered.marks) + 1}"
+                    with suppress(RuntimeError):  # the loop has ended meanwhile
+                        loop.call_soon_threadsafe(gathered.mark, name)
 
     threading.Thread(target=read, name="marks", daemon=True).start()

@@ -107,7 +107,7 @@ async def test_a_browser_that_runs_until_it_is_closed_is_served(
     opened.may_return.clear()
     running, address = await opened.by(llmservice.within("ui"))
     try:
-        async with httpx.AsyncClient(timeout=10) as browser:
+        async with httpx.AsyncClient(timeout=PATIENCE) as browser:
             assert (await browser.get(address)).json() == {"path": PATH}
     finally:
         opened.may_return.set()

@@ -215,7 +215,7 @@ async def test_what_wakes_a_worker(happens: Callable[[WorkQueue[str]], Awaitable
     await asyncio.sleep(0)
     await happens(queue)
     getting = getting or [asyncio.create_task(queue.get())]
-    done, rest = await asyncio.wait(getting, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+    done, rest = await asyncio.wait(getting, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
     assert [task.result() for task in done] == ["a"]
     for task in rest:
         task.cancel()

@@ -22,7 +22,7 @@ async def status(server: Server, *, key: str = "", token: str = "", path: str = 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     headers |= {POD_TOKEN_HEADER: token} if token else {}
     body = json.dumps({"model": "m", "prompt": "a", "max_tokens": 1})
-    return (await http_request(server.port, path, method="POST", body=body, headers=headers, timeout=20)).status
+    return (await http_request(server.port, path, method="POST", body=body, headers=headers, timeout=PATIENCE)).status
 
 
 async def said(server: Server, words: str) -> None:
@@ -57,7 +57,7 @@ async def test_keys_are_exchanged_under_a_running_server(tmp_path: Path) -> None
         keys.write_text("")
         await said(server, "all clients refused")
         await until_answered(server, "third", 401)
-        metrics = (await http_request(server.options.state_port, "/metrics", timeout=5)).body
+        metrics = (await http_request(server.options.state_port, "/metrics", timeout=PATIENCE)).body
         assert "llmservice_server_api_keys 0\n" in metrics
         assert await server.probe("/readyz") == 200, "it is no reason to restart a model"
         assert server.process.returncode is None

@@ -15,6 +15,7 @@ from llmservice_runtime.contract import MAX_ADAPTERS, AdapterState, Failure, Fai
 from llmservice_runtime.supervisor.loopback import http_request
 
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import PATIENCE
 from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.adapter_folder import write_adapter
 from tests.unit.runtime_harness import Server, supervised
@@ -60,7 +61,7 @@ def adapter(tmp_path: Path, name: str, rank: int = 8) -> Path:
 async def served(server: Server, key: str = "") -> dict[str, str]:
     """What vLLM itself says."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    answer = await http_request(server.port, "/v1/models", headers=headers, timeout=5)
+    answer = await http_request(server.port, "/v1/models", headers=headers, timeout=PATIENCE)
     return {card["id"]: card["root"] for card in json.loads(answer.body)["data"] if card["parent"]}
 
 

@@ -20,6 +20,7 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import addresses, vllm_process
 from llmservice_runtime.supervisor.loopback import http_request
 
+from tests.support.patience import PATIENCE
 from tests.unit.decide_world import an_llmservice
 from tests.unit.runtime_harness import supervised
 
@@ -49,8 +50,8 @@ def network() -> None:
 async def test_a_server_is_reached_in_either_family(tmp_path: Path, address: str) -> None:
     async with supervised(tmp_path, flags=HOST) as server:
         await server.ready()
-        assert (await http_request(server.port, "/health", timeout=5, host=address)).status == 200
-        assert (await http_request(server.options.state_port, "/readyz", timeout=5, host=address)).status == 200
+        assert (await http_request(server.port, "/health", timeout=PATIENCE, host=address)).status == 200
+        assert (await http_request(server.options.state_port, "/readyz", timeout=PATIENCE, host=address)).status == 200
 
 
 async def test_a_server_on_a_node_without_ipv6_serves(tmp_path: Path) -> None:

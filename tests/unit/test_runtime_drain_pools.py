@@ -156,7 +156,7 @@ async def test_a_pool_as_openais_client_has_it_loses_nothing(tmp_path: Path, tok
 
         async def user() -> None:
             nonlocal served
-            async with httpx.AsyncClient(timeout=20, verify=False) as client:
+            async with httpx.AsyncClient(timeout=PATIENCE, verify=False) as client:
                 while not stopped.is_set():
                     body = {"model": "m", "prompt": "a", "max_tokens": tokens, "stream": True}
                     try:

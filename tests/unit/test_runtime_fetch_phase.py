@@ -19,6 +19,7 @@ from llmservice_runtime.supervisor.processes import Ended
 
 from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes, until
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import PATIENCE
 from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.runtime_harness import Server, supervised
 
@@ -48,7 +49,7 @@ async def fetching(hub: Hub, folder: Path, repo: str = "org/tiny", **changed: An
 
 async def figures(server: Server) -> dict[str, float]:
     """The samples of /metrics by name and labels."""
-    body = (await http_request(server.options.state_port, "/metrics", timeout=2)).body
+    body = (await http_request(server.options.state_port, "/metrics", timeout=PATIENCE)).body
     lines = (line for line in body.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 

@@ -34,7 +34,7 @@ def test_it_ends_when_it_is_told_to_before_it_has_anything_to_drain() -> None:
         environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}", "NO_PROXY": "*"}
         process = subprocess.Popen((*CONTAINER, *look), env=environment, stdout=subprocess.DEVNULL)
         try:
-            hub.settimeout(30)
+            hub.settimeout(PATIENCE)
             asked, _ = hub.accept()
             with asked:
                 os.kill(first_process(process.pid), signal.SIGTERM)

@@ -204,6 +204,6 @@ async def test_a_head_has_a_bound(port: int) -> None:
 async def test_a_long_answer_comes_whole(port: int) -> None:
     body = "x" * (4 << 20)
     server = await serve(port, lambda path: Reply(200, body))
-    answer: Response = await http_request(port, "/state", timeout=5)
+    answer: Response = await http_request(port, "/state", timeout=PATIENCE)
     assert answer.body == body
     server.close()

@@ -11,6 +11,8 @@ import pytest
 from llmservice_runtime.supervisor.smoke import SmokeFailed, first_request
 from llmservice_runtime.supervisor.vllm_process import Flags
 
+from tests.support.patience import PATIENCE
+
 NOT_FOUND = (404, '{"detail":"Not Found"}')
 
 
@@ -35,7 +37,7 @@ async def serving(answers: dict[str, tuple[int, str]]) -> AsyncIterator[tuple[in
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/embeddings", "/pooling", "/classify"])
 async def test_finds_what_the_model_does(path: str) -> None:
     async with serving({path: (200, "{}")}) as (port, requests):
-        assert await first_request(Flags("m", ("a", "b"), port=port), {}, timeout=5) == path
+        assert await first_request(Flags("m", ("a", "b"), port=port), {}, timeout=PATIENCE) == path
     assert json.loads(requests[-1].partition("\r\n\r\n")[2])["model"] == "a"
 
 
@@ -51,13 +53,13 @@ async def test_finds_what_the_model_does(path: str) -> None:
 async def test_says_what_the_server_said(answer: tuple[int, str], words: str) -> None:
     async with serving({"/v1/completions": answer}) as (port, _):
         with pytest.raises(SmokeFailed, match=words):
-            await first_request(Flags("m", port=port), {}, timeout=5)
+            await first_request(Flags("m", port=port), {}, timeout=PATIENCE)
 
 
 async def test_a_server_without_any_such_route() -> None:
     async with serving({}) as (port, requests):
         with pytest.raises(SmokeFailed, match="none of /v1/completions"):
-            await first_request(Flags("m", port=port), {}, timeout=5)
+            await first_request(Flags("m", port=port), {}, timeout=PATIENCE)
     assert len(requests) == 4
 
 
@@ -72,6 +74,8 @@ async def test_a_server_without_any_such_route() -> None:
 async def test_sends_what_vllm_asks_for(flag: str | None, variable: str | None, header: str | None) -> None:
     async with serving({"/v1/completions": (200, "{}")}) as (port, requests):
         flags = Flags("m", port=port, api_key=flag)
-        await first_request(flags, flags.authorization({"VLLM_API_KEY": variable} if variable else {}), timeout=5)
+        await first_request(
+            flags, flags.authorization({"VLLM_API_KEY": variable} if variable else {}), timeout=PATIENCE
+        )
     assert (f"Authorization: {header}\r\n" in requests[0]) is bool(header)
     assert ("Authorization" in requests[0]) is bool(header)

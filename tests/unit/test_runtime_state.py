@@ -14,6 +14,7 @@ from llmservice_runtime.contract import Failure, FailureReason, Measured, Phase,
 from llmservice_runtime.supervisor.loopback import http_request
 from llmservice_runtime.supervisor.state_server import Reply, serve
 
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
 STATE = State(
@@ -89,9 +90,9 @@ async def listening() -> AsyncIterator[int]:
 
 async def test_answers_get() -> None:
     async with listening() as port:
-        answer = await http_request(port, "/a?b=c", timeout=2)
+        answer = await http_request(port, "/a?b=c", timeout=PATIENCE)
         assert (answer.status, answer.body) == (200, "path /a")
-        assert (await http_request(port, "/a", method="POST", body="x", timeout=2)).status == 405
+        assert (await http_request(port, "/a", method="POST", body="x", timeout=PATIENCE)).status == 405
 
 
 @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"\r\n\r\n", b"GET", b"x" * 100_000], ids=range(4))
@@ -100,7 +101,7 @@ async def test_survives(sent: bytes) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
         writer.close()
-        assert (await http_request(port, "/a", timeout=2)).status == 200
+        assert (await http_request(port, "/a", timeout=PATIENCE)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -127,9 +128,9 @@ async def test_reads(reply: bytes, body: str | None) -> None:
     async with server:
         if body is None:
             with pytest.raises(OSError):
-                await http_request(port, "/", timeout=2)
+                await http_request(port, "/", timeout=PATIENCE)
         else:
-            assert (await http_request(port, "/", timeout=2)).body == body
+            assert (await http_request(port, "/", timeout=PATIENCE)).body == body
 
 
 async def test_a_silent_server_is_no_answer() -> None:

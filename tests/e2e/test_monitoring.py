@@ -149,7 +149,8 @@ def test_every_query_of_every_dashboard_has_data(cluster: Cluster, watched: Prom
 
 def test_every_recorded_series_has_data_and_every_rule_is_evaluated(watched: Prometheus) -> None:
     names = [rule.name for group in GROUPS for rule in group.rules if isinstance(rule, Recording)]
-    assert wait_for_samples(watched, [f'{name}{{service="{HEALTHY}"}}' for name in names], WITHIN) == []
+    series = [f'{name}{{namespace="{NAMESPACE}",service="{HEALTHY}"}}' for name in names]
+    assert wait_for_samples(watched, series, WITHIN) == []
     assert [rule["lastError"] for rule in watched.rules() if rule["health"] != "ok"] == []
 
 
@@ -162,9 +163,9 @@ def test_prometheus_takes_every_query_of_the_pages(watched: Prometheus) -> None:
 
 def test_broken_services_raise_alerts_and_a_healthy_one_none(watched: Prometheus) -> None:
     def firing(service: str) -> dict[str, JSON]:
-        alerts = watched.alerts()
-        of_service = [one for one in alerts if one["labels"].get("service") == service and one["state"] == "firing"]
-        return {one["labels"]["alertname"]: one for one in of_service}
+        ours = {"namespace": NAMESPACE, "service": service}.items()
+        firing = [one for one in watched.alerts() if one["state"] == "firing"]
+        return {one["labels"]["alertname"]: one for one in firing if ours <= one["labels"].items()}
 
     def raised(service: str, *names: str) -> dict[str, JSON]:
         def look() -> dict[str, JSON] | None:

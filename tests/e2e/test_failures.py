@@ -344,7 +344,7 @@ def test_streams_that_a_drain_cuts_are_reported(failures: Failures) -> None:
         cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--wait=false")
         with contextlib.suppress(httpx.HTTPError):  # it is cut
             lines.extend(chunks)
-    assert "data: [DONE]" not in lines, "the stream was over before the drain"
+    assert sum(line.startswith("data: {") for line in lines) < 400, "the answer was whole before the drain ended"
 
     (event,) = eventually("an Event on what was cut", lambda: events(cluster, NAMESPACE, CUT, "StreamsEnded"), 30)
     assert "1 stream" in event["message"]

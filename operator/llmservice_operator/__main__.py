@@ -134,8 +134,9 @@ class Operator:
             namespaces, (LLMSERVICE, *children), on_warm=self._take_up_all, on_hidden=self._take_up_all
         )
         self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
-        changed, pod_deleted = (self._changed, self._children_changed), self._ctx.pod_deleted
-        handler = EventHandler(self._ctx.cache, *changed, self._errors, pod_deleted)
+        handler = EventHandler(
+            self._ctx.cache, self._changed, self._children_changed, self._errors, pod_deleted=self._ctx.pod_deleted
+        )
         self._resyncs = {name: Resync(transport, handler, name, self._sync, errors=self._errors) for name in namespaces}
         self._ctx.is_current = lambda parent: self._resync_of(parent.namespace).is_current(parent.uid)
         self._children = ChildrenWatch(transport, handler, namespaces, self._sync, children)

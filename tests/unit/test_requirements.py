@@ -196,7 +196,7 @@ def test_pods_on_too_old_a_driver_require_the_labels_of_nodes_until_the_status_n
     assert world.status["failure"]["message"].endswith("driver 550.54.15, which supports CUDA 12.4)")
     assert room_of(world) is None
     del world.pods["x-0"]
-    assert room_of(world) is not None, "its failure is told anew"
+    assert room_of(world) is not None, "the next pod's failure is reported with its own driver"
 
 
 @pytest.mark.parametrize("make", [without_a_volume, lambda: without_a_volume(is_edited=True), returned_and_held])

@@ -173,19 +173,20 @@ def _of_failure(inputs: Inputs, selection: Selection) -> NodeRoom | None:
     if failure.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in pods):
         causes |= set(failure.get("evidence") or ())
     is_of_nodes = scheduling.are_of_gpus(causes) or scheduling.may_need_nodes(causes)
-    if not is_of_nodes and not _is_driver_untold(pods, failure):
+    if not is_of_nodes and not _lacks_driver(pods, failure):
         return None
     shown = scheduling.wanted_of(selection.service.status.get("effective") or {})
     resource = shown.resource if shown is not None else accelerator_resource(selection.service)
     return NodeRoom(resource, REFRESH_SECONDS, is_only_shown=True)
 
 
-def _is_driver_untold(pods: Sequence[PodFacts], failure: Mapping[str, Any]) -> bool:
-    """Whether the driver of a node is at fault, and the status does not tell of it yet: what it tells stays."""
+def _lacks_driver(pods: Sequence[PodFacts], failure: Mapping[str, Any]) -> bool:
+    """Whether a pod fails by the driver of its node and the status has no failure of it yet: its text does not change
+    later."""
     found = [pod for pod in pods if is_of_driver(pod)]
-    is_told = failure.get("reason") == FailureReason.DRIVER_MISMATCH
-    told = {pod.revision for pod in found if is_told and pod.name == failure.get("pod")}
-    return any(pod.revision not in told for pod in found)
+    is_reported = failure.get("reason") == FailureReason.DRIVER_MISMATCH
+    reported = {pod.revision for pod in found if is_reported and pod.name == failure.get("pod")}
+    return any(pod.revision not in reported for pod in found)
 
 
 def _of_pods(inputs: Inputs, selection: Selection) -> tuple[str, ...]:

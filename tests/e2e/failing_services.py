@@ -280,7 +280,12 @@ CASES: dict[str, Failing] = {
         behaviour={"fails": "kv-cache-too-small"},
     ),
     "driver": Failing(
-        "DriverMismatch", "supports CUDA 12.4", "spec.runtime.image", ended, behaviour={"fails": "driver-too-old"}
+        "DriverMismatch",
+        # By the labels of its node, beside what vLLM says.
+        "(node node-a has driver 550.54.15, which supports CUDA 12.4)",
+        "spec.runtime.image",
+        ended,
+        behaviour={"fails": "driver-too-old"},
     ),
     "gpu-memory": Failing(
         "GPUOutOfMemory", "out of memory", "spec.precision", ended, behaviour={"fails": "gpu-out-of-memory"}

@@ -29,7 +29,10 @@ def an_old_cpu(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.full
 def test_an_fp8_cache_waits_for_a_cpu_that_can_hold_it(cluster: Cluster, namespace: str, an_old_cpu: None) -> None:
-    there = {"podTemplate": {"spec": {"nodeSelector": {PLACE: "labelled"}}}}
+    """Of the nodes that the pods may go to, which their affinity says."""
+    here = [{"key": PLACE, "operator": "In", "values": ["labelled"]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": here}]}}
+    there = {"podTemplate": {"spec": {"affinity": {"nodeAffinity": required}}}}
     precision = {"dtype": "bfloat16", "kvCache": "fp8"}
     cluster.apply(stand_in("small-cache", precision=precision, fitPolicy="Enforce", **there), namespace)
 

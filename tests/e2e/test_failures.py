@@ -165,16 +165,23 @@ UNBOUND = {
 }
 
 
+LABELS = {
+    "nvidia.com/gpu.product": "NVIDIA-L4",
+    "nvidia.com/cuda.driver-version.full": "550.54.15",
+    "nvidia.com/cuda.runtime-version.full": "12.4",
+}
+
+
 @contextlib.contextmanager
 def gpus(cluster: Cluster, count: int) -> Iterator[None]:
-    """A node with so many devices of a resource that nobody else asks for; no pod ever sees one."""
-    label = "nvidia.com/gpu.product"
-    cluster.kubectl("label", "node", NODE, f"{label}=NVIDIA-L4", "--overwrite")
+    """A node with so many devices of a resource that nobody else asks for, labelled as GPU feature discovery does; no
+    pod ever sees one."""
+    cluster.kubectl("label", "node", NODE, *(f"{label}={value}" for label, value in LABELS.items()), "--overwrite")
     try:
         with advertised(cluster, {GPUS["resourceName"]: count}):
             yield
     finally:
-        cluster.kubectl("label", "node", NODE, f"{label}-")
+        cluster.kubectl("label", "node", NODE, *(f"{label}-" for label in LABELS))
 
 
 def filled(value: Any, where: Mapping[str, str]) -> Any:

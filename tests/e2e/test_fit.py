@@ -18,8 +18,9 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.models import claim_folder, release_folder
 from tests.support.operator import operator_metrics
-from tests.support.services import llmservice, stand_in
+from tests.support.services import idle, llmservice, stand_in
 from tests.support.serving import Metrics
+from tests.unit.planner_models import CONFIGS
 
 pytestmark = pytest.mark.parallel
 
@@ -33,12 +34,14 @@ PRODUCT = "NVIDIA-H100-80GB-HBM3"
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """With a claim of the tiny model, made to say that it takes a million tokens."""
+    """With a claim of the tiny model, made to say that it takes a million tokens, and of Gemma 4's configuration."""
     folder = ClusterPaths.of_this_clone().models / "long"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(cached_model(print), folder / "tiny")
     config = folder / "tiny" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": LENGTH}))
+    (folder / "gemma").mkdir()
+    (folder / "gemma" / "config.json").write_text(json.dumps(CONFIGS["gemma-4-26b-a4b"]))
     with own_namespace(cluster, NAMESPACE):
         claim_folder(cluster, NAMESPACE, "long", folder)
         yield NAMESPACE
@@ -108,6 +111,28 @@ def test_what_cannot_fit_makes_no_pod_and_a_proposed_change_makes_it_ready(
     record(message=fits["message"], planned=planned_tokens, measured=found["kvCacheTokens"])
     cluster.kubectl("delete", "llms", "too-long", "-n", namespace)
     eventually("the metric to go with the service", lambda: errors(cluster, namespace, "too-long") == {}, 30)
+
+
+def test_a_refusal_that_is_not_about_memory_is_lifted_by_its_remedy(cluster: Cluster, namespace: str) -> None:
+    """vLLM refuses a step that is smaller than one video of a model that takes it whole. No node has the GPU."""
+    small_steps: JSON = {
+        "model": {"uri": "pvc://long/gemma"},
+        "accelerator": {"type": "nvidia", "products": ["NVIDIA-A100-SXM4-80GB"]},
+        "precision": {"dtype": "bfloat16"},
+        "batching": {"maxModelLen": 32768, "maxNumBatchedTokens": 2048},
+    }
+    cluster.apply(idle("small-steps", fitPolicy="Enforce", **small_steps), namespace)
+    fits = cluster.wait_condition(
+        namespace, "small-steps", "Fits", "False", reason="DoesNotFit", timeout=PLANNED_WITHIN
+    )
+    assert "fewer than the 2,496 of one video" in fits["message"]
+    assert cluster.get("deployments", namespace, "small-steps") is None
+    (remedy, *_) = cluster.status(namespace, "small-steps")["plan"]["remedies"]
+    assert json.loads(remedy["patch"]) == {"spec": {"batching": {"maxNumBatchedTokens": 2496}}}
+
+    patch(cluster, namespace, "small-steps", remedy["patch"])
+    cluster.wait_condition(namespace, "small-steps", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
+    eventually("a Deployment", lambda: cluster.get("deployments", namespace, "small-steps"), 30)
 
 
 @pytest.mark.full

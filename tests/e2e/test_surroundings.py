@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from localcluster.install import STAND_IN_IMAGE
 from localcluster.place import first
 from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.nodes import FIRST
 from tests.support.registry import registry, silent_registry
 from tests.support.services import stand_in
 
@@ -211,3 +213,46 @@ def test_it_answers_by_the_pods_ipv6_loopback(cluster: Cluster, namespace: str) 
     ask = "import urllib.request as r; print(r.urlopen('http://[::1]:8000/health').status)"
     words = ("exec", pod["metadata"]["name"], "-n", namespace, "-c", "server", "--", "python3", "-c", ask)
     assert cluster.kubectl(*words).strip() == "200"
+
+
+def test_a_rule_about_pods_without_a_selector_keeps_the_replicas_apart(cluster: Cluster, namespace: str) -> None:
+    """On one node there is no place for the second. To Kubernetes such a rule is about no pod."""
+    rule = {"topologyKey": "kubernetes.io/hostname"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
+    pod = {"affinity": apart, "nodeSelector": {"kubernetes.io/hostname": FIRST}}
+    cluster.apply(stand_in("apart", scaling={"replicas": 2}, podTemplate={"spec": pod}), namespace)
+    eventually("a failure", lambda: cluster.failure(namespace, "apart"), 60)
+    assert "anti-affinity" in cluster.failure(namespace, "apart")["message"]
+    assert len([pod for pod in cluster.pods(namespace, "apart") if "nodeName" in pod["spec"]]) == 1
+
+
+def test_a_pod_of_another_controller_with_the_labels_is_no_replica(cluster: Cluster, namespace: str) -> None:
+    """It fails, and would be the reason that is reported. Its ReplicaSet has a name like those of the Deployment."""
+    nowhere = {"nodeSelector": {"e2e.llmservice.dev/node": "none"}}
+    cluster.apply(stand_in("own", podTemplate={"spec": nowhere}), namespace)
+    cluster.wait_condition(namespace, "own", "Ready", "False", reason="NoMatchingNode", timeout=60)
+    labels = cluster.must_get("deployments", namespace, "own")["spec"]["template"]["metadata"]["labels"]
+    theirs = {"app": "theirs"}
+    spec = {"containers": [container("server", "registry.local/server:none", imagePullPolicy="Never")]}
+    other: JSON = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": "own-theirs", "labels": theirs},
+        "spec": {
+            "selector": {"matchLabels": theirs},
+            "template": {"metadata": {"labels": labels | theirs}, "spec": spec},
+        },
+    }
+    cluster.apply(other, namespace)
+
+    def fails() -> bool:
+        return "ErrImageNeverPull" in json.dumps(cluster.list("pods", namespace, "app=theirs"))
+
+    eventually("a failure of the other pod", fails, 60)
+    # Something to look again for, which changes no pod.
+    cluster.patch("llmservices", namespace, "own", {"spec": {"endpoint": {"port": 81}}})
+    cluster.wait_condition(namespace, "own", "Ready", "False", reason="NoMatchingNode", timeout=60)
+    (own,) = (pod for pod in cluster.pods(namespace, "own") if "app" not in pod["metadata"]["labels"])
+    command = (sys.executable, "-m", "llmservice_cli", "status", "own", "-n", namespace, "-o", "json")
+    (shown,) = json.loads(cluster.run(*command))["services"]
+    assert [pod["name"] for pod in shown["pods"]] == [own["metadata"]["name"]]

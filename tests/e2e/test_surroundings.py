@@ -221,8 +221,9 @@ def test_a_rule_about_pods_without_a_selector_keeps_the_replicas_apart(cluster: 
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
     pod = {"affinity": apart, "nodeSelector": {"kubernetes.io/hostname": FIRST}}
     cluster.apply(stand_in("apart", scaling={"replicas": 2}, podTemplate={"spec": pod}), namespace)
-    eventually("a failure", lambda: cluster.failure(namespace, "apart"), 60)
-    assert "anti-affinity" in cluster.failure(namespace, "apart")["message"]
+    failure = eventually("a failure", lambda: cluster.failure(namespace, "apart"), 60)
+    assert failure["reason"] == "NoMatchingNode"
+    assert "anti-affinity" in failure["message"]
     assert len([pod for pod in cluster.pods(namespace, "apart") if "nodeName" in pod["spec"]]) == 1
 
 

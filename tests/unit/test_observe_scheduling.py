@@ -84,6 +84,10 @@ CONTROL = NodeRoom("control", taints=(("node-role.kubernetes.io/control-plane", 
 WHICH = {
     "the nodes that match are tainted": (Room((NodeRoom("plain"), POOL)), "UntoleratedTaint"),
     "others are tainted": (Room((NodeRoom("plain"), CONTROL)), "NoMatchingNode"),
+    "a rule about pods keeps it off one without a taint": (
+        Room((NodeRoom("free", labels={"pool": "gpu"}), POOL)),
+        "NoMatchingNode",
+    ),
     "no right to list them": (Room(unknown="the operator has no right to list nodes"), "NoMatchingNode"),
     "they were not listed": (None, "NoMatchingNode"),
 }

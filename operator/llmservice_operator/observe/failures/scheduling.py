@@ -81,11 +81,14 @@ def are_of_kueue(causes: Sequence[str]) -> bool:
 
 
 def is_taint(room: Room | None, pod_spec: Json | None) -> bool | None:
-    """Whether a node would do for the pod but for its taints; None where that cannot be seen."""
+    """Whether a node would do for the pod but for its taints; None where that cannot be seen.
+
+    Not where another node has no such taint: what keeps the pod off that one is a rule about pods, as anti-affinity.
+    """
     if room is None or room.unknown is not None or pod_spec is None:
         return None
     everywhere = {**pod_spec, "tolerations": [{"operator": "Exists"}]}
-    return next(nodes_for(room, everywhere), None) is not None
+    return any(nodes_for(room, everywhere)) and not any(nodes_for(room, pod_spec))
 
 
 def remedy_of(reason: Reason, wanted: Wanted | None, room: Room | None, pod_spec: Json | None) -> str:

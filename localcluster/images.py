@@ -80,6 +80,7 @@ OPERATOR = Image(
         "scripts/requirements-build.txt",
         "operator/llmservice_operator",
         "runtime/llmservice_runtime",
+        "runtime/llmservice_vllm",
         "fetch/llmservice_fetch",
         "cli/llmservice_cli",
         "activator/llmservice_activator",

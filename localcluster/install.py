@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from llmservice_runtime.flags.table import newest_version
+from llmservice_vllm.versions import default_version
 
 from localcluster import scaler
 from localcluster.commands import run
@@ -22,7 +22,7 @@ NAMESPACE = "llmservice-system"
 OPERATOR_IMAGE = "registry.local/llmservice-operator:dev"
 SURGE_DEADLINE_SECONDS = 10
 """Shorter than the chart's, for tests that wait for it."""
-CPU_IMAGE = f"registry.local/vllm-cpu:v{newest_version()}"
+CPU_IMAGE = f"registry.local/vllm-cpu:v{default_version()}"
 STAND_IN_IMAGE = "registry.local/vllm-stand-in:v0.32.0"
 """The version that tests/support/stand_in was recorded from, which need not be the newest."""
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from llmservice_operator.api.reasons import Reason
 from llmservice_runtime.contract import Failure, Phase
 from llmservice_runtime.failures.failures import End, classify
-
-from scripts.add_vllm_version import fetched, installed_version, order
+from llmservice_vllm.extract import fetched, installed
+from llmservice_vllm.versions import order
 
 ROOT = Path(__file__).parents[1]
 DATA = Path("scripts/vllm_messages.json")
@@ -335,7 +335,7 @@ def main() -> int:
     options = parser.parse_args()
     messages = load(ROOT / DATA)
     if options.version or options.installed:
-        version = options.version or installed_version()
+        version = options.version or installed()[1]
         series = version.rpartition(".")[0]
         if options.folder or not options.version:
             found = collect(options.folder or package(), series)

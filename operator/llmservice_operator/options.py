@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from llmservice_runtime.flags.table import newest_version
+from llmservice_vllm.versions import default_version
 from pydantic.alias_generators import to_camel
 
 from llmservice_operator.api.constants import OPERATOR
@@ -30,7 +30,7 @@ examples:
   On your own machine, against the cluster of your kubeconfig, watching one namespace:
     python -m llmservice_operator --namespace team-a --no-leader-elect --log-format console
   With an own image for CPU services:
-    python -m llmservice_operator --default-cpu-image registry.example.com/vllm-cpu:v{newest_version()}
+    python -m llmservice_operator --default-cpu-image registry.example.com/vllm-cpu:v{default_version()}
 
 Each option can be given as an environment variable too: --log-level is LLMSERVICE_LOG_LEVEL; lists are separated by
 commas. Arguments win over the environment, the environment over the settings file.

@@ -66,7 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     if namespace.command == "install":
         from llmservice_runtime.install import install
 
-        print(f"installed {install(namespace.directory)}")
+        for package in install(namespace.directory):
+            print(f"installed {package}")
         return 0
     if namespace.command == "preflight":
         from llmservice_runtime.preflight.preflight import main as preflight

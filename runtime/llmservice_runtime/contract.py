@@ -89,7 +89,7 @@ MODEL_POSTS = (
     *("/v1/completions/render", "/v1/completions/derender", "/v1/responses/render", "/v1/messages/render"),
     *("/v1/messages/count_tokens", "/v1/embeddings", "/v2/embed", "/pooling", "/classify"),
     *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/generative_scoring", "/v1/systemone"),
-    *("/cohere/v2/chat", "/cohere/v2/chat/render", "/tokenize", "/detokenize", "/invocations"),
+    *("/cohere/v2/chat", "/cohere/v2/chat/render", "/tokenize", "/detokenize", "/invocations", "/v1/decisions"),
 )
 MODEL_WEBSOCKET = "/v1/realtime"
 

@@ -1,4 +1,5 @@
-"""Copies this package into a volume of the server container; run by the init container."""
+"""Copies this package, and the one that it reads of vLLM's versions in, to a volume of the server container; run by the
+init container."""
 
 from __future__ import annotations
 
@@ -7,24 +8,30 @@ import shutil
 import tempfile
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent
+import llmservice_vllm
+
+PACKAGES = (Path(__file__).parent, Path(llmservice_vllm.__file__).parent)
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "extract.py")
 
 
-def install(directory: Path) -> Path:
-    """Copy the package into a directory, atomically; an existing copy is replaced. Returns its path."""
-    target = directory / PACKAGE.name
+def install(directory: Path) -> list[Path]:
+    """Copy the packages into a directory, each atomically; an existing copy is replaced. Returns their paths."""
     # In the same directory, where a rename is atomic; other directories may be read-only.
     staging = Path(tempfile.mkdtemp(prefix=".installing-", dir=directory))
     try:
-        copy = staging / PACKAGE.name
-        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile)
-        _readable_for_all(copy)
-        if target.exists():
-            target.rename(staging / "previous")
-        copy.rename(target)
+        for package in PACKAGES:
+            copy = staging / package.name
+            shutil.copytree(package, copy, ignore=_LEFT_OUT, copy_function=shutil.copyfile)
+            _readable_for_all(copy)
+        return [_replaced(directory / package.name, staging / package.name) for package in PACKAGES]
     finally:
         shutil.rmtree(staging)
-    return target
+
+
+def _replaced(target: Path, copy: Path) -> Path:
+    if target.exists():
+        target.rename(copy.with_name(f"previous-{copy.name}"))
+    return copy.rename(target)
 
 
 def _readable_for_all(folder: Path) -> None:

@@ -4,7 +4,8 @@ import re
 
 import pytest
 from llmservice_operator.api.flags import OPERATOR_OWNED, TYPED
-from llmservice_runtime.flags import FlagTable, Match, flag_table, known_versions
+from llmservice_vllm.flags import FlagTable, Match
+from llmservice_vllm.versions import flag_table, known_versions
 
 from tests.contract.api import Api, Refusal
 from tests.contract.manifests import manifest

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmservice_runtime.flags.table import known_versions
+from llmservice_vllm.versions import known_versions
 
 from localcluster.buildkit import Recipe, running_builder
 from localcluster.images import OPERATOR, Store, inputs_hash
@@ -27,11 +27,11 @@ HOSTNAME = "next"
 """What pods that this version renders are called inside."""
 FORGOTTEN = known_versions()[-1]
 """The oldest vLLM that the present version knows; this one does not."""
-_KNOWN = "return tuple(reversed(_document()))"
+_KNOWN = 'return tuple(sorted((path.stem for path in FOLDER.glob("*.json")), key=order, reverse=True))'
 _LINE = '"enableServiceLinks": False,'
 _EDITS: Mapping[Path, tuple[str, str]] = {
     Path("operator/llmservice_operator/build/template.py"): (_LINE, f'{_LINE} "hostname": "{HOSTNAME}",'),
-    Path("runtime/llmservice_runtime/flags/table.py"): (_KNOWN, f"{_KNOWN}[:-1]"),
+    Path("runtime/llmservice_vllm/versions.py"): (_KNOWN, f"{_KNOWN}[:-1]"),
 }
 
 

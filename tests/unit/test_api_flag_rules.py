@@ -2,38 +2,41 @@
 
 import re
 
+import pytest
 from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED
 from llmservice_operator.api.rules import RULES
-from llmservice_runtime.flags import FlagTable, Match, flag_table, known_versions
+from llmservice_vllm.flags import FlagTable, Match
+from llmservice_vllm.versions import flag_table, known_versions
 
 from tests.contract.manifests import SPELLINGS
 
-TABLE: FlagTable = flag_table(known_versions()[0])
+TABLES = [flag_table(version) for version in known_versions()]
 REFUSED = {**TYPED, **OPERATOR_OWNED}
 ITEM_RULES = RULES["spec.runtime.extraArgs[]"]
 LISTED = {name for rule in ITEM_RULES for name in re.findall(r"'(-[^' ]*)'", rule.rule.partition(" in ")[2])}
-PREFIXES = {spelling[:end] for spelling in TABLE.by_spelling for end in range(2, len(spelling) + 1)} - {"--"}
 
 
-def flag_of(token: str) -> str | None:
-    match = TABLE.resolve(token)
+def flag_of(token: str, table: FlagTable) -> str | None:
+    match = table.resolve(token)
     return match.flag.name if isinstance(match, Match) else None
 
 
-def test_all_spellings_of_a_flag_are_listed() -> None:
-    names = {TABLE.by_spelling[flag].name for flag in REFUSED}
-    taken = {token for token in PREFIXES if flag_of(token) in names}
-    assert REFUSED.keys() <= taken <= LISTED
+@pytest.mark.parametrize("table", TABLES, ids=known_versions())
+def test_all_spellings_of_a_flag_are_listed(table: FlagTable) -> None:
+    names = {table.by_spelling[flag].name for flag in REFUSED if flag in table.by_spelling}
+    prefixes = {spelling[:end] for spelling in table.by_spelling for end in range(2, len(spelling) + 1)} - {"--"}
+    taken = {token for token in prefixes if flag_of(token, table) in names}
+    assert {flag for flag in REFUSED if flag in table.by_spelling} <= taken <= LISTED
 
 
 def test_nothing_else_is_listed() -> None:
-    names = {TABLE.by_spelling[flag].name for flag in (*REFUSED, *KEYED)}
-    assert [token for token in sorted(LISTED) if flag_of(token) not in names] == []
+    names = {*REFUSED, *KEYED}
+    assert [token for token in sorted(LISTED) if not any(flag_of(token, table) in names for table in TABLES)] == []
 
 
 def test_the_contract_table_holds_what_the_parser_takes() -> None:
     for args, words in SPELLINGS:
-        flag = flag_of(args[0])
+        flag = next((found for table in TABLES if (found := flag_of(args[0], table)) is not None), None)
         assert flag is not None, args
         if flag in KEYED:
             assert words == KEYED[flag][args[0].partition(".")[2].partition("=")[0]]

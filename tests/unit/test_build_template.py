@@ -19,7 +19,7 @@ from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner.quantity import amount
 from llmservice_operator.planner.room import NodeRoom, Room, nodes_for
 from llmservice_runtime.contract import TERMINATION_LOG
-from llmservice_runtime.flags import newest_version
+from llmservice_vllm.versions import default_version
 
 from tests.unit.decide_world import an_llmservice, spec
 
@@ -126,7 +126,7 @@ def test_the_command_is_the_supervisor_then_the_flags() -> None:
     args = server(template)["args"]
     own, flags = args[: args.index("--")], args[args.index("--") + 1 :]
     fetch = "--fetch=model=hf://Qwen/Qwen2.5-7B-Instruct"
-    assert own == [f"--expected-version={newest_version()}", "--drain-seconds=30", fetch]
+    assert own == [f"--expected-version={default_version()}", "--drain-seconds=30", fetch]
     assert flags[flags.index("--max-num-seqs") + 1] == "9"
     assert flags[-1] == "--stream-interval=7"
 

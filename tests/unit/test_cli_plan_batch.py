@@ -13,13 +13,13 @@ from llmservice_cli.errors import BadInput, ExitCode
 from llmservice_cli.plan.batch import batch, planned
 from llmservice_operator.planner import memory
 from llmservice_operator.planner.plan import Plan, Request
-from llmservice_runtime.flags import known_versions
+from llmservice_vllm.versions import DEFAULT
 
 from benchmarks.calibration.records import startups
 
 from .cli_world import LLAMA_8B, Command
 
-NEWEST = known_versions()[0]
+NEWEST = DEFAULT
 SERVED = {"id": "a", "gpu": "NVIDIA L4", "config": LLAMA_8B, "max_model_len": 8192}
 # The facts of a model by the names of measured data, nulls and remarks included.
 FACTS = {
@@ -160,8 +160,8 @@ NOTES: list[tuple[dict[str, Any], str]] = [
     ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 tokens of a step are fewer"),
     ({"max_model_len": 200_000, "kv_cache_dtype": "fp8", "gpu": "H100"}, "the model was made for 131,072 tokens"),
     ({"quantization": "torchao"}, "they are taken as 8 bit"),
-    (BNB, f"vLLM {NEWEST} has no bitsandbytes of its own any more"),
-    (BNB | {"vllm_version": "0.30.0"}, f"whether vLLM 0.30 has bitsandbytes of its own: with {NEWEST} it needs"),
+    (BNB, f"vLLM {NEWEST} has no bitsandbytes of its own"),
+    (BNB | {"vllm_version": "0.30.0"}, "vLLM 0.30 has no bitsandbytes of its own"),
 ]
 
 

@@ -12,7 +12,7 @@ from llmservice_cli.plan.quantizations import Quantized, quantized
 from llmservice_cli.plan.questions import counted
 from llmservice_cli.plan.values import NotGiven, Reader, Refused
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_runtime.flags import newest_version
+from llmservice_vllm.versions import default_version
 
 from .cli_world import LLAMA_8B
 
@@ -71,8 +71,8 @@ def test_a_value_is_understood(read: Reader, raw: object, meant: object) -> None
         (values.dtype, "fp4", "is no type that vLLM computes in", "float16"),
         (values.dtype, None, "is no type", "one of auto"),
         (values.kv_cache_dtype, "fp8e4m3", "is no type of a KV cache", "fp8_e4m3"),
-        (values.version, "banana", "is no version", newest_version()),
-        (values.version, "0.8.3 (V1)", "is no version of vLLM that can be planned for", newest_version()),
+        (values.version, "banana", "is no version", default_version()),
+        (values.version, "0.8.3 (V1)", "is no version of vLLM that can be planned for", default_version()),
         (values.text, "", "is no name", "not empty"),
         (quantized, "magic", "is no quantization", "one of awq"),
         (quantized, 4, "is no quantization", "awq"),

@@ -15,7 +15,7 @@ import yaml
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.revision import revision_key
 from llmservice_operator.build.template import pod_template
-from llmservice_runtime.flags import newest_version
+from llmservice_vllm.versions import default_version
 
 from tests.unit.decide_world import an_llmservice
 from tests.unit.test_build_template import SETTINGS
@@ -27,7 +27,7 @@ RECORDED: dict[str, Any] = json.loads(FILE.read_text())
 
 def specs() -> dict[str, Any]:
     """By name: those of the table as they stand in the file, those of the examples with the vLLM of that time."""
-    texts = {path.name: path.read_text().replace(newest_version(), "0.32.0") for path in EXAMPLES}
+    texts = {path.name: path.read_text().replace(default_version(), "0.32.0") for path in EXAMPLES}
     documents = {name: list(yaml.safe_load_all(text)) for name, text in texts.items()}
     found = {
         f"{name}: {document['metadata']['name']}": document["spec"]

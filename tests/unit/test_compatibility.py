@@ -148,4 +148,6 @@ def test_a_spec_says_something_about_every_dimension_but_the_models_own() -> Non
 def test_backends_are_vllm_names_and_named_once() -> None:
     names = [backend.name for backend in BACKENDS]
     assert len(set(names)) == len(names)
-    assert set(DIMENSIONS["backend"].values) - set(names) == {"auto", "CUTLASS_MSA", "TRITON_MSA"}
+    assert set(DIMENSIONS["backend"].values) - set(names) == {
+        *("auto", "CUTLASS_MSA", "TRITON_MSA", "STEP5_DSA", "ROCM_FLASHMLA_SPARSE_DSV41"),
+    }

@@ -9,6 +9,7 @@ from tests.support.documents import DOCS, ROOT
 _PACKAGES = {
     "operator": "operator/llmservice_operator",
     "runtime": "runtime/llmservice_runtime",
+    "vllm": "runtime/llmservice_vllm",
     "fetch": "fetch/llmservice_fetch",
 }
 _ROW = re.compile(r"^\| (?P<term>[^|]+) \| (?P<meaning>[^|]+) \| (?P<where>[^|]+) \|$", re.MULTILINE)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 from llmservice_operator.api.flags import OPERATOR_OWNED
 from llmservice_operator.planner.extra_args import check_extra_args
-from llmservice_runtime.flags import flag_table, known_versions, newest_version
+from llmservice_vllm.versions import default_version, flag_table, known_versions, order
 
-from scripts.add_vllm_version import order
 from tests.unit.test_flags import arguments
 
 
 def test_versions_are_newest_first() -> None:
     assert list(known_versions()) == sorted(known_versions(), key=order, reverse=True)
-    assert newest_version() == flag_table(known_versions()[0]).version
+    assert flag_table(default_version()).version == default_version()
 
 
 @pytest.mark.parametrize("series", known_versions())

@@ -10,7 +10,7 @@ from llmservice_operator.api.flags import FLAGS, KEYED, OPERATOR_OWNED, TYPED
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.engine import vllm_arguments
-from llmservice_runtime.flags import flag_table, newest_version
+from llmservice_vllm.versions import default_version, flag_table
 
 from tests.unit.decide_world import an_llmservice
 
@@ -27,7 +27,7 @@ MODEL: Json = {"uri": "file:///m", "servedModelNames": ["n"]}
 
 def arguments(sections: Json, chosen: Chosen | None = None) -> tuple[str, ...]:
     spec = {"multimodal": {"allowedMediaDomains": ["*"]}, **sections, "model": MODEL | sections.get("model", {})}
-    return vllm_arguments(LLMService.from_object(an_llmservice(spec)), *([chosen] if chosen else []))
+    return vllm_arguments(LLMService.from_object(an_llmservice(spec)), default_version(), *([chosen] if chosen else []))
 
 
 FLAGS_OF: list[tuple[Json, str]] = yaml.safe_load("""
@@ -118,7 +118,7 @@ def test_the_order_of_the_spec_does_not_matter() -> None:
 
 
 def test_every_typed_and_owned_flag_exists_under_its_first_name() -> None:
-    names = {flag.name for flag in flag_table(newest_version()).flags}
+    names = {flag.name for flag in flag_table(default_version()).flags}
     assert sorted({*TYPED, *KEYED, *OPERATOR_OWNED} - names) == []
 
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 from llmservice_operator.planner.extra_args import REMOVED, check_extra_args
-from llmservice_runtime.flags import Match, UnknownVersion, flag_table
+from llmservice_vllm.flags import Match
+from llmservice_vllm.versions import UnknownVersion, flag_table
 
 from tests.contract.manifests import SPELLINGS
 

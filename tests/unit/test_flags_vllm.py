@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,24 +16,25 @@ from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import constant, vllm_arguments
 from llmservice_operator.planner.extra_args import check_extra_args
 from llmservice_operator.planner.quantity import gibibytes
-from llmservice_runtime.flags import Ambiguous, Match, Unknown, flag_table, newest_version
+from llmservice_vllm import extract
+from llmservice_vllm.extract import WORDS, Sources, installed
+from llmservice_vllm.flags import Ambiguous, Match, Unknown
+from llmservice_vllm.versions import default_version, flag_table, section, series, words
 
-from scripts import add_vllm_version
 from tests.unit.decide_world import an_llmservice
 from tests.unit.test_api_parse import objects_of
 
 # vLLM and torch warn while they are imported; that is theirs.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 Json = dict[str, Any]
-ROOT = Path(__file__).parents[2]
-VERSION = newest_version()
+VERSION = default_version()
 TABLE = flag_table(VERSION)
 
 
 @pytest.fixture(scope="module")
 def parser() -> argparse.ArgumentParser:
     """vLLM's parser, which fails by an exception instead of ending the process."""
-    made = add_vllm_version.vllm_parser()
+    made = extract.server_parser(Sources(installed()[0] / "vllm"))
 
     def error(message: str) -> None:
         raise ValueError(message)
@@ -44,15 +43,11 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-@pytest.mark.usefixtures("parser")
-def test_flags_and_parsers_are_what_the_installed_vllm_says() -> None:
-    """What scripts/add_vllm_version.py reads is what is there already."""
-    found = add_vllm_version.read()
-    document = json.loads((ROOT / add_vllm_version.FLAGS).read_text())
-    assert found["version"] == VERSION
-    assert add_vllm_version.with_table(document, VERSION, found["flags"]) == document
-    parsers = json.loads((ROOT / add_vllm_version.PARSERS).read_text())
-    assert {kind: sorted(names) for kind, names in parsers.items() if kind != "version"} == found["parsers"]
+def test_the_file_of_the_installed_version_is_what_extract_writes(parser: argparse.ArgumentParser) -> None:
+    sources, known = Sources(installed()[0] / "vllm"), series(VERSION)
+    assert known is not None
+    assert section(known, "flags") == extract.flags(parser)
+    assert {name: set(section(known, name)) for name in WORDS} == {name: look(sources) for name, look in WORDS.items()}
 
 
 TYPED_SECTIONS = objects_of(schema()["properties"]["spec"] | {"required": ["model"]})
@@ -66,6 +61,10 @@ def typed_specs(draw: st.DrawFn) -> Json:
     spec["model"] |= {"uri": "file:///m"}
     if "model" in spec.get("speculativeDecoding", {}):
         spec["speculativeDecoding"]["model"] = {"uri": "file:///d"}
+    if spec.get("precision", {}).get("kvCache") not in words(VERSION, "kvCacheDtypes"):  # a later version's
+        spec.get("precision", {}).pop("kvCache", None)
+    if spec.get("attention", {}).get("backend") not in words(VERSION, "attentionBackends"):
+        spec.pop("attention", None)
     if "generation" in spec:
         spec["generation"] |= {"toolCallParser": "granite-20b-fc", "reasoningParser": "openai_gptoss"}
     extra = draw(st.sampled_from(["", "--async-scheduling", "--stream-interval 1", "--lora-target-modules a b"]))
@@ -76,7 +75,7 @@ def typed_specs(draw: st.DrawFn) -> Json:
 def test_vllm_accepts_and_understands_all_that_is_rendered(parser: argparse.ArgumentParser, sections: Json) -> None:
     llm = LLMService.from_object(an_llmservice(sections))
     spec, asked = llm.spec, llm.spec.batching
-    parsed = parser.parse_args(list(vllm_arguments(llm)))
+    parsed = parser.parse_args(list(vllm_arguments(llm, VERSION)))
     assert parsed.model == "/m"
     assert parsed.served_model_name == list(llm.served_model_names)
     assert (parsed.runner, parsed.convert) == (spec.model.runner, spec.model.convert)

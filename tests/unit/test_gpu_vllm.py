@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llmservice_vllm.extract import fetched
 
 from benchmarks.gpu.served import engine_log, server
 from benchmarks.gpu.served.__main__ import GROUPS
 from benchmarks.gpu.served.cases import Machine, arguments
 from benchmarks.gpu.served.engine_log import LINES, PHASES
 from benchmarks.gpu.served.without_vllm import RECORDED
-from scripts.add_vllm_version import fetched
 
 ROOT = Path(__file__).parents[2]
 CARRIED = "0.26.0"
@@ -45,8 +45,9 @@ FOLDERS = (
 PARSE = """
 import contextlib, io, json, sys
 with contextlib.redirect_stdout(sys.stderr):
-    from scripts.add_vllm_version import vllm_parser
-    parser = vllm_parser()
+    from pathlib import Path
+    from llmservice_vllm.extract import Sources, server_parser
+    parser = server_parser(Sources(Path(sys.argv[1]) / "vllm"))
 refused = {}
 for name, arguments in json.load(sys.stdin).items():
     said = io.StringIO()
@@ -117,9 +118,8 @@ def test_every_command_line_is_one_that_it_takes(vllm: Path) -> None:
     assert len(lines) >= 18
     environment = os.environ | {"PYTHONPATH": f"{vllm}{os.pathsep}{ROOT}"}
     lines["a flag that there is not"] = ("--no-such-flag", "1")
-    done = subprocess.run(
-        [sys.executable, "-c", PARSE], input=json.dumps(lines), env=environment, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", PARSE, str(vllm)]
+    done = subprocess.run(command, input=json.dumps(lines), env=environment, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0
     refused = json.loads(done.stdout.splitlines()[-1])
     assert list(refused) == ["a flag that there is not"], refused

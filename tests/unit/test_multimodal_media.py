@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from llmservice_runtime.flags import flag_table, known_versions
+from llmservice_vllm.versions import flag_table, known_versions
 
 from tests.support.http_servers import threaded
 from tests.unit.test_build_template import env, render, server

@@ -11,6 +11,7 @@ from llmservice_operator.planner.stages import layers_of_stages
 MODEL = Architecture("LlamaForCausalLM", 64, 64, (), max_position_embeddings=8192)
 T4, A100 = Device("Tesla T4", 14.6, (7, 5)), Device("NVIDIA A100-SXM4-80GB", 79.2, (8, 0))
 H100, B200 = Device("NVIDIA H100 80GB HBM3", 79.1, (9, 0)), Device("NVIDIA B200", 178.4, (10, 0))
+GB10 = Device("NVIDIA GB10", 119.7, (12, 1))
 CPU = Device("cpu", 4, is_cpu=True)
 
 LIMITS: dict[str, tuple[Request, Batching]] = {
@@ -18,6 +19,8 @@ LIMITS: dict[str, tuple[Request, Batching]] = {
     "a small GPU": (Request(MODEL, T4), Batching(256, 2048)),
     "an A100, for all its memory": (Request(MODEL, A100), Batching(256, 2048)),
     "an H100": (Request(MODEL, H100), Batching(1024, 8192)),
+    "a GB10, for all its memory": (Request(MODEL, GB10, vllm_version="0.33.0"), Batching(256, 2048)),
+    "a GB10 before that": (Request(MODEL, GB10, vllm_version="0.32.0"), Batching(1024, 8192)),
     "a B200": (Request(MODEL, B200), Batching(1024, 16384)),
     "a CPU": (Request(MODEL, CPU), Batching(128, 2048)),
     "CPUs in parallel": (Request(MODEL, CPU, tensor_parallel_size=2, pipeline_parallel_size=2), Batching(512, 8192)),
@@ -40,6 +43,7 @@ STEPS: dict[str, tuple[Request, int]] = {
     "a CPU": (Request(MODEL, CPU), 1),
     "stages on CPUs": (Request(MODEL, CPU, pipeline_parallel_size=2), 2),
     "guesses that only the CPU can make": (Request(MODEL, H100, draft=Draft("ngram", 3)), 1),
+    "the same, made ahead": (Request(MODEL, H100, draft=Draft("ngram", 3), vllm_version="0.33.0"), 2),
     "guesses of a model": (Request(MODEL, H100, draft=Draft("eagle3", 3)), 2),
 }
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.model import config_json, registry
+from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Kind
 
 # vLLM and torch warn while they are imported; that is theirs.
@@ -92,18 +92,6 @@ def test_parameters_of_an_encoder(torch: Any, model_type: str) -> None:
     made, parameters = config_json.read(document(config)), real(torch, config, "AutoModel")
     assert abs(made.counted_parameters - parameters) <= WITHOUT_A_CACHE[model_type] * parameters
     assert {layer.attention.kind for layer in made.layers} == {Kind.ENCODER}
-
-
-def test_each_class_of_vllms_registry_is_planned_or_known_not_to_be() -> None:
-    """A class that a new version brings belongs into one of the two lists, and is Unknown until then."""
-    import vllm
-    from vllm.model_executor.models.registry import _VLLM_MODELS
-
-    installed = tuple(map(int, vllm.__version__.split(".")[:2]))
-    later = [names for version, names in registry.ADDED.items() if tuple(map(int, version.split("."))) > installed]
-    listed = {*registry.PLANNED, *registry.NOT_PLANNED}
-    assert listed.difference(*later) == set(_VLLM_MODELS)
-    assert not registry.NOT_PLANNED & set(registry.PLANNED)
 
 
 @pytest.mark.parametrize("model_type", PICTURES)

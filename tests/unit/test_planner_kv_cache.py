@@ -61,6 +61,7 @@ PER_TOKEN: dict[str, tuple[Request, float]] = {
     # Not in the two first and the two last layers.
     "4 bits": (ask(LLAMA_8B, kv_cache_dtype="turboquant_4bit_nc"), 28 * 8 * (64 + 2 + 64 + 4) + 4 * 8 * 512),
     "keys of 8 bits": (ask(LLAMA_8B, kv_cache_dtype="turboquant_k8v4"), 28 * 8 * (128 + 64 + 4) + 4 * 8 * 512),
+    "3 and 4 bits with scales of blocks": (ask(LLAMA_8B, kv_cache_dtype="octave_k3v4"), 32 * 8 * 248),
     "4 bits with scales": (ask(LLAMA_8B, kv_cache_dtype="ultraquant_4bit"), 28 * 8 * 2 * (64 + 4) + 4 * 8 * 512),
     "16 GPUs: a head each, twice": (ask(LLAMA_70B, tensor_parallel_size=16), 40_960),
     "4 stages": (ask(LLAMA_70B, pipeline_parallel_size=4), 81_920),

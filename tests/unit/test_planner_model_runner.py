@@ -15,9 +15,10 @@ LLAMA_8B = architecture("llama-3.1-8b")
 
 RUNNERS: dict[str, tuple[str | None, Request, bool, bool]] = {
     "the second runner takes all": ("0.32.0", Request(LLAMA_8B, None), True, True),
-    "no version: the newest": (None, Request(LLAMA_8B, None), True, True),
+    "no version: the default": (None, Request(LLAMA_8B, None), True, True),
     "experts too": ("0.32.0", Request(EXPERTS, None), True, True),
     "quantized ones too": ("0.32.0", Request(LLAMA_8B, None, quantization="awq"), True, True),
+    "0.33: all that it can draft": ("0.33.0", Request(LLAMA_8B, None, draft=Draft("ngram")), True, True),
     "but for Medusa": ("0.32.0", Request(LLAMA_8B, None, draft=Draft("medusa")), False, True),
     "to 0.31: dense ones, without graphs": ("0.31.2", Request(LLAMA_8B, None), True, False),
     "to 0.31: no Medusa": ("0.31.2", Request(LLAMA_8B, None, draft=Draft("medusa")), False, True),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from llmservice_operator.api.service import parse_spec
-from llmservice_operator.planner.parsers import VERSION, problems
-from llmservice_runtime.flags.table import series
+from llmservice_operator.planner.versions import problems
+from llmservice_vllm.versions import default_version, series
 
+VERSION = default_version()
 PATCHED = f"{series(VERSION)}.9"
 
 
@@ -17,7 +18,7 @@ PATCHED = f"{series(VERSION)}.9"
         pytest.param({"toolCallParser": "hermez"}, [], PATCHED, "toolCallParser", "hermes", id="near one"),
         pytest.param({"toolCallParser": "qwen3"}, [], VERSION, "toolCallParser", "qwen3_json", id="of the other kind"),
         pytest.param({"reasoningParser": "zzz"}, [], VERSION, "reasoningParser", "deepseek_r1", id="nothing near"),
-        pytest.param({"reasoningParser": "zzz"}, [], "0.31.0", None, "", id="another version"),
+        pytest.param({"reasoningParser": "zzz"}, [], "0.31.0", "reasoningParser", "deepseek_r1", id="another version"),
         pytest.param({"toolCallParser": "zzz"}, ["--tool-parser-plugin=/a.py"], VERSION, None, "", id="a plugin"),
         pytest.param(
             {"reasoningParser": "zzz"},
@@ -31,6 +32,6 @@ PATCHED = f"{series(VERSION)}.9"
 )
 def test_parsers(generation: dict[str, str], args: list[str], version: str, field: str | None, words: str) -> None:
     spec = parse_spec({"model": {"uri": "hf://a/b"}, "generation": generation, "runtime": {"extraArgs": args}})
-    found = list(problems(spec, version))
+    found = list(problems(spec, version, ()))
     assert [problem.field for problem in found] == ([] if field is None else [f"spec.generation.{field}"])
     assert all(words in problem.remedy for problem in found)

@@ -123,6 +123,29 @@ def test_an_image_of_the_users_may_be_built_for_older_gpus() -> None:
     assert request_of(LLMService.from_object(llm).spec, **known, vllm_version="0.32.0", cpu_kv_cache_gib=1).own_image
 
 
+@pytest.mark.parametrize(
+    ("version", "dtype", "stored", "is_refused"),
+    [
+        ("0.33.0", "float16", "bfloat16", True),
+        ("0.33.0", "float32", "bfloat16", True),
+        ("0.33.0", "bfloat16", "bfloat16", False),
+        ("0.33.0", "auto", "bfloat16", False),  # the model's own type decides
+        ("0.33.0", "float16", "fp8", False),
+        ("0.32.0", "float16", "bfloat16", False),
+    ],
+)
+def test_a_kv_cache_in_another_float_type(version: str, dtype: Any, stored: Any, is_refused: bool) -> None:
+    request = Request(config_json.read(SMALL), device(H100), dtype=dtype, kv_cache_dtype=stored, vllm_version=version)
+    assert ("spec.precision.kvCache to auto" in (unserved(request) or "")) == is_refused
+
+
+def test_octave_is_for_heads_of_one_width() -> None:
+    octave = Request(config_json.read(SMALL), device(MI300), kv_cache_dtype="octave_k3v4", vllm_version="0.33.0")
+    assert "heads that are 256 wide, and the model's are 64" in (unserved(octave) or "")
+    wide = config_json.read(SMALL | {"head_dim": 256})
+    assert unserved(replace(octave, architecture=wide)) is None
+
+
 # tensor parallelism against the groups and blocks of a quantization
 
 QWEN2_72B: Json = {
@@ -301,13 +324,13 @@ BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_typ
 FBGEMM = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}
 METHODS: dict[str, tuple[Json, dict[str, Any], Fit, str]] = {
     # quantization, what else the request says, the verdict, and its reason
-    "exl3": (EXL3, {}, Fit.DOES_NOT_FIT, "vLLM has no exl3"),
-    "exl3 without its bits": ({"quant_method": "exl3"}, {}, Fit.DOES_NOT_FIT, "vLLM has no exl3"),
-    "exl3 on an older vLLM": (EXL3, {"vllm_version": "0.28.0"}, Fit.DOES_NOT_FIT, "vLLM has no exl3"),
+    "exl3": (EXL3, {}, Fit.DOES_NOT_FIT, "vLLM 0.32 has no exl3"),
+    "exl3 without its bits": ({"quant_method": "exl3"}, {}, Fit.DOES_NOT_FIT, "vLLM 0.32 has no exl3"),
+    "exl3 on an older vLLM": (EXL3, {"vllm_version": "0.28.0"}, Fit.DOES_NOT_FIT, "vLLM 0.28 has no exl3"),
     "hqq": ({"quant_method": "hqq", "bits": 4}, {}, Fit.DOES_NOT_FIT, "vLLM 0.32 has no hqq"),
     "bitsandbytes": (BNB, {}, Fit.DOES_NOT_FIT, "vllm-bnb-plugin"),
     "bitsandbytes, in an image that may have it": (BNB, {"own_image": True}, Fit.UNKNOWN, "vllm-bnb-plugin"),
-    "bitsandbytes on an older vLLM": (BNB, {"vllm_version": "0.28.0"}, Fit.FITS, ""),
+    "bitsandbytes on an older vLLM": (BNB, {"vllm_version": "0.28.0"}, Fit.DOES_NOT_FIT, "only by a plugin"),
     "bitsandbytes on a CPU": (BNB, {"on": "cpu"}, Fit.DOES_NOT_FIT, "vllm-bnb-plugin"),
     "exl3 in an own image": (EXL3, {"own_image": True}, Fit.UNKNOWN, "spec.runtime.image"),
     "gguf": ({"quant_method": "gguf", "bits": 4}, {}, Fit.DOES_NOT_FIT, "vllm-gguf-plugin"),

@@ -16,6 +16,7 @@ from llmservice_operator.planner import memory, plan
 from llmservice_operator.planner.kv.types import value_bytes
 from llmservice_operator.planner.plan import Draft, Request
 from llmservice_operator.planner.requests import request_of
+from llmservice_vllm.versions import default_version
 
 from tests.unit.decide_world import an_llmservice
 from tests.unit.planner_models import architecture, gpu
@@ -76,7 +77,7 @@ def test_each_word_has_flags_of_its_own(path: str) -> None:
     rendered = []
     for word in WORDS[path]:
         service = LLMService.from_object(an_llmservice(with_word(path, word)))
-        rendered.append(vllm_arguments(service))
+        rendered.append(vllm_arguments(service, default_version()))
     assert len(set(rendered)) == len(rendered), path
 
 

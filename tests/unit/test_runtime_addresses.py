@@ -19,12 +19,13 @@ from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import addresses, vllm_process
 from llmservice_runtime.supervisor.loopback import http_request
+from llmservice_vllm.versions import default_version
 
 from tests.support.patience import PATIENCE
 from tests.unit.decide_world import an_llmservice
 from tests.unit.runtime_harness import supervised
 
-RENDERED = vllm_arguments(LLMService.from_object(an_llmservice({"model": {"uri": "file:///m"}})))
+RENDERED = vllm_arguments(LLMService.from_object(an_llmservice({"model": {"uri": "file:///m"}})), default_version())
 HOST = ("--host", RENDERED[RENDERED.index("--host") + 1])
 """As the operator renders it."""
 CREATES = "create_server_socket"

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_runtime.flags.context_extension import Extension, Invalid, arguments
+from llmservice_runtime.context_extension import Extension, Invalid, arguments
 from llmservice_runtime.supervisor.vllm_process import read_flags
 
 LLAMA = {"model_type": "llama", "max_position_embeddings": 1024, "rope_theta": 10000.0}

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.install import PACKAGE, install
+from llmservice_runtime.install import PACKAGES, install
+
+NAMES = {"llmservice_runtime", "llmservice_vllm"}
 
 
 def files(folder: Path) -> set[str]:
@@ -15,19 +17,20 @@ def files(folder: Path) -> set[str]:
 
 
 def test_copies_everything_readable(tmp_path: Path) -> None:
-    target = install(tmp_path)
-    assert target == tmp_path / "llmservice_runtime"
-    assert files(target) == files(PACKAGE)
-    assert {path.stat().st_mode & 0o777 for path in target.rglob("*") if path.is_file()} == {0o644}
-    assert [path.name for path in tmp_path.iterdir()] == ["llmservice_runtime"]
+    targets = install(tmp_path)
+    assert targets == [tmp_path / name for name in sorted(NAMES)]
+    for target, package in zip(targets, PACKAGES, strict=True):
+        assert files(target) == files(package) - {"extract.py"}
+        assert {path.stat().st_mode & 0o777 for path in target.rglob("*") if path.is_file()} == {0o644}
+    assert {path.name for path in tmp_path.iterdir()} == NAMES
 
 
 def test_replaces_an_older_copy_whole(tmp_path: Path) -> None:
-    old = tmp_path / "llmservice_runtime"
-    old.mkdir()
-    (old / "gone.py").write_text("")
-    assert "gone.py" not in files(install(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["llmservice_runtime"]
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "gone.py").write_text("")
+    assert not any("gone.py" in files(copy) for copy in install(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == NAMES
 
 
 def test_a_failure_leaves_the_older_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +42,7 @@ def test_a_failure_leaves_the_older_copy(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("shutil.copytree", fail)
     with pytest.raises(OSError, match="disk full"):
         install(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["llmservice_runtime"]
+    assert {path.name for path in tmp_path.iterdir()} == NAMES
 
 
 def test_the_copy_runs_without_anything_else(tmp_path: Path) -> None:
@@ -53,8 +56,9 @@ def test_the_copy_runs_without_anything_else(tmp_path: Path) -> None:
 def test_nothing_but_the_standard_library_is_imported(tmp_path: Path) -> None:
     install(tmp_path)
     code = (
-        "import importlib, pkgutil, llmservice_runtime as r\n"
-        "for m in pkgutil.walk_packages(r.__path__, r.__name__ + '.'):\n"
+        "import importlib, pkgutil, llmservice_runtime, llmservice_vllm\n"
+        "for r in (llmservice_runtime, llmservice_vllm):\n"
+        "  for m in pkgutil.walk_packages(r.__path__, r.__name__ + '.'):\n"
         "    m.name.endswith('__main__') or importlib.import_module(m.name)\n"
     )
     subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(tmp_path)}, check=True)

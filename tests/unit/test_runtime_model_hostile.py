@@ -173,10 +173,11 @@ def test_names_of_files_that_are_not_unicode(tmp_path: Path) -> None:
 OWN_JSON = {
     "runtime/llmservice_runtime/bounded_json.py": "the reader itself",
     "runtime/llmservice_runtime/fetching/fetch_protocol.py": "what it wrote a line before",
-    "runtime/llmservice_runtime/flags/table.py": "the package's own data",
     "runtime/llmservice_runtime/inspection/config_json.py": "what it wrote a line before",
     "runtime/llmservice_runtime/inspection/inspected.py": "what it wrote a line before",
     "runtime/llmservice_runtime/middleware.py": "the supervisor's list of connections",
+    "runtime/llmservice_vllm/extract.py": "what it wrote a line before",
+    "runtime/llmservice_vllm/versions.py": "the package's own data",
     "fetch/llmservice_fetch/command.py": "what it wrote a line before",
     "fetch/llmservice_fetch/bucket_stores.py": "the user's own key, of which a part is hidden",
 }

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.failures.failures import _LOOK_AT_LOG
+from llmservice_vllm.extract import installed
 
 from scripts import vllm_messages
-from scripts.add_vllm_version import installed_version
 from scripts.vllm_messages import DATA, PAGE, Message, classified, failure_of, load, merged, page_text, texts
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def test_each_has_the_reason_that_the_rules_give_it_and_the_page_is_fresh() -> N
 
 @pytest.mark.vllm
 def test_the_file_is_complete_for_the_installed_version() -> None:
-    series = installed_version().rpartition(".")[0]
+    series = installed()[1].rpartition(".")[0]
     found = {(one.file, one.text, one.exception) for one in vllm_messages.collect(vllm_messages.package(), series)}
     listed = {(one.file, one.text, one.exception) for one in LISTED if series in one.versions}
     assert (found - listed, listed - found) == (set(), set()), "run `python -m scripts.vllm_messages --installed`"

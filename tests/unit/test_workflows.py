@@ -26,7 +26,7 @@ def steps(workflow: Path) -> list[dict[str, Any]]:
 
 
 def test_there_are_workflows() -> None:
-    assert [workflow.name for workflow in WORKFLOWS] == ["ci.yml", "release.yml"]
+    assert [workflow.name for workflow in WORKFLOWS] == ["ci.yml", "release.yml", "vllm.yml"]
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)

@@ -103,7 +103,7 @@ def service(case: Case, machine: Machine, folder: Path) -> LLMService:
 
 def arguments(case: Case, machine: Machine, folder: Path, port: int) -> tuple[str, ...]:
     """vLLM's command line as the operator renders it, then what differs on this machine; the last of a flag counts."""
-    rendered = vllm_arguments(service(case, machine, folder))
+    rendered = vllm_arguments(service(case, machine, folder), machine.vllm)
     return (*rendered, *case.flags, "--host", "::", "--port", str(port), "--load-format", "dummy")
 
 

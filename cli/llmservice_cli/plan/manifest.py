@@ -166,14 +166,9 @@ def _take(device: Device, manifest: dict[str, Any]) -> None:
 
 def _judge(service: LLMService, named: Sequence[Device]) -> None:
     """What the operator would refuse before it plans; on GPUs that were named beside the manifest, too."""
-    problems = list(
-        check(
-            service.spec,
-            image=service.spec.runtime.image or _SETTINGS.default_gpu_image,
-            vllm_version=vllm_version(service, _SETTINGS),
-            arguments=vllm_arguments(service),
-        )
-    )
+    image, version = service.spec.runtime.image or _SETTINGS.default_gpu_image, vllm_version(service, _SETTINGS)
+    arguments = vllm_arguments(service, version)
+    problems = list(check(service.spec, image=image, vllm_version=version, arguments=arguments))
     for device in named:
         if device.capability is not None:
             combination = Combination.from_spec(service.spec)

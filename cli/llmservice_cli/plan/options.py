@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from llmservice_operator.api.errors import Problem
-from llmservice_runtime.flags.table import known_versions
+from llmservice_vllm.versions import DEFAULT
 
 from . import values
 from .quantizations import Quantized, quantized
@@ -137,7 +137,7 @@ _ENGINE = (
         'who guesses, as vLLM takes it: {"method": "ngram", "num_speculative_tokens": 4}; config: that of the draft',
         "JSON",
     ),
-    Option("vllm_version", values.version, f"plan for another vLLM than {known_versions()[0]}", "VERSION"),
+    Option("vllm_version", values.version, f"plan for another vLLM than {DEFAULT}", "VERSION"),
 )
 _DEVICE = (
     Option(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner import gpus, splits
 from llmservice_operator.planner.plan import Adapters, Device, Request
-from llmservice_runtime.flags.table import known_versions, newest_version, series
+from llmservice_vllm.versions import DEFAULT, default_version, series, words
 
 from llmservice_cli.errors import BadInput
 
@@ -122,8 +122,8 @@ def split_problems(request: Request, label: Label) -> Iterator[Problem]:
 _TAKEN_AS = {"compressed-tensors": "8 bit", "torchao": "8 bit", "quark": "8 bit", "gguf": "4.5 bit"}
 """Methods that store what a checkpoint says, and what is planned with where none does."""
 
-_NOT_IN_TODAYS = ("bitsandbytes", "gguf", "ptpc_fp8")
-"""Methods that are not in vLLM itself (model_executor/layers/quantization/__init__.py, QuantizationMethods)."""
+_OF_PLUGINS = ("bitsandbytes", "gguf", "ptpc_fp8")
+"""Methods that some versions of vLLM have only by a plugin."""
 
 
 def notes(request: Request) -> Iterator[str]:
@@ -133,17 +133,14 @@ def notes(request: Request) -> Iterator[str]:
     if bits is not None and own is None and request.weights == "auto" and request.weights_gib is None:
         yield f"the configuration does not say how {request.quantization} holds the weights: they are taken as {bits}"
 
-    if request.quantization in _NOT_IN_TODAYS:
-        method, newest, asked = request.quantization, known_versions()[0], version_of(request)
-        if asked == newest:
-            yield f"vLLM {newest} has no {method} of its own any more: it needs a plugin, or an older version"
-        else:
-            yield f"it is not known whether vLLM {asked} has {method} of its own: with {newest} it needs a plugin"
+    method, asked = request.quantization, version_of(request)
+    if method in _OF_PLUGINS and method not in words(asked, "quantizations"):
+        yield f"vLLM {asked} has no {method} of its own: it needs a plugin, or an older version"
 
 
 def version_of(request: Request) -> str:
     """The version of vLLM that a request is planned for, as MAJOR.MINOR."""
-    return series(request.vllm_version or newest_version()) or known_versions()[0]
+    return series(request.vllm_version or default_version()) or DEFAULT
 
 
 def exceeded_length(request: Request) -> int | None:

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Literal, get_args
 
 from llmservice_operator.api.dtypes import DType, KVCache
-from llmservice_runtime.flags.table import known_versions, newest_version, series
+from llmservice_vllm.versions import default_version, known_versions, series
 
 Reader = Callable[[object], object]
 
@@ -158,7 +158,7 @@ def version(raw: object) -> str | None:
         return None
     if series(word) not in known_versions():
         message = f"{shown(raw)} is no version of vLLM that can be planned for."
-        raise Refused(message, f"Write one of {', '.join(known_versions())}, or leave it out for {newest_version()}.")
+        raise Refused(message, f"Write one of {', '.join(known_versions())}, or leave it out for {default_version()}.")
     return word
 
 

@@ -16,7 +16,8 @@ _Fp8KV = Literal["fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"]
 _PerHeadKV = Literal["fp8_per_token_head", "int8_per_token_head", "int4_per_token_head"]
 _Fp4KV = Literal["nvfp4", "nvfp4_4over6", "nvfp4_ds_mla"]
 _TurboKV = Literal["turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc"]
-KVCache = Literal["auto", "float16", "bfloat16", _Fp8KV, _PerHeadKV, _Fp4KV, _TurboKV, "ultraquant_4bit"]
+_OctaveKV = Literal["octave_k3v4", "octave_k3v3", "octave_k3v3_compact"]
+KVCache = Literal["auto", "float16", "bfloat16", _Fp8KV, _PerHeadKV, _Fp4KV, _TurboKV, "ultraquant_4bit", _OctaveKV]
 
 # What `weights` adds where no quantization method is named. `fp8` reads a checkpoint that is fp8 already, and converts
 # one that is not quantized (vLLM then takes it for fp8_per_tensor, and says so in a warning). There is no method

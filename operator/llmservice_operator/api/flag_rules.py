@@ -1,17 +1,19 @@
 """CEL for spec.runtime.extraArgs: what has a field, or belongs to the operator, is refused in every spelling.
 
-The spellings are those that vLLM's parser takes (underscores, `=value`, short, dotted keys, abbreviations), from its
-table of flags. What depends on the version (does a flag exist, how many values does it take) the operator checks.
+The spellings are those that the parser of some known version takes (underscores, `=value`, short, dotted keys,
+abbreviations), from the tables of flags. What depends on the version (does a flag exist, how many values does it take)
+the operator checks.
 """
 
 from collections.abc import Iterable, Iterator
 
-from llmservice_runtime.flags import Match, flag_table, known_versions
+from llmservice_vllm.flags import Match
+from llmservice_vllm.versions import flag_table, known_versions
 
 from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED
 from llmservice_operator.api.rule import Rule, cel_list, cel_string
 
-_TABLE = flag_table(known_versions()[0])
+_TABLES = tuple(flag_table(version) for version in known_versions())
 # The token without its value and its dotted keys; vLLM takes underscores for dashes.
 _NAME = "{}.split('=')[0].split('.')[0].replace('_', '-')"
 
@@ -30,7 +32,7 @@ def argument_rules() -> tuple[Rule, ...]:
 
 
 def none_of(flags: Iterable[str], token: str = "self") -> str:
-    """CEL: a token is none of these flags, in whatever spelling of the newest version."""
+    """CEL: a token is none of these flags, in whatever spelling of a known version."""
     flags = list(flags)
     names = sorted({name for flag in flags for name in _names(flag)})
     rule = f"!({_NAME.format(token)} in {cel_list(names)})"
@@ -75,24 +77,28 @@ def _owned() -> Iterator[Rule]:
 
 
 def _names(flag: str) -> Iterator[str]:
-    """Full spellings and unambiguous abbreviations, long and short."""
-    entry = _TABLE.by_spelling[flag]
-    yield from entry.spellings
-    yield from _TABLE.abbreviations(entry.name)
-    for short in (s for s in entry.spellings if not s.startswith("--")):
-        for end in range(2, len(short)):
-            match = _TABLE.resolve(short[:end])
-            if isinstance(match, Match) and match.flag is entry:
-                yield short[:end]
+    """Full spellings and unambiguous abbreviations, long and short, of each version that has the flag."""
+    for table in _TABLES:
+        entry = table.by_spelling.get(flag)
+        if entry is None:
+            continue
+        yield from entry.spellings
+        yield from table.abbreviations(entry.name)
+        for short in (s for s in entry.spellings if not s.startswith("--")):
+            for end in range(2, len(short)):
+                match = table.resolve(short[:end])
+                if isinstance(match, Match) and match.flag is entry:
+                    yield short[:end]
 
 
 def _letters(flag: str) -> Iterator[str]:
     """One-letter flags, which take their value without a space: `-qfp8`. vLLM rewrites -O before it parses."""
     if flag == "--optimization-level":
         yield "-O"
-    for spelling in _TABLE.by_spelling[flag].spellings:
-        if len(spelling) == 2:
-            others = [s for s in _TABLE.by_spelling if s.startswith(spelling) and s != spelling]
+    for table in _TABLES:
+        entry = table.by_spelling.get(flag)
+        for spelling in (s for s in (entry.spellings if entry else ()) if len(s) == 2):
+            others = [s for s in table.by_spelling if s.startswith(spelling) and s != spelling]
             if others:
                 raise ValueError(f"{spelling} cannot be told from {others} by its beginning")
             yield spelling

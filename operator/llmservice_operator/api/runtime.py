@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from llmservice_runtime.flags.table import newest_version
+from llmservice_vllm.versions import default_version
 from pydantic import AfterValidator, StringConstraints
 
 from llmservice_operator.api import shapes
@@ -35,7 +35,7 @@ class Runtime(ApiModel):
     image: ImageRef | None = knob(
         description="Image with vLLM in it; the operator puts its supervisor into any. Default: vLLM's own image for "
         "the accelerator's type, of the version that the operator was made for.",
-        examples=[f"vllm/vllm-openai:v{newest_version()}"],
+        examples=[f"vllm/vllm-openai:v{default_version()}"],
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = knob(
         description="When the image is pulled, and images of models (image://). Default: Kubernetes' own, "
@@ -50,7 +50,7 @@ class Runtime(ApiModel):
     version: Version | None = knob(
         description="vLLM version in the image, which decides what flags exist. Needed when the image's tag does not "
         "name it. Default: read from the tag.",
-        examples=[newest_version()],
+        examples=[default_version()],
     )
     resources: shapes.ResourceRequirements = leaf(
         dict,

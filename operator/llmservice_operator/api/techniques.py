@@ -19,8 +19,20 @@ _Latent = Literal["TRITON_MLA", "TRITON_MSA", "CUTLASS_MLA", "CUTLASS_MSA", "TOK
 _Others = Literal["FLEX_ATTENTION", "HPC_ATTN", "B12X", "TURBOQUANT", "ULTRAQUANT"]
 _Rocm = Literal["ROCM_ATTN", "ROCM_SEGMENTED_ATTN", "ROCM_AITER_FA", "ROCM_AITER_UNIFIED_ATTN"]
 _RocmMLA = Literal["ROCM_AITER_MLA", "ROCM_AITER_MLA_SPARSE", "ROCM_AITER_TRITON_MLA", "ROCM_FLASHMLA_SPARSE_DSV4"]
+_Since33 = Literal["FLASH_ATTN_MLA_SPARSE_FA4", "STEP5_DSA", "ROCM_OCTAVE", "ROCM_FLASHMLA_SPARSE_DSV41"]
 AttentionBackend = Literal[
-    "auto", _Flash, _FlashInfer, _FlashInferNew, _FlashMLA, _FlashMLANew, _Triton, _Latent, _Others, _Rocm, _RocmMLA
+    "auto",
+    _Flash,
+    _FlashInfer,
+    _FlashInferNew,
+    _FlashMLA,
+    _FlashMLANew,
+    _Triton,
+    _Latent,
+    _Others,
+    _Rocm,
+    _RocmMLA,
+    _Since33,
 ]
 CompilationMode = Literal["none", "stockTorchCompile", "dynamoTraceOnce", "vllmCompile"]
 CudaGraphs = Literal["none", "piecewise", "full", "fullDecodeOnly", "fullAndPiecewise"]

@@ -19,6 +19,8 @@ from llmservice_runtime.contract import (
 )
 from llmservice_runtime.fetching.credentials import is_credential
 from llmservice_runtime.options import ServeOptions
+from llmservice_vllm.flags import Flag
+from llmservice_vllm.versions import flag_table_or_default
 
 from llmservice_operator.api.flags import FLAGS
 from llmservice_operator.api.multimodal import ANY_DOMAIN
@@ -43,7 +45,7 @@ _OWN = (
 )
 
 
-def vllm_arguments(llm: LLMService, chosen: Chosen = NOTHING) -> tuple[str, ...]:
+def vllm_arguments(llm: LLMService, version: str, chosen: Chosen = NOTHING) -> tuple[str, ...]:
     """vLLM's arguments after the program, in a fixed order: flags of fields, the operator's own, extraArgs.
 
     Values that are vLLM's defaults are left out.
@@ -57,20 +59,24 @@ def vllm_arguments(llm: LLMService, chosen: Chosen = NOTHING) -> tuple[str, ...]
             values.setdefault(name, {})[key] = value
         else:
             values[name] = value
-    typed = (token for name, value in values.items() for token in _tokens(name, value))
+    spellings = flag_table_or_default(version).by_spelling
+    typed = (token for name, value in values.items() for token in _tokens(name, value, spellings.get(name)))
     return (*typed, *_OWN, *llm.spec.runtime.extra_args)
 
 
-def _tokens(flag: str, value: Any) -> Iterator[str]:
-    """One flag: nothing for None and empty values, --no-FLAG for False, JSON for a mapping, else flag and value."""
+def _tokens(name: str, value: Any, flag: Flag | None) -> Iterator[str]:
+    """One flag: nothing for None and empty values, what switches it off for False, JSON for a mapping, else its value.
+
+    `flag`: as the version has it; one that the version has not is refused by its name (planner/versions.py).
+    """
     if isinstance(value, Mapping):
         # Sorted, so that the order of keys in the spec changes no pod.
         given = {key: item for key, item in value.items() if item is not None}
         value = json.dumps(given, sort_keys=True, separators=(",", ":")) if given else None
     if isinstance(value, bool):
-        yield flag if value else f"--no-{flag[2:]}"
+        yield name if value else next(iter(flag.negated if flag else ()), f"--no-{name[2:]}")
     elif value not in (None, ()):
-        yield flag
+        yield name
         yield from value if isinstance(value, tuple) else (str(value),)
 
 

@@ -10,7 +10,7 @@ from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.deployment import START_CEILING_SECONDS
-from llmservice_operator.build.engine import image, serve_options, vllm_arguments
+from llmservice_operator.build.engine import image, serve_options, vllm_arguments, vllm_version
 from llmservice_operator.build.environment import environment
 from llmservice_operator.build.fetcher import fetch_containers
 from llmservice_operator.build.meta import Manifest, labels
@@ -100,11 +100,12 @@ def _server(
     llm: LLMService, settings: Settings, chosen: Chosen, host_memory_gib: int, mounted: list[Mounted]
 ) -> Manifest:
     runtime, given = llm.spec.runtime, llm.spec.pod_template.spec
+    flags = vllm_arguments(llm, vllm_version(llm, settings), chosen)
     container: Manifest = {
         "name": contract.SERVER_CONTAINER,
         "image": image(llm, settings),
         "command": list(contract.SERVE_COMMAND),
-        "args": [*serve_options(llm, settings, chosen).to_args(), "--", *vllm_arguments(llm, chosen)],
+        "args": [*serve_options(llm, settings, chosen).to_args(), "--", *flags],
         "env": environment(llm, settings),
         "ports": [
             {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT, "protocol": "TCP"},

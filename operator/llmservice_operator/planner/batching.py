@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmservice_vllm.facts import facts
+
 from llmservice_operator.planner.encoder import whole_item
 from llmservice_operator.planner.model.architecture import Kind
-from llmservice_operator.planner.plan import Device, Request
+from llmservice_operator.planner.plan import Request
 
 _CPU = (128, 2048)
 _SMALL = (256, 2048)
@@ -26,7 +28,7 @@ class Batching:
 
 def batching(request: Request) -> Batching:
     """As requested, else the default of vLLM's OpenAI server. Without a device: the default of GPUs below 70 GiB."""
-    sequences, tokens = _defaults(request.device)
+    sequences, tokens = _defaults(request)
     if request.device is not None and request.device.is_cpu:
         ranks = request.tensor_parallel_size * request.pipeline_parallel_size
         sequences, tokens = sequences * ranks, tokens * ranks
@@ -57,8 +59,9 @@ def longest_length(request: Request) -> int | None:
     return None if model is None else model.max_position_embeddings or model.default_max_len
 
 
-def _defaults(device: Device | None) -> tuple[int, int]:
-    if device is None:
+def _defaults(request: Request) -> tuple[int, int]:
+    device = request.device
+    if device is None or device.capability in facts(request.vllm_version).small_batch_capabilities:
         return _SMALL
     if device.is_cpu:
         return _CPU
@@ -76,6 +79,6 @@ def steps_in_flight(request: Request) -> int:
     vLLM schedules ahead everywhere but on CPUs, and but for speculation that its GPU cannot draft by itself.
     """
     runs_ahead = request.device is None or not request.device.is_cpu
-    if request.draft is not None and request.draft.method in ("ngram", "medusa", "suffix", "mlp_speculator"):
+    if request.draft is not None and request.draft.method in facts(request.vllm_version).methods_in_turn:
         runs_ahead = False
     return request.pipeline_parallel_size + (1 if runs_ahead else 0)

@@ -9,7 +9,7 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.pod_rules import SECONDS_VARIABLES
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner import compatibility, parsers, versions
+from llmservice_operator.planner import compatibility, versions
 from llmservice_operator.planner.model.heads import sizes
 
 
@@ -34,7 +34,6 @@ def _problems(
     yield from _start(spec)
     yield from compatibility.problems(spec)
     yield from _parallelism(spec)
-    yield from parsers.problems(spec, vllm_version)
     yield from versions.problems(spec, vllm_version, arguments)
 
 

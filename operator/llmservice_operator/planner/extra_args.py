@@ -7,15 +7,8 @@ from types import MappingProxyType
 
 from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.contract import FailureReason
-from llmservice_runtime.flags.table import (
-    Ambiguous,
-    FlagTable,
-    Match,
-    Unknown,
-    UnknownVersion,
-    flag_table,
-    known_versions,
-)
+from llmservice_vllm.flags import Ambiguous, FlagTable, Match, Unknown
+from llmservice_vllm.versions import UnknownVersion, flag_table, known_versions
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED

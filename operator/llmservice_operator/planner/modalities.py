@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from llmservice_runtime.flags.table import Match, flag_table, known_versions
+from llmservice_vllm.flags import Match
+from llmservice_vllm.versions import flag_table_or_default
 
 _LIMITS, _TEXT_ONLY, _UNPROFILED = "--limit-mm-per-prompt", "--language-model-only", "--skip-mm-profiling"
 ENCODED = frozenset({"image", "video"})
@@ -13,20 +14,20 @@ _MOST = 4096
 """Characters of a value that is read; longer ones say more than a few numbers."""
 
 
-def without(arguments: Sequence[str]) -> frozenset[str]:
+def without(arguments: Sequence[str], version: str) -> frozenset[str]:
     """Of `image` and `video`, those that vLLM profiles nothing for: the limit is 0, or nothing is profiled.
 
-    In every spelling of vLLM's parser; the last one counts. The newest table: these flags have not changed.
+    In every spelling of that vLLM's parser; the last one counts.
     """
     found: dict[str, bool] = {}
     nothing: dict[str, bool] = {}
-    for argument, resolution, following in flag_table(known_versions()[0]).grouped(arguments):
+    for argument, resolution, following in flag_table_or_default(version).grouped(arguments):
         if not isinstance(resolution, Match):
             continue
         flag, value = resolution.flag.name, resolution.value or next(iter(following), "")
         _, dot, kind = argument.partition("=")[0].partition(".")
         if flag in (_TEXT_ONLY, _UNPROFILED):
-            nothing[flag] = not resolution.spelling.startswith("--no-")
+            nothing[flag] = not resolution.is_negated
         elif flag == _LIMITS and dot:
             found[kind.removesuffix(".count")] = value == "0"
         elif flag == _LIMITS:

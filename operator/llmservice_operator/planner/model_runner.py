@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmservice_runtime.flags.table import newest_version, series
+from llmservice_vllm.facts import facts
 
 from llmservice_operator.planner.constants import Constant, Constants
 from llmservice_operator.planner.model.architecture import Architecture, Kind
 from llmservice_operator.planner.plan import Request
-
-_TAKES_ALL_SINCE = (0, 32)
-_FIRST_RUNNER_ONLY = frozenset({"medusa", "suffix", "mlp_speculator"})
-"""Speculation that the second runner does not know (vllm/config/vllm.py, _get_v2_model_runner_unsupported_features)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +36,10 @@ _SECOND = ModelRunner(has_bare_logits=True, graphs_in_budget=True)
 
 def model_runner(request: Request, model: Architecture) -> ModelRunner:
     """The runner that the request's vLLM chooses for the model."""
-    if request.draft is not None and request.draft.method in _FIRST_RUNNER_ONLY:
+    known = facts(request.vllm_version)
+    if request.draft is not None and request.draft.method in known.first_runner_methods:
         return _FIRST
-    # Tags that name no version, such as latest, count as the newest one.
-    version = series(request.vllm_version or "") or series(newest_version()) or ""
-    if tuple(map(int, version.split("."))) >= _TAKES_ALL_SINCE:
+    if known.second_runner_takes_all:
         return _SECOND
     return _SECOND_BEFORE_032 if _is_dense_text(model) and not _is_quantized(request, model) else _FIRST
 

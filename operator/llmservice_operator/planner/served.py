@@ -3,20 +3,19 @@ checkpoint as it is quantized. What the spec itself asks for is judged before, b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
-from llmservice_runtime.flags.table import newest_version, series
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
+from llmservice_vllm.facts import facts
+from llmservice_vllm.versions import known_or_default, words
 
-from llmservice_operator.api.dtypes import Quantization as Quantizations
 from llmservice_operator.planner import kv_cache
 from llmservice_operator.planner.kv.blocks import COMPRESSED_BLOCK
-from llmservice_operator.planner.kv.types import PLAIN_ROWS, is_compressed, value_bytes
+from llmservice_operator.planner.kv.types import OCTAVE_WIDTH, PLAIN_ROWS, is_compressed, value_bytes
 from llmservice_operator.planner.model import quantized
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, Quantization
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, Kind, Quantization
 from llmservice_operator.planner.plan import Device, Request
 
 Capability = tuple[int, int]
@@ -31,20 +30,10 @@ _COMPRESSED_LEAST: Capability = (7, 5)
 
 _ANOTHER = "another checkpoint of the model: in 16 bit, or quantized with AWQ, GPTQ, compressed-tensors or fp8."
 _OTHER = f"Take {_ANOTHER}"
-OWN_METHODS = frozenset({*get_args(Quantizations), "auto-round"})
-"""Words for a checkpoint's method that vLLM reads by itself."""
 DEPRECATED = frozenset({"fbgemm_fp8", "fp_quant"})
+_AUTO_ROUND = "auto-round"
+"""Read by another method's class (quantization/inc/inc.py)."""
 _PLUGINS: Mapping[str, str] = {"bitsandbytes": "a plugin, vllm-bnb-plugin", "gguf": "a plugin, vllm-gguf-plugin"}
-_ONCE = frozenset(
-    {"bitsandbytes", "gguf", "hqq", "aqlm", "marlin", "gptq_marlin_24", "bitblas", "gptq_bitblas", "qqq", "rtn"}
-    | {"deepspeedfp", "tpu_int8", "neuron_quant", "ipex", "ptpc_fp8", "petit_nvfp4", "modelopt_nvfp4", "squeezellm"}
-    | DEPRECATED
-)
-"""Methods that some older vLLM has of its own; which one of them is not known here."""
-_READ_FROM = (0, 32)
-_WORDS_FROM = (0, 33)
-"""The version from which DeepSeek V4's layers are read by transformers' words."""
-_NUMBER = re.compile(r"(\d+)\.(\d+)")
 
 
 def unserved(request: Request) -> str | None:
@@ -61,6 +50,18 @@ def _reasons(request: Request) -> Iterator[str]:
         remedy = "Take a newer GPU, or an image that is built for it."
         yield f"{device.name}: vLLM's own images need compute capability {too_old}. {remedy}"
     yield from (why for why, _ in _of_compressed(request, device))
+    stored, computed = request.kv_cache_dtype, request.compute_dtype
+    is_other = stored in ("float16", "bfloat16") and computed not in ("auto", stored)
+    if is_other and facts(request.vllm_version).refuses_other_float_kv_cache:
+        yield (
+            f"vLLM {known_or_default(request.vllm_version)} refuses a KV cache in {stored} for a model that it "
+            f"computes in {computed}. Set spec.precision.kvCache to auto, or spec.precision.dtype to {stored}."
+        )
+    if stored.startswith("octave_") and (width := _other_width(request.architecture)):
+        yield (
+            f"A KV cache in {stored} is for heads that are {OCTAVE_WIDTH} wide, and the model's are "
+            f"{width}. Set spec.precision.kvCache to auto or fp8."
+        )
     if (unread := unread_checkpoint(request)) is not None:
         yield unread
     own = _own(request)
@@ -74,6 +75,13 @@ def _reasons(request: Request) -> Iterator[str]:
         )
     for why in _refused(request, device, method):
         yield f"{device.name}: the checkpoint is quantized with {own.method}, and {why}."
+
+
+def _other_width(model: Architecture | None) -> int:
+    """Width of heads that octave's kernels do not take (v1/attention/backends/rocm_octave_attn.py); 0: it has none."""
+    layers = () if model is None else model.distinct_layers
+    widths = [layer.attention.key_dim for layer, _ in layers if layer.attention.kind in (Kind.FULL, Kind.SLIDING)]
+    return next((width for width in widths if width != OCTAVE_WIDTH), 0)
 
 
 _NOT_OF_V4 = ("FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
@@ -158,8 +166,8 @@ def _has_whole_rows(request: Request, model: Architecture) -> bool:
 
 def unread_checkpoint(request: Request) -> str | None:
     """Why vLLM reads the checkpoint on no device, in sentences with what to do; None where it does."""
-    if (words := _unread_words(request)) is not None and not request.own_image and _is_read(request):
-        return f"{words} Take a checkpoint with compress_ratios in its config.json, as its publisher has it."
+    if (unread := _unread_words(request)) is not None and not request.own_image and _is_read(request):
+        return f"{unread} Take a checkpoint with compress_ratios in its config.json, as its publisher has it."
     own = _own(request)
     if own is None:
         return None
@@ -185,11 +193,11 @@ def _unread_words(request: Request) -> str | None:
     """That vLLM's class asks for other keys than the file has (vllm/models/deepseek_v4/attention.py); None: it does
     not, or reads both."""
     model = request.architecture
-    if model is None or not model.ratios_by_word or _version(request) >= _WORDS_FROM:
+    if model is None or not model.ratios_by_word or facts(request.vllm_version).reads_layer_types:
         return None
     return (
         "The checkpoint's config.json has layer_types, as transformers saves it, and no compress_ratios, which vLLM's "
-        "DeepSeek V4 asks for before {}.{}.".format(*_WORDS_FROM)
+        "DeepSeek V4 asks for before 0.33."
     )
 
 
@@ -202,28 +210,21 @@ def _own(request: Request) -> Quantization | None:
 def _foreign(request: Request, own: Quantization) -> str | None:
     """Why this vLLM does not read checkpoints of that method, and what to do (vllm/config/model.py,
     _verify_quantization); None where it does, and where nobody looked."""
-    name, version = own.method, series(request.vllm_version or newest_version()) or ""
-    if name in OWN_METHODS or (name in _ONCE and not _is_read(request)):
-        return None
+    name, version = own.method, known_or_default(request.vllm_version)
     if name in DEPRECATED:
         if request.allow_deprecated_quantization:
             return None
         return f"vLLM {version} takes it only with --allow-deprecated-quantization in spec.runtime.extraArgs."
+    if name == _AUTO_ROUND or name in words(version, "quantizations"):
+        return None
     if (plugin := _PLUGINS.get(name)) is not None:
         return f"vLLM {version} has it only by {plugin}. Take an image with it (spec.runtime.image), or {_ANOTHER}"
-    return f"vLLM{f' {version}' if name in _ONCE else ''} has no {name}. {_OTHER}"
+    return f"vLLM {version} has no {name}. {_OTHER}"
 
 
 def _is_read(request: Request) -> bool:
     """Whether the refusals of that version were read in its sources."""
-    return _version(request) >= _READ_FROM
-
-
-def _version(request: Request) -> tuple[int, int]:
-    """What is no version counts as the newest known one."""
-    found = _NUMBER.match(request.vllm_version or "") or _NUMBER.match(newest_version())
-    assert found is not None
-    return int(found[1]), int(found[2])
+    return facts(request.vllm_version).are_refusals_read
 
 
 def method_of(own: Quantization) -> str:

@@ -1,12 +1,14 @@
-"""Which vLLM an image holds, and whether that one has the flags that the spec asks for."""
+"""Which vLLM an image holds, and whether that one has the flags, values and parsers that the spec asks for."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
-from llmservice_runtime.flags import Flag, flag_table, known_versions
-from llmservice_runtime.flags.table import series
+from llmservice_vllm.flags import Match
+from llmservice_vllm.versions import flag_table, known_versions, order, series, words
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.flags import KEYED, TYPED
@@ -35,6 +37,7 @@ def problems(spec: LLMServiceSpec, vllm_version: str, arguments: Sequence[str]) 
         yield _unknown(vllm_version)
     else:
         yield from _missing(arguments, vllm_version)
+        yield from _parsers(spec, vllm_version)
         # Making the table costs more than all else here; most services add no flag.
         if spec.runtime.extra_args:
             yield from check_extra_args(spec.runtime.extra_args, vllm_version)
@@ -52,7 +55,7 @@ def _unread(image: str) -> Problem:
 
 def _unknown(version: str) -> Problem:
     newest, oldest = known_versions()[0], known_versions()[-1]
-    age = "newer" if _order(version) > _order(newest) else "older"
+    age = "newer" if order(version) > order(newest) else "older"
     return Problem(
         "spec.runtime.version",
         f"vLLM {version} is {age} than what this operator knows the flags of ({oldest} to {newest}).",
@@ -63,8 +66,16 @@ def _unknown(version: str) -> Problem:
     )
 
 
-def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+_WORDS = {
+    "--attention-backend": "attentionBackends",
+    "--dtype": "dtypes",
+    "--kv-cache-dtype": "kvCacheDtypes",
+    "--quantization": "quantizations",
+}
+"""Flags whose values vLLM's configuration checks after its parser took any, and the list of a version's values."""
+_SPECULATION = "--speculative-config"
+_INSTEAD = {"medusa": "eagle3 or ngram"}
+"""What serves in place of a word that newer versions dropped."""
 
 
 def _missing(arguments: Sequence[str], version: str) -> Iterator[Problem]:
@@ -72,40 +83,78 @@ def _missing(arguments: Sequence[str], version: str) -> Iterator[Problem]:
 
     Other flags are passed over: the operator's own are in every table, extraArgs have checks of their own.
     """
-    table = flag_table(version).by_spelling
     for index, token in enumerate(arguments):
-        field = _field(token)
+        field = _field(token, version)
         if field is None:
             continue
         value = arguments[index + 1] if index + 1 < len(arguments) else ""
-        flag = table.get(token)
-        if flag is None:
-            yield _absent(field, token, _having(token, None), version)
-        elif not _takes(flag, value):
-            yield _absent(field, f"{token} {value}", _having(token, value), version)
+        if token not in flag_table(version).by_spelling:
+            yield _absent(field, token, None, version)
+        elif not _takes(version, token, value):
+            yield _absent(field, token, value, version)
 
 
-def _absent(field: str, what: str, versions: Sequence[str], version: str) -> Problem:
-    having = f"vLLM {', '.join(versions)}" if versions else "no vLLM that this operator knows"
+def _absent(field: str, flag: str, value: str | None, version: str) -> Problem:
+    if value is None:
+        what, having = flag, [known for known in known_versions() if flag in flag_table(known).by_spelling]
+    else:
+        method = _method(flag, value)
+        what = f"{flag} {value}" if method is None else f"method {method} of {flag}"
+        having = [known for known in known_versions() if _takes(known, flag, value)]
+        value = method or value
+    does = f"vLLM {', '.join(having)} does" if having else "no vLLM that this operator knows does"
+    instead = f"Use {_INSTEAD[value]}" if value in _INSTEAD else "Remove it"
     return Problem(
         field,
-        f"it stands for {what}, which vLLM {version} does not have; {having} does.",
-        "Remove it, or use such an image.",
+        f"it stands for {what}, which vLLM {version} does not have; {does}.",
+        f"{instead}, or use such an image.",
         Reason.UNKNOWN_FLAG,
     )
 
 
-def _takes(flag: Flag, value: str) -> bool:
+def _method(flag: str, value: str) -> str | None:
+    return str(json.loads(value).get("method")) if flag == _SPECULATION else None
+
+
+def _takes(version: str, spelling: str, value: str) -> bool:
+    """Whether a version has the flag, and takes the value."""
+    flag = flag_table(version).by_spelling.get(spelling)
+    if flag is None:
+        return False
+    if spelling in _WORDS:
+        return value in words(version, _WORDS[spelling])
+    if (method := _method(spelling, value)) is not None:
+        return method in words(version, "speculativeMethods")
     return not flag.choices or flag.values != 1 or value in flag.choices
 
 
-def _having(spelling: str, value: str | None) -> tuple[str, ...]:
-    """The versions with the flag, or with the value of it, newest first."""
-    flags = {version: flag_table(version).by_spelling.get(spelling) for version in known_versions()}
-    return tuple(v for v, flag in flags.items() if flag is not None and (value is None or _takes(flag, value)))
+def _parsers(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
+    """Parsers of tool calls and of thinking that this vLLM does not have; a plugin in extraArgs may bring any."""
+    generation = spec.generation
+    for field, name, listed, plugin in (
+        ("toolCallParser", generation.tool_call_parser, "toolCallParsers", "--tool-parser-plugin"),
+        ("reasoningParser", generation.reasoning_parser, "reasoningParsers", "--reasoning-parser-plugin"),
+    ):
+        known = words(version, listed)
+        if name is not None and name not in known and not _is_given(spec, plugin, version):
+            near = get_close_matches(name, sorted(known), n=3) or sorted(known)
+            yield Problem(
+                f"spec.generation.{field}",
+                f"vLLM {version} has no such parser: {name}.",
+                f"Use one of {', '.join(near)}, or bring your own with {plugin} in spec.runtime.extraArgs.",
+            )
 
 
-def _field(token: str) -> str | None:
-    """The field for a flag; --no-X has that of --X. None where no field stands for it."""
-    flag = f"--{token.removeprefix('--no-')}" if token.startswith("--no-") else token
-    return " or ".join(KEYED[flag].values()) if flag in KEYED else TYPED.get(flag)
+def _is_given(spec: LLMServiceSpec, flag: str, version: str) -> bool:
+    table = flag_table(version)
+    found = (table.resolve(argument) for argument in spec.runtime.extra_args)
+    return any(isinstance(match, Match) and match.flag.name == flag for match in found)
+
+
+def _field(token: str, version: str) -> str | None:
+    """The field of a flag, in a spelling of this version or another one; None where none stands for it."""
+    if not token.startswith("--"):
+        return None
+    tables = (flag_table(known).by_spelling for known in (version, *known_versions()))
+    name = next((table[token].name for table in tables if token in table), token)
+    return " or ".join(KEYED[name].values()) if name in KEYED else TYPED.get(name)

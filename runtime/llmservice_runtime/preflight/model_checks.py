@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from llmservice_runtime import context_extension
 from llmservice_runtime.contract import Failure
-from llmservice_runtime.flags import context_extension
 from llmservice_runtime.preflight import draft_models, model_files
 from llmservice_runtime.supervisor.vllm_process import Flags, is_local
 

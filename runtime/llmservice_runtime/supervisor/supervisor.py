@@ -79,7 +79,7 @@ class Supervisor:
     def __init__(self, options: ServeOptions, args: Sequence[str], dependencies: Dependencies) -> None:
         self._options, self._args, self._dependencies = options, tuple(args), dependencies
         self._timing, self._clock = dependencies.timing, dependencies.clock
-        self._flags = vllm_process.read_flags(args)
+        self._flags = vllm_process.read_flags(args, options.expected_version)
         self._terminate = asyncio.Event()
         self._skip_drain = asyncio.Event()
         self._entered = dependencies.clock()

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmservice_vllm.flags import FlagTable, Match
+from llmservice_vllm.versions import flag_table_or_default
+
 from llmservice_runtime import contract
 from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.fetching import credentials
-from llmservice_runtime.flags.table import Match, flag_table, known_versions
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import addresses
 from llmservice_runtime.supervisor.processes import Child, Reaper
@@ -136,9 +138,9 @@ class Flags:
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
-def read_flags(args: Sequence[str]) -> Flags:
-    """Parse flags as vLLM does: any spelling, and the last one counts. Invalid values become the default."""
-    values = _values(args)
+def read_flags(args: Sequence[str], version: str | None = None) -> Flags:
+    """Parse flags as that vLLM does: any spelling, and the last one counts. Invalid values become the default."""
+    values = _values(args, flag_table_or_default(version))
 
     def last(name: str) -> str | None:
         return values[name][-1] if values.get(name) else None
@@ -192,13 +194,13 @@ def _fraction(text: str | None) -> float:
         return Flags.gpu_memory_utilization
 
 
-def _values(args: Sequence[str]) -> dict[str, list[str]]:
-    """Values of each flag by its name; `--no-flag` removes an earlier flag."""
+def _values(args: Sequence[str], table: FlagTable) -> dict[str, list[str]]:
+    """Values of each flag by its name; what switches one off removes it."""
     values: dict[str, list[str]] = {}
-    for _, resolution, following in flag_table(known_versions()[0]).grouped(args):
+    for _, resolution, following in table.grouped(args):
         if not isinstance(resolution, Match):
             continue
-        if resolution.spelling.startswith("--no-"):
+        if resolution.is_negated:
             values.pop(resolution.flag.name, None)
         else:
             values[resolution.flag.name] = [*(() if resolution.value is None else (resolution.value,)), *following]

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from llmservice_runtime.flags.table import Match, flag_table
+from llmservice_vllm.flags import Match
+from llmservice_vllm.versions import flag_table
 
 from tests.support.stand_in.engine import TOKENS_PER_GIB, Limits
 

@@ -86,6 +86,9 @@ _ATTENTION = (
         _BY_16,
     ),
     Backend("ULTRAQUANT", f"{_V1}/ultraquant_attn", _AMD, ("ultraquant_4bit",), _BY_16, _BF16),
+    Backend(
+        "ROCM_OCTAVE", f"{_V1}/rocm_octave_attn", _AMD, ("octave_k3v4", "octave_k3v3", "octave_k3v3_compact"), _BY_16,
+    ),
     Backend("ROCM_ATTN", f"{_V1}/rocm_attn", _AMD, _FP8_ANY, _BY_16, _FLOAT, offloads=False),
     Backend("ROCM_SEGMENTED_ATTN", f"{_V1}/rocm_segmented_attn", _AMD, _FP8, _BY_16, offloads=False),
     Backend("ROCM_AITER_FA", f"{_V1}/rocm_aiter_fa", _AMD, _FP8_ANY, _BY_16),
@@ -133,6 +136,10 @@ _LATENT = (
     _mla("TRITON_MLA", f"{_V1}/mla/triton_mla", _GPUS, _FP8, _BY_16),
     _mla("ROCM_AITER_MLA", f"{_V1}/mla/rocm_aiter_mla", _AMD, _FP8_ANY, _BY_1),
     _mla("ROCM_AITER_TRITON_MLA", f"{_V1}/mla/aiter_triton_mla", _AMD, _FP8_ANY, _BY_1),
+    _mla(
+        "FLASH_ATTN_MLA_SPARSE_FA4", f"{_V1}/mla/flashattn_mla_sparse", _NVIDIA, ("auto", "bfloat16"), _BY_64, _BF16,
+        _10,
+    ),
     _mla("ROCM_AITER_MLA_SPARSE", f"{_V1}/mla/rocm_aiter_mla_sparse", _AMD, _FP8, _BY_1),
 )  # fmt: skip
 BACKENDS = (*_ATTENTION, *_LATENT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from llmservice_runtime.flags import flag_table, known_versions
+from llmservice_vllm.versions import DEFAULT, flag_table, known_versions, words
 
 from llmservice_operator.api.matrix import Check, Row, backends, methods, techniques
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES, DIMENSIONS
@@ -105,22 +105,37 @@ def _backends() -> Iterator[str]:
     yield ""
 
 
+_LISTS = (
+    *("attentionBackends", "kvCacheDtypes", "quantizations", "speculativeMethods"),
+    *("toolCallParsers", "reasoningParsers"),
+)
+"""Of words that fields take."""
+
+
 def _versions() -> Iterator[str]:
     yield (
-        "The flags of these are known. `spec.runtime.version`, else the tag of the image, says which of them an image "
-        "is; a tag that says nothing (a digest, `latest`, a name of your own) needs the field, and a version that is "
-        "not here is refused with `UnknownVersion`. An image that holds another one than it was taken for ends with "
-        "`VersionMismatch`.\n"
+        "The flags of these are known, and the values that fields take. `spec.runtime.version`, else the tag of the "
+        "image, says which of them an image is; a tag that says nothing (a digest, `latest`, a name of your own) needs "
+        "the field, and a version that is not here is refused with `UnknownVersion`. An image that holds another one "
+        "than it was taken for ends with `VersionMismatch`.\n"
+    )
+    yield (
+        f"{DEFAULT} is what a service gets that names none. What newer ones take and refuse was read in their sources, "
+        "and their servers have not run below the supervisor: the package index has no build of them for CPUs. The "
+        "default moves when one has.\n"
     )
     yield "| vLLM | Flags | New beside the one before | Gone |"
     yield "|-|-|-|-|"
     names: Mapping[str, frozenset[str]] = {
-        series: frozenset(flag.name for flag in flag_table(series).flags) for series in known_versions()
+        series: frozenset().union(
+            (flag.name for flag in flag_table(series).flags), *(words(series, each) for each in _LISTS)
+        )
+        for series in known_versions()
     }
     for series, before in zip(known_versions(), (*known_versions()[1:], None), strict=True):
         older = names[series] if before is None else names[before]
         new, gone = _quoted(names[series] - older), _quoted(older - names[series])
-        yield f"| {series} | {len(names[series])} | {new} | {gone} |"
+        yield f"| {series} | {len(flag_table(series).flags)} | {new} | {gone} |"
     yield ""
 
 

@@ -20,7 +20,7 @@ from llmservice_operator.process.log import object_logger
 
 logger = logging.getLogger(__name__)
 
-_PACKAGES = ("llmservice_operator", "llmservice_runtime")
+_PACKAGES = ("llmservice_operator", "llmservice_runtime", "llmservice_vllm")
 MOST_PARTS = 64
 """Open errors that are kept of one service: more say nothing more."""
 SHOWN_FOR = 60.0

@@ -96,9 +96,6 @@ def own_deployment(service: LLMService, observed: Observed) -> DeploymentFacts |
 
 @of_service
 def _checked(service: LLMService, settings: Settings) -> tuple[Problem, ...]:
-    return check(
-        service.spec,
-        image=image(service, settings),
-        vllm_version=vllm_version(service, settings),
-        arguments=vllm_arguments(service),
-    )
+    version = vllm_version(service, settings)
+    arguments = vllm_arguments(service, version)
+    return check(service.spec, image=image(service, settings), vllm_version=version, arguments=arguments)

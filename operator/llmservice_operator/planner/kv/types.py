@@ -9,6 +9,9 @@ from llmservice_operator.planner.plan import Request
 _SCALES = 8
 """Two float32 scales beside the values of one head, with the per_token_head types."""
 _TURBOQUANT = {"k8v4": (8, 4), "4bit_nc": (4, 4), "k3v4_nc": (3, 4), "3bit_nc": (3, 3)}
+OCTAVE_WIDTH = 256
+_OCTAVE = {"octave_k3v4": 248, "octave_k3v3": 216, "octave_k3v3_compact": 196}
+"""Of the only heads that there are kernels for, 256 wide of which 64 are rotated (v1/attention/ops/rocm_octave.py)."""
 _PACKED_LATENT = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 
 
@@ -67,6 +70,8 @@ def head_bytes(kv_dtype: str, key: int, value: int, plain: int) -> int:
     if kv_dtype == "ultraquant_4bit":
         # 4 bits, and a scale of 8 for every 32 of them.
         return 2 * (key // 2 + key // 32)
+    if kv_dtype in _OCTAVE:
+        return _OCTAVE[kv_dtype]
     if kv_dtype.startswith("turboquant_"):
         return _turboquant(kv_dtype.removeprefix("turboquant_"), key)
     return (key + value) * _plain(kv_dtype, plain)

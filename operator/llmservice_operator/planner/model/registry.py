@@ -2,12 +2,14 @@
 
 A class that is not planned stores or holds something that the planner does not count: other caches, weights of other
 shapes. A model of it, and one of a model_type that no table here has, is `Unplanned`: sizes that look like Llama's do
-not make it one. Tests compare the list with the registry of the version that is installed.
+not make it one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
+from llmservice_vllm.versions import DEFAULT, known_versions, order, words
 
 from llmservice_operator.planner.model.architecture import PAIR, Unplanned
 from llmservice_operator.planner.model.families import FAMILIES, canonical, family_of
@@ -147,53 +149,6 @@ r_vl skywork_chat smolvlm ultravox voxtral voxtral_realtime shieldgemma2
 """
 """Their model_types: of the language model inside where it has none of its own, which is of Llama's kind then."""
 
-_NOT_PLANNED = """
-AfmoeForCausalLM BagelForConditionalGeneration BailingMoeV25MTPModel BailingMoeV2_5ForCausalLM BailingMoeV3ForCausalLM
-BailingMoeV3MTPModel BailingMoeV3VLForConditionalGeneration Blip2ForConditionalGeneration ClefOmniForJointSchema
-CLIPModel CohereAsrForConditionalGeneration CohereCompassForConditionalGeneration ColBERTLfm2Model
-ColModernVBertForRetrieval ColPaliForRetrieval ColQwen3 ColQwen3_5 Cosmos3EdgeForConditionalGeneration
-Cosmos3ForConditionalGeneration DeepSeekMTPModel DeepseekOCR2ForCausalLM DeepseekOCRForCausalLM DeepseekV32MTPModel
-DeepseekV3BidirectionalModel DeepseekV41ForCausalLM DeepseekV4ForConditionalGeneration
-DeepSeekV4MTPModel DeepseekVLV2ForCausalLM DFlash2DraftModel DFlashDraftModel DFlashLagunaForCausalLM
-DFlashMuseGlimmerAssistantModel DiffusionGemmaForBlockDiffusion Dots3NoteForCausalLM Dots3NoteMTPModel
-DotsOCRForCausalLM DSparkDraftModel DSparkV41DraftModel EagleDeepSeekMTPModel EagleMistralLarge3ForCausalLM
-EmbeddingGemma2Model Emu3ForConditionalGeneration Ernie4_5_VLMoeForConditionalGeneration ErnieMTPModel Exaone4_5_MTP
-ExaoneMoeMTP ExtractHiddenStatesModel FireRedASR2ForConditionalGeneration FunASRForConditionalGeneration
-FunAudioChatForConditionalGeneration Gemma4DSparkModel Gemma4MTPModel Glm4MoeLiteMTPModel Glm4MoeMTPModel
-Glm5NextForCausalLM Glm5NextForConditionalGeneration Glm5NextMTPModel GlmOcrForConditionalGeneration GlmOcrMTPModel
-HCXVisionV2ForCausalLM HfMoondream HrmTextForCausalLM HYV3MTPModel HYV4ForCausalLM HYV4MTPModel InklingForCausalLM
-InklingForConditionalGeneration InklingMTPModel InternS1ProForConditionalGeneration
-InternS2MobiusForConditionalGeneration InternS2MobiusMTP InternS2PreviewForConditionalGeneration
-IQuestLoopCoderForCausalLM JinaEmbeddingsV5Model JinaVLForRanking K2HorizonForCausalLM K3DSparkModel
-KimiK3ForConditionalGeneration KimiK3MTPModel LagunaForCausalLM LiLiCorrDraftModel
-LlavaOnevision2ForConditionalGeneration LongcatFlashForCausalLM LongCatFlashMTPModel LongcatFlashNgramForCausalLM
-MedusaModel MiDashengLMModel MiMoMTPModel MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2MTPModel
-MiMoV2OmniForCausalLM MiMoV2OmniMTPModel MiniCPMO MiniCPMV MiniMaxM3MTP MiniMaxM3SparseForCausalLM
-MiniMaxM3SparseForConditionalGeneration MistralLarge3ForCausalLM Molmo2ForConditionalGeneration MolmoForCausalLM
-Moondream3ForCausalLM MoonshotKimiaForCausalLM MossAudioModel MossTranscribeDiarizeForConditionalGeneration
-MuseGlimmerAssistantModel MuseGlimmerForCausalLM MuseGlimmerForConditionalGeneration NemotronHMTPModel
-NemotronHPuzzleForCausalLM NemotronParseForConditionalGeneration OpenAIPrivacyFilterForTokenClassification
-OpenPanguMTPModel OpenPanguVLForConditionalGeneration OpenVLAForActionPrediction OpsColQwen3Model
-PanguEmbeddedForCausalLM PanguProMoEV2ForCausalLM PanguUltraMoEForCausalLM Param2MoEForCausalLM Plamo3ForCausalLM
-Qwen3_5MoeMTP Qwen3_5MTP Qwen3ASRForcedAlignerForTokenClassification Qwen3DSparkModel Qwen3NextMTP
-Qwen3OmniDSparkModel Qwen3VLNemotronEmbedModel Qwen4ExpMTP Rnj1ForCausalLM SarvamMLAForCausalLM SarvamMoEForCausalLM
-SiglipModel Step3p5ForCausalLM Step3p5MTP Step3p7ForConditionalGeneration Step3TextForCausalLM
-Step3VLForConditionalGeneration StepVLForConditionalGeneration Terratorch TransformersEmbeddingModel
-TransformersForCausalLM TransformersForSequenceClassification TransformersMoEEmbeddingModel TransformersMoEForCausalLM
-TransformersMoEForSequenceClassification TransformersMultiModalEmbeddingModel TransformersMultiModalForCausalLM
-TransformersMultiModalForSequenceClassification TransformersMultiModalMoEForCausalLM UnlimitedOCRForCausalLM
-VibeVoiceAsrForConditionalGeneration WhisperForConditionalGeneration Zamba2ForCausalLM
-"""
-
-_SINCE_0_33 = """
-AliceAIForCausalLM Alpamayo2Super BeamForCausalLM ClefFlashForJointSchema ColUltraVBertForRetrieval
-D3ForSequenceClassification DFlash2BeamDraftModel DFlashQwen3XPressModel DomynEdgeForCausalLM DoryForCausalLM
-FlintForCausalLM Kolibri1ForCausalLM Lfm2BidirectionalModel MiniCPMOcrForConditionalGeneration ModernVBertModel
-MuseSparkDSparkModel MuseSparkForConditionalGeneration ParseAuxMTPModel Qwen3XPressModel RadioMBartPrefixForCausalLM
-Step5ForCausalLM Step5ForConditionalGeneration Step5MTP TransformersForMTP TransformersMoEForMTP
-"""
-ADDED: Mapping[str, frozenset[str]] = {"0.33": frozenset(_SINCE_0_33.split())}
-"""Classes that a later version than 0.32 has, by the first one; none of them is planned."""
 PLANNED: Mapping[str, str] = {
     **{
         name: family
@@ -204,7 +159,9 @@ PLANNED: Mapping[str, str] = {
 }
 """Each class that is planned, and the model_type as which it is read where its file has none that is known; empty:
 its language model's."""
-NOT_PLANNED = frozenset(_NOT_PLANNED.split()).union(*ADDED.values())
+_READ = (version for version in known_versions() if order(version) >= order(DEFAULT))
+NOT_PLANNED = frozenset().union(*(words(version, "architectures") for version in _READ)) - PLANNED.keys()
+"""Of the default version and later ones; what these dropped is read by its model_type."""
 WITHOUT_A_CACHE = frozenset(
     {
         "LlamaBidirectionalModel",

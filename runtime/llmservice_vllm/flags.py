@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from pathlib import Path
-from typing import Any
-
-
-class UnknownVersion(LookupError):
-    """There is no table for this version of vLLM."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +14,16 @@ class Flag:
     """One flag under all its spellings; `values` is 0, 1, "?", "+" or "*"."""
 
     spellings: tuple[str, ...]
+    """All that the parser accepts, with those of `negated` and those that its help does not show."""
+    negated: tuple[str, ...]
+    """Those that switch it off; the one to write comes first."""
     values: int | str
     kind: str
     choices: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """The long spelling without --no-."""
+        """The first long spelling."""
         return next(s for s in self.spellings if s.startswith("--"))
 
 
@@ -39,6 +34,11 @@ class Match:
     flag: Flag
     spelling: str
     value: str | None = None
+
+    @property
+    def is_negated(self) -> bool:
+        """Whether it switches the flag off."""
+        return self.spelling in self.flag.negated
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class FlagTable:
         return token != "--" and self.resolve(token) is None
 
     def abbreviations(self, name: str) -> tuple[str, ...]:
-        """Every shortened spelling of a flag (and of its --no- form) that the parser takes for it."""
+        """Every shortened spelling of a flag (and of what switches it off) that the parser takes for it."""
         spellings = [s for s in self.by_spelling[name].spellings if s.startswith("--")]
         prefixes = (spelling[:end] for spelling in spellings for end in range(3, len(spelling)))
         found = ((prefix, self.resolve(prefix)) for prefix in prefixes)
@@ -172,57 +172,3 @@ def _split(token: str) -> _Written:
     if dot:
         return _Written(name, value if equals else None, name)
     return _Written(head, value if equals else None, token)
-
-
-@functools.cache
-def known_versions() -> tuple[str, ...]:
-    """The versions with a table, as MAJOR.MINOR, newest first."""
-    return tuple(reversed(_document()))
-
-
-def newest_version() -> str:
-    """The version that defaults, examples and rules without a version are for: MAJOR.MINOR.PATCH of the last table."""
-    return str(_document()[known_versions()[0]]["version"])
-
-
-def series(version: str) -> str | None:
-    """MAJOR.MINOR of a version such as 0.32.0, v0.32.1 or 0.32.0+cpu; None for what is no version."""
-    match = re.match(r"v?(\d+\.\d+)(?:$|[.+-])", version)
-    return match[1] if match else None
-
-
-@functools.cache
-def _document() -> dict[str, dict[str, Any]]:
-    """vllm_flags.json, written by scripts/add_vllm_version.py: series, oldest first, each with its `version`.
-
-    The first has all of its `flags`; a later one has those that are new or differ from the series before, and the
-    names of those that are `gone`. A flag is named by its first spelling; an entry without `values` takes one, without
-    `kind` a text.
-    """
-    document: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("vllm_flags.json").read_bytes())
-    return document
-
-
-def flag_table(version: str) -> FlagTable:
-    """The table of a version's series; UnknownVersion without one."""
-    wanted = series(version)
-    if wanted is None or wanted not in known_versions():
-        raise UnknownVersion(f"no flag table for vLLM {version}; known: {', '.join(known_versions())}")
-    return _made(wanted)
-
-
-@functools.cache
-def _made(wanted: str) -> FlagTable:
-    entries: dict[str, dict[str, Any]] = {}
-    for name, difference in _document().items():
-        entries = {flag: entry for flag, entry in entries.items() if flag not in difference.get("gone", ())}
-        entries |= difference["flags"]
-        if name == wanted:
-            break
-    return FlagTable(_document()[wanted]["version"], tuple(_flag(name, entries[name]) for name in sorted(entries)))
-
-
-def _flag(name: str, entry: dict[str, Any]) -> Flag:
-    values = entry.get("values", 1)
-    kind = "none" if values == 0 else entry.get("kind", "text")
-    return Flag((name, *entry.get("also", ())), values, kind, tuple(entry.get("choices", ())))

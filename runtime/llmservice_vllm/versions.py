@@ -24,9 +24,13 @@ class UnknownVersion(LookupError):
     """Nothing is known of this version of vLLM."""
 
 
-@functools.cache
 def known_versions() -> tuple[str, ...]:
     """MAJOR.MINOR of each, newest first."""
+    return _files()
+
+
+@functools.cache
+def _files() -> tuple[str, ...]:
     return tuple(sorted((path.stem for path in FOLDER.glob("*.json")), key=order, reverse=True))
 
 
@@ -97,7 +101,7 @@ def _words(wanted: str, name: str) -> frozenset[str]:
 def section(wanted: str, name: str) -> dict[str, Any]:
     """One section of a version as it would be in a file that has all."""
     entries: dict[str, Any] = {}
-    for known in reversed(known_versions()):
+    for known in reversed(_files()):
         document = _document(known)
         gone = document.get("gone", {}).get(name, ())
         more = document.get(name, {})

@@ -27,7 +27,7 @@ HOSTNAME = "next"
 """What pods that this version renders are called inside."""
 FORGOTTEN = known_versions()[-1]
 """The oldest vLLM that the present version knows; this one does not."""
-_KNOWN = 'return tuple(sorted((path.stem for path in FOLDER.glob("*.json")), key=order, reverse=True))'
+_KNOWN = "return _files()"
 _LINE = '"enableServiceLinks": False,'
 _EDITS: Mapping[Path, tuple[str, str]] = {
     Path("operator/llmservice_operator/build/template.py"): (_LINE, f'{_LINE} "hostname": "{HOSTNAME}",'),

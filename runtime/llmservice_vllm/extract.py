@@ -92,16 +92,60 @@ class Sources:
 
     def keys(self, file: str, name: str) -> set[str]:
         """The keys of a dictionary of a module, with those of the ones that it takes in."""
+        return set(self._entries(file, name))
+
+    def _entries(self, file: str, name: str) -> dict[str, ast.expr]:
         value = self._value(file, name)
         if not isinstance(value, ast.Dict):
             raise NotFound(f"{name} of vllm/{file} is no dictionary any more")
-        found = {key.value for key in value.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
-        others = [
-            each.id
-            for key, each in zip(value.keys, value.values, strict=True)
-            if key is None and isinstance(each, ast.Name)
-        ]
-        return found.union(*(self.keys(file, other) for other in others))
+        found: dict[str, ast.expr] = {}
+        for key, each in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                found[key.value] = each
+            elif key is None and isinstance(each, ast.Name):
+                found |= self._entries(file, each.id)
+        return found
+
+    def models_without(self, base: str) -> set[str]:
+        """Architectures that vLLM serves with a class of its own that has not this base; not those of drafts."""
+        models = self._entries(_REGISTRY, "_VLLM_MODELS")
+        return {
+            name
+            for name in models.keys() - self.keys(_REGISTRY, "_SPECULATIVE_DECODING_MODELS")
+            if not self._has_base(*_module_and_class(models[name]), base)
+        }
+
+    def _has_base(self, module: str, name: str, base: str) -> bool:
+        """Whether a class, or one that has its name on some platform, has a base; through imports inside vLLM."""
+        left, seen = [(module, name)], set[tuple[str, str]]()
+        while left:
+            one = left.pop()
+            if one[1] == base:
+                return True
+            if one not in seen:
+                seen.add(one)
+                left += [origin for known, origin in self._origins(one[0]) if known == one[1]]
+        return False
+
+    @functools.cache  # noqa: B019 - as below
+    def _origins(self, module: str) -> tuple[tuple[str, tuple[str, str]], ...]:
+        """Names of a module, each with a module and a name that it comes from: base, value or import."""
+        top, *parts = module.split(".")
+        files = [one for end in (".py", "/__init__.py") if (self.folder / (one := "/".join(parts) + end)).is_file()]
+        if top != "vllm" or not files:
+            return ()
+        package = ".".join(("vllm", *Path(files[0]).parent.parts))
+        found: list[tuple[str, tuple[str, str]]] = []
+        for node in ast.walk(self._tree(files[0])):
+            if isinstance(node, ast.ClassDef):
+                found += [(node.name, (module, name)) for each in node.bases for name in _names(each)]
+            elif isinstance(node, ast.Assign):
+                targets = [each.id for each in node.targets if isinstance(each, ast.Name)]
+                found += [(target, (module, name)) for target in targets for name in _names(node.value)]
+            elif isinstance(node, ast.ImportFrom):
+                origin = importlib.util.resolve_name(f"{'.' * node.level}{node.module or ''}", package)
+                found += [(alias.asname or alias.name, (origin, alias.name)) for alias in node.names]
+        return tuple(found)
 
     def members(self, file: str, name: str) -> set[str]:
         """The members of an enumeration of a module."""
@@ -141,11 +185,23 @@ class Sources:
         raise NotFound(f"there is no {name} in vllm/{file}")
 
 
+def _names(expression: ast.expr) -> list[str]:
+    return [leaf.id for leaf in ast.walk(expression) if isinstance(leaf, ast.Name)]
+
+
+def _module_and_class(entry: ast.expr) -> tuple[str, str]:
+    """Of an entry of the registry: a module, named below that of models or in full, and a class."""
+    module, name = ast.literal_eval(entry)
+    return module if module.startswith("vllm.") else f"vllm.model_executor.models.{module}", name
+
+
+_REGISTRY = "model_executor/models/registry.py"
 _QUANTIZATION = "model_executor/layers/quantization/__init__.py"
 _POST = r"""\.(?:post\(|add_api_route\((?=[^)]*methods=\["POST"\]))\s*"(/[^"]*)\""""
 _METRIC = r'"(vllm:[a-z0-9_]+)"'
 WORDS: Mapping[str, Callable[[Sources], set[str]]] = {
-    "architectures": lambda vllm: vllm.keys("model_executor/models/registry.py", "_VLLM_MODELS"),
+    "architectures": lambda vllm: vllm.keys(_REGISTRY, "_VLLM_MODELS"),
+    "architecturesWithoutLora": lambda vllm: vllm.models_without("SupportsLoRA"),
     "attentionBackends": lambda vllm: vllm.members("v1/attention/backends/registry.py", "AttentionBackendEnum"),
     "dtypes": lambda vllm: vllm.strings("config/model.py", "ModelDType"),
     "environment": lambda vllm: {

@@ -146,6 +146,31 @@ def test_octave_is_for_heads_of_one_width() -> None:
     assert unserved(replace(octave, architecture=wide)) is None
 
 
+@pytest.mark.parametrize(
+    ("version", "model_class", "more", "is_refused"),
+    [
+        pytest.param("0.33.0", "GPT2LMHeadModel", {"lora": {}}, True, id="without LoRA"),
+        pytest.param("0.32.0", "GPT2LMHeadModel", {"lora": {}}, True, id="without LoRA, once it is loaded"),
+        pytest.param("0.31.0", "GPT2LMHeadModel", {"lora": {}}, False, id="nobody looked"),
+        pytest.param("0.33.0", "GPT2LMHeadModel", {}, False, id="no adapters"),
+        pytest.param("0.33.0", "Qwen2ForCausalLM", {"lora": {}}, False, id="with LoRA"),
+        pytest.param("0.32.0", "BertForSequenceClassification", {"lora": {}}, True, id="not yet"),
+        pytest.param("0.33.0", "BertForSequenceClassification", {"lora": {}}, False, id="from 0.33 on"),
+        pytest.param("0.33.0", "NobodysForCausalLM", {"lora": {}}, False, id="a class of nobody's"),
+        pytest.param(
+            "0.33.0", "GPT2LMHeadModel", {"lora": {}, "runtime": {"extraArgs": ["--model-impl=auto"]}}, False,
+            id="another class is asked for",
+        ),
+    ],
+)  # fmt: skip
+def test_lora_of_a_class_without_it(version: str, model_class: str, more: Json, is_refused: bool) -> None:
+    spec = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, **more})).spec
+    model = replace(config_json.read(SMALL), name=model_class)
+    known: dict[str, Any] = {"architecture": model, "tensors": None, "device": device(H100), "cpu_kv_cache_gib": 1}
+    refused = unserved(request_of(spec, **known, vllm_version=version)) or ""
+    assert (f"vLLM {version[:4]} has no LoRA for {model_class}. Remove spec.lora" in refused) == is_refused
+
+
 # tensor parallelism against the groups and blocks of a quantization
 
 QWEN2_72B: Json = {

@@ -147,6 +147,40 @@ def test_what_is_written_otherwise_is_said_with_its_place(tmp_path: Path) -> Non
         Sources(tmp_path).parser_modules()
 
 
+REGISTRY = """
+_TEXT = {"A": ("a", "AModel"), "B": ("vllm.models.b", "BModel"), "C": ("c", "CModel"), "D": ("d", "DModel")}
+_SPECULATIVE_DECODING_MODELS = {"ADraft": ("a", "ADraft")}
+_VLLM_MODELS = {**_TEXT, "E": ("a", "EModel"), **_SPECULATIVE_DECODING_MODELS}
+"""
+CLASSES = {
+    "model_executor/models/registry.py": REGISTRY,
+    "model_executor/models/a.py": """
+from .interfaces import SupportsLoRA, SupportsPP
+class AModel(nn.Module, SupportsLoRA, SupportsPP): ...
+class ADraft(nn.Module): ...
+class EModel(nn.Module, SupportsPP): ...
+""",
+    "models/b/__init__.py": """
+if is_rocm():
+    from vllm.models.b.amd import BModel
+else:
+    from .nvidia import BModel
+""",
+    "models/b/amd.py": "class BModel(nn.Module): ...",
+    "models/b/nvidia/__init__.py": "from ..common import Base as BModel",
+    "models/b/common.py": "from vllm.model_executor.models.a import AModel\nclass Base(AModel): ...",
+    "model_executor/models/c.py": "from .a import AModel\nBase = as_embedding(AModel)\nclass CModel(Base): ...",
+    "model_executor/models/d.py": "from transformers import SupportsAll\nclass DModel(SupportsAll, DModel): ...",
+}
+
+
+def test_classes_without_a_base_are_found_through_imports_and_names(tmp_path: Path) -> None:
+    for file, text in CLASSES.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    assert WORDS["architecturesWithoutLora"](Sources(tmp_path)) == {"D", "E"}
+
+
 NEGATION = """
 
 class _Disabling(argparse.BooleanOptionalAction):

@@ -128,6 +128,8 @@ class Request:
     """Kinds of input (image, video) that the model is started without."""
     draft: Draft | None = None
     adapters: Adapters | None = None
+    own_class: bool = True
+    """vLLM's class is by config.json; not where the further arguments name another one."""
     parameters: int | None = None
     """Stated by the user; wins over what is counted."""
     weights_gib: float | None = None

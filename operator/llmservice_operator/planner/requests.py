@@ -24,6 +24,7 @@ _GRAPHS_OF_LEVEL: Mapping[int | None, CudaGraphs] = {0: "none", 1: "piecewise"}
 _CPU_OFFLOAD, _TABLES = "--cpu-offload-gb", "--engram-config"
 _MOST_OFFLOADED = 2.0**20
 _ALLOW_DEPRECATED = "--allow-deprecated-quantization"
+_OTHER_CLASS = ("--model-impl", "--hf-overrides", "--hf-config-path")
 _KV_BYTES_FLAG = "--kv-cache-memory-bytes"
 
 
@@ -72,6 +73,7 @@ def request_of(
         without=without(spec.runtime.extra_args, vllm_version),
         draft=_draft(spec, draft),
         adapters=_adapters(spec),
+        own_class=not any(_given(flag, spec) for flag in _OTHER_CLASS),
         vllm_version=vllm_version,
         own_image=spec.runtime.image is not None,
     )

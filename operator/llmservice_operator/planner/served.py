@@ -62,6 +62,11 @@ def _reasons(request: Request) -> Iterator[str]:
             f"A KV cache in {stored} is for heads that are {OCTAVE_WIDTH} wide, and the model's are "
             f"{width}. Set spec.precision.kvCache to auto or fp8."
         )
+    if (name := _class_without_lora(request)) is not None:
+        yield (
+            f"vLLM {known_or_default(request.vllm_version)} has no LoRA for {name}. Remove spec.lora and "
+            "spec.adapters, or serve a model with the adapter merged into its weights."
+        )
     if (unread := unread_checkpoint(request)) is not None:
         yield unread
     own = _own(request)
@@ -75,6 +80,15 @@ def _reasons(request: Request) -> Iterator[str]:
         )
     for why in _refused(request, device, method):
         yield f"{device.name}: the checkpoint is quantized with {own.method}, and {why}."
+
+
+def _class_without_lora(request: Request) -> str | None:
+    """The model's class, where adapters are asked for and it takes none (vllm/config/lora.py,
+    verify_with_model_config; before 0.33 load_lora_model of the runners, once the weights are loaded)."""
+    model, version = request.architecture, known_or_default(request.vllm_version)
+    if model is None or request.adapters is None or not request.own_class:
+        return None
+    return model.name if model.name in words(version, "architecturesWithoutLora") else None
 
 
 def _other_width(model: Architecture | None) -> int:

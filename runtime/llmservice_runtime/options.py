@@ -40,6 +40,9 @@ class ServeOptions:
         "unready after this long with running requests and unchanged engine counters; 0: never",
     )
     hang_restart_seconds: float = _option(contract.HANG_RESTART_SECONDS, "restarted after this much longer; 0: never")
+    stacks_dir: str = _option(
+        f"{contract.TMP_DIR}/llmservice-stacks", "where processes of a vLLM that can say what they hang in do so"
+    )
     state_port: int = _option(contract.STATE_PORT, "port of the probes, /state and /metrics", type=int)
     start_cache: str = _option(
         f"{contract.CACHE_DIR}/start", "folder for what makes the next start faster; empty: none is kept"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from llmservice_runtime.health.hang import (
     Watch,
     parse_metrics,
     sample,
+    where,
 )
 
 from tests.unit.runtime_harness import supervised
@@ -178,6 +182,74 @@ async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
         failure = await server.failed()
         waiting.cancel()
         assert failure.reason is FailureReason.ENGINE_HUNG
+
+
+DUMP = """
+>>> Call stack dump #{number} at Sat Nov 28 03:00:00 2026 due to feed timeout
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/opt/venv/lib/python3.12/site-packages/vllm/utils/watch_dog.py", line 97 in dump_stack
+
+Thread 0x00007f0000000001 (most recent call first):
+  File "/opt/venv/lib/python3.12/site-packages/vllm/v1/worker/gpu_worker.py", line {number} in {name}
+  File "<string>", line 1 in <module>
+
+================================================================
+"""
+STUCK = [
+    # text of the file, and where its process is stuck
+    pytest.param("", "", id="nothing"),
+    pytest.param(DUMP.format(number=1, name="execute"), "execute (vllm/v1/worker/gpu_worker.py:1)", id="one dump"),
+    pytest.param(
+        "".join(DUMP.format(number=number, name="load") for number in (1, 2)), "load (vllm/v1/worker/gpu_worker.py:2)",
+        id="the last dump counts",
+    ),
+    pytest.param('Thread 0x1\n  File "' + '"' * 9999, "", id="no dump of Python's"),
+    pytest.param("Thread 0x1:\n" + '  File "/a.py", line 1 in f\n' * 9, " < ".join(["f (/a.py:1)"] * 6), id="deep"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "calls"), STUCK)
+def test_where_a_process_is_stuck(text: str, calls: str) -> None:
+    assert where(text).removesuffix(" < <module> (<string>:1)") == calls
+
+
+def test_where_this_process_is_stuck(tmp_path: Path) -> None:
+    """As the watchdog has it said: by a thread of its own."""
+    path = tmp_path / "dump"
+
+    def dump() -> None:
+        with path.open("w") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+
+    thread = threading.Thread(target=dump)
+    thread.start()
+    thread.join()
+    with path.open("a") as file:
+        file.write("\n" + "=" * 64)
+    assert "test_where_this_process_is_stuck (" in where(path.read_text())
+
+
+async def test_a_hung_server_says_where_its_processes_are_stuck(tmp_path: Path) -> None:
+    stacks = tmp_path / "stacks"
+    stacks.mkdir()
+
+    def dumped(process: str, name: str) -> Path:
+        (path := stacks / f"VLLM_STACK_DUMP_for_{process}.log").write_text(DUMP.format(number=7, name=name))
+        return path
+
+    os.utime(dumped("worker_9_9", "earlier"), (0, 0))
+    os.mkfifo(stacks / "VLLM_STACK_DUMP_for_worker_8_8.log")
+    changed = {"hang_unready_seconds": 0.5, "hang_restart_seconds": 1.0, "stacks_dir": str(stacks)}
+    async with supervised(tmp_path, **changed) as server:  # type: ignore[arg-type]
+        await server.ready()
+        waiting = server.hold("@hang")
+        await server.until(lambda state: state.hung)
+        for process, name in (("engine_0_12", "wait"), ("worker_0_13", "reduce"), ("worker_1_14", "reduce")):
+            dumped(process, name)
+        failure = await server.failed()
+        waiting.cancel()
+    assert [line.partition(" (")[0] for line in failure.evidence] == ["engine_0: wait", "worker_0, worker_1: reduce"]
 
 
 async def test_a_long_prefill_is_no_hang(tmp_path: Path) -> None:

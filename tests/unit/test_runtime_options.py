@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llmservice_runtime.__main__ import parser
 from llmservice_runtime.options import ServeOptions, from_namespace
-from llmservice_runtime.supervisor.vllm_process import Flags, environment, read_flags
+from llmservice_runtime.supervisor.vllm_process import Flags, environment, read_flags, watchdog_arguments
 
 ROUND_TRIPS: list[dict[str, Any]] = [
     {},
@@ -73,3 +73,26 @@ def test_the_users_environment_wins_but_for_the_board() -> None:
 )
 def test_vllm_does_not_wait_for_a_hub(options: ServeOptions, inherited: dict[str, str], offline: str | None) -> None:
     assert environment(options, Flags(), inherited, print).get("HF_HUB_OFFLINE") == offline
+
+
+WATCHED = '{"check_interval": 5, "dump_dir": "/tmp/llmservice-stacks", "timeout": 30}'
+
+
+@pytest.mark.parametrize(
+    ("changed", "args", "expected"),
+    [
+        pytest.param({}, "", ("--watchdog-config", WATCHED), id="a vLLM that has it"),
+        pytest.param({"expected_version": "0.32.0"}, "", (), id="one that has not"),
+        pytest.param({"expected_version": None}, "", (), id="one that nobody names"),
+        pytest.param({}, "--watchdog-config.timeout 9", (), id="the user says"),
+        pytest.param({}, '--watchdog_config={"timeout":9}', (), id="the user says, in JSON"),
+        pytest.param({"hang_unready_seconds": 0}, "", (), id="hangs are not looked for"),
+        pytest.param(
+            {"hang_unready_seconds": 2.5, "stacks_dir": "/a"}, "",
+            ("--watchdog-config", '{"check_interval": 1, "dump_dir": "/a", "timeout": 2}'), id="soon",
+        ),
+    ],
+)  # fmt: skip
+def test_the_watchdog_of_vllm(changed: dict[str, Any], args: str, expected: tuple[str, ...]) -> None:
+    options = ServeOptions(**{"expected_version": "0.33.0", **changed})
+    assert watchdog_arguments(("--model", "m", *args.split()), options) == expected

@@ -23,6 +23,7 @@ _SLOW_STEPS = (
         "them, and look for GPU errors on the node (dmesg, Xid).",
     ),
 )
+_MOST_STACKS, _LONGEST_STACK = 4, 600
 _STOPPED = (
     "See the container's log for its last lines. Workers that wait for each other hint at the interconnect (NCCL, "
     "/dev/shm) or at a GPU that does not answer (dmesg, Xid on the node)."
@@ -51,12 +52,13 @@ def start_too_long(seconds: float, last_seen: str) -> Failure:
     )
 
 
-def engine_hung(idle: float) -> Failure:
-    """Requests wait, and no counter of the engine changed for `idle` seconds."""
+def engine_hung(idle: float, stacks: Sequence[str] = ()) -> Failure:
+    """Requests wait, and no counter of the engine changed for `idle` seconds; `stacks` say where it is stuck."""
     return Failure(
         FailureReason.ENGINE_HUNG,
         f"Requests were waiting, but no counter of the engine changed for {idle:.0f} s.",
         f"The server is restarted. {FailureReason.ENGINE_HUNG.remedy}",
+        tuple(line[:_LONGEST_STACK] for line in stacks[:_MOST_STACKS]),
     )
 
 

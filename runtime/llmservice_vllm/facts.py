@@ -6,6 +6,7 @@ A new version has what the one before it had until it gets a row of its own here
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from llmservice_vllm.versions import DEFAULT, order, series
@@ -28,8 +29,14 @@ class Facts:
     refuses_other_float_kv_cache: bool
     """Whether a KV cache in float16 or bfloat16 must be of the model's own type (config/vllm.py,
     _reject_mismatched_float_kv_cache)."""
+    moe_backends_without_lora: frozenset[str]
+    """--moe-backend that vLLM refuses with LoRA (config/lora.py, verify_with_kernel_config)."""
+    sleep_with_connectors: Mapping[str, tuple[str, object] | None]
+    """KV connectors that sleep mode is refused with, but for an option with its value, which is its default
+    (supports_sleep_mode of each)."""
     are_refusals_read: bool
-    """Whether its refusals of checkpoints were read; those of versions before may be fewer."""
+    """Whether its refusals of checkpoints, and of speculation with --async-scheduling, were read; those of versions
+    before may be fewer."""
 
 
 _V28 = Facts(
@@ -39,6 +46,8 @@ _V28 = Facts(
     small_batch_capabilities=frozenset(),
     reads_layer_types=False,
     refuses_other_float_kv_cache=False,
+    moe_backends_without_lora=frozenset(),
+    sleep_with_connectors={},
     are_refusals_read=False,
 )
 _V32 = replace(_V28, second_runner_takes_all=True, are_refusals_read=True)
@@ -49,6 +58,22 @@ _V33 = replace(
     small_batch_capabilities=frozenset({(12, 1)}),
     reads_layer_types=True,
     refuses_other_float_kv_cache=True,
+    moe_backends_without_lora=frozenset(
+        {
+            "aiter_mega_moe",
+            "deep_gemm_mega_moe",
+            "flashinfer_moe_ep_cutedsl",
+            "flashinfer_moe_ep_mega_deep_gemm",
+        }
+    ),
+    sleep_with_connectors={
+        "MooncakeConnector": ("mooncake_protocol", "rdma"),
+        "MooncakeStoreConnector": None,
+        "MoRIIOConnector": None,
+        "NixlConnector": ("backends", ["UCX"]),
+        "NixlPullConnector": ("backends", ["UCX"]),
+        "NixlPushConnector": None,
+    },
 )
 SINCE = {"0.28": _V28, "0.32": _V32, "0.33": _V33}
 """By the version from which they hold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -91,6 +92,77 @@ REFUSED: list[tuple[str, str, Json]] = [
 @pytest.mark.parametrize(("field", "reason", "sections"), REFUSED, ids=str)
 def test_refused(field: str, reason: str, sections: Json) -> None:
     assert problems(**sections) == [(f"spec.{field}", reason)]
+
+
+NGRAM: Json = {"speculativeDecoding": {"method": "ngram", "numSpeculativeTokens": 2}}
+MTP: Json = {"speculativeDecoding": {"method": "mtp", "numSpeculativeTokens": 2}}
+TWO: Json = {"parallelism": {"pipelineParallelSize": 2}}
+FIRST_RUNNER: Json = {"env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}]}
+LORA: Json = {"lora": {}}
+
+
+def _connector(name: str, **options: object) -> Json:
+    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": options}
+
+
+def _asleep(transfer: object, **runtime: object) -> Json:
+    text = transfer if isinstance(transfer, str) else json.dumps(transfer)
+    return {"runtime": {"sleepMode": True, "extraArgs": ["--kv-transfer-config", text]} | runtime}
+
+
+BESIDE: dict[str, tuple[str, Json, str]] = {
+    # version, spec, and what is refused
+    "ngram, scheduled asynchronously": ("0.32.0", NGRAM | _args("--async-scheduling"), "method ngram."),
+    "the second runner takes it": ("0.33.0", NGRAM | _args("--async-scheduling"), ""),
+    "before anybody looked": ("0.31.0", NGRAM | _args("--async-scheduling"), ""),
+    "switched off": ("0.32.0", NGRAM | _args("--async-scheduling", "--no-async-scheduling"), ""),
+    "mtp": ("0.32.0", MTP | _args("--async-scheduling"), ""),
+    "ngram on the first runner": (
+        "0.33.0", NGRAM | {"runtime": FIRST_RUNNER | _args("--async-scheduling")["runtime"]},
+        "method ngram and VLLM_USE_V2_MODEL_RUNNER=0",
+    ),
+    "stages on the first runner": (
+        "0.33.0", TWO | {"runtime": FIRST_RUNNER | _args("--async_scheduling")["runtime"]}, "pipelineParallelSize",
+    ),
+    "stages": ("0.33.0", TWO | _args("--async-scheduling"), ""),
+    "stages on the first runner, as vLLM decides": ("0.33.0", TWO | {"runtime": FIRST_RUNNER}, ""),
+    "LoRA with a MegaMoE": ("0.33.0", LORA | _args("--moe-backend=deep-gemm-mega-moe"), "deep_gemm_mega_moe"),
+    "LoRA with a MegaMoE, earlier": ("0.32.0", LORA | _args("--moe-backend", "deep_gemm_mega_moe"), ""),
+    "LoRA with Triton": ("0.33.0", LORA | _args("--moe-backend", "triton"), ""),
+    "a MegaMoE": ("0.33.0", _args("--moe-backend", "deep_gemm_mega_moe"), ""),
+    "asleep over UCX": ("0.33.0", _asleep(_connector("NixlConnector")), ""),
+    "asleep over UCX, named": ("0.33.0", _asleep(_connector("NixlConnector", backends=["UCX"])), ""),
+    "asleep over another": (
+        "0.33.0", _asleep(_connector("NixlConnector", backends=["GDS"])), 'NixlConnector without backends ["UCX"]',
+    ),
+    "asleep, earlier": ("0.32.0", _asleep(_connector("NixlConnector", backends=["GDS"])), ""),
+    "awake": ("0.33.0", _asleep(_connector("MoRIIOConnector"), sleepMode=False), ""),
+    "never asleep": ("0.33.0", _asleep(_connector("MoRIIOConnector")), "MoRIIOConnector"),
+    "asleep by RDMA": ("0.33.0", _asleep(_connector("MooncakeConnector", mooncake_protocol="rdma")), ""),
+    "asleep by TCP": ("0.33.0", _asleep(_connector("MooncakeConnector", mooncake_protocol="tcp")), "MooncakeConnector"),
+    "one of several": (
+        "0.33.0",
+        _asleep(_connector("MultiConnector", connectors=[_connector("NixlConnector"), _connector("MoRIIOConnector")])),
+        "MoRIIOConnector",
+    ),
+    "several": ("0.33.0", _asleep(_connector("MultiConnector", connectors=[_connector("NixlConnector")])), ""),
+    "one of another module": (
+        "0.33.0", _asleep(_connector("MoRIIOConnector") | {"kv_connector_module_path": "mine"}), "",
+    ),
+    "no connector": ("0.33.0", _asleep({"kv_connector": ["MoRIIOConnector"], "kv_connector_extra_config": 1}), ""),
+    "connectors that are none": ("0.33.0", _asleep(_connector("MultiConnector", connectors={"a": 1})), ""),
+    "no JSON": ("0.33.0", _asleep("[" * 300), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "sections", "words"), BESIDE.values(), ids=BESIDE)
+def test_flags_beside_fields(version: str, sections: Json, words: str) -> None:
+    found = check(
+        LLMService.from_object(an_llmservice(spec(**sections))).spec, image=f"vllm:v{version}", vllm_version=version
+    )
+    said = [(problem.field, str(problem.reason)) for problem in found]
+    assert said == ([("spec.runtime.extraArgs", "UnsupportedCombination")] if words else [])
+    assert all(f"vLLM {version}" in problem.message and words in problem.message for problem in found)
 
 
 def test_a_version_without_flags_is_refused() -> None:

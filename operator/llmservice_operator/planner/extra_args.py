@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.contract import FailureReason
@@ -119,16 +120,17 @@ def _fields_of_keys(argument: str, match: Match, values: tuple[str, ...]) -> Map
     fields = KEYED.get(match.flag.name, {})
     keys = argument.partition("=")[0].split(".")[1:2]
     if not keys:
-        keys = [key for text in (values if match.value is None else (match.value,)) for key in _json_keys(text)]
+        keys = [key for text in (values if match.value is None else (match.value,)) for key in json_object(text)]
     return {key: fields[key] for key in keys if key in fields}
 
 
-def _json_keys(text: str) -> list[str]:
+def json_object(text: str) -> dict[str, Any]:
+    """Of a flag that takes JSON; empty for what is no object."""
     try:
         document = parse(text, _JSON_BYTES, _JSON_DEPTH, drops_numbers=True)
     except Refused:
-        return []
-    return list(document) if isinstance(document, dict) else []
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _about_values(match: Match, values: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from llmservice_vllm.flags import Match
-from llmservice_vllm.versions import flag_table_or_default
-
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.techniques import ContextExtension, CudaGraphs
 from llmservice_operator.planner.modalities import without
@@ -16,7 +13,7 @@ from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import Adapters, Device, Draft, Request
 from llmservice_operator.planner.quantity import amount, gibibytes
-from llmservice_operator.planner.versions import image_version
+from llmservice_operator.planner.versions import given, is_on
 
 CPU = "cpu"
 _GRAPHS_OF_LEVEL: Mapping[int | None, CudaGraphs] = {0: "none", 1: "piecewise"}
@@ -66,14 +63,14 @@ def request_of(
         attention_backend=None if spec.attention.backend == "auto" else spec.attention.backend,
         enforce_eager=spec.compilation.enforce_eager,
         cuda_graphs=_cuda_graphs(spec),
-        allow_deprecated_quantization=_is_given(_ALLOW_DEPRECATED, spec),
+        allow_deprecated_quantization=is_on(_ALLOW_DEPRECATED, spec),
         cpu_offload_gib=cpu_offload_gib(spec),
         kv_offloading_gib=kv_offloading_gib(spec),
         tables_on_gpu=_has_tables_on_gpu(spec),
         without=without(spec.runtime.extra_args, vllm_version),
         draft=_draft(spec, draft),
         adapters=_adapters(spec),
-        own_class=not any(_given(flag, spec) for flag in _OTHER_CLASS),
+        own_class=not any(given(flag, spec) for flag in _OTHER_CLASS),
         vllm_version=vllm_version,
         own_image=spec.runtime.image is not None,
     )
@@ -139,7 +136,7 @@ def limit_gib(spec: LLMServiceSpec) -> float | None:
 
 def cpu_offload_gib(spec: LLMServiceSpec) -> float:
     """Weights of each GPU that --cpu-offload-gb leaves in the node's memory."""
-    found = _given(_CPU_OFFLOAD, spec)
+    found = given(_CPU_OFFLOAD, spec)
     try:
         stated = 0.0 if found is None else float(found[1])
     except ValueError:
@@ -149,31 +146,12 @@ def cpu_offload_gib(spec: LLMServiceSpec) -> float:
 
 def _has_tables_on_gpu(spec: LLMServiceSpec) -> bool:
     """--engram-config {"cpu_offload": false}, or --engram-config.cpu_offload false."""
-    found = _given(_TABLES, spec)
+    found = given(_TABLES, spec)
     if found is None:
         return False
     argument, value, _ = found
     text = re.sub(r"[\s\"'{}]", "", f"{argument.partition('=')[0].partition('.')[2]}:{value}".lower().replace("-", "_"))
     return "cpu_offload:false" in text
-
-
-def _is_given(flag: str, spec: LLMServiceSpec) -> bool:
-    found = _given(flag, spec)
-    return found is not None and not found[2]
-
-
-def _given(flag: str, spec: LLMServiceSpec) -> tuple[str, str, bool] | None:
-    """A flag as it is written, its value, and whether it is switched off, in every spelling of vLLM's parser; the last
-    one counts.
-    """
-    if not spec.runtime.extra_args:
-        return None
-    last = None
-    table = flag_table_or_default(spec.runtime.version or image_version(spec.runtime.image or ""))
-    for argument, found, following in table.grouped(spec.runtime.extra_args):
-        if isinstance(found, Match) and found.flag.name == flag:
-            last = argument, found.value or next(iter(following), ""), found.is_negated
-    return last
 
 
 def _kv_bytes(arguments: Sequence[str]) -> int | None:

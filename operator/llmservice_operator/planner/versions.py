@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
+from llmservice_vllm.facts import facts
 from llmservice_vllm.flags import Match
-from llmservice_vllm.versions import flag_table, known_versions, order, series, words
+from llmservice_vllm.versions import flag_table, flag_table_or_default, known_versions, order, series, words
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.flags import KEYED, TYPED
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner.extra_args import check_extra_args
+from llmservice_operator.planner.extra_args import check_extra_args, json_object
 
 # v0.31.0, 0.31.0-cu128, v0.32.1rc1, and AMD's rocm7.0_ubuntu24.04_vllm_0.31.0_20261001
 _TAG = re.compile(
@@ -41,6 +43,7 @@ def problems(spec: LLMServiceSpec, vllm_version: str, arguments: Sequence[str]) 
         # Making the table costs more than all else here; most services add no flag.
         if spec.runtime.extra_args:
             yield from check_extra_args(spec.runtime.extra_args, vllm_version)
+            yield from _beside(spec, vllm_version)
 
 
 def _unread(image: str) -> Problem:
@@ -136,7 +139,7 @@ def _parsers(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
         ("reasoningParser", generation.reasoning_parser, "reasoningParsers", "--reasoning-parser-plugin"),
     ):
         known = words(version, listed)
-        if name is not None and name not in known and not _is_given(spec, plugin, version):
+        if name is not None and name not in known and given(plugin, spec) is None:
             near = get_close_matches(name, sorted(known), n=3) or sorted(known)
             yield Problem(
                 f"spec.generation.{field}",
@@ -145,10 +148,80 @@ def _parsers(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
             )
 
 
-def _is_given(spec: LLMServiceSpec, flag: str, version: str) -> bool:
-    table = flag_table(version)
-    found = (table.resolve(argument) for argument in spec.runtime.extra_args)
-    return any(isinstance(match, Match) and match.flag.name == flag for match in found)
+def given(flag: str, spec: LLMServiceSpec) -> tuple[str, str, bool] | None:
+    """A flag as it is written, its value, and whether it is switched off, in every spelling of vLLM's parser; the last
+    one counts.
+    """
+    if not spec.runtime.extra_args:
+        return None
+    last = None
+    table = flag_table_or_default(spec.runtime.version or image_version(spec.runtime.image or ""))
+    for argument, found, following in table.grouped(spec.runtime.extra_args):
+        if isinstance(found, Match) and found.flag.name == flag:
+            last = argument, found.value or next(iter(following), ""), found.is_negated
+    return last
+
+
+def is_on(flag: str, spec: LLMServiceSpec) -> bool:
+    """Whether the further arguments have a flag, and do not switch it off."""
+    found = given(flag, spec)
+    return found is not None and not found[2]
+
+
+def _beside(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
+    """Further arguments that this vLLM refuses beside what fields say."""
+    known, speculation = facts(version), spec.speculative_decoding
+    method = "none" if speculation is None else speculation.method
+    if is_on("--async-scheduling", spec) and known.are_refusals_read:
+        is_first = any(_FIRST_RUNNER.items() <= variable.items() for variable in spec.runtime.env)
+        beside = None
+        if method in known.methods_in_turn or (is_first and method == "ngram"):
+            beside = f"spec.speculativeDecoding.method {method}"
+        elif is_first and spec.parallelism.pipeline_parallel_size > 1:
+            beside = "spec.parallelism.pipelineParallelSize above 1"
+        runner = f" and {_FIRST_RUNNER['name']}=0" if is_first else ""
+        if beside:
+            yield _refused(
+                f"vLLM {version} refuses --async-scheduling with {beside}{runner}.",
+                "Remove --async-scheduling: vLLM schedules so by itself where it can.",
+            )
+    backend = (given("--moe-backend", spec) or ("", "", False))[1].lower().replace("-", "_")
+    if spec.is_lora_on and backend in known.moe_backends_without_lora:
+        yield _refused(
+            f"vLLM {version} has no LoRA with --moe-backend {backend}.",
+            "Remove spec.lora and spec.adapters, or take another backend.",
+        )
+    transfer = json_object((given("--kv-transfer-config", spec) or ("", "", False))[1])
+    if spec.runtime.sleep_mode and (why := _sleepless(transfer, known.sleep_with_connectors)) is not None:
+        yield _refused(
+            f"vLLM {version} refuses spec.runtime.sleepMode with {why} in --kv-transfer-config.",
+            "Remove spec.runtime.sleepMode, or take another connector.",
+        )
+
+
+_FIRST_RUNNER = {"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}
+
+
+def _sleepless(transfer: Mapping[str, Any], known: Mapping[str, tuple[str, object] | None]) -> str | None:
+    """The connector of a configuration, one or several in one, that cannot follow sleep; what is unknown can."""
+    name, more = transfer.get("kv_connector"), transfer.get("kv_connector_extra_config")
+    options = more if isinstance(more, dict) else {}
+    if not isinstance(name, str) or transfer.get("kv_connector_module_path"):
+        return None
+    if name == "MultiConnector":
+        each = options.get("connectors")
+        several = (one for one in each if isinstance(one, dict)) if isinstance(each, list) else ()
+        return next(filter(None, (_sleepless(one, known) for one in several)), None)
+    if name not in known:
+        return None
+    if (needed := known[name]) is None:
+        return name
+    key, value = needed
+    return None if options.get(key, value) == value else f"{name} without {key} {json.dumps(value)}"
+
+
+def _refused(message: str, remedy: str) -> Problem:
+    return Problem("spec.runtime.extraArgs", message, remedy, Reason.UNSUPPORTED_COMBINATION)
 
 
 def _field(token: str, version: str) -> str | None:

@@ -136,7 +136,21 @@ def _versions() -> Iterator[str]:
         older = names[series] if before is None else names[before]
         new, gone = _quoted(names[series] - older), _quoted(older - names[series])
         yield f"| {series} | {len(flag_table(series).flags)} | {new} | {gone} |"
-    yield ""
+    yield _BESIDE
+
+
+_BESIDE = """
+Flags of `spec.runtime.extraArgs` that a version refuses beside what fields say (`UnsupportedCombination`):
+
+- `--async-scheduling` with `spec.speculativeDecoding.method` ngram or medusa (0.32), and, where `runtime.env` has \
+`VLLM_USE_V2_MODEL_RUNNER: "0"`, with ngram or several pipeline stages (0.32 and 0.33).
+- `--moe-backend` of a MegaMoE with `spec.lora` or `spec.adapters` (0.33). `--kernel-config` is left to vLLM.
+- `--kv-transfer-config` with `spec.runtime.sleepMode` (0.33): Nixl by push or with other backends than UCX, Mooncake \
+without RDMA, MooncakeStore and MoRIIO, alone or in a MultiConnector. Keys with dots are left to vLLM, and so are its \
+variables for Mooncake (`MC_*`).
+
+From 0.33 on `--tool-strict-level auto` is auto for every parser; without it a parser's own level holds, as before.
+"""
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -20,6 +20,8 @@ LARGEST = 2**53
 """Largest number in a report: every JSON parser represents it exactly."""
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 16
+_FLAG_BYTES = 2 << 20
+_FLAG_DEPTH = 200
 _WIDEST = 2**63
 _LONGEST_NUMBER = 400
 """Characters; Python itself refuses integers of more than 4,300 digits."""
@@ -73,6 +75,15 @@ def parse(
     if "\\u" in text:  # only an escape can produce half of a surrogate pair
         _encoded(json.dumps(value, ensure_ascii=False))
     return value
+
+
+def flag_object(text: str) -> dict[str, Any]:
+    """The JSON object that is the value of one of vLLM's flags; empty for what is none, which vLLM reports itself."""
+    try:
+        document = parse(text, _FLAG_BYTES, _FLAG_DEPTH, drops_numbers=True)
+    except Refused:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def read(

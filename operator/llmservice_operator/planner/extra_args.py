@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
-from llmservice_runtime.bounded_json import Refused, parse
+from llmservice_runtime.bounded_json import flag_object
 from llmservice_runtime.contract import FailureReason
 from llmservice_vllm.flags import Ambiguous, FlagTable, Match, Unknown
 from llmservice_vllm.versions import UnknownVersion, flag_table, known_versions
@@ -15,8 +14,6 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED
 from llmservice_operator.api.reasons import Reason
 
-_JSON_BYTES = 2 << 20
-_JSON_DEPTH = 200
 # Flags of earlier versions that people still copy from old guides, and what took their place.
 REMOVED: Mapping[str, str] = MappingProxyType(
     {
@@ -120,17 +117,8 @@ def _fields_of_keys(argument: str, match: Match, values: tuple[str, ...]) -> Map
     fields = KEYED.get(match.flag.name, {})
     keys = argument.partition("=")[0].split(".")[1:2]
     if not keys:
-        keys = [key for text in (values if match.value is None else (match.value,)) for key in json_object(text)]
+        keys = [key for text in (values if match.value is None else (match.value,)) for key in flag_object(text)]
     return {key: fields[key] for key in keys if key in fields}
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Of a flag that takes JSON; empty for what is no object."""
-    try:
-        document = parse(text, _JSON_BYTES, _JSON_DEPTH, drops_numbers=True)
-    except Refused:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _about_values(match: Match, values: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from llmservice_runtime.bounded_json import flag_object
 from llmservice_vllm.facts import facts
 from llmservice_vllm.flags import Match
 from llmservice_vllm.versions import flag_table, flag_table_or_default, known_versions, order, series, words
@@ -16,7 +17,7 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.flags import KEYED, TYPED
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner.extra_args import check_extra_args, json_object
+from llmservice_operator.planner.extra_args import check_extra_args
 
 # v0.31.0, 0.31.0-cu128, v0.32.1rc1, and AMD's rocm7.0_ubuntu24.04_vllm_0.31.0_20261001
 _TAG = re.compile(
@@ -191,7 +192,7 @@ def _beside(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
             f"vLLM {version} has no LoRA with --moe-backend {backend}.",
             "Remove spec.lora and spec.adapters, or take another backend.",
         )
-    transfer = json_object((given("--kv-transfer-config", spec) or ("", "", False))[1])
+    transfer = flag_object((given("--kv-transfer-config", spec) or ("", "", False))[1])
     if spec.runtime.sleep_mode and (why := _sleepless(transfer, known.sleep_with_connectors)) is not None:
         yield _refused(
             f"vLLM {version} refuses spec.runtime.sleepMode with {why} in --kv-transfer-config.",

@@ -11,20 +11,17 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from llmservice_vllm.flags import FlagTable, Match
 from llmservice_vllm.versions import flag_table_or_default
 
 from llmservice_runtime import contract
-from llmservice_runtime.bounded_json import Refused, parse
+from llmservice_runtime.bounded_json import flag_object
 from llmservice_runtime.fetching import credentials
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import addresses
 from llmservice_runtime.supervisor.processes import Child, Reaper
 
-_JSON_BYTES = 2 << 20
-_JSON_DEPTH = 200
 _PROXIES = "FORWARDED_ALLOW_IPS"
 WATCHDOG = "--watchdog-config"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -151,7 +148,7 @@ def read_flags(args: Sequence[str], version: str | None = None) -> Flags:
         return int(text) if _INTEGER.fullmatch(text) else default
 
     length = number("--max-model-len", 0)
-    speculation = _json_object(last("--speculative-config"))
+    speculation = flag_object(last("--speculative-config") or "")
     return Flags(
         model=last("--model") or "",
         served_model_names=tuple(values.get("--served-model-name", ())),
@@ -189,15 +186,6 @@ def watchdog_arguments(args: Sequence[str], options: ServeOptions) -> tuple[str,
         return ()
     config = {"check_interval": max(1, seconds // 6), "dump_dir": options.stacks_dir, "timeout": seconds}
     return (WATCHDOG, json.dumps(config))
-
-
-def _json_object(text: str | None) -> dict[str, Any]:
-    """The object; empty for text that is not a JSON object, which vLLM reports itself."""
-    try:
-        document = parse(text or "{}", _JSON_BYTES, _JSON_DEPTH, drops_numbers=True)
-    except Refused:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _fraction(text: str | None) -> float:

@@ -25,7 +25,7 @@ from typing import Any
 
 from llmservice_operator.api.constants import start_cache_claim_name
 from llmservice_operator.build.meta import selector_text
-from llmservice_runtime.supervisor.vllm_process import ENTRY
+from llmservice_vllm.modules import ENTRY
 
 from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.pairs import PAIRS

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llmservice_vllm import metrics
+
 from monitoring.rules import Group, Recording
 
 WINDOWS = ("30m", "1h", "6h")
@@ -41,15 +43,10 @@ def _latency(name: str, words: str, series: str, knob: str) -> Iterator[Recordin
 GROUP = Group(
     "llmservice.recording",
     (
-        Recording(
-            "llmservice:requests:rate5m",
-            f"{_BY} (rate(vllm:request_success_total[5m]))",
-            "Requests that ended, a second.",
-        ),
+        Recording("llmservice:requests:rate5m", f"{_BY} (rate({metrics.ENDED}[5m]))", "Requests that ended, a second."),
         Recording(
             "llmservice:requests_failed:ratio_rate5m",
-            f'{_BY} (rate(vllm:request_success_total{{finished_reason="error"}}[5m])) '
-            "/ (llmservice:requests:rate5m > 0)",
+            f'{_BY} (rate({metrics.ENDED}{{finished_reason="error"}}[5m])) / (llmservice:requests:rate5m > 0)',
             "Share of requests that ended with an error of the engine.",
         ),
         Recording(
@@ -59,21 +56,19 @@ GROUP = Group(
             "Share of requests whose client went away before the answer ended.",
         ),
         Recording(
-            "llmservice:requests_waiting:sum",
-            f"{_BY} (vllm:num_requests_waiting)",
-            "Requests that wait for their turn.",
+            "llmservice:requests_waiting:sum", f"{_BY} ({metrics.WAITING})", "Requests that wait for their turn."
         ),
         Recording(
             "llmservice:generation_tokens:rate5m",
-            f"{_BY} (rate(vllm:generation_tokens_total[5m]))",
+            f"{_BY} (rate({metrics.GENERATION_TOKENS}[5m]))",
             "Generated tokens a second.",
         ),
         Recording(
             "llmservice:kv_cache_usage:max",
-            "max by (namespace, service) (vllm:kv_cache_usage_perc)",
+            f"max by (namespace, service) ({metrics.KV_USAGE})",
             "Share of the KV cache in use, of the fullest replica.",
         ),
-        *_latency("ttft", "First tokens", "vllm:time_to_first_token_seconds", "ttftSeconds"),
-        *_latency("itl", "Tokens after the first", "vllm:inter_token_latency_seconds", "itlSeconds"),
+        *_latency("ttft", "First tokens", metrics.FIRST_TOKEN, "ttftSeconds"),
+        *_latency("itl", "Tokens after the first", metrics.INTER_TOKEN, "itlSeconds"),
     ),
 )

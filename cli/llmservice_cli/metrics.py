@@ -7,20 +7,12 @@ from math import isfinite
 
 from llmservice_operator.kube.resources import POD
 from llmservice_runtime.contract import HTTP_PORT
+from llmservice_vllm.metrics import PREFIX
 from prometheus_client.parser import text_string_to_metric_families
 
 from .api import Api
 
 METRICS = "/metrics"
-PREFIX = "vllm:"
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-KV_USAGE = "vllm:kv_cache_usage_perc"
-PROMPT_TOKENS = "vllm:prompt_tokens_total"
-GENERATION_TOKENS = "vllm:generation_tokens_total"
-FIRST_TOKEN = "vllm:time_to_first_token_seconds"
-INTER_TOKEN = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
-"""The name now, and that of earlier versions."""
 MOST_LINES = 20_000
 """Of a page, of the metrics that are read."""
 MOST_PAGE = 2 * 2**20

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llmservice_vllm import metrics
+
 from monitoring.rules import Alert, Group, Severity, grown
 
 _NAMED = "{{ $labels.namespace }}/{{ $labels.service }}"
@@ -17,9 +19,9 @@ _LOST, _ANSWERED = (
 _OURS = "and on (namespace, service) last_over_time(llmservice_ready[1h])"
 """Other vLLM servers of the cluster have the same series. The operator shows Ready of each service, at zero too."""
 _LATENCIES = {
-    "TTFT": ("ttft", "first tokens", "${ttftSeconds}", "vllm:time_to_first_token_seconds", "${sloMinRequests}"),
+    "TTFT": ("ttft", "first tokens", "${ttftSeconds}", metrics.FIRST_TOKEN, "${sloMinRequests}"),
     # A request has many.
-    "ITL": ("itl", "tokens after the first", "${itlSeconds}", "vllm:inter_token_latency_seconds", _MANY),
+    "ITL": ("itl", "tokens after the first", "${itlSeconds}", metrics.INTER_TOKEN, _MANY),
 }
 _BURNS = {
     # Two windows each: the long one shows that it matters, the short one that it goes on. Of a month's budget 2% in an
@@ -81,7 +83,7 @@ GROUP = Group(
             when="more than `queuedRequests` requests wait for each replica, and there are more and more",
             # A replica has a series for each of its engines.
             expr="llmservice:requests_waiting:sum > ${queuedRequests} * count by (namespace, service) "
-            "(count by (namespace, service, pod) (vllm:num_requests_waiting)) "
+            f"(count by (namespace, service, pod) ({metrics.WAITING})) "
             f"and deriv(llmservice:requests_waiting:sum[10m]) > 0 {_OURS}",
             lasts="5m",
             severity=Severity.WARNING,
@@ -93,7 +95,7 @@ GROUP = Group(
             when="more than `kvCacheUsage` of the KV cache is in use, and requests are preempted",
             # A preemption frees blocks, so that the usage of a full cache falls now and then.
             expr="max_over_time(llmservice:kv_cache_usage:max[5m]) > ${kvCacheUsage} "
-            f"and sum by (namespace, service) (increase(vllm:num_preemptions_total[10m])) > 0 {_OURS}",
+            f"and sum by (namespace, service) (increase({metrics.PREEMPTIONS}[10m])) > 0 {_OURS}",
             lasts="10m",
             severity=Severity.WARNING,
             summary=f"{_NAMED}: the KV cache is {{{{ $value | humanizePercentage }}}} full.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from llmservice_vllm import metrics
+
 from monitoring.dashboards.shapes import RATE, Dashboard, Kind, Panel, Query, Row, Variable, quantiles
 
 _OF = 'namespace="$namespace",service="$service"'
@@ -56,10 +58,7 @@ _REQUESTS = Row(
             unit="reqps",
             is_stacked=True,
             queries=[
-                Query(
-                    f"sum by (finished_reason) (rate(vllm:request_success_total{{{_OF}}}[{RATE}]))",
-                    "{{finished_reason}}",
-                ),
+                Query(f"sum by (finished_reason) (rate({metrics.ENDED}{{{_OF}}}[{RATE}]))", "{{finished_reason}}"),
                 Query(f"sum(rate(llmservice_server_requests_aborted_total{{{_OF}}}[{RATE}]))", "client went away"),
             ],
         ),
@@ -68,8 +67,8 @@ _REQUESTS = Row(
             text="Running requests get tokens in each step; waiting ones have no place in a batch yet.",
             unit="short",
             queries=[
-                Query(f"sum(vllm:num_requests_running{{{_OF}}})", "running"),
-                Query(f"sum(vllm:num_requests_waiting{{{_OF}}})", "waiting"),
+                Query(f"sum({metrics.RUNNING}{{{_OF}}})", "running"),
+                Query(f"sum({metrics.WAITING}{{{_OF}}})", "waiting"),
             ],
         ),
         Panel(
@@ -77,8 +76,8 @@ _REQUESTS = Row(
             text="Prompt tokens that were read and tokens that were generated, over all replicas.",
             unit="short",
             queries=[
-                Query(f"sum(rate(vllm:prompt_tokens_total{{{_OF}}}[{RATE}]))", "prompt tokens/s"),
-                Query(f"sum(rate(vllm:generation_tokens_total{{{_OF}}}[{RATE}]))", "generated tokens/s"),
+                Query(f"sum(rate({metrics.PROMPT_TOKENS}{{{_OF}}}[{RATE}]))", "prompt tokens/s"),
+                Query(f"sum(rate({metrics.GENERATION_TOKENS}{{{_OF}}}[{RATE}]))", "generated tokens/s"),
             ],
         ),
     ),
@@ -91,25 +90,25 @@ _LATENCY = Row(
             title="Time to first token",
             text="From the request's arrival to its first token, waiting included.",
             unit="s",
-            queries=quantiles("vllm:time_to_first_token_seconds", _OF, 0.5, 0.95, 0.99),
+            queries=quantiles(metrics.FIRST_TOKEN, _OF, 0.5, 0.95, 0.99),
         ),
         Panel(
             title="Time between tokens",
             text="Inter-token latency of running requests.",
             unit="s",
-            queries=quantiles("vllm:inter_token_latency_seconds", _OF, 0.5, 0.95, 0.99),
+            queries=quantiles(metrics.INTER_TOKEN, _OF, 0.5, 0.95, 0.99),
         ),
         Panel(
             title="Whole request",
             text="From the request's arrival to its last token.",
             unit="s",
-            queries=quantiles("vllm:e2e_request_latency_seconds", _OF, 0.5, 0.95, 0.99),
+            queries=quantiles(metrics.WHOLE_REQUEST, _OF, 0.5, 0.95, 0.99),
         ),
         Panel(
             title="Time in the queue",
             text="What a request waits before it gets a place in a batch.",
             unit="s",
-            queries=quantiles("vllm:request_queue_time_seconds", _OF, 0.5, 0.95),
+            queries=quantiles(metrics.QUEUE_TIME, _OF, 0.5, 0.95),
         ),
         Panel(
             title="Late first tokens",
@@ -137,13 +136,13 @@ _MEMORY = Row(
             title="KV cache in use",
             text="Of each replica. Near 100% vLLM preempts requests and computes them again.",
             unit="percentunit",
-            queries=[Query(f"max by (pod) (vllm:kv_cache_usage_perc{{{_OF}}})", "{{pod}}")],
+            queries=[Query(f"max by (pod) ({metrics.KV_USAGE}{{{_OF}}})", "{{pod}}")],
         ),
         Panel(
             title="Preemptions",
             text="Requests that gave up their place in the KV cache, a second.",
             unit="ops",
-            queries=[Query(f"sum by (pod) (rate(vllm:num_preemptions_total{{{_OF}}}[{RATE}]))", "{{pod}}")],
+            queries=[Query(f"sum by (pod) (rate({metrics.PREEMPTIONS}{{{_OF}}}[{RATE}]))", "{{pod}}")],
         ),
         Panel(
             title="Prompt tokens found in the prefix cache",
@@ -151,8 +150,8 @@ _MEMORY = Row(
             unit="percentunit",
             queries=[
                 Query(
-                    f"sum(rate(vllm:prefix_cache_hits_total{{{_OF}}}[{RATE}])) "
-                    f"/ sum(rate(vllm:prefix_cache_queries_total{{{_OF}}}[{RATE}]))",
+                    f"sum(rate({metrics.PREFIX_HITS}{{{_OF}}}[{RATE}])) "
+                    f"/ sum(rate({metrics.PREFIX_QUERIES}{{{_OF}}}[{RATE}]))",
                     "hits",
                 )
             ],

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from llmservice_vllm.paths import HEALTH
+
 from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, clean, parse
 from llmservice_runtime.failures.reasons import FailureReason as FailureReason
 from llmservice_runtime.fetching.cache_room import CacheRoom as CacheRoom
@@ -76,22 +78,10 @@ TERMINATION_LOG = "/dev/termination-log"
 ACTIVATOR_PATH = "/llmservice.dev/activator"
 # On the answer to a request that a server refuses because it ends; the request was not worked on.
 DRAINING_HEADER = "X-LLMService-Draining"
+# Paths that need no API key: health and metrics, which contain nothing of the requests.
+KEYLESS_PATHS = HEALTH | {"/metrics"}
 # Paths that are not counted as requests and not refused during a drain; all but the last are vLLM's.
-EXEMPT_PATHS = frozenset({"/health", "/metrics", "/ping", "/version", "/load", ACTIVATOR_PATH})
-# Those of them that need no API key: health and metrics, which contain nothing of the requests.
-KEYLESS_PATHS = frozenset({"/health", "/metrics", "/ping"})
-
-# vLLM's paths that a POST uses the model by, without those that only a running pod knows, and that of its websocket.
-MODEL_POSTS = (
-    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"),
-    *("/v1/audio/transcriptions", "/v1/audio/translations"),
-    *("/v1/chat/completions/batch", "/v1/chat/completions/render", "/v1/chat/completions/derender"),
-    *("/v1/completions/render", "/v1/completions/derender", "/v1/responses/render", "/v1/messages/render"),
-    *("/v1/messages/count_tokens", "/v1/embeddings", "/v2/embed", "/pooling", "/classify"),
-    *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/generative_scoring", "/v1/systemone"),
-    *("/cohere/v2/chat", "/cohere/v2/chat/render", "/tokenize", "/detokenize", "/invocations", "/v1/decisions"),
-)
-MODEL_WEBSOCKET = "/v1/realtime"
+EXEMPT_PATHS = KEYLESS_PATHS | {"/version", "/load", ACTIVATOR_PATH}
 
 # Environment variables of the supervisor and the middleware.
 DRAIN_FILE_ENV = "LLMSERVICE_DRAIN_FILE"

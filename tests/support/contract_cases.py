@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 from llmservice_runtime.contract import Phase
-from llmservice_runtime.health.hang import MOVING, RUNNING, parse_metrics
+from llmservice_runtime.health.hang import MOVING, parse_metrics
+from llmservice_vllm.metrics import RUNNING
 
 from tests.support.answers import events, observed
 from tests.support.cluster import eventually

@@ -8,10 +8,9 @@ from typing import Any, get_args
 import pytest
 from llmservice_operator.api.adapters import LoRA
 from llmservice_operator.api.dtypes import DType, KVCache, Quantization
-from llmservice_operator.api.matrix.methods import AMD_METHODS
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
 from llmservice_operator.build.engine import constant, snake
-from llmservice_operator.planner.served import DEPRECATED
+from llmservice_vllm.quantization import AMD_METHODS, DEPRECATED
 from llmservice_vllm.versions import words_of_all
 
 # Intel Gaudi's, which is no accelerator of ours.

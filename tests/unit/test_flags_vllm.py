@@ -19,6 +19,7 @@ from llmservice_operator.planner.quantity import gibibytes
 from llmservice_vllm import extract
 from llmservice_vllm.extract import WORDS, Sources, installed
 from llmservice_vllm.flags import Ambiguous, Match, Unknown
+from llmservice_vllm.modules import ENGINE_MODULES, ENTRY, WORKERS
 from llmservice_vllm.versions import default_version, flag_table, section, series, words
 
 from tests.unit.decide_world import an_llmservice
@@ -48,6 +49,7 @@ def test_the_file_of_the_installed_version_is_what_extract_writes(parser: argpar
     assert known is not None
     assert section(known, "flags") == extract.flags(parser)
     assert {name: set(section(known, name)) for name in WORDS} == {name: look(sources) for name, look in WORDS.items()}
+    assert sources.lacks(ENTRY, *ENGINE_MODULES, *WORKERS.values()) == []
 
 
 TYPED_SECTIONS = objects_of(schema()["properties"]["spec"] | {"required": ["model"]})

@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from llmservice_activator.holding import check
 from llmservice_activator.holding.answer import Answer
-from llmservice_activator.holding.check import POSTS, Head, Waits
+from llmservice_activator.holding.check import Head, Waits
 from llmservice_runtime.access import api_keys
 from llmservice_runtime.contract import KEYLESS_PATHS
+from llmservice_vllm.paths import MODEL_POSTS, STREAMING
 
 from .holding_world import CHAT, target
 from .test_holding_body import finished
@@ -53,7 +54,7 @@ def test_a_head(head: Head) -> None:
             assert each is None or is_whole(each)
         if later is None:
             assert head.method == "POST"
-            assert head.path in POSTS
+            assert head.path in MODEL_POSTS
             assert head.length <= SERVICE.max_bytes
 
 
@@ -63,7 +64,7 @@ def authorized(head: Head) -> bool:
     return scheme.lower() == "bearer" and key.strip() == "right"
 
 
-@given(st.sampled_from(sorted(POSTS)), VALUES, BODIES)
+@given(st.sampled_from(sorted(MODEL_POSTS)), VALUES, BODIES)
 @example(CHAT, "application/json", b"[" * 100_000)
 @example(CHAT, "application/json", b'{"model":' + b"9" * 5000 + b"}")
 @example(CHAT, "application/json", b'{"model":"\\ud800"}')
@@ -78,7 +79,7 @@ def test_a_body(path: str, content_type: str, body: bytes) -> None:
             return
         document = json.loads(body)
         assert not document.get("model") or document["model"] in SERVICE.model_names
-        assert verdict.streams == (document.get("stream") is True and path in check.STREAMING)
+        assert verdict.streams == (document.get("stream") is True and path in STREAMING)
     else:
         assert is_whole(verdict)
         assert verdict.status in (400, 404, 413)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Check, Row
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES
-from llmservice_operator.api.matrix.methods import CPU_KV_TYPES, NO_CPU_KERNEL, capability_of
-from llmservice_operator.planner.served import DEPRECATED
+from llmservice_operator.api.matrix.methods import capability_of
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.failures.failure_rules import RULES
+from llmservice_vllm.quantization import CPU_KV_TYPES, DEPRECATED, NO_CPU_KERNEL
 from llmservice_vllm.versions import default_version, words
 
 from tests.unit.test_api_vllm_words import assigned

@@ -18,7 +18,7 @@ from llmservice_operator.planner.kv.types import PLAIN_ROWS
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import Request
 from llmservice_operator.planner.served import least_capability, method_of, unserved
-from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
+from llmservice_vllm.quantization import KERNELS_DECIDE, MINIMUM_CAPABILITY
 
 from tests.unit import test_planner_deepseek_v4 as deepseek_v4
 from tests.unit import test_planner_served as checkpoints
@@ -100,7 +100,6 @@ def test_schemes_of_compressed_tensors(quantization: dict[str, Any], scheme: str
 
 
 def test_the_table_is_vllms() -> None:
-    from llmservice_runtime.preflight.capabilities import KERNELS_DECIDE
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, get_quantization_config
 
     asked = {name: least for name, least in MINIMUM_CAPABILITY.items() if name in QUANTIZATION_METHODS}

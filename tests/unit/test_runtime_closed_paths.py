@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import EXEMPT_PATHS
-from llmservice_runtime.middleware import CLOSED_PATHS, DEV_PATHS
+from llmservice_runtime.middleware import CLOSED_PATHS
+from llmservice_vllm.paths import DEV_PATHS
 
 pytestmark = pytest.mark.vllm
 # Packages whose routes manage the server. The first two are what VLLM_SERVER_DEV_MODE adds, in vLLM's routers.py.

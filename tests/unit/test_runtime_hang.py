@@ -11,7 +11,6 @@ import pytest
 from llmservice_runtime.contract import FailureReason, Phase
 from llmservice_runtime.health.hang import (
     MOVING,
-    RUNNING,
     Counts,
     Sample,
     Thresholds,
@@ -21,6 +20,7 @@ from llmservice_runtime.health.hang import (
     sample,
     where,
 )
+from llmservice_vllm import metrics
 
 from tests.unit.runtime_harness import supervised
 
@@ -158,7 +158,7 @@ def test_thresholds_can_be_switched_off(thresholds: Thresholds, last: Verdict) -
     ],
 )
 def test_busy(running: int, counts: Counts, busy: bool) -> None:
-    assert sample({RUNNING: float(running)}, counts).busy is busy
+    assert sample({metrics.RUNNING: float(running)}, counts).busy is busy
 
 
 def test_no_statistics_and_no_answer() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime.launch.prepared import ENGINE_MODULES, WORKERS
 from llmservice_runtime.supervisor.vllm_process import command
 
 from tests.support.cluster import eventually
@@ -185,11 +183,3 @@ def test_credentials_are_not_recorded(tmp_path: Path) -> None:
     text = "".join(file.read_text() for file in tmp_path.iterdir())
     assert "kept" in text
     assert "secret" not in text
-
-
-@pytest.mark.parametrize("module", [*ENGINE_MODULES, *WORKERS.values()])
-def test_vllm_has_the_modules_that_are_imported_in_advance(module: str) -> None:
-    found = importlib.util.find_spec("vllm")
-    if found is None or found.origin is None:
-        pytest.skip("there is no vLLM")
-    assert (Path(found.origin).parent.parent / f"{module.replace('.', '/')}.py").is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -10,15 +11,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from llmservice_operator.api.base import ApiModel, Knob
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner.model import registry
-from llmservice_runtime.contract import MODEL_POSTS
 from llmservice_runtime.middleware import CLOSED_PATHS
-from llmservice_vllm import versions
+from llmservice_vllm import facts, metrics, quantization, versions
 from llmservice_vllm.extract import PLACES, WORDS, NotFound, Sources, differences, files_with, installed, with_default
 from llmservice_vllm.flags import Match
+from llmservice_vllm.paths import MODEL_POSTS
 from llmservice_vllm.versions import FOLDER, default_version, flag_table, known_versions, order, section, words
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +148,8 @@ def test_what_is_written_otherwise_is_said_with_its_place(tmp_path: Path) -> Non
         WORDS["environment"](Sources(tmp_path))
     with pytest.raises(NotFound, match=r"no cli_args\.py below .* defines make_arg_parser"):
         Sources(tmp_path).parser_modules()
+    lacking = Sources(tmp_path / "config").lacks("config.speculative", "vllm.v1.worker.gpu_worker")
+    assert lacking == ["vllm/v1/worker/gpu_worker.py: there is none; correct modules.py"]
 
 
 REGISTRY = """
@@ -305,6 +310,67 @@ def test_each_post_of_a_version_uses_the_model_or_is_closed(known: str) -> None:
 
 def test_each_path_that_uses_the_model_is_one_of_some_version() -> None:
     assert set(MODEL_POSTS) <= {path for known in known_versions() for path in section(known, "posts")}
+
+
+METRICS = {role: name for role, name in vars(metrics).items() if role.isupper() and role != "PREFIX"}
+METRICS_SINCE = {"REJECTIONS": "0.32"}
+
+
+@pytest.mark.parametrize("known", known_versions())
+def test_each_metric_that_is_read_is_one_of_the_version(known: str) -> None:
+    """Under its own name, or as the counter that the page shows with _total."""
+    read = {role: name for role, name in METRICS.items() if order(METRICS_SINCE.get(role, "0.28")) <= order(known)}
+    there = section(known, "metrics")
+    assert {role: name for role, name in read.items() if not {name, name.removesuffix("_total")} & there.keys()} == {}
+
+
+def knobs(model: type[ApiModel]) -> Iterator[Knob]:
+    for info in model.model_fields.values():
+        yield from (one for one in info.metadata if isinstance(one, Knob) and one.flags)
+        for kind in (info.annotation, *get_args(info.annotation)):
+            if isinstance(kind, type) and issubclass(kind, ApiModel):
+                yield from knobs(kind)
+
+
+@pytest.mark.parametrize("known", known_versions())
+def test_each_default_is_that_of_the_version(known: str) -> None:
+    """Those in force where a field is not set, and those of the plan and the supervisor."""
+    shown = {one.flags[0]: one.effective for one in knobs(LLMServiceSpec) if isinstance(one.effective, int | str)}
+    assert len(shown) >= 7
+    stated = {
+        "--gpu-memory-utilization": facts.GPU_MEMORY_UTILIZATION,
+        "--max-loras": facts.MAX_LORAS,
+        "--max-lora-rank": facts.MAX_LORA_RANK,
+    }
+    flags = section(known, "flags")
+    for some in (shown, stated):
+        assert {flag: flags[flag].get("default") for flag in some} == some
+
+
+def test_each_quantization_method_is_one_of_some_version() -> None:
+    """Or of one before, or what a checkpoint says that is read by another method."""
+    named = {*quantization.MINIMUM_CAPABILITY, *quantization.ONLINE, *quantization.AMD_METHODS, *quantization.AWQ}
+    assert named | quantization.DEPRECATED | quantization.PACKED <= versions.words_of_all("quantizations")
+
+
+VARIABLE = re.compile(r"\bVLLM_[A-Z_]+\b")
+NOT_VLLMS = {"VLLM_BUILT_NEEDS", "VLLM_CACHED_NEEDS"}
+"""Names in Python of the local cluster's images."""
+
+
+@pytest.mark.parametrize("known", known_versions())
+def test_each_environment_variable_that_is_set_or_named_is_one_of_the_version(known: str) -> None:
+    named = variables()
+    assert named.keys() >= {"VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE"}
+    unknown = named.keys() - section(known, "environment").keys() - NOT_VLLMS
+    assert {name: named[name] for name in unknown} == {}
+
+
+@functools.cache
+def variables() -> dict[str, str]:
+    """Those of vLLM in the product's Python code, each with a file."""
+    files = (path for folder in (*FOLDERS, "activator", "monitoring", "ui") for path in (ROOT / folder).rglob("*.py"))
+    return {name: path.name for path in files for name in VARIABLE.findall(path.read_text())}
 
 
 def test_each_class_that_is_planned_is_one_of_some_version() -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from llmservice_runtime.access.api_keys import Keys, bearer
-from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS, MODEL_POSTS
+from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS
+from llmservice_vllm.paths import HEALTH, MODEL_POSTS, MULTIPART, STREAMING
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
@@ -35,20 +36,11 @@ SHORTEST_PAUSE = 0.001
 LONGEST_NAME = 256
 """Characters of a model name that an error repeats."""
 
-STREAMING = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"}
-)
-"""Answer with server-sent events where the body has `stream: true`."""
-MULTIPART = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
-POSTS = frozenset(MODEL_POSTS)
-"""vLLM's paths that a POST may wake a service for (tests/unit/test_holding_paths.py reads its sources). Not among them:
-what manages the server, and answers that only a running pod can have."""
 NOT_ROUTED = Refusal(
     503,
     "NotRouted",
     "Replicas serve, and the activators forward nothing meanwhile. Send requests to the LLMService's Service.",
 )
-HEALTH = frozenset({"/health", "/ping"})
 MODELS = "/v1/models"
 
 
@@ -126,7 +118,7 @@ def without_pod(head: Head, target: Target) -> Answer | None:
         return Answer(200, Reason.PROBED, None)
     if head.path == MODELS and is_get:
         return answer.models(target.model_names)
-    if head.path not in POSTS:
+    if head.path not in MODEL_POSTS:
         return answer.UNKNOWN_PATH
     if not is_post:
         return answer.WRONG_METHOD

@@ -26,7 +26,7 @@ from llmservice_runtime import contract
 from llmservice_runtime.access import pod_token
 from llmservice_runtime.contract import Failure, State
 from llmservice_runtime.failures.failures import End, classify
-from llmservice_runtime.supervisor.vllm_process import ENTRY
+from llmservice_vllm.modules import ENTRY
 
 from benchmarks.gpu.served import engine_log, run
 from benchmarks.gpu.served.cases import Case, Machine, arguments, model_folder, service

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from llmservice_operator.api.errors import Problem
+from llmservice_vllm.facts import GPU_MEMORY_UTILIZATION
 from llmservice_vllm.versions import DEFAULT
 
 from . import values
@@ -92,7 +93,7 @@ _ENGINE = (
     Option(
         "gpu_memory_utilization",
         values.share,
-        "share of the memory that vLLM takes (default: its own, 0.92)",
+        f"share of the memory that vLLM takes (default: its own, {GPU_MEMORY_UTILIZATION})",
         "SHARE",
         "accelerator.gpuMemoryUtilization",
     ),

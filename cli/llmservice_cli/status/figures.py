@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_cli.metrics import KV_USAGE, RUNNING, WAITING, Samples, samples_of
+from llmservice_vllm import metrics
 
-PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
-PREFIX_HITS = "vllm:prefix_cache_hits_total"
-PREEMPTIONS = "vllm:num_preemptions_total"
-REJECTIONS = "vllm:admission_rejections_total"
-DRAFTS = "vllm:spec_decode_num_drafts_total"
-DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
-ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
-_DRAFTS = (DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS)
-NAMES = frozenset((RUNNING, WAITING, KV_USAGE, PREFIX_QUERIES, PREFIX_HITS, PREEMPTIONS, REJECTIONS, *_DRAFTS))
+from llmservice_cli.metrics import Samples, samples_of
+
+_DRAFTS = (metrics.DRAFTS, metrics.DRAFT_TOKENS, metrics.ACCEPTED_TOKENS)
+_NOW = (metrics.RUNNING, metrics.WAITING, metrics.KV_USAGE, metrics.PREEMPTIONS, metrics.REJECTIONS)
+NAMES = frozenset((*_NOW, metrics.PREFIX_QUERIES, metrics.PREFIX_HITS, *_DRAFTS))
 
 NOT_SPECULATING = "vLLM has no counters of drafts: it does not speculate"
 
@@ -61,19 +57,19 @@ class Figures:
 def read_figures(text: str) -> Figures:
     """ValueError when it is not the text of a /metrics page."""
     samples = samples_of(text, NAMES)
-    drafts, accepted = _total(samples, DRAFTS), _total(samples, ACCEPTED_TOKENS)
+    drafts, accepted = _total(samples, metrics.DRAFTS), _total(samples, metrics.ACCEPTED_TOKENS)
     ratio = _share(accepted, drafts, "nothing was drafted yet")
-    usage = samples.get(KV_USAGE)
+    usage = samples.get(metrics.KV_USAGE)
     return Figures(
-        running=_whole(_total(samples, RUNNING)),
-        waiting=_whole(_total(samples, WAITING)),
-        kv_cache_usage=max(value for _, value in usage) if usage else _missing(KV_USAGE),
+        running=_whole(_total(samples, metrics.RUNNING)),
+        waiting=_whole(_total(samples, metrics.WAITING)),
+        kv_cache_usage=max(value for _, value in usage) if usage else _missing(metrics.KV_USAGE),
         prefix_hit_rate=_share(
-            _total(samples, PREFIX_HITS), _total(samples, PREFIX_QUERIES), "no prompt was looked up yet"
+            _total(samples, metrics.PREFIX_HITS), _total(samples, metrics.PREFIX_QUERIES), "no prompt was looked up yet"
         ),
-        preemptions=_whole(_total(samples, PREEMPTIONS)),
-        rejections=_by_label(samples, REJECTIONS, "reason"),
-        acceptance_rate=_share(accepted, _total(samples, DRAFT_TOKENS), "nothing was drafted yet"),
+        preemptions=_whole(_total(samples, metrics.PREEMPTIONS)),
+        rejections=_by_label(samples, metrics.REJECTIONS, "reason"),
+        acceptance_rate=_share(accepted, _total(samples, metrics.DRAFT_TOKENS), "nothing was drafted yet"),
         acceptance_length=ratio if isinstance(ratio, Absent) else 1 + ratio,
     )
 

@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmservice_cli.metrics import (
-    FIRST_TOKEN,
-    GENERATION_TOKENS,
-    INTER_TOKEN,
-    KV_USAGE,
-    PROMPT_TOKENS,
-    RUNNING,
-    WAITING,
-    Samples,
-    samples_of,
-)
+from llmservice_vllm import metrics
+
+from llmservice_cli.metrics import Samples, samples_of
 
 from .histogram import Buckets, added, buckets_of, increase, quantile
 
-PLAIN = (RUNNING, WAITING, KV_USAGE, PROMPT_TOKENS, GENERATION_TOKENS)
-NAMES = frozenset(PLAIN) | {f"{name}_bucket" for name in (FIRST_TOKEN, *INTER_TOKEN)}
+PLAIN = (metrics.RUNNING, metrics.WAITING, metrics.KV_USAGE, metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS)
+NAMES = frozenset(PLAIN) | {f"{name}_bucket" for name in (metrics.FIRST_TOKEN, metrics.INTER_TOKEN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +68,19 @@ def latency(buckets: Buckets) -> Latency:
 def reading(text: str, at: float) -> Reading:
     """ValueError where it is no page of vLLM, or a figure in it is not possible."""
     samples = samples_of(text, NAMES)
-    inter = next((found for name in INTER_TOKEN if (found := buckets_of(samples, name))), {})
-    usage = [value for _, value in samples.get(KV_USAGE, ())]
+    usage = [value for _, value in samples.get(metrics.KV_USAGE, ())]
     for name in PLAIN:
         if any(value < 0 for _, value in samples.get(name, ())):
             raise ValueError(f"{name} is negative")
     return Reading(
         at,
-        _total(samples, RUNNING),
-        _total(samples, WAITING),
+        _total(samples, metrics.RUNNING),
+        _total(samples, metrics.WAITING),
         max(usage) if usage else None,
-        _total(samples, PROMPT_TOKENS),
-        _total(samples, GENERATION_TOKENS),
-        buckets_of(samples, FIRST_TOKEN),
-        inter,
+        _total(samples, metrics.PROMPT_TOKENS),
+        _total(samples, metrics.GENERATION_TOKENS),
+        buckets_of(samples, metrics.FIRST_TOKEN),
+        buckets_of(samples, metrics.INTER_TOKEN),
     )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from llmservice_vllm import quantization
+
 from llmservice_operator.api.matrix import methods, techniques
 from llmservice_operator.api.rule import Rule, cel_list
 
@@ -37,13 +39,13 @@ PRECISION = (
         ".dtype",
     ),
     Rule(
-        "!has(self.dtype) || self.dtype != 'float32' || (has(self.quantization) "
-        f"? self.quantization in {cel_list(methods.FLOAT32_METHODS)} : !has(self.weights) || self.weights != 'fp8')",
+        "!has(self.dtype) || self.dtype != 'float32' || (has(self.quantization) ? self.quantization in "
+        f"{cel_list(quantization.FLOAT32_METHODS)} : !has(self.weights) || self.weights != 'fp8')",
         "quantized weights are not computed with in float32: set dtype to auto, bfloat16 or float16",
         ".dtype",
     ),
     Rule(
-        f"!has(self.quantization) || !(self.quantization in {cel_list(methods.BFLOAT16_METHODS)}) || "
+        f"!has(self.quantization) || !(self.quantization in {cel_list(quantization.BFLOAT16_METHODS)}) || "
         "!has(self.dtype) || self.dtype in ['auto', 'bfloat16']",
         "this method computes in bfloat16 only: set dtype to auto or bfloat16",
         ".dtype",

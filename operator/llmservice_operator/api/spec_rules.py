@@ -1,8 +1,9 @@
 """Rules between the sections of the spec."""
 
+from llmservice_vllm import quantization
+
 from llmservice_operator.api.flag_rules import none_of
 from llmservice_operator.api.holding import MOST_HELD_BYTES
-from llmservice_operator.api.matrix import methods
 from llmservice_operator.api.pod_rules import START_CACHE_VOLUME
 from llmservice_operator.api.rule import Rule, cel_list, cel_string
 
@@ -100,7 +101,7 @@ SPEC = (
     Rule(
         "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'amd' || "
         "!has(self.precision) || !has(self.precision.quantization) || "
-        f"self.precision.quantization in {cel_list(methods.AMD_METHODS)}",
+        f"self.precision.quantization in {cel_list(quantization.AMD_METHODS)}",
         "vLLM does not serve this method on AMD GPUs: choose fp8_per_tensor, awq, gptq or compressed-tensors, or "
         "another kind of GPU in spec.accelerator.type",
         ".precision.quantization",
@@ -108,7 +109,7 @@ SPEC = (
     Rule(
         "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'cpu' || "
         "!has(self.precision) || !has(self.precision.kvCache) || "
-        f"self.precision.kvCache in {cel_list(methods.CPU_KV_TYPES)}",
+        f"self.precision.kvCache in {cel_list(quantization.CPU_KV_TYPES)}",
         "CPUs hold the KV cache in auto, float16, bfloat16 or fp8: choose one of these, or a GPU in "
         "spec.accelerator.type",
         ".precision.kvCache",

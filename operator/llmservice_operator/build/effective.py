@@ -20,7 +20,7 @@ from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.server import Server, server
 from llmservice_operator.planner import gpus as catalogue
 from llmservice_operator.planner.batching import batching
-from llmservice_operator.planner.plan import DEFAULT_GPU_MEMORY_UTILIZATION, Device
+from llmservice_operator.planner.plan import GPU_MEMORY_UTILIZATION, Device
 from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import request_of
 
@@ -139,7 +139,7 @@ def _accelerator(llm: LLMService) -> dict[str, Any]:
         "type": accelerator.type,
         "resourceName": accelerator_resource(llm),
         "count": llm.spec.parallelism.accelerators,
-        "gpuMemoryUtilization": DEFAULT_GPU_MEMORY_UTILIZATION if utilization is None else utilization,
+        "gpuMemoryUtilization": GPU_MEMORY_UTILIZATION if utilization is None else utilization,
     }
 
 

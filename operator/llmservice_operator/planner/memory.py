@@ -17,7 +17,7 @@ from llmservice_operator.planner.encoder import whole_item
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.model_runner import model_runner
 from llmservice_operator.planner.overheads import Overheads, load, overheads
-from llmservice_operator.planner.plan import DEFAULT_GPU_MEMORY_UTILIZATION, GIB, Device, Fit, Line, Plan, Request
+from llmservice_operator.planner.plan import GIB, GPU_MEMORY_UTILIZATION, Device, Fit, Line, Plan, Request
 from llmservice_operator.planner.served import unserved, unsure
 
 _SEQUENCES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -152,7 +152,7 @@ def _cut_item(request: Request, model: Architecture, device: Device) -> str | No
 
 def _utilization(request: Request) -> float:
     given = request.gpu_memory_utilization
-    return DEFAULT_GPU_MEMORY_UTILIZATION if given is None else given
+    return GPU_MEMORY_UTILIZATION if given is None else given
 
 
 def _by_weights_alone(request: Request, device: Device, weighed: weights.Weights, missing: tuple[str, ...]) -> Plan:

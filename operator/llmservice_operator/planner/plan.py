@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
+from llmservice_vllm.facts import GPU_MEMORY_UTILIZATION as GPU_MEMORY_UTILIZATION
+from llmservice_vllm.facts import MAX_LORA_RANK, MAX_LORAS
+
 from llmservice_operator.api.dtypes import DType, KVCache, Weights, float_dtype
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.tensors import Tensors
@@ -18,8 +21,6 @@ if TYPE_CHECKING:  # the command line starts without the spec's models
     from llmservice_operator.api.techniques import CudaGraphs, SpeculativeMethod
 
 GIB = 2**30
-DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
-"""--gpu-memory-utilization where it is not given."""
 NOT_READ = "config.json"
 """In `Plan.missing`: reading the model's configuration was stopped, and nothing of it is known."""
 
@@ -77,8 +78,8 @@ class Draft:
 class Adapters:
     """What LoRA adds."""
 
-    max_loras: int = 1
-    max_lora_rank: int = 16
+    max_loras: int = MAX_LORAS
+    max_lora_rank: int = MAX_LORA_RANK
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 from llmservice_vllm.facts import facts
+from llmservice_vllm.quantization import DEPRECATED, MINIMUM_CAPABILITY
 from llmservice_vllm.versions import known_or_default, words
 
 from llmservice_operator.planner import kv_cache
@@ -30,7 +30,6 @@ _COMPRESSED_LEAST: Capability = (7, 5)
 
 _ANOTHER = "another checkpoint of the model: in 16 bit, or quantized with AWQ, GPTQ, compressed-tensors or fp8."
 _OTHER = f"Take {_ANOTHER}"
-DEPRECATED = frozenset({"fbgemm_fp8", "fp_quant"})
 _AUTO_ROUND = "auto-round"
 """Read by another method's class (quantization/inc/inc.py)."""
 _PLUGINS: Mapping[str, str] = {"bitsandbytes": "a plugin, vllm-bnb-plugin", "gguf": "a plugin, vllm-gguf-plugin"}

@@ -17,7 +17,7 @@ import mmap
 import os
 from pathlib import Path
 
-from llmservice_runtime.contract import MODEL_POSTS, MODEL_WEBSOCKET
+from llmservice_vllm.paths import MODEL_POSTS, MODEL_WEBSOCKET
 
 LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, KEPT_ALIVE, SENT, ARRIVED, RECEIVED, BEGUN, ABORTED, LAST = range(12)
 SLOTS = 12

@@ -15,17 +15,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 
-RUNNING = "vllm:num_requests_running"
+from llmservice_vllm import metrics
+
 # Series that change while the engine works: tokens, finished requests, cache usage.
 MOVING = (
-    "vllm:prompt_tokens_total",
-    "vllm:generation_tokens_total",
-    "vllm:iteration_tokens_total_count",
-    "vllm:request_success_total",
-    "vllm:num_preemptions_total",
-    "vllm:prefix_cache_queries_total",
-    "vllm:kv_cache_usage_perc",
-    RUNNING,
+    *(metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS, f"{metrics.STEP_TOKENS}_count", metrics.ENDED),
+    *(metrics.PREEMPTIONS, metrics.PREFIX_QUERIES, metrics.KV_USAGE, metrics.RUNNING),
 )
 
 
@@ -107,16 +102,16 @@ class Watch:
 _LONGEST_STEP = 3
 
 
-def sample(metrics: Mapping[str, float] | None, counts: Counts) -> Sample:
+def sample(series: Mapping[str, float] | None, counts: Counts) -> Sample:
     """A sample from vLLM's metrics (None: no response) and the middleware's counters."""
-    if metrics is None:
+    if series is None:
         received = counts.received if counts.awaiting == 0 else None
         return Sample(busy=True, counters=None, sent=counts.sent, received=received)
-    running = metrics.get(RUNNING, 0.0) > 0
+    running = series.get(metrics.RUNNING, 0.0) > 0
     # An engine that hangs on the first request after an idle time never reports it as running, and a stale
     # `running` without requests in flight blocks no client.
     busy = running if counts.awaiting is None else counts.awaiting > 0 or (running and counts.in_flight > 0)
-    known = tuple(metrics[name] for name in MOVING if name in metrics)
+    known = tuple(series[name] for name in MOVING if name in series)
     # Without the engine's statistics (--disable-log-stats) a hang cannot be detected.
     return Sample(busy=busy and bool(known), counters=known, sent=counts.sent)
 

@@ -26,14 +26,13 @@ from multiprocessing import context, popen_spawn_posix, reduction, resource_trac
 from pathlib import Path
 from typing import Any, ClassVar
 
+from llmservice_vllm.modules import ENGINE_MODULES, WORKERS
+
 from llmservice_runtime.launch import environments
 from llmservice_runtime.launch.environments import Change
 
 WAIT_SECONDS = 900.0
 """A prepared process that nobody asked for ends then: its memory is worth more."""
-ENGINE_MODULES = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
-WORKERS = {"cpu": "vllm.v1.worker.cpu_worker", "cuda": "vllm.v1.worker.gpu_worker"}
-"""By the device's type; on AMD's GPUs, PyTorch's is cuda too."""
 _CODE = "from llmservice_runtime.launch.prepared import become; become()"
 # multiprocessing's own mark of a process that it started.
 _MARK = "--multiprocessing-fork"

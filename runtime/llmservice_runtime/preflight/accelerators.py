@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmservice_vllm.quantization import MINIMUM_CAPABILITY
+
 from llmservice_runtime.contract import GPU, Failure, FailureReason
-from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 from llmservice_runtime.supervisor.vllm_process import Flags
 
 GIB = 1 << 30

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmservice_vllm.quantization import AWQ, PACKED
+
 from llmservice_runtime.contract import Failure, FailureReason
 
 CPUINFO = Path("/proc/cpuinfo")
-
-_AWQ = frozenset({"awq", "auto_awq", "awq_marlin"})
-_PACKED = frozenset({"gptq", "auto_gptq", "gptq_marlin", "inc", "compressed-tensors"})
-"""Methods that use the operator cpu_gemm_wna16 with four-bit weights; AWQ always has four bits."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def requirements(kv_cache: str, method: str | None, bits: int | None) -> Iterato
             "AVX-512 or AMX",
             "Set spec.precision.kvCache: auto",
         )
-    if method in _AWQ or (method in _PACKED and bits == 4):
+    if method in AWQ or (method in PACKED and bits == 4):
         yield Requirement(
             f"Weights of four bits ({method})",
             ("avx512f",),

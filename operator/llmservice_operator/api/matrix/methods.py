@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from llmservice_runtime.contract import FailureReason
-from llmservice_runtime.preflight.capabilities import KERNELS_DECIDE, MINIMUM_CAPABILITY
+from llmservice_vllm import quantization
 
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES, DIMENSIONS, Check, Row, below, others, when
 from llmservice_operator.api.reasons import Reason
@@ -28,32 +28,12 @@ WEIGHTS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Methods by the type that they hold weights in."""
 
-FLOAT32_METHODS = ("torchao", "compressed-tensors")
-"""Methods that can compute in float32; the others take bfloat16 and float16."""
-
-BFLOAT16_METHODS = ("mxfp4", "gpt_oss_mxfp4", "modelopt_mxfp8")
-"""Methods that compute in bfloat16 only, where the checkpoint is of that kind."""
-
-# What vLLM's ROCm platform takes; its CPU platform leaves it to each method.
-AMD_METHODS = (
-    *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "fp8", "deepseek_v4_fp8", "compressed-tensors", "inc"),
-    *("quark", "mxfp4", "mxfp8", "torchao", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"),
-    *("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "online", "gpt_oss_mxfp4"),
-)
-
-NO_CPU_KERNEL: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"MXFP8": ("mxfp8", "modelopt_mxfp8"), "NVFP4": ("modelopt_fp4", "nvfp4_per_token")}
-)
-"""Methods whose layers vLLM has kernels for on GPUs only, by its name for the layers."""
-
-CPU_KV_TYPES = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
-
 _QUANTIZATION = "vllm/model_executor/layers/quantization"
 
 
 def capability_of(method: str) -> str:
     """The least compute capability of a method, as MAJOR.MINOR."""
-    return f"{MINIMUM_CAPABILITY[method] // 10}.{MINIMUM_CAPABILITY[method] % 10}"
+    return f"{quantization.MINIMUM_CAPABILITY[method] // 10}.{quantization.MINIMUM_CAPABILITY[method] % 10}"
 
 
 def rows() -> Iterator[Row]:
@@ -99,7 +79,7 @@ def _contradictions() -> Iterator[Row]:
 def _compute_types() -> Iterator[Row]:
     source = f"{_QUANTIZATION}: get_supported_act_dtypes"
     yield Row(
-        when(method=others("method", *FLOAT32_METHODS), dtype="float32"),
+        when(method=others("method", *quantization.FLOAT32_METHODS), dtype="float32"),
         "dtype",
         "quantized weights are not computed with in float32",
         "Set spec.precision.dtype to auto, bfloat16 or float16",
@@ -108,7 +88,7 @@ def _compute_types() -> Iterator[Row]:
         reason=Reason(FailureReason.PRECISION_UNSUPPORTED),
     )
     yield Row(
-        when(method=BFLOAT16_METHODS, dtype="float16"),
+        when(method=quantization.BFLOAT16_METHODS, dtype="float16"),
         "dtype",
         "the method computes in bfloat16 only",
         "Set spec.precision.dtype to auto or bfloat16",
@@ -129,13 +109,13 @@ def _capabilities() -> Iterator[Row]:
         Check.CALL,
         Reason(FailureReason.PRECISION_UNSUPPORTED),
     )
-    for least in sorted(set(map(capability_of, MINIMUM_CAPABILITY)), key=CAPABILITIES.index):
+    for least in sorted(set(map(capability_of, quantization.MINIMUM_CAPABILITY)), key=CAPABILITIES.index):
         older = below(least)
         for decided_late in (False, True):
             methods = [
                 method
                 for method in DIMENSIONS["method"].values
-                if capability_of(method) == least and (method in KERNELS_DECIDE) == decided_late
+                if capability_of(method) == least and (method in quantization.KERNELS_DECIDE) == decided_late
             ]
             if methods and older:
                 yield Row(
@@ -151,7 +131,7 @@ def _capabilities() -> Iterator[Row]:
 
 def _accelerators() -> Iterator[Row]:
     yield Row(
-        when(accelerator="amd", method=others("method", *AMD_METHODS)),
+        when(accelerator="amd", method=others("method", *quantization.AMD_METHODS)),
         "method",
         "vLLM does not serve this method on AMD GPUs",
         "Choose fp8_per_tensor, awq, gptq or compressed-tensors, or another kind of GPU in spec.accelerator.type",
@@ -159,7 +139,7 @@ def _accelerators() -> Iterator[Row]:
         {"method": "fp8_per_tensor"},
         Check.CALL,
     )
-    for layers, methods in NO_CPU_KERNEL.items():
+    for layers, methods in quantization.NO_CPU_KERNEL.items():
         yield Row(
             when(accelerator="cpu", method=methods),
             "method",
@@ -170,7 +150,7 @@ def _accelerators() -> Iterator[Row]:
             Check.CALL,
         )
     yield Row(
-        when(accelerator="cpu", kvCache=others("kvCache", *CPU_KV_TYPES)),
+        when(accelerator="cpu", kvCache=others("kvCache", *quantization.CPU_KV_TYPES)),
         "kvCache",
         "CPUs hold the KV cache in auto, float16, bfloat16 or fp8",
         "Choose one of these, or a GPU in spec.accelerator.type",

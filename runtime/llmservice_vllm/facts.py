@@ -15,6 +15,8 @@ GPU_MEMORY_UTILIZATION = 0.92
 MAX_LORAS = 1
 MAX_LORA_RANK = 16
 """Defaults of flags, the same in all versions so far."""
+HEADS = ("eagle", "eagle3", "medusa")
+"""Speculation by a draft that reads the model's hidden states, in all versions together."""
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,9 @@ def test_flags(args: str, expected: dict[str, Any]) -> None:
 
 
 def test_the_users_environment_wins_but_for_the_board() -> None:
-    mine = {"VLLM_ENGINE_READY_TIMEOUT_S": "5", "LLMSERVICE_DRAIN_FILE": "/elsewhere"}
+    mine = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "5", "LLMSERVICE_DRAIN_FILE": "/elsewhere"}
     made = environment(ServeOptions(drain_file="/board"), Flags(), mine, print)
-    assert made["VLLM_ENGINE_READY_TIMEOUT_S"] == "5"
+    assert made["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] == "5"
     assert made["LLMSERVICE_DRAIN_FILE"] == "/board"
     assert made["PYTHONFAULTHANDLER"] == "1"
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,11 +17,12 @@ import pytest
 from llmservice_operator.api.base import ApiModel, Knob
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner.model import registry
+from llmservice_runtime.launch import read_ahead
 from llmservice_runtime.middleware import CLOSED_PATHS
-from llmservice_vllm import facts, metrics, quantization, versions
+from llmservice_runtime.supervisor import smoke
+from llmservice_vllm import facts, metrics, paths, quantization, versions
 from llmservice_vllm.extract import PLACES, WORDS, NotFound, Sources, differences, files_with, installed, with_default
 from llmservice_vllm.flags import Match
-from llmservice_vllm.paths import MODEL_POSTS
 from llmservice_vllm.versions import FOLDER, default_version, flag_table, known_versions, order, section, words
 
 ROOT = Path(__file__).parents[2]
@@ -305,23 +306,11 @@ USING_NO_MODEL = {"/ping", "/inference/v1/abort_requests", "/v1/responses/{respo
 def test_each_post_of_a_version_uses_the_model_or_is_closed(known: str) -> None:
     """One that is neither would let an autoscaled service sleep while it is used; see MODEL_POSTS and CLOSED_PATHS."""
     open_ones = {path for path in section(known, "posts") if not path.startswith(CLOSED_PATHS)}
-    assert open_ones - USING_NO_MODEL <= set(MODEL_POSTS)
+    assert open_ones - USING_NO_MODEL <= set(paths.MODEL_POSTS)
 
 
 def test_each_path_that_uses_the_model_is_one_of_some_version() -> None:
-    assert set(MODEL_POSTS) <= {path for known in known_versions() for path in section(known, "posts")}
-
-
-METRICS = {role: name for role, name in vars(metrics).items() if role.isupper() and role != "PREFIX"}
-METRICS_SINCE = {"REJECTIONS": "0.32"}
-
-
-@pytest.mark.parametrize("known", known_versions())
-def test_each_metric_that_is_read_is_one_of_the_version(known: str) -> None:
-    """Under its own name, or as the counter that the page shows with _total."""
-    read = {role: name for role, name in METRICS.items() if order(METRICS_SINCE.get(role, "0.28")) <= order(known)}
-    there = section(known, "metrics")
-    assert {role: name for role, name in read.items() if not {name, name.removesuffix("_total")} & there.keys()} == {}
+    assert set(paths.MODEL_POSTS) <= {path for known in known_versions() for path in section(known, "posts")}
 
 
 def knobs(model: type[ApiModel]) -> Iterator[Knob]:
@@ -347,30 +336,48 @@ def test_each_default_is_that_of_the_version(known: str) -> None:
         assert {flag: flags[flag].get("default") for flag in some} == some
 
 
-def test_each_quantization_method_is_one_of_some_version() -> None:
-    """Or of one before, or what a checkpoint says that is read by another method."""
-    named = {*quantization.MINIMUM_CAPABILITY, *quantization.ONLINE, *quantization.AMD_METHODS, *quantization.AWQ}
-    assert named | quantization.DEPRECATED | quantization.PACKED <= versions.words_of_all("quantizations")
-
-
 VARIABLE = re.compile(r"\bVLLM_[A-Z_]+\b")
-NOT_VLLMS = {"VLLM_BUILT_NEEDS", "VLLM_CACHED_NEEDS"}
-"""Names in Python of the local cluster's images."""
-
-
-@pytest.mark.parametrize("known", known_versions())
-def test_each_environment_variable_that_is_set_or_named_is_one_of_the_version(known: str) -> None:
-    named = variables()
-    assert named.keys() >= {"VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE"}
-    unknown = named.keys() - section(known, "environment").keys() - NOT_VLLMS
-    assert {name: named[name] for name in unknown} == {}
+FLAG = re.compile(r'"(--[a-z-]+)"')
+READ = (
+    "operator/llmservice_operator/planner/modalities.py",
+    "operator/llmservice_operator/planner/requests.py",
+    "runtime/llmservice_runtime/supervisor/vllm_process.py",
+)
+"""Files that look for flags by their names."""
+IMAGES = {"VLLM_BUILT_NEEDS", "VLLM_CACHED_NEEDS"}
+"""Names of the local cluster's code, no variables."""
 
 
 @functools.cache
-def variables() -> dict[str, str]:
-    """Those of vLLM in the product's Python code, each with a file."""
+def ours() -> dict[str, Collection[str]]:
+    """Names that the product takes for granted, by the section that has them."""
     files = (path for folder in (*FOLDERS, "activator", "monitoring", "ui") for path in (ROOT / folder).rglob("*.py"))
-    return {name: path.name for path in files for name in VARIABLE.findall(path.read_text())}
+    need = quantization.MINIMUM_CAPABILITY.keys() | quantization.ONLINE | quantization.DEPRECATED
+    return {
+        "environment": {name for path in files for name in VARIABLE.findall(path.read_text())} - IMAGES,
+        "flags": {name for path in READ for name in FLAG.findall((ROOT / path).read_text())},
+        "kvCacheDtypes": quantization.CPU_KV_TYPES,
+        "loadFormats": read_ahead.LOAD_FORMATS,
+        "metrics": {name for role, name in vars(metrics).items() if role.isupper() and role != "PREFIX"},
+        "posts": (*paths.STREAMING, *paths.MULTIPART, *(path for path, _ in smoke.REQUESTS)),
+        "quantizations": need | quantization.AWQ | quantization.PACKED | {*quantization.AMD_METHODS},
+    }
+
+
+SINCE = {"--engram-config": "0.30", metrics.REJECTIONS: "0.32"}
+"""Names that are asked for where the version has them."""
+
+
+@pytest.mark.parametrize("known", known_versions())
+@pytest.mark.parametrize(
+    "kind", ["environment", "flags", "kvCacheDtypes", "loadFormats", "metrics", "posts", "quantizations"]
+)
+def test_each_name_of_ours_is_one_of_the_version(kind: str, known: str) -> None:
+    """Counters have _total on the page alone."""
+    asked = {name for name in ours()[kind] if order(SINCE.get(name, "0.0")) <= order(known)}
+    there = section(known, kind).keys()
+    assert len(asked) > 2
+    assert {name for name in asked if there.isdisjoint({name, name.removesuffix("_total")})} == set()
 
 
 def test_each_class_that_is_planned_is_one_of_some_version() -> None:

@@ -140,9 +140,6 @@ def parse_metrics(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in text.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
-        if name in _SERIES:
+        if name in MOVING:
             found[name] = found.get(name, 0.0) + float(line.rpartition(" ")[2])
     return found
-
-
-_SERIES = frozenset(MOVING)

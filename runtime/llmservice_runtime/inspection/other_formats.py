@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llmservice_vllm.facts import HEADS
+
 from llmservice_runtime.bounded_json import clean
 
 Json = Mapping[str, Any]
@@ -18,8 +20,6 @@ _LONGEST_NAME = 200
 _ORIGINAL = (
     "Take the original checkpoint of the model, or one that is quantized with AWQ, GPTQ, compressed-tensors or fp8."
 )
-_METHODS = frozenset({"eagle", "eagle3", "medusa"})
-"""Values of spec.speculativeDecoding.method that a draft says of itself."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def draft(config: Json) -> NotAModel | None:
     of_class = _name(classes[0]) if isinstance(classes, list) and classes else ""
     whose = f" for {path}" if path else ""
     whose += f" ({of_class})" if of_class else ""
-    method = f", method: {kind}" if kind in _METHODS else ""
+    method = f", method: {kind}" if kind in HEADS else ""
     return NotAModel(
         f"is a draft{f' ({kind})' if kind else ''}{whose}, which guesses tokens for another model",
         f"Give that model in spec.model.uri, and the draft in spec.speculativeDecoding (model.uri{method}).",

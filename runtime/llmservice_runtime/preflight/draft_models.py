@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmservice_vllm.facts import HEADS
+
 from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.preflight.model_files import read_config, read_object
@@ -14,8 +16,6 @@ _FAMILY = (
     "Choose in spec.speculativeDecoding.model.uri a draft that was made for this model or its family, or "
     "method: ngram, which needs none."
 )
-# Methods whose draft reads the model's hidden states.
-_HEADS = ("eagle", "eagle3", "medusa")
 _TOKENIZER_BYTES = 256 << 20
 _TOKENIZER_PARTS = 20_000_000
 _SHOWN = 64
@@ -24,7 +24,7 @@ _SHOWN = 64
 def check(model: Path, draft: Path, method: str) -> Iterator[Failure]:
     """Mismatches between draft and model."""
     ours, theirs = (_text_config(read_config(folder)) for folder in (model, draft))
-    if method in _HEADS:
+    if method in HEADS:
         yield from _check_head(ours, theirs, method)
         return
     yield from _check_size(ours.get("vocab_size"), theirs.get("vocab_size"))

@@ -11,7 +11,7 @@ from llmservice_runtime.supervisor.loopback import Response, http_request
 from llmservice_runtime.supervisor.vllm_process import Flags
 
 # Generating models first, then the endpoints of pooling models.
-_REQUESTS = (
+REQUESTS = (
     ("/v1/completions", {"prompt": "a", "max_tokens": 1, "temperature": 0}),
     ("/v1/embeddings", {"input": "a"}),
     ("/pooling", {"input": "a"}),
@@ -34,14 +34,14 @@ async def healthy(port: int, poll_seconds: float) -> None:
 
 async def first_request(flags: Flags, headers: Mapping[str, str], *, timeout: float) -> str:
     """The path that returned 200. SmokeFailed where none did, OSError where the connection broke."""
-    for path, fields in _REQUESTS:
+    for path, fields in REQUESTS:
         body = json.dumps({"model": flags.model_names[0] if flags.model_names else "", **fields})
         response = await http_request(flags.port, path, method="POST", body=body, headers=headers, timeout=timeout)
         if response.status == 200:
             return path
         if not _is_absent(response):
             raise SmokeFailed(f"POST {path} answered {response.status}: {response.error}")
-    raise SmokeFailed("none of " + ", ".join(path for path, _ in _REQUESTS) + " exists on this server")
+    raise SmokeFailed("none of " + ", ".join(path for path, _ in REQUESTS) + " exists on this server")
 
 
 def _is_absent(response: Response) -> bool:

@@ -64,14 +64,10 @@ def environment(
     """
     fetches = bool(options.fetch or options.adapters_file)
     defaults = {
-        # vLLM's own limit is 600 s; the supervisor applies the start budget.
-        "VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_CEILING_SECONDS),
         # vLLM's default of 5 s equals that of common pools: a request sent while the connection closes is lost.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(contract.KEEP_ALIVE_SECONDS),
         # Workers that die of a signal then print a traceback with it.
         "PYTHONFAULTHANDLER": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
         # The fetch container has fetched everything; online, vLLM would wait for an unreachable hub.
         **({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if fetches else {}),
     }

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmservice_runtime.contract import FailureReason
+from llmservice_vllm.facts import HEADS
 
 from llmservice_operator.api.matrix.dimensions import DIMENSIONS, MANY, OFF, ON, ONE, Check, Row, others, when
 from llmservice_operator.api.reasons import Reason
 
-NEEDS_DRAFT_MODEL = ("draftModel", "eagle", "eagle3", "medusa")
+NEEDS_DRAFT_MODEL = ("draftModel", *HEADS)
 """Methods of speculation whose guesses come from other weights than the model's."""
 
 _SPECULATIONS = others("speculation", "none")

@@ -16,6 +16,7 @@ from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner.quantity import amount
 
 from scripts import chart_values
+from tests.support.stand_in.engine import FIRST_TOKEN_BOUNDS, INTER_TOKEN_BOUNDS
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "llmservice-operator"
@@ -42,6 +43,13 @@ def test_values_and_schema_list_the_same_keys(schema: JSON, values: JSON) -> Non
     assert schema["additionalProperties"] is False
     # `global` is Helm's; `claims` has no default.
     assert set(schema["properties"]) - {"global", "claims"} == set(values)
+
+
+def test_targets_of_the_alerts_are_bounds_of_vllms_histograms() -> None:
+    """test_cli_top.py holds these bounds against vLLM itself."""
+    rule = SCHEMA["properties"]["metrics"]["properties"]["prometheusRule"]["properties"]
+    bounds = {"ttftSeconds": FIRST_TOKEN_BOUNDS, "itlSeconds": INTER_TOKEN_BOUNDS}
+    assert {name: tuple(rule["thresholds"]["properties"][name]["enum"]) for name in bounds} == bounds
 
 
 def test_every_top_level_value_has_a_comment_above_it_or_inside() -> None:

@@ -51,7 +51,7 @@ _DEFAULT = re.compile(r'(?m)^DEFAULT = "[\d.]+"$')
 NEXT = """\
 Next:
   1. git diff; say in CHANGELOG.md what came and went
-  2. python -m scripts.vllm_messages {version}; make crds
+  2. python -m scripts.vllm_messages {version}; python -m tests.support.flag_forms {version}; make crds
   3. .venv/bin/pytest tests/unit/test_vllm_version.py tests/unit/test_flag_tables.py tests/unit/test_flags_extra_args.py
      .venv/bin/pytest -m vllm tests/unit             rules, methods, enums and figures against the installed vLLM"""
 AS_DEFAULT = """

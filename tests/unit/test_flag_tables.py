@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.api.flags import OPERATOR_OWNED
+from llmservice_operator.api.flags import FLAGS, OPERATOR_OWNED
 from llmservice_operator.planner.extra_args import check_extra_args
-from llmservice_vllm.versions import default_version, flag_table, known_versions, order
+from llmservice_vllm.versions import default_version, flag_table, known_versions, order, stated_version
 
+from tests.support.flag_forms import forms, recorded, rendered
 from tests.unit.test_flags import arguments
 
 
@@ -24,6 +25,20 @@ def test_a_table_is_of_its_series(series: str) -> None:
 def test_what_is_always_rendered_is_a_flag_of_every_series(series: str) -> None:
     table = flag_table(series).by_spelling
     assert [token for token in arguments({}) if token.startswith("--") and token not in table] == []
+
+
+def test_each_flag_of_a_field_has_forms() -> None:
+    """Those of test_flags_vllm.py and test_vllm_version.py, where vLLM itself is asked."""
+    having = {token for fragment in forms(default_version()) for token in fragment}
+    assert {flag.name.partition(".")[0] for flag in FLAGS} <= having
+    assert {"--no-enable-prefix-caching", "octave_k3v4", '{"mode":"STOCK_TORCH_COMPILE"}', "qwen3_json"} <= having
+
+
+@pytest.mark.parametrize("series", known_versions())
+def test_the_forms_that_a_version_refuses_are_refused_and_no_other(series: str) -> None:
+    ours, theirs = rendered(series), recorded(series)
+    assert ours.keys() == theirs.keys(), f"run: python -m tests.support.flag_forms {stated_version(series)}"
+    assert {form: is_taken for form, is_taken in ours.items() if is_taken is not theirs[form]} == {}
 
 
 @pytest.mark.parametrize("series", known_versions())

@@ -22,6 +22,7 @@ from llmservice_vllm.flags import Ambiguous, Match, Unknown
 from llmservice_vllm.modules import ENGINE_MODULES, ENTRY, WORKERS
 from llmservice_vllm.versions import default_version, flag_table, section, series, words
 
+from tests.support import flag_forms
 from tests.unit.decide_world import an_llmservice
 from tests.unit.test_api_parse import objects_of
 
@@ -35,13 +36,7 @@ TABLE = flag_table(VERSION)
 @pytest.fixture(scope="module")
 def parser() -> argparse.ArgumentParser:
     """vLLM's parser, which fails by an exception instead of ending the process."""
-    made = extract.server_parser(Sources(installed()[0] / "vllm"))
-
-    def error(message: str) -> None:
-        raise ValueError(message)
-
-    made.error = error  # type: ignore[method-assign, assignment]
-    return made
+    return flag_forms.raising(extract.server_parser(Sources(installed()[0] / "vllm")))
 
 
 def test_the_file_of_the_installed_version_is_what_extract_writes(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +45,29 @@ def test_the_file_of_the_installed_version_is_what_extract_writes(parser: argpar
     assert section(known, "flags") == extract.flags(parser)
     assert {name: set(section(known, name)) for name in WORDS} == {name: look(sources) for name, look in WORDS.items()}
     assert sources.lacks(ENTRY, *ENGINE_MODULES, *WORKERS.values()) == []
+
+
+def test_the_installed_version_takes_the_forms_that_the_record_says_it_takes(parser: argparse.ArgumentParser) -> None:
+    said = dict(zip(flag_forms.rendered(VERSION), flag_forms.refusals(parser, flag_forms.forms(VERSION)), strict=True))
+    taken = flag_forms.recorded(VERSION)
+    assert said.keys() == taken.keys(), f"run: python -m tests.support.flag_forms {VERSION}"
+    assert {form: why for form, why in said.items() if (why is None) is not taken[form]} == {}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "--attention-backend X", "--block-size 0", "--compilation-config {\"cudagraph_mode\":\"X\"}",
+        "--compilation-config {\"mode\":\"X\"}", "--convert x", "--dtype x", "--gpu-memory-utilization 2",
+        "--kv-cache-dtype x", "--kv-offloading-backend x", "--max-lora-rank 7", "--max-num-seqs 0",
+        "--no-max-num-seqs", "--optimization-level 9", "--pipeline-parallel-size 0", "--prefix-caching-hash-algo x",
+        "--quantization fp_quant", "--quantization x", "--reasoning-parser x", "--runner x", "--scheduling-policy x",
+        "--speculative-config {\"method\":\"x\"}", "--speculative-config {\"x\":1}", "--tool-call-parser x",
+    ],
+)  # fmt: skip
+def test_what_no_version_takes_is_no_form_that_is_taken(parser: argparse.ArgumentParser, form: str) -> None:
+    (why,) = flag_forms.refusals(parser, [form.split()])
+    assert why is not None
 
 
 TYPED_SECTIONS = objects_of(schema()["properties"]["spec"] | {"required": ["model"]})

@@ -19,11 +19,29 @@ from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner.model import registry
 from llmservice_runtime.launch import read_ahead
 from llmservice_runtime.middleware import CLOSED_PATHS
+<<<<<<< HEAD
 from llmservice_runtime.supervisor import smoke
 from llmservice_vllm import facts, metrics, paths, quantization, versions
 from llmservice_vllm.extract import PLACES, WORDS, NotFound, Sources, differences, files_with, installed, with_default
+=======
+from llmservice_vllm import versions
+from llmservice_vllm.extract import (
+    PLACES,
+    WORDS,
+    NotFound,
+    Sources,
+    differences,
+    fetched,
+    files_with,
+    installed,
+    read,
+    with_default,
+)
+>>>>>>> 63c4c383 (Each form of each rendered flag is asked of vLLM's own parser and configuration, version by version)
 from llmservice_vllm.flags import Match
 from llmservice_vllm.versions import FOLDER, default_version, flag_table, known_versions, order, section, words
+
+from tests.support import flag_forms
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("operator", "runtime", "fetch", "cli", "localcluster", "charts", "scripts", "examples", "docs")
@@ -47,6 +65,17 @@ def everything(known: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("known", known_versions())
 def test_a_version_read_again_changes_nothing(known: str) -> None:
     assert files_with(versions.stated_version(known), everything(known)) == {}
+
+
+@pytest.mark.full
+@pytest.mark.vllm
+@pytest.mark.parametrize("version", [versions.stated_version(known) for known in known_versions()])
+def test_the_wheel_of_a_version_is_as_its_file_says_and_takes_what_the_record_says(version: str) -> None:
+    """Fetched from the package index, some hundred megabytes each."""
+    with fetched(version) as folder:
+        assert files_with(version, read(folder, version)) == {}
+        taken = {form: why is None for form, why in flag_forms.asked(folder, version).items()}
+    assert taken == flag_forms.recorded(version), f"run: python -m tests.support.flag_forms {version}"
 
 
 def test_a_version_in_between_changes_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

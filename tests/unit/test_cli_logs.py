@@ -279,9 +279,13 @@ async def test_why_there_is_nothing(
         assert text in str(raised.value)
 
 
-async def test_filters_that_leave_nothing(api: ApiServer, llmservice: Command) -> None:
-    with pytest.raises(CliError, match="no line is left by the filters"):
-        await llmservice.within("logs", "chat", "--pod", "two", "--source", "supervisor")
+@pytest.mark.parametrize(("words", "has_restarted"), [(("one", "-c", "fetch"), False), (("two",), True)])
+async def test_filters_that_leave_nothing(
+    words: Sequence[str], has_restarted: bool, api: ApiServer, llmservice: Command
+) -> None:
+    with pytest.raises(CliError, match="no line is left by the filters") as raised:
+        await llmservice.within("logs", "chat", "--pod", *words, "--source", "supervisor")
+    assert ("--previous" in str(raised.value)) == has_restarted
 
 
 async def test_the_log_of_the_past_cannot_be_followed(llmservice: Command) -> None:

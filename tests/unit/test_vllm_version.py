@@ -19,12 +19,8 @@ from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner.model import registry
 from llmservice_runtime.launch import read_ahead
 from llmservice_runtime.middleware import CLOSED_PATHS
-<<<<<<< HEAD
 from llmservice_runtime.supervisor import smoke
 from llmservice_vllm import facts, metrics, paths, quantization, versions
-from llmservice_vllm.extract import PLACES, WORDS, NotFound, Sources, differences, files_with, installed, with_default
-=======
-from llmservice_vllm import versions
 from llmservice_vllm.extract import (
     PLACES,
     WORDS,
@@ -37,7 +33,6 @@ from llmservice_vllm.extract import (
     read,
     with_default,
 )
->>>>>>> 63c4c383 (Each form of each rendered flag is asked of vLLM's own parser and configuration, version by version)
 from llmservice_vllm.flags import Match
 from llmservice_vllm.versions import FOLDER, default_version, flag_table, known_versions, order, section, words
 

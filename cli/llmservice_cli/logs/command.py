@@ -64,7 +64,10 @@ async def _print(connection: Connection, options: Options, found: Json) -> ExitC
     if not printed and unread:
         raise _nothing(found, has_pods=True, previous=options.previous)
     if not printed:
-        raise CliError("no line is left by the filters", "leave out --source, --level or --since, or raise --tail")
+        again = not options.previous and origins(pods, options.container, previous=True)
+        more = ", or add --previous for the run before the last restart" if again else ""
+        remedy = f"leave out --source, --level or --since, or raise --tail{more}"
+        raise CliError("no line is left by the filters", remedy)
     return ExitCode.DONE
 
 

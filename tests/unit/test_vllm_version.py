@@ -388,7 +388,7 @@ def ours() -> dict[str, Collection[str]]:
     }
 
 
-SINCE = {"--engram-config": "0.30", metrics.REJECTIONS: "0.32"}
+SINCE = {"--engram-config": "0.30", metrics.REJECTIONS: "0.32", "--watchdog-config": "0.33"}
 """Names that are asked for where the version has them."""
 
 

@@ -1,10 +1,8 @@
 """What `llmservice status` reads from the text of vLLM's /metrics; the fixture is a real vLLM's."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
-from llmservice_cli.status import figures
 from llmservice_cli.status.figures import NOT_SPECULATING, Absent, read_figures
 
 REAL = (Path(__file__).parent / "fixtures" / "vllm_metrics.txt").read_text()
@@ -77,17 +75,3 @@ def test_figures(text: str, name: str, expected: object) -> None:
 def test_what_is_no_page_of_vllm_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         read_figures(text)
-
-
-@pytest.mark.vllm
-def test_the_names_are_vllms() -> None:
-    spec = importlib.util.find_spec("vllm")
-    assert spec is not None
-    assert spec.origin is not None
-    sources = "".join(
-        (Path(spec.origin).parent / file).read_text() for file in ("v1/metrics/loggers.py", "v1/spec_decode/metrics.py")
-    )
-    names = [value for value in vars(figures).values() if isinstance(value, str) and value.startswith("vllm:")]
-    assert len(names) == 10
-    for name in names:
-        assert f'"{name.removesuffix("_total")}"' in sources, name

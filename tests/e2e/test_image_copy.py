@@ -24,8 +24,10 @@ def test_layers_are_read_while_garbage_is_collected(cluster: Cluster) -> None:
     store = Collected(ctr_command(cluster.paths, first(cluster.paths)))
     manifest = json.loads(store.content(store.digests()[STAND_IN_IMAGE]))
     names = chains(json.loads(store.content(manifest["config"]["digest"]))["rootfs"]["diff_ids"])
-    before = store.snapshots()
     folders = store.layers(names[-1])
     assert len(folders) == len(names)
     assert all(folder.is_dir() for folder in folders)
-    assert store.snapshots() == before
+    # Not all of them: those of containers come and go with the pods of other tests.
+    there = store.snapshots()
+    assert there.issuperset(names)
+    assert [key for key in there if key.startswith("looked-at-")] == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.planner.checks import check
-from llmservice_operator.planner.versions import image_version
+from llmservice_operator.planner.versions import given, image_version
 
 from tests.unit.decide_world import an_llmservice, spec
 
@@ -222,3 +222,8 @@ def test_divisors_are_named() -> None:
     parsed = LLMService.from_object(an_llmservice(spec(**_heads(5, numAttentionHeads=28, numKeyValueHeads=4)))).spec
     (problem,) = check(parsed, image="i", vllm_version="0.32.0")
     assert problem.remedy == "Use one of 1, 2, 4, 28."
+
+
+@pytest.mark.parametrize(("version", "has"), [("0.32.0", False), ("0.33.0", True)])
+def test_a_further_flag_is_looked_for_as_the_vllm_that_runs_reads_it(version: str, has: bool) -> None:
+    assert (given("--watchdog-config", ("--watchdog-config={}",), version) is not None) == has

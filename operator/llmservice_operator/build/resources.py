@@ -8,6 +8,7 @@ from typing import Any
 from llmservice_runtime import contract
 
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.engine import vllm_version
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner.quantity import GIB, add_memory, amount, count, same_amount
 from llmservice_operator.planner.requests import cpu_offload_gib, kv_offloading_gib
@@ -69,7 +70,7 @@ def _default_requests(llm: LLMService, settings: Settings, host_memory_gib: int)
     if llm.spec.accelerator.type == "cpu":
         memory = settings.cpu_only_memory_gib * gpus + cpu_kv_cache_gib(llm, settings) - settings.cpu_kv_cache_gib
         return {"cpu": settings.cpu_only_cpu, "memory": f"{memory}Gi"}
-    asked = offloaded_gib(llm) + math.ceil(cpu_offload_gib(llm.spec) * gpus)
+    asked = offloaded_gib(llm) + math.ceil(cpu_offload_gib(llm.spec, vllm_version(llm, settings)) * gpus)
     memory = settings.memory_gib_per_gpu * gpus + max(asked, host_memory_gib)
     return {"cpu": str(settings.cpu_per_gpu * gpus), "memory": f"{memory}Gi"}
 

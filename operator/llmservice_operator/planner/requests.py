@@ -63,14 +63,14 @@ def request_of(
         attention_backend=None if spec.attention.backend == "auto" else spec.attention.backend,
         enforce_eager=spec.compilation.enforce_eager,
         cuda_graphs=_cuda_graphs(spec),
-        allow_deprecated_quantization=is_on(_ALLOW_DEPRECATED, spec),
-        cpu_offload_gib=cpu_offload_gib(spec),
+        allow_deprecated_quantization=is_on(_ALLOW_DEPRECATED, spec.runtime.extra_args, vllm_version),
+        cpu_offload_gib=cpu_offload_gib(spec, vllm_version),
         kv_offloading_gib=kv_offloading_gib(spec),
-        tables_on_gpu=_has_tables_on_gpu(spec),
+        tables_on_gpu=_has_tables_on_gpu(spec, vllm_version),
         without=without(spec.runtime.extra_args, vllm_version),
         draft=_draft(spec, draft),
         adapters=_adapters(spec),
-        own_class=not any(given(flag, spec) for flag in _OTHER_CLASS),
+        own_class=not any(given(flag, spec.runtime.extra_args, vllm_version) for flag in _OTHER_CLASS),
         vllm_version=vllm_version,
         own_image=spec.runtime.image is not None,
     )
@@ -134,9 +134,9 @@ def limit_gib(spec: LLMServiceSpec) -> float | None:
     return None if limit is None else gibibytes(str(limit)) + kv_offloading_gib(spec)
 
 
-def cpu_offload_gib(spec: LLMServiceSpec) -> float:
+def cpu_offload_gib(spec: LLMServiceSpec, vllm_version: str) -> float:
     """Weights of each GPU that --cpu-offload-gb leaves in the node's memory."""
-    found = given(_CPU_OFFLOAD, spec)
+    found = given(_CPU_OFFLOAD, spec.runtime.extra_args, vllm_version)
     try:
         stated = 0.0 if found is None else float(found[1])
     except ValueError:
@@ -144,9 +144,9 @@ def cpu_offload_gib(spec: LLMServiceSpec) -> float:
     return stated if 0 < stated < _MOST_OFFLOADED else 0.0
 
 
-def _has_tables_on_gpu(spec: LLMServiceSpec) -> bool:
+def _has_tables_on_gpu(spec: LLMServiceSpec, vllm_version: str) -> bool:
     """--engram-config {"cpu_offload": false}, or --engram-config.cpu_offload false."""
-    found = given(_TABLES, spec)
+    found = given(_TABLES, spec.runtime.extra_args, vllm_version)
     if found is None:
         return False
     argument, value, _ = found

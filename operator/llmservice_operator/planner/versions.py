@@ -140,7 +140,7 @@ def _parsers(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
         ("reasoningParser", generation.reasoning_parser, "reasoningParsers", "--reasoning-parser-plugin"),
     ):
         known = words(version, listed)
-        if name is not None and name not in known and given(plugin, spec) is None:
+        if name is not None and name not in known and given(plugin, spec.runtime.extra_args, version) is None:
             near = get_close_matches(name, sorted(known), n=3) or sorted(known)
             yield Problem(
                 f"spec.generation.{field}",
@@ -149,31 +149,30 @@ def _parsers(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
             )
 
 
-def given(flag: str, spec: LLMServiceSpec) -> tuple[str, str, bool] | None:
-    """A flag as it is written, its value, and whether it is switched off, in every spelling of vLLM's parser; the last
-    one counts.
+def given(flag: str, arguments: Sequence[str], version: str) -> tuple[str, str, bool] | None:
+    """A flag as it is written, its value, and whether it is switched off, in every spelling of that vLLM's parser; the
+    last one counts.
     """
-    if not spec.runtime.extra_args:
+    if not arguments:
         return None
     last = None
-    table = flag_table_or_default(spec.runtime.version or image_version(spec.runtime.image or ""))
-    for argument, found, following in table.grouped(spec.runtime.extra_args):
+    for argument, found, following in flag_table_or_default(version).grouped(arguments):
         if isinstance(found, Match) and found.flag.name == flag:
             last = argument, found.value or next(iter(following), ""), found.is_negated
     return last
 
 
-def is_on(flag: str, spec: LLMServiceSpec) -> bool:
-    """Whether the further arguments have a flag, and do not switch it off."""
-    found = given(flag, spec)
+def is_on(flag: str, arguments: Sequence[str], version: str) -> bool:
+    """Whether the arguments have a flag, and do not switch it off."""
+    found = given(flag, arguments, version)
     return found is not None and not found[2]
 
 
 def _beside(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
     """Further arguments that this vLLM refuses beside what fields say."""
-    known, speculation = facts(version), spec.speculative_decoding
+    known, speculation, arguments = facts(version), spec.speculative_decoding, spec.runtime.extra_args
     method = "none" if speculation is None else speculation.method
-    if is_on("--async-scheduling", spec) and known.are_refusals_read:
+    if is_on("--async-scheduling", arguments, version) and known.are_refusals_read:
         is_first = any(_FIRST_RUNNER.items() <= variable.items() for variable in spec.runtime.env)
         beside = None
         if method in known.methods_in_turn or (is_first and method == "ngram"):
@@ -186,13 +185,13 @@ def _beside(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
                 f"vLLM {version} refuses --async-scheduling with {beside}{runner}.",
                 "Remove --async-scheduling: vLLM schedules so by itself where it can.",
             )
-    backend = (given("--moe-backend", spec) or ("", "", False))[1].lower().replace("-", "_")
+    backend = (given("--moe-backend", arguments, version) or ("", "", False))[1].lower().replace("-", "_")
     if spec.is_lora_on and backend in known.moe_backends_without_lora:
         yield _refused(
             f"vLLM {version} has no LoRA with --moe-backend {backend}.",
             "Remove spec.lora and spec.adapters, or take another backend.",
         )
-    transfer = flag_object((given("--kv-transfer-config", spec) or ("", "", False))[1])
+    transfer = flag_object((given("--kv-transfer-config", arguments, version) or ("", "", False))[1])
     if spec.runtime.sleep_mode and (why := _sleepless(transfer, known.sleep_with_connectors)) is not None:
         yield _refused(
             f"vLLM {version} refuses spec.runtime.sleepMode with {why} in --kv-transfer-config.",

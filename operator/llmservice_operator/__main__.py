@@ -93,7 +93,9 @@ class Operator:
             count.labels(part)
         self._errors = InternalErrors(count=lambda part: count.labels(part).inc(), changed=self._changed)
         build = f"{version()} {opts.services.operator_image}"
-        self._in_work = InWork.of(opts.state_dir, build, identity=lambda key: identity_of(cache, key))
+        self._in_work = InWork(
+            opts.state_dir, build, lambda key: identity_of(cache, key), lambda: self._ctx.queue.depth > 0
+        )
         self._state_poller = StatePoller(
             reader.read, self._changed, metrics, errors=self._errors, in_work=self._in_work
         )
@@ -126,7 +128,6 @@ class Operator:
             identity=opts.identity,
             is_ours=self._is_ours,
         )
-        self._in_work.others_wait = lambda: self._ctx.queue.depth > 0
         self._workers = Workers(self._ctx)
         children = watched_children(opts.services)
         namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
@@ -244,7 +245,6 @@ class Operator:
         await self._leading.wait()
         self._life.reach(Stage.ACTING)
         garbage.collect()  # what was imported and read until now lives long
-        self._in_work.begin(self._ctx.cache.all_keys(), is_complete=self._sync.is_warm)
         self._ctx.take_up(key for key in self._ctx.cache.all_keys() if self._may_act(key))
         await self._workers.run()
 
@@ -279,7 +279,6 @@ class Operator:
     def _take_up_all(self, namespace: str | None) -> None:
         """A namespace became warm, or another kind is seen of it or no longer."""
         if self._life.is_acting:
-            self._in_work.keep(self._ctx.cache.all_keys(), is_complete=self._sync.is_warm)
             keys = self._ctx.cache.all_keys()
             self._gain(key for key in keys if namespace in (None, key.namespace) and self._is_ours(key))
 

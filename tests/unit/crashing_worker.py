@@ -47,8 +47,7 @@ class Life:
         self._events = Path(events)
         self._crashing, self._end = crashing, ENDS[how]
         ctx = self.world.ctx
-        ctx.in_work = InWork.of(Path(folder), "1", identity=lambda key: identity_of(ctx.cache, key))
-        ctx.in_work.others_wait = lambda: ctx.queue.depth > 0
+        ctx.in_work = InWork(Path(folder), "1", lambda key: identity_of(ctx.cache, key), lambda: ctx.queue.depth > 0)
         write = self.world.kube.apply_status
 
         async def logged(manifest: Any, *, manager: str) -> Any:
@@ -61,7 +60,6 @@ class Life:
 
     async def run(self) -> None:
         ctx = self.world.ctx
-        ctx.in_work.begin(frozenset(ctx.cache.all_keys()))
         ctx.take_up(self.keys)
         workers = Workers(ctx, reconcile=self._reconcile)
         task = asyncio.create_task(workers.run())

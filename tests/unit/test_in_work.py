@@ -1,4 +1,4 @@
-"""What is in work is known after an unclean death; suspects come last and alone, and only the culprit is set aside."""
+"""Work is known after an unclean death; it comes last and alone then, and only what kills is quarantined."""
 
 from __future__ import annotations
 
@@ -9,33 +9,26 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.in_work import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, InWork
-from llmservice_operator.control.containment.in_work_file import (
-    _HEAD,
-    SLOT,
-    SLOTS,
+from llmservice_operator.control.containment.in_work import (
+    DEATHS,
+    LAST_FOR,
+    LATE,
+    TRIED_WITHIN,
     Activity,
-    InWorkFile,
-    Suspect,
-    Work,
-    _slots_of,
+    Interrupted,
+    InWork,
 )
 
 from tests.support.patience import PATIENCE
-from tests.unit.hostile import json_value, seeds
 
 A, B, C = (Key("ns", name) for name in "abc")
-RECONCILE, STATE = Activity.RECONCILE, Activity.STATE
 LIVES = 8
 
 
@@ -45,54 +38,51 @@ class Process:
     def __init__(self, folder: Path) -> None:
         self.folder, self.now, self.version = folder, 1000.0, "1"
         self.generations: dict[Key, int] = {}
+        self.others_wait = False
 
     def start(self) -> InWork:
-        made = InWork.of(self.folder, self.version, identity=self._identity, clock=lambda: self.now)
-        made.begin({A, B, C})
-        return made
+        return InWork(self.folder, self.version, self._identity, lambda: self.others_wait, lambda: self.now)
 
-    def _identity(self, key: Key) -> tuple[str, int]:
-        return f"u-{key.name}", self.generations.get(key, 1)
+    def _identity(self, key: Key) -> str:
+        return f"u-{key.name}/{self.generations.get(key, 1)}"
 
     async def die_with(self, *work: tuple[Activity, Key]) -> None:
-        """Of one that had these in work, whatever it thought of them."""
+        """Of one that had these in work, whatever earlier deaths interrupted."""
         in_work = self.start()
         for each in work:
-            in_work._busy = 0
-            in_work._is_alone = False
+            in_work._idle.set()
+            in_work._alone = asyncio.Lock()
             await in_work.during(*each).__aenter__()
-        assert in_work._file is not None
-        os.close(in_work._file._descriptor)
+        in_work._file = -1
 
 
-async def test_what_was_in_work_at_a_death_is_suspected_and_nothing_after_an_orderly_end(tmp_path: Path) -> None:
+async def test_work_is_interrupted_by_a_death_and_not_by_an_orderly_end(tmp_path: Path) -> None:
     process = Process(tmp_path)
     in_work = process.start()
-    async with in_work.during(RECONCILE, A):
+    async with in_work.during("reconcile", A):
         pass
-    await in_work.during(RECONCILE, B).__aenter__()
+    await in_work.during("reconcile", B).__aenter__()
     in_work.close()
-    assert process.start().suspects == set()
-    await process.die_with((RECONCILE, A), (STATE, B))
-    in_work = process.start()
-    assert set(in_work.suspects) == {Work(RECONCILE, *A), Work(STATE, *B)}
-    in_work.begin({B})
-    assert set(in_work.suspects) == {Work(STATE, *B)}, "services that are gone are forgotten"
+    assert process.start().interrupted == {}
+    await process.die_with(("reconcile", A), ("state", B))
+    assert process.start().interrupted == {("reconcile", A): ("u-a/1", 0), ("state", B): ("u-b/1", 0)}
 
 
 @pytest.mark.parametrize(
     ("deaths", "quarantined"),
     [
-        pytest.param([[(RECONCILE, A)]], [], id="once"),
-        pytest.param([[(RECONCILE, A)]] * 2, [A], id="alone twice"),
-        pytest.param([[(RECONCILE, A), (RECONCILE, B)]] * 9, [], id="never alone"),
-        pytest.param([[(RECONCILE, A), (RECONCILE, B)], [(RECONCILE, A)]], [], id="alone once"),
-        pytest.param([[(RECONCILE, A), (RECONCILE, B)], [(RECONCILE, A)], [(RECONCILE, A)]], [A], id="found among two"),
-        pytest.param([[(RECONCILE, A)], [(RECONCILE, B)], [(RECONCILE, A)]], [A], id="another between"),
-        pytest.param([[(STATE, A)]] * 2, [A], id="while its pods were asked"),
-        pytest.param([[(STATE, A), (STATE, A)]] * 2, [A], id="while two of its pods were asked"),
-        pytest.param([[(RECONCILE, A), (STATE, A)]] * 2, [A], id="one service in two ways is alone"),
-        pytest.param([[]] * 5, [], id="idle"),
+        pytest.param([[("reconcile", A)]], [], id="once"),
+        pytest.param([[("reconcile", A)]] * 2, [A], id="alone twice"),
+        pytest.param([[("reconcile", A), ("reconcile", B)]] * 9, [], id="never alone"),
+        pytest.param([[("reconcile", A), ("reconcile", B)], [("reconcile", A)]], [], id="alone once"),
+        pytest.param(
+            [[("reconcile", A), ("reconcile", B)], [("reconcile", A)], [("reconcile", A)]], [A], id="found among two"
+        ),
+        pytest.param([[("reconcile", A)], [("reconcile", B)], [("reconcile", A)]], [A], id="another between"),
+        pytest.param([[("state", A)]] * 2, [A], id="while its pods were asked"),
+        pytest.param([[("state", A), ("state", A)]] * 2, [A], id="while two of its pods were asked"),
+        pytest.param([[("reconcile", A), ("state", A)]] * 2, [A], id="one service in two ways is alone"),
+        pytest.param([[], [("reconcile", A)], [], []], [], id="idle"),
     ],
 )
 async def test_who_is_quarantined(
@@ -109,12 +99,12 @@ async def test_one_that_survives_begins_anew(tmp_path: Path) -> None:
     """Two outside kills that meet the same service, with a successful attempt between, prove nothing."""
     process = Process(tmp_path)
     for _ in range(5):
-        await process.die_with((RECONCILE, A))
+        await process.die_with(("reconcile", A))
         in_work = process.start()
         assert not in_work.quarantined(A)
-        async with in_work.during(RECONCILE, A):
+        async with in_work.during("reconcile", A):
             pass
-        assert in_work.suspects == set()
+        assert in_work.interrupted == {}
         in_work.close()
 
 
@@ -122,50 +112,57 @@ async def test_one_that_survives_begins_anew(tmp_path: Path) -> None:
 async def test_a_change_has_it_tried_again(change: str, tmp_path: Path) -> None:
     process = Process(tmp_path)
     for _ in range(DEATHS):
-        await process.die_with((RECONCILE, A))
+        await process.die_with(("reconcile", A))
     if change == "spec":
         in_work = process.start()
         assert in_work.quarantined(A)
         process.generations[A] = 2
         assert not in_work.quarantined(A), "an edit is seen at once"
-        assert Work(RECONCILE, *A) in in_work.suspects, "and tried last and alone"
+        assert ("reconcile", A) in in_work.interrupted, "and tried last and alone"
     elif change == "version":
         process.version = "2"
-        assert process.start().suspects == set()
+        assert process.start().interrupted == {}
     else:
-        in_work = InWork.of(tmp_path, "1", identity=lambda key: ("u-another", 1))
-        assert not in_work.quarantined(A)
+        assert not InWork(tmp_path, "1", lambda key: "u-another/1").quarantined(A)
 
 
-async def test_suspects_wait_for_everything_else_but_not_for_ever(tmp_path: Path) -> None:
+async def test_deaths_before_an_edit_do_not_count(tmp_path: Path) -> None:
     process = Process(tmp_path)
-    await process.die_with((RECONCILE, A), (RECONCILE, B))
-    await process.die_with((RECONCILE, A))
+    await process.die_with(("reconcile", A))
+    process.generations[A] = 2
+    await process.die_with(("reconcile", A))
+    assert not process.start().quarantined(A)
+
+
+async def test_interrupted_work_waits_for_all_other_but_not_for_ever(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    await process.die_with(("reconcile", A), ("reconcile", B))
+    await process.die_with(("reconcile", A))
     in_work = process.start()
-    waits = True
-    in_work.others_wait = lambda: waits
-    assert in_work.may_begin(RECONCILE, C)
-    assert in_work.may_begin(STATE, A), "what it was not doing is not suspected"
-    assert not in_work.may_begin(RECONCILE, B)
+    process.others_wait = True
+    assert in_work.may_begin("reconcile", C)
+    assert in_work.may_begin("state", A), "this was not interrupted"
+    process.now += LAST_FOR  # of a follower
+    assert not in_work.may_begin("reconcile", B)
     process.now += LAST_FOR
-    assert in_work.may_begin(RECONCILE, B)
+    assert in_work.may_begin("reconcile", B)
     process.now -= LAST_FOR
-    waits = False
-    assert (in_work.may_begin(RECONCILE, A), in_work.may_begin(RECONCILE, B)) == (False, True), "the most suspect last"
-    async with in_work.during(RECONCILE, B):
+    process.others_wait = False
+    assert (in_work.may_begin("reconcile", A), in_work.may_begin("reconcile", B)) == (False, True), "most deaths last"
+    async with in_work.during("reconcile", B):
         pass
-    assert in_work.may_begin(RECONCILE, A)
+    assert in_work.may_begin("reconcile", A)
 
 
-async def test_a_suspect_is_alone_in_work(tmp_path: Path) -> None:
+async def test_interrupted_work_is_tried_alone(tmp_path: Path) -> None:
     process = Process(tmp_path)
-    await process.die_with((RECONCILE, A), (RECONCILE, B))
+    await process.die_with(("reconcile", A), ("reconcile", B))
     in_work = process.start()
     at_work: list[Key] = []
     company: dict[Key, int] = {}
 
     async def work(key: Key) -> None:
-        async with in_work.during(RECONCILE, key):
+        async with in_work.during("reconcile", key):
             at_work.append(key)
             for _ in range(5):
                 company[key] = max(company.get(key, 0), len(at_work))
@@ -176,120 +173,151 @@ async def test_a_suspect_is_alone_in_work(tmp_path: Path) -> None:
     await asyncio.wait_for(asyncio.gather(*map(work, [*others[:5], A, B, *others[5:]])), PATIENCE)
     assert (company[A], company[B]) == (1, 1)
     assert max(company.values()) > 1
-    assert in_work.suspects == set()
+    assert in_work.interrupted == {}
     await asyncio.gather(work(A), work(B))
     assert company[A] == 2, "one that survived is like any other"
 
 
 async def test_one_that_is_cancelled_while_it_waits_leaves_nothing_behind(tmp_path: Path) -> None:
     process = Process(tmp_path)
-    await process.die_with((RECONCILE, A))
+    await process.die_with(("reconcile", A))
     in_work = process.start()
-    async with in_work.during(RECONCILE, B):
-        suspect = asyncio.create_task(in_work.during(RECONCILE, A).__aenter__())
+    async with in_work.during("reconcile", B):
+        waiting = asyncio.create_task(in_work.during("reconcile", A).__aenter__())
         await asyncio.sleep(0)
-        other = asyncio.create_task(in_work.during(RECONCILE, C).__aenter__())
+        other = asyncio.create_task(in_work.during("reconcile", C).__aenter__())
         await asyncio.sleep(0)
         assert not other.done()
-        suspect.cancel()
+        waiting.cancel()
         await asyncio.wait_for(other, PATIENCE)
 
 
-@pytest.mark.parametrize(("blocked", "suspected"), [(LATE + 1, True), (1.0, False)], ids=["blocked", "well"])
+def shut_down(in_work: InWork, process: Process) -> None:
+    for _ in range(3):
+        in_work.beat()
+        process.now += 1.0
+    in_work.close()
+
+
+@pytest.mark.parametrize(("blocked", "interrupted"), [(LATE + 1, True), (1.0, False)], ids=["blocked", "well"])
 async def test_a_loop_that_was_blocked_until_it_was_asked_to_stop_died_of_what_was_in_work(
-    blocked: float, suspected: bool, tmp_path: Path
+    blocked: float, interrupted: bool, tmp_path: Path
 ) -> None:
     process = Process(tmp_path)
     in_work = process.start()
     in_work.beat()
-    async with in_work.during(RECONCILE, A):
+    async with in_work.during("reconcile", A):
         process.now += blocked
         in_work.stopping()
-    in_work.close()
-    assert bool(process.start().suspects) is suspected
+    shut_down(in_work, process)
+    assert bool(process.start().interrupted) is interrupted
 
 
 @pytest.mark.parametrize("beats", [0, 1, 2])
-async def test_a_step_that_blocked_the_loop_and_ended_is_suspected_where_the_signal_came_meanwhile(
+async def test_a_step_that_blocked_the_loop_and_ended_is_interrupted_where_the_signal_came_meanwhile(
     beats: int, tmp_path: Path
 ) -> None:
     """What ends without a turn of the loop ends before the signal is seen; the heartbeat may be seen before it too."""
     process = Process(tmp_path)
-    await process.die_with((RECONCILE, A))
+    await process.die_with(("reconcile", A))
     in_work = process.start()
     in_work.beat()
-    async with in_work.during(RECONCILE, A):
+    async with in_work.during("reconcile", A):
         process.now += LATE + 1
     for _ in range(beats):
         in_work.beat()
         process.now += 1.0
+    async with in_work.during("reconcile", B):
+        pass
     in_work.stopping()
-    in_work.close()
-    assert bool(process.start().suspects) is (beats < 2), "with one more heartbeat, it was no signal's doing"
-    assert process.start().quarantined(A) is (beats < 2)
+    shut_down(in_work, process)
+    assert process.start().quarantined(A) is (beats < 2), "with one more heartbeat, it was no signal's doing"
 
 
-async def test_a_suspect_that_is_never_tried_again_is_none_after_an_hour(tmp_path: Path) -> None:
+async def test_interrupted_work_that_is_not_tried_again_within_an_hour_is_forgotten(tmp_path: Path) -> None:
     """A pod that is asked no more keeps its death; an outside kill, weeks later, would be its second."""
     process = Process(tmp_path)
-    for work in ((RECONCILE, B), (RECONCILE, B), (STATE, A)):
+    for work in (("reconcile", B), ("reconcile", B), ("state", A)):
         await process.die_with(work)
     in_work = process.start()
     process.now += TRIED_WITHIN - 1
     in_work.beat()
-    assert Work(STATE, *A) in in_work.suspects
+    assert ("state", A) in in_work.interrupted
     process.now += 1
     in_work.beat()
-    assert set(in_work.suspects) == {Work(RECONCILE, *B)}, "what is quarantined stays so"
-    await process.die_with((STATE, A))
+    assert set(in_work.interrupted) == {("reconcile", B)}, "what is quarantined stays so"
+    in_work.beat()
+    in_work.close()
+    process.generations[B] = 2
+    assert not in_work.quarantined(B)
+    in_work.beat()
+    assert ("reconcile", B) in in_work.interrupted, "an edit has it tried alone, however late"
+    await process.die_with(("state", A))
     assert not process.start().quarantined(A)
 
 
 async def test_without_a_folder_that_can_be_written_nothing_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("")
-    for in_work in (InWork.of(path, "1"), InWork.of(Path("/proc/nothing"), "1"), InWork()):
-        async with in_work.during(RECONCILE, A):
-            assert in_work.may_begin(RECONCILE, A)
+    for in_work in (InWork(path, "1"), InWork(Path("/proc/nothing"), "1"), InWork()):
+        async with in_work.during("reconcile", A):
+            assert in_work.may_begin("reconcile", A)
         assert not in_work.quarantined(A)
         in_work.close()
 
 
-ENTRY = b'"namespace":"n","name":"a","uid":"u"'
-DAMAGED = [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"null", b'{"version":"1","suspects":[{}]}']
-DAMAGED += [
-    b'{"version":"1","suspects":[{"activity":"%s",%s,"generation":%s}]}' % (activity, ENTRY, generation)
-    for activity, generation in ((b"reconcile", b"1e999"), (b"reconcile", b"-1"), (b"x", b"1"))
-]
-DAMAGED.append(orjson.dumps({"version": "1", "suspects": [], "x": "y" * 100_000}))
+async def test_a_full_disk_ends_the_record_and_no_work(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    in_work = Process(tmp_path).start()
+    in_work._file = os.open("/dev/full", os.O_WRONLY)
+    for _ in range(2):
+        async with in_work.during("reconcile", A):
+            pass
+    assert caplog.text.count("cannot record what is in work any more") == 1
 
 
-@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_file_is_an_empty_one_with_a_log_line(
-    text: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("text", "found", "damaged"),
+    [
+        pytest.param(b"", {}, 0, id="empty"),
+        pytest.param(b"2\n2 reconcile ns a u\n\n", {}, 0, id="another version"),
+        pytest.param(b"1\n\nworking reconcile ns a u\n\n", {}, 0, id="left of a longer one"),
+        pytest.param(b"1\n1 reconcile ns a u\n", {("reconcile", A): ("u", 1)}, 1, id="not ended"),
+        pytest.param(b"1\n\xff 2\n2 state ns a u\n\n", {("state", A): ("u", 2)}, 1, id="no text"),
+        pytest.param(b"1\n3 state ns a u\n-1 state ns a u\n1e9 state ns a u\n\n", {}, 3, id="no number of deaths"),
+        pytest.param(b"1\n2 delete ns a u\n2 state ns a u x\n2 state ns a\n\n", {}, 3, id="no activity, no fields"),
+        pytest.param(
+            b"1\nworking state ns a u\n" + b"x" * 2**16 + b"\n2 state ns b u\n\n",
+            {("state", A): ("u", 1)},
+            1,
+            id="too long",
+        ),
+    ],
+)
+def test_damaged_lines_are_left_out_with_a_log_line(
+    text: bytes,
+    found: dict[tuple[Activity, Key], Interrupted],
+    damaged: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    (tmp_path / "suspects.json").write_bytes(text)
-    assert InWork.of(tmp_path, "1").suspects == set()
-    assert "damaged" in caplog.text
+    (tmp_path / "in-work").write_bytes(text)
+    assert InWork(tmp_path, "1").interrupted == found
+    assert caplog.text.count("damaged") == damaged
 
 
-@given(page=st.binary(max_size=2 * SLOT) | st.binary(min_size=SLOT, max_size=SLOT).map(lambda one: one * 3))
-def test_whatever_the_slots_hold_is_read(page: bytes) -> None:
-    assert len(list(_slots_of(page))) <= SLOTS
+@given(
+    body=st.text() | st.lists(st.text()).map(" ".join) | st.from_regex(r"(working|[012]) (state|reconcile)( |\n|.)*")
+)
+def test_whatever_the_file_holds_is_read(body: str) -> None:
+    InWork()._take_up(f"\n{body}\n\n")
 
 
-@given(given=seeds.map(lambda seed: json_value(Random(seed))))
-def test_whatever_json_a_slot_holds_is_read(given: object) -> None:
-    body = json.dumps(given).encode()[: SLOT - _HEAD.size]
-    assert list(_slots_of(_HEAD.pack(zlib.crc32(body), len(body)) + body)) == []
-
-
-def test_the_longest_names_fit(tmp_path: Path) -> None:
-    file, _ = InWorkFile.open(tmp_path, "1")
-    work = Work(STATE, "n" * 63, "m" * 253)
-    file.write(3, work, "u" * 36, 2**62)
-    _, death = InWorkFile.open(tmp_path, "1")
-    assert death.in_work == ((work, Suspect("u" * 36, 2**62)),)
+async def test_long_names_and_many_deaths_leave_no_room_for_those_that_are_not_in_work(tmp_path: Path) -> None:
+    process, long = Process(tmp_path), Key("n" * 63, "m" * 253)
+    in_work = process.start()
+    in_work.interrupted |= {("state", Key("n" * 63, f"{n:0253}")): Interrupted("u" * 36, 1) for n in range(500)}
+    async with in_work.during("reconcile", long):
+        assert ("reconcile", long) in process.start().interrupted
 
 
 # With processes that really die.
@@ -365,7 +393,7 @@ def test_what_the_record_costs(tmp_path: Path) -> None:
     async def work(in_work: InWork, times: int) -> float:
         began = time.process_time()
         for _ in range(times):
-            async with in_work.during(RECONCILE, A):
+            async with in_work.during("reconcile", A):
                 pass
         return (time.process_time() - began) / times
 

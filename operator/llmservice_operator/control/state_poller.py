@@ -19,7 +19,6 @@ from llmservice_runtime.contract import State
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.in_work import InWork
-from llmservice_operator.control.containment.in_work_file import Activity
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.queue.work_queue import WorkQueue
@@ -138,8 +137,8 @@ class StatePoller:
         while True:
             pod = await self._queue.get()
             try:
-                if self._in_work.may_begin(Activity.STATE, pod.key):
-                    async with self._in_work.during(Activity.STATE, pod.key):
+                if self._in_work.may_begin("state", pod.key):
+                    async with self._in_work.during("state", pod.key):
                         await self._ask(pod)
                 else:
                     self._queue.add_after(pod, INTERVAL)

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.in_work_file import Activity
 from llmservice_operator.control.containment.internal_errors import Contained, Part
 from llmservice_operator.control.containment.unhandled import report_unhandled
 from llmservice_operator.control.context import Context
@@ -23,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 WORKERS = 8
 ASK_AGAIN = 0.2
-"""Seconds until a suspect of an earlier death is tried again while others wait."""
+"""Seconds until work that a death interrupted is asked for again while others wait."""
 
 Reconcile = Callable[[Key, Context], Awaitable[Next]]
 
@@ -62,10 +61,10 @@ class Workers:
         if self._ctx.is_ours(key):
             if in_work.quarantined(key):
                 await self._quarantine(key)
-            elif not in_work.may_begin(Activity.RECONCILE, key):
+            elif not in_work.may_begin("reconcile", key):
                 self._ctx.queue.add_after(key, ASK_AGAIN)
             else:
-                async with in_work.during(Activity.RECONCILE, key):
+                async with in_work.during("reconcile", key):
                     await self._handle(key)
         if not self._ctx.is_ours(key):  # before, or meanwhile
             self._ctx.forget(key)

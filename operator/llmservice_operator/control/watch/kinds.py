@@ -131,10 +131,10 @@ def _inspected(parent: Any) -> Hashable | None:
 INDICES: Mapping[str, Index] = {PARENT: _inspected}
 
 
-def identity_of(cache: Cache, key: Key) -> tuple[str, int]:
-    """uid and generation of an LLMService; an empty uid where there is none."""
+def identity_of(cache: Cache, key: Key) -> str:
+    """uid and generation of an LLMService; empty where there is none."""
     parent: ParentFacts | None = cache.get(PARENT, *key)
-    return ("", 0) if parent is None else (parent.uid, int(parent.content["generation"] or 0))
+    return "" if parent is None else f"{parent.uid}/{parent.content['generation'] or 0}"
 
 
 def placed(cache: Cache) -> Iterator[Placed]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from itertools import filterfalse
 from typing import Any
 
 from llmservice_operator.api.child_kinds import REPORTED_APART
-from llmservice_operator.api.constants import MANAGER
+from llmservice_operator.api.constants import DELETION_COST_ANNOTATION, MANAGER
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.deletion_costs import write_deletion_costs
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.decide.adoption import handed_over
 from llmservice_operator.decide.children import RETRY_SECONDS
-from llmservice_operator.decide.decision import Adopt, Apply, Decision, Prune, is_route
+from llmservice_operator.decide.decision import Adopt, Apply, Decision, DeletionCost, Prune, is_route
 from llmservice_operator.kube.errors import (
     ApiError,
     Conflict,
@@ -27,7 +26,7 @@ from llmservice_operator.kube.errors import (
     TooMany,
     Unreachable,
 )
-from llmservice_operator.kube.resources import BY_KIND, DEPLOYMENT
+from llmservice_operator.kube.resources import BY_KIND, DEPLOYMENT, POD
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
 from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
@@ -57,7 +56,7 @@ async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory:
         failed += await _tried(_adopt(adopt, parent, ctx, memory, log), adopt, ctx, memory)
     for apply in filterfalse(is_route, decision.apply):
         if apply.kind == DEPLOYMENT.kind:
-            await write_deletion_costs(decision.deletion_costs, parent, ctx, log)
+            await _write_deletion_costs(decision.deletion_costs, parent, ctx, log)
         if not await _carry(apply, parent, ctx, memory, log):
             return False
     for prune in filterfalse(is_route, decision.prune):
@@ -65,6 +64,23 @@ async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory:
     if failed:
         raise failed[0]
     return True
+
+
+async def _write_deletion_costs(
+    costs: Iterable[DeletionCost], parent: ParentFacts, ctx: Context, log: ObjectLogger
+) -> None:
+    """Mark the pods that a scale-down is to end: one patch a pod, of this annotation alone. The first failure ends it,
+    and the scale-down goes on: Kubernetes then chooses among the pods that are not marked."""
+    for each in costs:
+        metadata = {"uid": each.uid, "annotations": {DELETION_COST_ANNOTATION: str(each.cost)}}
+        try:
+            pod = await ctx.kube.merge_patch(POD, parent.namespace, each.pod, {"metadata": metadata}, manager=MANAGER)
+        except (ApiError, Unreachable) as error:
+            ctx.metrics.deletion_costs.labels("failed").inc()
+            log.warning("pod %s cannot be marked for the scale-down: %s", each.pod, error)
+            return
+        ctx.metrics.deletion_costs.labels("written").inc()
+        ctx.cache.update(POD.kind, pod)
 
 
 async def _tried(request: Awaitable[None], what: Adopt | Prune, ctx: Context, memory: Memory) -> list[KubeError]:

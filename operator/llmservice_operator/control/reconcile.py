@@ -10,12 +10,11 @@ from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.drain_events import report_drains
 from llmservice_operator.control.execute import execute
 from llmservice_operator.control.gather import gather
 from llmservice_operator.control.queue.priorities import has_no_status
 from llmservice_operator.control.queue.work_queue import Priority
-from llmservice_operator.control.status_writer import paced, report
+from llmservice_operator.control.status_writer import paced, report, report_drains
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.timing import soonest

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmservice_operator.api.constants import OPERATOR, STATUS_MANAGER
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.token_bucket import EDIT_WRITES
@@ -14,7 +15,8 @@ from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.decision import Decision, Event
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.events import About, manifest
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_operator.observe.projections.pods import PodFacts, replicas
 from llmservice_operator.process.log import ObjectLogger
 
 
@@ -90,3 +92,21 @@ async def write_event(event: Event, parent: ParentFacts, ctx: Context, log: Obje
         await ctx.kube.create_event(body)
     except KubeError as error:
         log.warning("could not create an Event: %s", error)
+
+
+async def report_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+    """One Event for each pod whose end cut streams short: once its server ended, or when it is gone already."""
+    key = key_of(parent)
+    memory = ctx.memory(key, parent.uid)
+    found = [*ctx.cache.of_service(key).get(POD.kind, {}).values(), *memory.gone]
+    memory.gone.clear()
+    pods = [pod for pod in replicas(found) if pod.cut]
+    before, memory.drained = memory.drained, frozenset(pod.uid for pod in pods)
+    for pod in (pod for pod in pods if pod.uid not in before):
+        ctx.metrics.add_streams_ended(key, pod.cut)
+        await write_event(Event("Warning", Reason.STREAMS_ENDED, _streams_ended(pod)), parent, ctx, log)
+
+
+def _streams_ended(pod: PodFacts) -> str:
+    streams = "1 stream" if pod.cut == 1 else f"{pod.cut} streams"
+    return f"Pod {pod.name} ended {streams} that outlived the drain timeout. {Reason.STREAMS_ENDED.remedy}"

@@ -12,10 +12,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.life import Stage
-from llmservice_operator.control.metrics.conditions import Conditions
-from llmservice_operator.control.metrics.failures import ByReason, Failures, known
-from llmservice_operator.control.metrics.plan import Plans
-from llmservice_operator.control.metrics.pods import Pods
+from llmservice_operator.control.metrics.series import ByReason, Conditions, Failures, Plans, Pods, known
 from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.observe.projections.pods import PodFacts
 

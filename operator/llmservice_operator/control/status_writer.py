@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
+from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_operator.api.constants import OPERATOR, STATUS_MANAGER
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.service import Key
+from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.token_bucket import EDIT_WRITES
@@ -110,3 +114,49 @@ async def report_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) ->
 def _streams_ended(pod: PodFacts) -> str:
     streams = "1 stream" if pod.cut == 1 else f"{pod.cut} streams"
     return f"Pod {pod.name} ended {streams} that outlived the drain timeout. {Reason.STREAMS_ENDED.remedy}"
+
+
+async def report_unhandled(reason: Reason, evidence: str, key: Key, ctx: Context, log: ObjectLogger) -> None:
+    """The status of a service on which the operator failed, and one Event; nothing of it is computed anew.
+
+    A stored status that says so already is not written again: then the metrics show that one.
+    """
+    parent = ctx.cache.get(PARENT, *key)
+    if parent is None or parent.deleting:
+        return
+    message = f"{reason.summary} {evidence} {reason.remedy}"
+    status = _stalled_status(parent.obj["status"], parent.content["generation"] or 0, reason, message, ctx.now())
+    if status is None:
+        with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
+            ctx.metrics.set_status(key, parent.obj["status"])
+    else:
+        await write_status(status, parent, ctx, ctx.memory(key, parent.uid))
+        await write_event(Event("Warning", reason, message), parent, ctx, log)
+
+
+def _stalled_status(
+    stored: Mapping[str, Any], generation: int, reason: Reason, message: str, now: datetime
+) -> dict[str, Any] | None:
+    """The stored status with Ready Unknown and Stalled True; None where it says so of this generation already.
+
+    The message is not compared: two errors in turn would write each other's for ever.
+    """
+    before = {c.get("type"): c for c in stored.get("conditions") or ()}
+    if all(
+        (found.get("status"), found.get("reason"), found.get("observedGeneration")) == (status, reason, generation)
+        for found, status in ((before.get("Ready") or {}, "Unknown"), (before.get("Stalled") or {}, "True"))
+    ):
+        return None
+
+    def made(type_: ConditionType, status: ConditionStatus) -> dict[str, Any]:
+        since = before.get(type_)
+        made = Condition.after(since, type_, status, reason, message, generation=generation, now=rfc3339(now))
+        return made.to_object()
+
+    kept = [c for type_, c in before.items() if type_ in frozenset(ConditionType) - {"Ready", "Reconciling", "Stalled"}]
+    conditions = [
+        *kept,
+        made(ConditionType.READY, ConditionStatus.UNKNOWN),
+        made(ConditionType.STALLED, ConditionStatus.TRUE),
+    ]
+    return {**stored, "observedGeneration": generation, "conditions": conditions}

@@ -34,9 +34,9 @@ MEMORY = 128 * 2**20
 WALL_SECONDS = 30.0
 """For one configuration, where the processor is short of time."""
 PATIENCE = 0.5
-"""Seconds that a look at a service waits; after that it is looked at again when the configuration was read."""
+"""Seconds that a reconcile waits for an answer; after that the service is reconciled again when it is there."""
 LOOKS = 4
-"""That wait at the same time, one of each namespace, since each is one of eight workers; the others do not wait."""
+"""Reconciles that wait at the same time, one for each namespace: each occupies one of eight workers."""
 REMEMBERED = 1024
 """Answers of at most `reading.LARGEST_ANSWER` bytes; the oldest of the namespace that has most of them goes first."""
 

@@ -27,7 +27,7 @@ from llmservice_operator.process.log import ObjectLogger, object_logger
 logger = logging.getLogger(__name__)
 
 MOST_PASSES = 4
-"""Passes in a row that write children and find them different again: then a builder and a webhook are at war."""
+"""Passes in a row that write children and find them different again: a webhook may undo what is applied."""
 FIRST_STATUS_AFTER = 5.0
 """Seconds until a new service without a status is reconciled again."""
 

@@ -87,7 +87,7 @@ class Updates:
         """After a start: what is under way by the watched objects, where nothing was decided yet."""
         unknown = self._gained if self._is_known else cache.all_keys()
         for key in unknown:
-            # Whoever asks for a turn reads all others' revisions here: an error about one of those is not his.
+            # On behalf of one service the revisions of all are read here: it does not fail with the others' errors.
             with self.errors.contained(Part.BOOKKEEPING, key, "updates"):
                 if self.is_ours(key) and key not in self._reported and (update := _seen(key, cache)) is not None:
                     self._under_way[key] = update

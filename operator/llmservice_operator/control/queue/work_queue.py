@@ -202,7 +202,7 @@ class WorkQueue(Generic[K]):
         self.add_after(key, max(seconds, self._backoff.base) if key in self._failures else seconds, priority)
 
     def add_after(self, key: K, seconds: float, priority: Priority = Priority.REST) -> None:
-        """Look at it again later, unless it is looked at sooner anyway."""
+        """Have it worked on after so many seconds, unless that is planned sooner anyway."""
         self._schedule.add_at(key, self._clock() + seconds, priority)
         self._offer()
 

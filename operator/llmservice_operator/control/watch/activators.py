@@ -111,7 +111,7 @@ class ActivatorsWatch:
 
 
 def ready(slice_: Mapping[str, Any]) -> Iterator[Activator]:
-    """The endpoints of a slice that take requests and stay. Whoever may write slices there may write anything."""
+    """The endpoints of a slice that are ready and not terminating. A slice may hold anything: it is untrusted."""
     endpoints = slice_.get("endpoints")
     for endpoint in endpoints[:MOST] if isinstance(endpoints, list) else ():
         found = _activator(endpoint) if isinstance(endpoint, Mapping) else None

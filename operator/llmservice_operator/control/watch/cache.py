@@ -90,7 +90,7 @@ class Cache:
         if facts.service is None:
             return self._drop(kind, *where)
         key = Key(facts.namespace, facts.service)
-        # Whoever changes the label takes the object away from one service and gives it to another.
+        # A changed label moves the object from one service to another.
         left = self._drop(kind, *where) if old is not None and old.key != key else ()
         if kind in self._indices:
             self._index(kind, None if old is None else old.facts, facts)

@@ -40,12 +40,12 @@ class ParentFacts:
 
     @property
     def service(self) -> str:
-        """It is the service."""
+        """Its own name."""
         return self.name
 
     @classmethod
     def from_object(cls, obj: JSON, known: ParentFacts | None = None) -> ParentFacts:
-        """Project one LLMService; nothing of what is known of it saves work."""
+        """Project one LLMService; an earlier projection of it is not used."""
         metadata = obj["metadata"]
         annotations = metadata.get("annotations") or {}
         spec = spec_text(obj.get("spec"))

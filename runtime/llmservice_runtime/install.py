@@ -11,7 +11,7 @@ from pathlib import Path
 import llmservice_vllm
 
 PACKAGES = (Path(__file__).parent, Path(llmservice_vllm.__file__).parent)
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "extract.py")
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "extract.py", "messages.*")
 
 
 def install(directory: Path) -> list[Path]:

@@ -24,8 +24,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from llmservice_vllm import messages
 from llmservice_vllm.modules import DISTRIBUTIONS, ENGINE_MODULES, ENTRY, WORKERS
-from llmservice_vllm.versions import FOLDER, known_versions, order, section, stated_version
+from llmservice_vllm.versions import DEFAULT, FOLDER, known_versions, order, section, stated_version
 
 ROOT = Path(__file__).parents[2]
 CUDA, CPU, _ = DISTRIBUTIONS
@@ -51,13 +52,14 @@ _DEFAULT = re.compile(r'(?m)^DEFAULT = "[\d.]+"$')
 NEXT = """\
 Next:
   1. git diff; say in CHANGELOG.md what came and went
-  2. python -m scripts.vllm_messages {version}; python -m tests.support.flag_forms {version}; make crds
+  2. python -m tests.support.flag_forms {version}; make crds
   3. .venv/bin/pytest tests/unit/test_vllm_version.py tests/unit/test_flag_tables.py tests/unit/test_flags_extra_args.py
      .venv/bin/pytest -m vllm tests/unit             rules, methods, enums and figures against the installed vLLM"""
 AS_DEFAULT = """
   4. scripts/uv lock; python scripts/export_requirements.py; make engine; make e2e
      planner/model_runner.py, where the version profiles itself otherwise
      api/techniques.py, api/dtypes.py, api/matrix/: values that tests of step 3 miss or find too many"""
+_MOST_REFUSALS = 40
 Sections = dict[str, dict[str, Any]]
 """Of a version: name of the section, name in it, what is known of it."""
 
@@ -391,6 +393,14 @@ def differences(before: Sections, now: Sections) -> Iterator[str]:
         yield from (f"{name}: {word} is new" for word in sorted(is_there - was_there))
 
 
+def refusals(before: str, series: str, listed: Sequence[messages.Message]) -> Iterator[str]:
+    """Messages that end a start in one version and not in the one before."""
+    new = [one for one in listed if series in one.versions and before not in one.versions]
+    yield from (f"refusal new: vllm/{one.file}: {one.text}" for one in new[:_MOST_REFUSALS])
+    if new[_MOST_REFUSALS:]:
+        yield f"and {len(new) - _MOST_REFUSALS} refusals more: git diff {messages.FILE.relative_to(ROOT)}"
+
+
 _SAID = {
     "also": "other spellings",
     "negated": "negation",
@@ -431,6 +441,11 @@ def add(folder: Path, version: str, *, is_default: bool) -> str:
     earlier = [known for known in known_versions() if order(known) < order(series)]
     said = list(differences(_all_of(earlier[0]), found)) if earlier else []
     written = files_with(version, found) | (with_default(ROOT, version) if is_default else {})
+    if order(series) >= order(DEFAULT):
+        known = messages.load()
+        listed = messages.merged(known, messages.collect(folder / "vllm", series), series)
+        said += refusals(earlier[0], series, listed) if earlier else ()
+        written |= {messages.FILE: messages.data_text(listed)} if listed != known else {}
     for path, text in written.items():
         path.write_text(text)
     names = ", ".join(str(path.relative_to(ROOT)) for path in written) or "nothing, it is all there"

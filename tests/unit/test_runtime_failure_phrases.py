@@ -15,8 +15,7 @@ from llmservice_runtime.contract import Phase
 from llmservice_runtime.failures.failure_rules import FOLLOWING, RULES
 from llmservice_runtime.failures.failures import End, classify
 from llmservice_runtime.failures.rule import ANY_TEXT, holds
-
-from scripts.vllm_messages import text_of
+from llmservice_vllm.messages import text_of
 
 EVERY = (*RULES, *FOLLOWING)
 CUDART = "nvidia/cu13/lib/libcudart.so.13"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.failures.failures import _LOOK_AT_LOG
 from llmservice_vllm.extract import installed
+from llmservice_vllm.messages import Message, collect, load, merged, texts
 
-from scripts import vllm_messages
-from scripts.vllm_messages import DATA, PAGE, Message, classified, failure_of, load, merged, page_text, texts
+from scripts.vllm_messages import PAGE, failure_of, page_text
 
-ROOT = Path(__file__).parents[2]
-LISTED = load(ROOT / DATA)
+LISTED = load()
 # What users meet most: each has a remedy of its own, which names the field that mends it.
 COMMONEST = {
     "To serve at least one request with the model's max seq len": "spec.batching.maxModelLen",
@@ -53,17 +51,17 @@ COMMONEST = {
 }
 
 
-def test_each_has_the_reason_that_the_rules_give_it_and_the_page_is_fresh() -> None:
-    assert classified(LISTED) == LISTED, "run `make crds`"
-    assert (ROOT / PAGE).read_text() == page_text(LISTED), "run `make crds`"
+def test_the_page_is_fresh() -> None:
+    assert PAGE.read_text() == page_text(LISTED), "run `make crds`"
 
 
 @pytest.mark.vllm
 def test_the_file_is_complete_for_the_installed_version() -> None:
-    series = installed()[1].rpartition(".")[0]
-    found = {(one.file, one.text, one.exception) for one in vllm_messages.collect(vllm_messages.package(), series)}
-    listed = {(one.file, one.text, one.exception) for one in LISTED if series in one.versions}
-    assert (found - listed, listed - found) == (set(), set()), "run `python -m scripts.vllm_messages --installed`"
+    folder, version = installed()
+    series = version.rpartition(".")[0]
+    found = {one.key for one in collect(folder / "vllm", series)}
+    listed = {one.key for one in LISTED if series in one.versions}
+    assert (found - listed, listed - found) == (set(), set()), "run `python -m llmservice_vllm.extract`"
 
 
 @pytest.mark.parametrize(("start", "remedy"), COMMONEST.items())
@@ -77,7 +75,7 @@ def test_no_remedy_is_to_compile_less_and_what_names_a_flag_has_one() -> None:
     remedies = {message: failure_of(message).remedy for message in LISTED}
     assert [message for message, remedy in remedies.items() if "enforceEager" in remedy] == []
     unmended = [message for message, remedy in remedies.items() if remedy == _LOOK_AT_LOG]
-    assert {message.reason for message in unmended} == {R.STARTUP_FAILED}
+    assert {failure_of(message).reason for message in unmended} == {R.STARTUP_FAILED}
     assert [
         m for m in unmended if m.file.startswith("config/") and m.exception in ("ValueError", "AssertionError")
     ] == []
@@ -132,7 +130,7 @@ def test_what_a_start_can_reach_is_listed(file: str, function: str, is_listed: b
 def test_equal_messages_are_one_row_of_the_page() -> None:
     files = [f"model_executor/models/{name}.py" for name in ("a", "b", "c", "d", "e")]
     text = "Tensor parallel size … is greater than the number of experts …."
-    page = page_text(classified([Message(file, text, "ValueError", ("0.9",)) for file in files]))
+    page = page_text([Message(file, text, "ValueError", ("0.9",)) for file in files])
     assert page.count("greater than the number of experts") == 1
     assert "`models/a.py` and 4 more" in page
 

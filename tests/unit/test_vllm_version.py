@@ -229,7 +229,14 @@ ROUTE = """
 @router.post("/v1/made_up")
 async def made_up() -> None: ...
 """
+REFUSAL = """
+
+
+def made_up() -> None:
+    raise ValueError("this was made up")
+"""
 PATCHES: tuple[tuple[str, str, str], ...] = (
+    ("__init__.py", "", REFUSAL),
     ("config/speculative.py", '    "draft_model",\n', ""),
     ("tool_parsers/__init__.py", '    "hermes": (', '    "hermes2": ('),
     ("engine/arg_utils.py", '"--max-num-seqs"', '"--max-running-seqs"'),
@@ -292,7 +299,8 @@ def test_the_command_alone_adds_a_version_and_every_refusal_and_rendering_is_rig
         "toolCallParsers: hermes is gone",
         "toolCallParsers: hermes2 is new",
         "posts: /v1/made_up is new",
-        "Written: runtime/llmservice_vllm/versions/0.34.json.",
+        "refusal new: vllm/__init__.py: this was made up",
+        "Written: runtime/llmservice_vllm/versions/0.34.json, runtime/llmservice_vllm/messages.json.",
     ):
         assert f"  {line}\n" in said or f"\n{line}\n" in said, line
     assert "Written: nothing, it is all there." in run(next_version, *command), "a second run changes nothing"

@@ -3,7 +3,7 @@
 Most specific first: the API server reports a failed engine again in general terms ("Engine core initialization
 failed"), so rules are ordered by meaning and not by position in the log. Where no rule matches, the module of vLLM
 that raised the error decides (PLACES), and then the rules of what follows from other errors (FOLLOWING).
-tests/unit/fixtures/vllm_logs holds logs; scripts/vllm_messages.json lists what vLLM itself raises at a start.
+tests/unit/fixtures/vllm_logs holds logs; llmservice_vllm/messages.json lists what vLLM itself raises at a start.
 """
 
 from __future__ import annotations

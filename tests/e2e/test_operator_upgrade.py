@@ -27,9 +27,13 @@ SPREAD = "one"
 NAMES = {SPREAD: NAMESPACE, "two": NAMESPACE, "three": OTHER}
 EDITED = "edited"
 SIMULATED = "e2e-upgrade-lost"
-DEFAULTED, FORGOTTEN = "defaulted", "forgotten"
-"""Services without pods: of the installation's own image, and of a vLLM that the next version does not know."""
-NEXT_IMAGE = "registry.local/vllm-cpu:v0.31.0"
+DEFAULTED, DROPPED, FORGOTTEN = "defaulted", "dropped", "forgotten"
+"""Services without pods: of the installation's own image, one of them with a method of speculation that the next one's
+vLLM has not, and of a vLLM that the next version does not know."""
+NEXT_IMAGE = "registry.local/vllm-cpu:v0.33.0"
+MEDUSA = {"method": "medusa", "model": {"uri": "file:///models/heads"}, "numSpeculativeTokens": 2}
+BLOCKED = {DROPPED: "medusa of --speculative-config", FORGOTTEN: "spec.runtime.version"}
+"""What the status says of the update that waits."""
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,7 @@ def served(cluster: Cluster) -> Iterator[dict[str, str]]:
         quick("two"),
         quick(EDITED),
         idle(DEFAULTED, fitPolicy="Ignore"),
+        idle(DROPPED, fitPolicy="Ignore", speculativeDecoding=MEDUSA),
         idle(FORGOTTEN, fitPolicy="Ignore", runtime=old),
     ]
     with own_namespace(cluster, NAMESPACE), own_namespace(cluster, OTHER):
@@ -112,15 +117,21 @@ def test_the_status_names_what_runs_and_not_what_would_be_made_now(
     )
 
 
+@pytest.mark.parametrize("name", BLOCKED)
+def test_what_it_would_refuse_now_stays_accepted(
+    cluster: Cluster, served: dict[str, str], next_one: ExitStack, name: str
+) -> None:
+    def blocked() -> str:
+        return str(rollout(cluster, NAMESPACE, name).get("updateBlocked") or "")
+
+    assert BLOCKED[name] in eventually("what blocks an update", blocked, 60)
+    for condition in ("Accepted", "Ready"):
+        cluster.wait_condition(NAMESPACE, name, condition, "True", timeout=10)
+
+
 def test_a_version_that_it_does_not_know_any_more_is_scaled(
     cluster: Cluster, served: dict[str, str], next_one: ExitStack
 ) -> None:
-    def blocked() -> str:
-        return str(rollout(cluster, NAMESPACE, FORGOTTEN).get("updateBlocked") or "")
-
-    assert "spec.runtime.version" in eventually("what blocks an update", blocked, 60)
-    for condition in ("Accepted", "Ready"):
-        cluster.wait_condition(NAMESPACE, FORGOTTEN, condition, "True", timeout=10)
     try:
         cluster.kubectl("scale", f"llms/{FORGOTTEN}", "--replicas=2", "-n", NAMESPACE)
         eventually(

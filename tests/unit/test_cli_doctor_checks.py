@@ -62,6 +62,7 @@ OK, WARNING, PROBLEM, NOT_KNOWN = Level.OK, Level.WARNING, Level.PROBLEM, Level.
 FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
     "an old Kubernetes": ("kubernetes", {"kubernetes": "v1.30.9"}, PROBLEM, "v1.30.9"),
     "the oldest one": ("kubernetes", {"kubernetes": "v1.31.0-gke.1"}, OK, "v1.31.0"),
+    "one with image volumes behind a gate": ("kubernetes", {"kubernetes": "v1.34.4"}, OK, "feature gate ImageVolume"),
     "no version": ("kubernetes", {"kubernetes": "master"}, NOT_KNOWN, "master"),
     "a webhook": ("webhooks", {"mutating": (MESH,)}, OK, "mesh (inject)"),
     "one that cannot answer": (

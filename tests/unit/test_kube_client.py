@@ -97,6 +97,23 @@ async def test_apply_names_the_manager_and_does_not_force(kube: Harness) -> None
     assert kube.observed == [("patch", "deployments", 200)]
 
 
+def with_image_volume(**source: object) -> dict[str, Any]:
+    volumes = [{"name": "scratch", "emptyDir": {}}, {"name": "model", **source}]
+    return {**DEPLOY, "spec": {"template": {"spec": {"volumes": volumes}}}}
+
+
+async def test_an_image_volume_that_the_server_would_leave_out_is_refused(kube: Harness) -> None:
+    """As a dry run shows, of the first object that has one."""
+    manifest, client = with_image_volume(image={"reference": "m:1"}), kube.client()
+    kube.api.answers = [answers(200, with_image_volume())]
+    with pytest.raises(errors.Invalid, match="feature gate ImageVolume"):
+        await client.apply(manifest, manager="me")
+    kube.api.answers = [answers(200, manifest)]
+    for _ in range(2):
+        assert await client.apply(manifest, manager="me") == manifest
+    assert ["dryRun" in query for _, _, query, _ in kube.api.seen] == [True, True, False, False]
+
+
 async def test_status_goes_to_the_subresource_by_force(kube: Harness) -> None:
     kube.api.answers = [answers(200, {})]
     manifest = {"apiVersion": "llmservice.dev/v1alpha1", "kind": "LLMService", "metadata": DEPLOY["metadata"]}
@@ -137,6 +154,11 @@ FAILURES: list[tuple[Handler, type[Exception], str]] = [
     (status(410, "Expired", "too old"), errors.Gone, "too old"),
     (status(422, "Invalid", "immutable"), errors.Invalid, "immutable"),
     (status(500, "InternalError", "oops"), errors.ServerError, "oops"),
+    (
+        status(500, "", "failed to create typed patch object (a/b): .spec.c: field not declared in schema"),
+        errors.Invalid,
+        ".spec.c: field not declared in schema: this version of Kubernetes does not know it; remove it, or upgrade",
+    ),
     (answers(502, ["a", "list of a proxy"]), errors.ServerError, "list"),
 ]
 

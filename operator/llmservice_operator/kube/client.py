@@ -8,7 +8,7 @@ from typing import Any, Protocol, Unpack
 
 from llmservice_operator.api.constants import DRY_RUN_MANAGER
 
-from .errors import NotFound, NotLeader
+from .errors import Invalid, NotFound, NotLeader
 from .resources import EVENT, Resource, resource_of
 from .transport import REQUEST_TIMEOUT, Options, Transport
 
@@ -17,6 +17,11 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 PAGE = 500
+NO_IMAGE_VOLUMES = (
+    "this cluster has no image volumes, so a model or an adapter from image:// would be missing: turn on the feature "
+    "gate ImageVolume for API server and kubelets (it is on by default from Kubernetes 1.35), or take it from a claim "
+    "(pvc://) or a repository"
+)
 
 Manifest = Mapping[str, Any]
 
@@ -45,6 +50,7 @@ class KubeClient:
     def __init__(self, transport: Transport, gate: Gate) -> None:
         self._transport = transport
         self._gate = gate
+        self._keeps_image_volumes = False
 
     # Reads
 
@@ -86,7 +92,16 @@ class KubeClient:
     # Writes
 
     async def apply(self, manifest: Manifest, *, manager: str, force: bool = False) -> dict[str, Any]:
-        """Server-side apply. Without force another manager's fields answer FieldConflict."""
+        """Server-side apply. Without force another manager's fields answer FieldConflict.
+
+        Invalid, and nothing is written, where the API server would leave out image volumes: without the feature gate
+        it takes the rest in silence, and pods would start without their model (dropImageVolumes, pkg/api/pod/util.go).
+        """
+        wanted = _image_volumes(manifest)
+        if wanted and not self._keeps_image_volumes:
+            if wanted - _image_volumes(await self._apply(manifest, manager, force, dryRun="All")):
+                raise Invalid(NO_IMAGE_VOLUMES, code=422)
+            self._keeps_image_volumes = True
         return await self._apply(manifest, manager, force)
 
     async def apply_status(self, manifest: Manifest, *, manager: str) -> dict[str, Any]:
@@ -94,11 +109,11 @@ class KubeClient:
         return await self._apply(manifest, manager, True, "status")
 
     async def _apply(
-        self, manifest: Manifest, manager: str, force: bool, subresource: str | None = None
+        self, manifest: Manifest, manager: str, force: bool, subresource: str | None = None, **more: str
     ) -> dict[str, Any]:
         resource, metadata = resource_of(manifest), manifest["metadata"]
         path = resource.path(metadata["namespace"], metadata["name"], subresource)
-        params = {"fieldManager": manager, "force": "true" if force else "false"}
+        params = {"fieldManager": manager, "force": "true" if force else "false", **more}
         return await self._write(
             "patch", resource, metadata["namespace"], path, body=manifest, params=params, content_type=APPLY
         )
@@ -195,3 +210,9 @@ class KubeClient:
         if remaining <= 0:
             raise NotLeader(f"this process does not hold the lease for namespace {namespace}: nothing was written")
         return min(REQUEST_TIMEOUT, remaining)
+
+
+def _image_volumes(manifest: Manifest) -> set[str]:
+    """Names of those of an object's pods."""
+    pod = ((manifest.get("spec") or {}).get("template") or {}).get("spec") or {}
+    return {volume["name"] for volume in pod.get("volumes") or () if "image" in volume}

@@ -183,7 +183,13 @@ def from_status(code: int, status: JSON, *, right: str, retry_after: float | Non
         return _forbidden(message)(message, right=right, **details)
     if code == 409:
         return _conflict(reason, causes)(message, **details)
+    if code == 500 and message.endswith(_UNKNOWN_FIELD):
+        return Invalid(f"{message}: this version of Kubernetes does not know it; remove it, or upgrade", **details)
     return _BY_CODE.get(code, ServerError if code >= 500 else Invalid)(message, **details)
+
+
+_UNKNOWN_FIELD = "field not declared in schema"
+"""Of a server-side apply, in every version so far with code 500 (typed, structured-merge-diff)."""
 
 
 def _is_from_server(code: int, status: JSON) -> bool:

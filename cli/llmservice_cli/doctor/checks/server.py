@@ -11,6 +11,8 @@ from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, not_k
 
 OLDEST = (1, 31)
 """As the chart's kubeVersion."""
+IMAGE_VOLUMES = (1, 35)
+"""Where they are on by default; before, a feature gate of the API server and the kubelets turns them on."""
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _MEND = "mend what they belong to, or remove its webhook configuration"
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\D|$)")
@@ -25,6 +27,8 @@ def kubernetes(facts: Facts) -> Iterator[Finding]:
         yield problem(f"Kubernetes {facts.kubernetes}", f"upgrade the cluster to {oldest} or later: the chart wants it")
     else:
         yield ok(f"Kubernetes {facts.kubernetes} answers")
+        if (int(found[1]), int(found[2])) < IMAGE_VOLUMES:
+            yield ok("models and adapters from image:// need its feature gate ImageVolume; all else works without")
 
 
 def webhooks(facts: Facts) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md: every pair that is refused, and the vLLM versions whose flags are known."""
+"""docs/reference/compatibility.md: what is refused in pairs, and what is known of versions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def page() -> str:
         lines += [f"## {title}\n", *_table(rows())]
         if rows is backends.rows:
             lines += ["### What each attention backend takes\n", *_backends()]
-    lines += [_NUMBERS, "## Versions of vLLM\n", *_versions()]
+    lines += [_NUMBERS, "## Versions of vLLM\n", *_versions(), _KUBERNETES]
     return "\n".join(lines)
 
 
@@ -150,6 +150,29 @@ without RDMA, MooncakeStore and MoRIIO, alone or in a MultiConnector. Keys with 
 variables for Mooncake (`MC_*`).
 
 From 0.33 on `--tool-strict-level auto` is auto for every parser; without it a parser's own level holds, as before.
+"""
+
+_KUBERNETES = """## Versions of Kubernetes
+
+1.31 and later. The chart refuses older ones. What was run on which:
+
+| Kubernetes | What was run | When |
+|-|-|-|
+| 1.37.2 | every test: the local cluster is of this version, with its kubelet and containerd | 2026-11-28 |
+| 1.31.14 | API server, controller manager and scheduler without a kubelet: every contract test of the CRD, the chart \
+with its policies and rights and an upgrade of it, the kustomize base, and services from apply to Ready, edited, \
+rolled out, put right after drift, at zero and back, deleted, with the operator restarted; no request of it was \
+deprecated or refused | 2026-11-28 |
+
+What an older one lacks:
+
+| Since | What | Before |
+|-|-|-|
+| 1.35, or with the feature gate `ImageVolume` | models and adapters from `image://` | `Ready` is False with \
+`AdmissionRefused`, no pod is made, and `doctor` names the gate |
+| each its own | fields of `podTemplate` that are younger than the cluster | a field that the API server does not know \
+is refused with `AdmissionRefused` and its path. One behind a feature gate that is off is left out by the API server \
+in silence, and the pods run without it: `supplementalGroupsPolicy` on 1.31, seen there |
 """
 
 

@@ -21,6 +21,7 @@ from localcluster.toolchain import go_command
 
 GO_FOLDER = Path(__file__).resolve().parent / "go"
 _OWN_FOLDERS = {
+    Group.OLDEST_KUBERNETES: GO_FOLDER.with_name("go-oldest-kubernetes"),
     Group.OBJECT_STORE: GO_FOLDER.with_name("go-s3"),
     Group.GOOGLE_STORE: GO_FOLDER.with_name("go-gcs"),
     Group.HEALTH: GO_FOLDER.with_name("go-health"),

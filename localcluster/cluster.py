@@ -172,7 +172,8 @@ def _start_containerd(paths: ClusterPaths, host: Host) -> None:
     processes.wait_until("containerd answers", lambda: processes.succeeds(command), paths, "containerd", timeout=60)
 
 
-def _start_control_plane(paths: ClusterPaths, host: Host) -> None:
+def start_control_plane(paths: ClusterPaths, host: Host) -> None:
+    """Until the API is ready; its keys and configuration are there."""
     _start(paths, host, components.etcd(paths))
     health = f"{components.ETCD}/readyz"
     processes.wait_until("etcd is ready", lambda: processes.answers(health), paths, "etcd", timeout=60)
@@ -250,7 +251,7 @@ def up(paths: ClusterPaths, options: Options, host: Host) -> None:
             _prepare(paths)
             pki.ensure(paths)
             network.ensure_bridge()
-            _start_control_plane(paths, host)
+            start_control_plane(paths, host)
         with host.progress.step("starting the node"):
             _start_containerd(paths, host)
             _start_node(paths, host)

@@ -8,18 +8,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 KUBERNETES = "1.36.3"
+"""Of the cluster."""
+OLDEST_KUBERNETES = "1.31.14"
+"""Of the control plane that shows what the operator says of the oldest Kubernetes (controlplane.py)."""
 
-_VERSION_FLAGS = " ".join(
-    [
+
+def build_flags(kubernetes: str = KUBERNETES) -> tuple[str, ...]:
+    """Of every `go build`; what of Kubernetes is in the program says that it is this version."""
+    major, minor, _ = kubernetes.split(".")
+    linked = (
+        # Without line and symbol tables the linker has half as much to write; nobody debugs these programs here.
         "-s -w",
-        f"-X k8s.io/component-base/version.gitVersion=v{KUBERNETES}",
-        f"-X k8s.io/component-base/version.gitMajor={KUBERNETES.split('.')[0]}",
-        f"-X k8s.io/component-base/version.gitMinor={KUBERNETES.split('.')[1]}",
-        f"-X k8s.io/client-go/pkg/version.gitVersion=v{KUBERNETES}",
-    ]
-)
-# Without line tables and symbol tables the linker has half as much to write; nobody debugs these programs here.
-BUILD_FLAGS = ("-trimpath", "-ldflags", _VERSION_FLAGS)
+        f"-X k8s.io/component-base/version.gitVersion=v{kubernetes}",
+        f"-X k8s.io/component-base/version.gitMajor={major}",
+        f"-X k8s.io/component-base/version.gitMinor={minor}",
+        f"-X k8s.io/client-go/pkg/version.gitVersion=v{kubernetes}",
+    )
+    return ("-trimpath", "-ldflags", " ".join(linked))
 
 
 class Group(StrEnum):
@@ -28,6 +33,8 @@ class Group(StrEnum):
     IMAGES = "images"
     CLUSTER = "cluster"
     SIMULATION = "simulation"
+    # The control plane of the oldest Kubernetes that the operator is for, in make test-full only.
+    OLDEST_KUBERNETES = "oldest-kubernetes"
     # For tests of s3:// only. Its dependencies are the cluster's own in other versions, so it has a go.mod of its own.
     OBJECT_STORE = "object-store"
     # The same for gs://, in make test-full only.
@@ -94,8 +101,8 @@ def _buildkit(name: str) -> Program:
     return Program(name, f"github.com/moby/buildkit/cmd/{name}", Group.IMAGES, tags=_CONTAINERD_TAGS)
 
 
-def _kubernetes(name: str) -> Program:
-    return Program(name, f"k8s.io/kubernetes/cmd/{name}", Group.CLUSTER)
+def _kubernetes(name: str, group: Group = Group.CLUSTER) -> Program:
+    return Program(name, f"k8s.io/kubernetes/cmd/{name}", group)
 
 
 def _keda(name: str, command: str) -> Program:
@@ -135,6 +142,9 @@ PROGRAMS: tuple[Program, ...] = (
     _plugin("ipam", "host-local"),
     _plugin("meta", "portmap"),
     Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", Group.SIMULATION),
+    _kubernetes("kube-apiserver", Group.OLDEST_KUBERNETES),
+    _kubernetes("kube-controller-manager", Group.OLDEST_KUBERNETES),
+    _kubernetes("kube-scheduler", Group.OLDEST_KUBERNETES),
     Program("versitygw", "github.com/versity/versitygw/cmd/versitygw", Group.OBJECT_STORE),
     Program("fake-gcs-server", "github.com/fsouza/fake-gcs-server", Group.GOOGLE_STORE),
     Program("health", "./cmd/health", Group.HEALTH),
@@ -169,10 +179,11 @@ class Build:
     cgo: bool
     tags: tuple[str, ...]
     version: str = ""
+    kubernetes: str = KUBERNETES
 
     def command(self, go: str, output: str) -> tuple[str, ...]:
         tags = ("-tags", ",".join(self.tags)) if self.tags else ()
-        *flags, linked = BUILD_FLAGS
+        *flags, linked = build_flags(self.kubernetes)
         version = f" -X main.version={self.version}" if self.version else ""
         packages = tuple(program.package for program in self.programs)
         return (go, "build", "-v", *flags, linked + version, *tags, "-o", output, *packages)
@@ -183,10 +194,15 @@ def of_group(group: Group, programs: Iterable[Program] = PROGRAMS) -> tuple[Prog
 
 
 def builds_of(programs: Iterable[Program]) -> tuple[Build, ...]:
-    shared: dict[tuple[bool, tuple[str, ...], str], list[Program]] = {}
+    shared: dict[tuple[bool, tuple[str, ...], str, str], list[Program]] = {}
     for program in programs:
-        shared.setdefault((program.cgo, program.tags, program.version), []).append(program)
+        settings = (program.cgo, program.tags, program.version, _kubernetes_of(program.group))
+        shared.setdefault(settings, []).append(program)
     return tuple(Build(tuple(members), *settings) for settings, members in shared.items())
+
+
+def _kubernetes_of(group: Group) -> str:
+    return OLDEST_KUBERNETES if group is Group.OLDEST_KUBERNETES else KUBERNETES
 
 
 def content_hash(sources: Mapping[str, bytes], programs: Iterable[Program], architecture: str) -> str:
@@ -197,5 +213,5 @@ def content_hash(sources: Mapping[str, bytes], programs: Iterable[Program], arch
         digest.update(sources[name])
     for program in programs:
         digest.update(f"{program}\0".encode())
-    digest.update(f"{BUILD_FLAGS}\0{architecture}".encode())
+    digest.update(f"{build_flags()}\0{architecture}".encode())
     return digest.hexdigest()[:16]

@@ -11,7 +11,7 @@ import pytest
 
 from localcluster.builds import GO_FOLDER
 from localcluster.paths import ClusterPaths, cache_root
-from localcluster.programs import BUILD_FLAGS
+from localcluster.programs import build_flags
 from localcluster.progress import Progress
 from localcluster.toolchain import go_command
 from tests.contract.api import CRDS, RESOURCE, SERVICES, Api, connect, contract_crd
@@ -71,7 +71,7 @@ def celcost(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("celcost") / "celcost"
     go = go_command(cache_root(os.environ, Path.home()), Progress())
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
-    build = [go, "build", *BUILD_FLAGS, "-o", str(program), "./cmd/celcost"]
+    build = [go, "build", *build_flags(), "-o", str(program), "./cmd/celcost"]
     subprocess.run(build, cwd=GO_FOLDER, env=environment, check=True)
     return program
 

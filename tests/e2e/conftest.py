@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from localcluster import controlplane
 from localcluster.paths import ClusterPaths
 from tests.e2e._chart import OTHER, TEAM
 from tests.support.client import ClientPod
@@ -32,9 +34,16 @@ QUOTA = {
 }
 
 
+def this_cluster() -> ClusterPaths:
+    """This clone's; beside a control plane of the oldest Kubernetes, that one."""
+    paths = ClusterPaths.of_this_clone()
+    oldest = controlplane.paths_of(paths)
+    return oldest if os.environ.get("KUBECONFIG") == str(oldest.kubeconfig) else paths
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    paths = ClusterPaths.of_this_clone()
+    paths = this_cluster()
     if not paths.kubeconfig.exists():
         pytest.fail("no cluster is running: make cluster")
     connected = Cluster.connect(paths)

@@ -15,6 +15,7 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.operator import host_process, leader, operator_pods, scale_operator
 from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle
+from tests.support.watching import settled
 
 NAMESPACE = "e2e-operator"
 TAKEOVER_WITHIN = 15.0
@@ -72,24 +73,6 @@ def test_deleting_removes_everything_while_the_operator_is_down(cluster: Cluster
     with scale_operator(cluster, 0):
         cluster.kubectl("delete", "llms", "leaving", "-n", namespace, KUBECTL_TIMEOUT)
         eventually("no child", lambda: not any(cluster.list(plural, namespace) for plural in CHILDREN), 30)
-
-
-def settled(cluster: Cluster, namespace: str) -> None:
-    """Waits until no LLMService of the namespace changes any more."""
-
-    def versions() -> list[str]:
-        return [item["metadata"]["resourceVersion"] for item in cluster.list("llmservices", namespace)]
-
-    seen = versions()
-    quiet_since = time.monotonic()
-
-    def quiet() -> bool:
-        nonlocal seen, quiet_since
-        if (now := versions()) != seen:
-            seen, quiet_since = now, time.monotonic()
-        return time.monotonic() - quiet_since > 3
-
-    eventually("a settled namespace", quiet, 60)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

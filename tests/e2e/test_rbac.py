@@ -1,4 +1,5 @@
-"""What the operator asks of the API server is what its roles grant: no verb missing, none unused, no Secret.
+"""What the operator asks of the API server is what its roles grant: no verb missing, none unused, no Secret; and
+nothing that is deprecated.
 
 The test makes the operator do everything it ever does, and reads the audit log of the whole life of this cluster for
 what was used, and since the chart was last installed or upgraded for what was refused: the more ran before, the better.
@@ -16,7 +17,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.inspection import job_name
 
 from tests.e2e._chart import JSON
-from tests.support.audit import OPERATOR_USER
+from tests.support.audit import DEPRECATED, OPERATOR_USER
 from tests.support.cluster import Cluster, eventually
 from tests.support.foreign import THEIRS, theirs
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
@@ -126,6 +127,9 @@ def test_roles_grant_what_is_used_and_nothing_else(cluster: Cluster, namespace: 
     asked = {(entry["objectRef"]["resource"], entry["verb"]) for entry in entries}
     assert "secrets" not in {resource for resource, _ in asked}
     assert {verb for resource, verb in asked if resource == "configmaps"} <= {"patch", "delete"}, "none is read"
+    marked = [entry for entry in entries if DEPRECATED in entry.get("annotations", {})]
+    deprecated = {right for entry in marked for right in rights_of(entry)}
+    assert deprecated == set(), "asked for, and a later version of Kubernetes does not serve it"
 
 
 def prune_children(cluster: Cluster, namespace: str) -> None:

@@ -11,6 +11,7 @@ from tests.support.cluster import Cluster
 
 OPERATOR_USER = "system:serviceaccount:llmservice-system:llmservice-operator"
 POD = "authentication.kubernetes.io/pod-name"
+DEPRECATED = "k8s.io/deprecated"
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
@@ -29,6 +30,8 @@ class Request:
     """When it was answered."""
     pod: str
     """That asked; empty where the token is no pod's."""
+    is_deprecated: bool
+    """Whether a later version of Kubernetes does not serve it."""
 
 
 def requests_since(cluster: Cluster, moment: float, user: str = OPERATOR_USER) -> Iterator[Request]:
@@ -53,6 +56,7 @@ def requests_since(cluster: Cluster, moment: float, user: str = OPERATOR_USER) -
                 entry["responseStatus"]["code"],
                 dt.datetime.fromisoformat(entry["stageTimestamp"]).timestamp(),
                 (entry["user"].get("extra", {}).get(POD) or [""])[0],
+                entry.get("annotations", {}).get(DEPRECATED) == "true",
             )
 
 

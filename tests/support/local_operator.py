@@ -47,6 +47,11 @@ class LocalOperator:
         url = f"http://127.0.0.1:{self.metrics_port}/metrics"
         return httpx.get(url, trust_env=False).raise_for_status().text
 
+    def restart(self) -> None:
+        """As the kubelet does after a container has ended; without waiting for the next one to be ready."""
+        assert self._process is not None
+        self._process.terminate()
+
     def stop(self) -> None:
         """As the kubelet does, and for good."""
         self._stop.set()

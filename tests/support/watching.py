@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.cluster import COLLECTIONS, JSON, Cluster
+from tests.support.cluster import COLLECTIONS, JSON, Cluster, eventually
 from tests.support.patience import PATIENCE, at_most
 
 
@@ -90,3 +90,21 @@ def _follow(api: httpx.Client, path: str, version: str, watcher: Watcher, stoppi
                     raise AssertionError(f"the watch of {path} ended: {event['object']}")
                 version = event["object"]["metadata"]["resourceVersion"]
                 watcher.add(Seen(time.time(), event["object"]))
+
+
+def settled(cluster: Cluster, namespace: str) -> None:
+    """Waits until no LLMService of the namespace changes any more."""
+
+    def versions() -> list[str]:
+        return [item["metadata"]["resourceVersion"] for item in cluster.list("llmservices", namespace)]
+
+    seen = versions()
+    quiet_since = time.monotonic()
+
+    def quiet() -> bool:
+        nonlocal seen, quiet_since
+        if (now := versions()) != seen:
+            seen, quiet_since = now, time.monotonic()
+        return time.monotonic() - quiet_since > 3
+
+    eventually("a settled namespace", quiet, 60)

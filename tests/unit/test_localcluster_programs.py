@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from llmservice_operator.api.matrix.page import page
 
 from localcluster import builds
-from localcluster.programs import PROGRAMS, Folder, Group, Program, builds_of, content_hash, of_group
+from localcluster.programs import (
+    KUBERNETES,
+    OLDEST_KUBERNETES,
+    PROGRAMS,
+    Folder,
+    Group,
+    Program,
+    builds_of,
+    content_hash,
+    of_group,
+)
 
 SOURCES = {"go.mod": b"module x\n", "go.sum": b"sum\n", "cmd/coredns/main.go": b"package main\n"}
 RUNC = Program("runc", "github.com/opencontainers/runc", Group.IMAGES, cgo=True, tags=("seccomp",))
@@ -51,7 +62,8 @@ def test_programs_with_equal_settings_are_built_at_once() -> None:
 
 
 def test_each_name_is_built_once() -> None:
-    names = [(program.folder, program.name) for program in PROGRAMS if program.group is not Group.HELM]
+    apart = (Group.HELM, Group.OLDEST_KUBERNETES)
+    names = [(program.folder, program.name) for program in PROGRAMS if program.group not in apart]
     assert len(names) == len(set(names))
     assert {program.group for program in PROGRAMS if program.folder is Folder.CNI} == {Group.CLUSTER}
 
@@ -65,3 +77,7 @@ def test_every_program_is_a_tool_of_go_mod() -> None:
 
 def test_simulated_nodes_are_not_built_for_the_demo() -> None:
     assert [program.name for program in of_group(Group.SIMULATION)] == ["kwok"]
+
+
+def test_the_page_names_the_versions_of_kubernetes_that_the_tests_run_on() -> None:
+    assert all(f"\n| {version} |" in page() for version in (KUBERNETES, OLDEST_KUBERNETES))

@@ -63,9 +63,9 @@ bench: $(SYNCED) ## CPU time of plans and of each stage of a look; apply to firs
 	@$(PYTHON) -m benchmarks.stages
 	@$(PYTHON) -m benchmarks.first_answer
 
-bench-scale: $(SYNCED) ## N services (100) beside the control plane, with goals: N=n, RATE=r a second, FAULTS=1, SHARDS=n, INSPECT=1, JSON=file (make cluster)
+bench-scale: $(SYNCED) ## N services (100) beside the control plane, with goals: N=n, RATE=r a second, FAULTS=1, INSPECT=1, JSON=file (make cluster)
 	@$(PYTHON) -m benchmarks.scale --services "$(or $(N),100)" $(if $(RATE),--rate "$(RATE)") $(if $(FAULTS),--faults) \
-	  $(if $(SHARDS),--shards "$(SHARDS)") $(if $(INSPECT),--inspect) $(if $(JSON),--json "$(JSON)")
+	  $(if $(INSPECT),--inspect) $(if $(JSON),--json "$(JSON)")
 
 bench-autoscaling: $(SYNCED) ## N services (100) that scale with their load, nine of ten at zero: activator and operator: JSON=file (make cluster)
 	@$(PYTHON) -m benchmarks.autoscaling --services "$(or $(N),100)" $(if $(JSON),--json "$(JSON)")

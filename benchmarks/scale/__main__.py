@@ -27,7 +27,6 @@ from benchmarks.scale.place import nothing_left, simulated_nodes
 from benchmarks.scale.process import Operator, kubeconfig
 from benchmarks.scale.run import Plan, Scene, run
 from benchmarks.scale.services import Writer, is_ours, manifest, nodes_for
-from benchmarks.scale.several import Several, leases
 from benchmarks.scale.watch import LARGEST_EVENT, Observer
 from localcluster.network import NODE
 from localcluster.paths import ClusterPaths
@@ -45,7 +44,6 @@ EXAMPLES = """\
 examples (after `make cluster`; `make bench-scale N=1000` does both):
   python -m benchmarks.scale --services 1000
   python -m benchmarks.scale --services 1000 --faults
-  python -m benchmarks.scale --services 1000 --shards 2
   python -m benchmarks.scale --services 1000 --inspect
   python -m benchmarks.scale --services 500 --rate 10 --json arriving.json
   python -m benchmarks.scale --services 100 --profile where-time-goes.svg
@@ -67,7 +65,6 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the services leave out model.architecture: each asks its neighbours for the facts, and makes a Job",
     )
-    made.add_argument("--shards", type=int, default=1, metavar="N", help="so many processes share the work (1)")
     made.add_argument("--idle-seconds", type=float, default=60.0, metavar="S", help="how long it is left alone (60)")
     made.add_argument("--edits", type=int, default=100, metavar="N", help="how many edits are timed (100)")
     made.add_argument("--profile", type=Path, metavar="FILE", help="a flame graph of the operator until all are Ready")
@@ -96,7 +93,7 @@ async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
     server, context = administrator(cluster.paths)
     connector = aiohttp.TCPConnector(ssl=context, limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-    operator = Operator(config) if plan.shards == 1 else Several(config, plan.shards)
+    operator = Operator(config)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=LARGEST_EVENT) as session:
         observer, writer = (
             Observer(session, server),
@@ -124,7 +121,6 @@ def bench(plan: Plan, paths: ClusterPaths, report: Callable[[Figures], None]) ->
         simulated_nodes(paths, nodes_for(plan.services)),
         scale_operator(cluster, 0),
         cordoned(cluster, NODE),  # its kubelet cannot pull the images of what is simulated
-        leases(cluster, plan.shards) if plan.shards > 1 else contextlib.nullcontext(),
         nothing_left(cluster),
         api_server_address(cluster, plan.faults) as server,
     ):
@@ -142,7 +138,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         rate=arguments.rate,
         faults=arguments.faults,
         inspected=arguments.inspect,
-        shards=arguments.shards,
         idle_seconds=arguments.idle_seconds,
         edits=arguments.edits,
         profile=arguments.profile,

@@ -19,7 +19,6 @@ class Figures:
     """Whether the services leave out what their model looks like, so that each asks its neighbours and makes a Job."""
     rate: float | None = None
     """Services a second that arrived while the operator ran; None: they were there before it."""
-    shards: int = 1
     """Processes that shared the work; their CPU and memory are summed."""
     machine: str = ""
     stolen_percent: float = 0.0

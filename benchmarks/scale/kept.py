@@ -36,7 +36,6 @@ class Kept:
             (found.faults, "1% faults", "--faults"),
             (found.inspected, "models inspected", "--inspect"),
             (found.rate, f"{found.rate or 0:g} a second", f"--rate {found.rate or 0:g}"),
-            (found.shards > 1, f"{found.shards} shards", f"--shards {found.shards}"),
         ]
         return [(words, option) for is_so, words, option in every if is_so]
 

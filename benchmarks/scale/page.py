@@ -31,7 +31,7 @@ PLAIN = """\
 All services are there before the operator starts, and seconds count from its start. A column for each number of
 services; "-" was not measured."""
 COMPARED = """\
-## With faults, with arrivals, with shards
+## With faults, with arrivals
 
 Each beside the plain run of as many services. With faults one request of the operator's in a hundred is answered 429
 or 5xx, or dropped. With arrivals the services come at a constant rate while the operator runs: seconds count from the

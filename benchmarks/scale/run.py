@@ -33,7 +33,6 @@ class Plan:
     rate: float | None = None
     faults: bool = False
     inspected: bool = False
-    shards: int = 1
     idle_seconds: float = IDLE_SECONDS
     edits: int = EDITS
     profile: Path | None = None
@@ -59,7 +58,7 @@ class Scene:
 
 async def run(plan: Plan, scene: Scene) -> Figures:
     """All of it, in this order; the services stay."""
-    found = Figures(plan.services, plan.faults, plan.inspected, plan.rate, plan.shards, machine=machine())
+    found = Figures(plan.services, plan.faults, plan.inspected, plan.rate, machine=machine())
     found.start_cpu_seconds = await cost_of_a_start(scene)
     await scene.observer.start()
     await to_ready(plan, scene, found)

@@ -13,15 +13,13 @@ GROUP = Group(
     (
         Alert(
             name="LLMServiceOperatorNotLeading",
-            when="no process of the operator acts, or works on a shard, or none is scraped",
-            # With one shard there is no Lease for it where leader election is off: the process that acts has it.
-            # Whoever has a Lease and may not watch yet acts on nothing.
-            expr=f"sum by (shard) (llmservice_shard_held{{{_JOB}}}) == 0 or absent(llmservice_leader{{{_JOB}}}) "
-            f'or sum(llmservice_stage{{{_JOB},stage="acting"}}) == 0 '
-            f"unless on () sum by (shard) (llmservice_shard_held{{{_JOB}}}) == 0",
+            when="no process of the operator acts, or none is scraped",
+            # Whoever has the Lease and may not watch yet acts on nothing.
+            expr=f"sum(llmservice_leader{{{_JOB}}}) == 0 or absent(llmservice_leader{{{_JOB}}}) "
+            f'or sum(llmservice_stage{{{_JOB},stage="acting"}}) == 0',
             lasts="5m",
             severity=Severity.CRITICAL,
-            summary="No operator process works{{ with $labels.shard }} on shard {{ . }}{{ end }}.",
+            summary="No operator process acts.",
             description="What serves goes on serving, and nothing is started, repaired or updated. "
             "Run: kubectl get pods,leases -n ${namespace}",
         ),

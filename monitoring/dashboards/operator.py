@@ -10,12 +10,12 @@ _STATE = Row(
     "State",
     (
         Panel(
-            title="Shards that are worked on",
-            text="As many as operator.shards of the chart, where all is well.",
+            title="Processes that act",
+            text="One, where all is well; the others stand by.",
             unit="short",
             kind=Kind.NUMBER,
             width=4,
-            queries=[Query(f"sum(max by (shard) (llmservice_shard_held{{{_OF}}}))", "shards")],
+            queries=[Query(f"sum(llmservice_leader{{{_OF}}})", "processes")],
         ),
         Panel(
             title="Watches that are broken off",

@@ -48,13 +48,12 @@ from llmservice_operator.kube.activator_reader import ActivatorReader
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.holding_ports import HoldingPorts
+from llmservice_operator.kube.lease import Lease
 from llmservice_operator.kube.nodes import Nodes
-from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.kube.requests_reader import RequestsReader
 from llmservice_operator.kube.resources import LLMSERVICE
-from llmservice_operator.kube.shards import Shards
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options, version
@@ -71,7 +70,7 @@ STOP_WATCHING = 1.5
 
 
 class Operator:
-    """One process: watches everything always, acts on the shards that it holds."""
+    """One process: watches everything always, acts while it holds the Lease."""
 
     def __init__(
         self,
@@ -85,8 +84,10 @@ class Operator:
         self._options = opts
         self._transport = transport
         self._metrics = metrics
-        self._shards = self._make_shards() if opts.leader_elect else None
-        gate: Gate = self._shards or AlwaysOpen()
+        namespace = opts.lease_namespace or transport.credentials.namespace
+        lease = Lease(transport, namespace=namespace, name=opts.lease_name, identity=opts.identity)
+        self._lease = lease if opts.leader_elect else None
+        gate: Gate = self._lease or AlwaysOpen()
         kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS, INDICES)
         count = metrics.internal_errors
         for part in Part:  # so that the first one of each is an increase
@@ -113,7 +114,7 @@ class Operator:
             state_poller=self._state_poller,
             nodes=Nodes(kube, own=own, contained=lambda what: self._errors.contained(Part.NODES, subject=what)),
             configs=self._configs,
-            updates=Updates(limit=opts.max_concurrent_updates, is_ours=self._is_ours, errors=self._errors),
+            updates=Updates(limit=opts.max_concurrent_updates, errors=self._errors),
             errors=self._errors,
             in_work=self._in_work,
             pod_events=PodEventReader(kube),
@@ -121,12 +122,12 @@ class Operator:
             read_requests=requests.read,
             activators=self._activators.known if self._activators else lambda: None,
             ask_activator=activators.read,
-            claim_port=HoldingPorts(kube, self._lease_namespace()).claim,
+            claim_port=HoldingPorts(kube, namespace).claim,
             settings=opts.services,
             metrics=metrics,
             now=lambda: datetime.datetime.now(datetime.UTC),
             identity=opts.identity,
-            is_ours=self._is_ours,
+            is_acting=self._is_acting,
         )
         self._workers = Workers(self._ctx)
         children = watched_children(opts.services)
@@ -134,7 +135,7 @@ class Operator:
         self._sync = SyncState(
             namespaces, (LLMSERVICE, *children), on_warm=self._take_up_all, on_hidden=self._take_up_all
         )
-        self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
+        self._life = Life(self._sync, lambda: self._lease.problem if self._lease else None)
         handler = EventHandler(
             self._ctx.cache, self._changed, self._children_changed, self._errors, pod_deleted=self._ctx.pod_deleted
         )
@@ -195,7 +196,7 @@ class Operator:
         acting: asyncio.Task[object],
         watches: asyncio.Task[object],
     ) -> int:
-        """Finish what is in work, then give the leases to the next, then stop watching."""
+        """Finish what is in work, then give the Lease to the next, then stop watching."""
         failed = [task for task in done if task is not stopped]
         for task in failed:
             logger.error("%s ended: %s", task.get_name(), _why(task))
@@ -203,12 +204,12 @@ class Operator:
         self._life.reach(Stage.STOPPING)
         logger.info("stopping: %d services in work, %d waiting", len(self._ctx.queue.in_work), self._ctx.queue.depth)
         self._workers.stop()
-        if self._shards is not None:
-            self._shards.stop()
+        if self._lease is not None:
+            self._lease.stop()
         if was_acting:
             await asyncio.wait({acting}, timeout=FINISH_IN_FLIGHT)
-        if self._shards is not None:
-            await self._shards.release()
+        if self._lease is not None:
+            await self._lease.release()
         watches.cancel()
         await asyncio.wait({watches}, timeout=STOP_WATCHING)
         logger.info("stopped")
@@ -231,17 +232,15 @@ class Operator:
 
     async def _campaign(self) -> None:
         await self._sync.listable.wait()
-        if self._shards is None:
+        if self._lease is None:
             self._leading.set()
             await asyncio.Event().wait()
         else:
-            await self._shards.run(self)
+            await self._lease.run(self)
 
     async def _act(self) -> None:
         await self._sync.settled.wait()
         self._life.reach(Stage.SYNCED)
-        if self._shards is not None:
-            self._shards.is_ready = True
         await self._leading.wait()
         self._life.reach(Stage.ACTING)
         garbage.collect()  # what was imported and read until now lives long
@@ -256,31 +255,29 @@ class Operator:
             self._in_work.beat()
             await asyncio.sleep(1.0)
 
-    # Called by the leases (Duties)
+    # Called by the Lease (Duties)
 
-    def gained(self, shard: int) -> None:
-        """Begin with its services at once: a follower's cache is warm."""
+    def gained(self) -> None:
+        """Begin with all services at once: a follower's cache is warm."""
         self._leading.set()
         if self._life.is_acting:
-            self._gain(key for key in self._ctx.cache.all_keys() if self._shard(key) == shard)
+            self._gain(self._ctx.cache.all_keys())
 
-    def lost(self, shard: int) -> None:
+    def lost(self) -> None:
         """What is in work is forgotten by its worker, when it ends."""
         for key in {*self._ctx.cache.all_keys(), *self._ctx.memories} - {*self._ctx.queue.in_work}:
-            if self._shard(key) == shard:
-                self._ctx.forget(key)
+            self._ctx.forget(key)
 
-    def is_busy(self, shard: int) -> bool:
-        """Whether a worker has one of its services."""
-        return any(self._shard(key) == shard for key in self._ctx.queue.in_work)
+    def is_busy(self) -> bool:
+        """Whether a worker has a service."""
+        return bool(self._ctx.queue.in_work)
 
     # Called by the watches
 
     def _take_up_all(self, namespace: str | None) -> None:
         """A namespace became warm, or another kind is seen of it or no longer."""
-        if self._life.is_acting:
-            keys = self._ctx.cache.all_keys()
-            self._gain(key for key in keys if namespace in (None, key.namespace) and self._is_ours(key))
+        if self._life.is_acting and self._is_acting():
+            self._gain(key for key in self._ctx.cache.all_keys() if namespace in (None, key.namespace))
 
     def _gain(self, keys: Iterable[Key]) -> None:
         warm = [key for key in keys if self._sync.is_warm(key.namespace)]
@@ -288,7 +285,7 @@ class Operator:
         self._ctx.take_up(warm)
 
     def _changed(self, key: Key) -> None:
-        """The cache holds every service; only those of this process's shards are worked on."""
+        """Those who stand by have a cache, too, and work on nothing."""
         if self._life.is_acting and self._may_act(key):
             self._ctx.take_up((key,))
 
@@ -305,16 +302,13 @@ class Operator:
     # Small answers
 
     def _may_act(self, key: Key) -> bool:
-        return self._is_ours(key) and self._sync.is_warm(key.namespace)
+        return self._is_acting() and self._sync.is_warm(key.namespace)
 
     def _resync_of(self, namespace: str) -> Resync:
         return self._resyncs[namespace if namespace in self._resyncs else None]
 
-    def _is_ours(self, key: Key) -> bool:
-        return self._shards is None or self._shards.owns(key.namespace)
-
-    def _shard(self, key: Key) -> int:
-        return shard_of(key.namespace, self._options.shards)
+    def _is_acting(self) -> bool:
+        return self._lease is None or self._lease.is_acting
 
     def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -328,24 +322,11 @@ class Operator:
         return self._ctx.queue.stalled() if self._life.is_acting else None
 
     def _refresh_metrics(self) -> None:
-        held = (0,) if self._shards is None else self._shards.held
-        self._metrics.set_shards(held, self._options.shards)
+        self._metrics.leader.set(self._lease is None or (self._lease.is_acting and self._lease.is_leader))
         self._metrics.set_life(self._life.stage, self._sync)
         self._metrics.queue_depth.set(self._ctx.queue.depth)
         self._metrics.queue_delayed.set(self._ctx.queue.delayed)
         self._metrics.tasks.set(len(asyncio.all_tasks()))
-
-    def _lease_namespace(self) -> str:
-        return self._options.lease_namespace or self._transport.credentials.namespace
-
-    def _make_shards(self) -> Shards:
-        return Shards(
-            self._transport,
-            namespace=self._lease_namespace(),
-            name=self._options.lease_name,
-            identity=self._options.identity,
-            count=self._options.shards,
-        )
 
 
 def _why(task: asyncio.Task[object]) -> str:

@@ -20,8 +20,6 @@ from llmservice_operator.build.settings import InvalidSettings, Settings
 
 PREFIX = "LLMSERVICE_"
 AUTHENTICATIONS = ("none", "tokenReview")
-MAX_SHARDS = 64
-"""Each is renewed every two seconds."""
 
 EXAMPLES = f"""\
 examples:
@@ -55,7 +53,6 @@ class Options:
     kubeconfig: str | None = None
     context: str | None = None
     max_concurrent_updates: int = 1
-    shards: int = 1
     state_dir: Path | None = None
     services: Settings = field(default_factory=Settings)
 
@@ -106,8 +103,8 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--shards",
         type=int,
-        metavar="N",
-        help="split the namespaces into N shards, with a Lease each, that processes share out (default: 1)",
+        metavar="1",
+        help="taken for the sake of settings of earlier releases, which could split the namespaces over processes",
     )
     add(
         "--state-dir",
@@ -243,10 +240,11 @@ def _merge(file: dict[str, Any], given: dict[str, Any], environ: Mapping[str, st
     merged["namespaces"] = tuple(dict.fromkeys(merged.get("namespaces") or ()))
     if merged.get("max_concurrent_updates", 1) < 1:
         raise InvalidSettings("--max-concurrent-updates: at least 1, or no update would ever begin")
-    if not 1 <= (shards := merged.get("shards", 1)) <= MAX_SHARDS:
-        raise InvalidSettings(f"--shards: from 1 to {MAX_SHARDS}, and not {shards}")
-    if shards > 1 and not merged.get("leader_elect", True):
-        raise InvalidSettings("--shards: with several, leader election is what shares them out; leave it on")
+    if (shards := merged.pop("shards", 1)) != 1:
+        raise InvalidSettings(
+            f"--shards: 1, and not {shards}: one process serves 10,000 services; beyond, run one operator for each set "
+            "of namespaces (--namespace; in the chart: a release each, with watch.namespaces)"
+        )
     defaults = Options()
     if merged.get("metrics_tls") and merged.get("health_port", defaults.health_port) == merged.get(
         "metrics_port", defaults.metrics_port

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 from llmservice_operator.kube.errors import NOT_OURS
-from llmservice_operator.kube.shards import lease_name
-from llmservice_operator.options import load
 
 from tests.e2e._chart import AUTOSCALED, EVERYTHING, GUARDED, JSON, of_kind, only, render
 
@@ -77,7 +73,7 @@ ONLY_CHANGED = {("", "pods")}
 
 @pytest.mark.parametrize("values", [{}, AUTOSCALED], ids=["defaults", "scaler"])
 def test_every_kind_that_the_operator_may_write_is_in_its_policy(values: JSON) -> None:
-    objects = render({"operator": {"shards": 3}} | values)
+    objects = render(values)
     roles = of_kind(objects, "ClusterRole", "demo-llmservice-operator") + [
         role for role in of_kind(objects, "Role") if not role["metadata"]["name"].endswith("-activator")
     ]
@@ -103,7 +99,7 @@ def test_every_kind_that_the_operator_may_write_is_in_its_policy(values: JSON) -
     (own,) = policy["spec"]["matchConditions"]
     assert own["expression"] == "request.userInfo.username == 'system:serviceaccount:llm:demo-llmservice-operator'"
     text = yaml.safe_dump(policy, width=10_000)
-    assert all(f"{lease_name('demo-llmservice-operator', shard)!r}" in text for shard in range(3))
+    assert "request.name == 'demo-llmservice-operator'" in text
     assert NOT_OURS in text, "the operator knows its policy's refusals by these words"
 
 
@@ -135,19 +131,6 @@ def test_the_lease_is_granted_by_name() -> None:
     role = only(render(), "Role", "-leader")
     beyond_create = [rule for rule in role["rules"] if rule["verbs"] != ["create"]]
     assert [rule["resourceNames"] for rule in beyond_create] == [["demo-llmservice-operator"]]
-
-
-@pytest.mark.parametrize("shards", [1, 2, 64])
-def test_every_shard_has_its_lease_granted_and_the_operator_knows_how_many_there_are(
-    shards: int, tmp_path: Path
-) -> None:
-    objects = render({"operator": {"shards": shards}})
-    settings = tmp_path / "settings.yaml"
-    settings.write_text(only(objects, "ConfigMap")["data"]["settings.yaml"])
-    options = load(["--settings", str(settings)], {})
-    (rule,) = [rule for rule in only(objects, "Role", "-leader")["rules"] if "resourceNames" in rule]
-    assert rule["resourceNames"] == [lease_name(options.lease_name, shard) for shard in range(shards)]
-    assert options.shards == shards
 
 
 def test_editors_may_scale_and_viewers_may_not() -> None:

@@ -34,7 +34,10 @@ BAD_VALUES: dict[str, tuple[JSON, str]] = {
     "replicas as text": ({"replicas": "2"}, "at '/replicas'"),
     "too many replicas": ({"replicas": 50}, "at '/replicas'"),
     "no shard": ({"operator": {"shards": 0}}, "at '/operator/shards'"),
-    "too many shards": ({"operator": {"shards": 65}}, "at '/operator/shards'"),
+    "several shards": (
+        {"operator": {"shards": 2}},
+        "install one release for each set of namespaces (watch.namespaces)",
+    ),
     "tag with a space": ({"image": {"tag": "a b"}}, "at '/image/tag'"),
     "digest that is none": ({"image": {"digest": "latest"}}, "at '/image/digest'"),
     "repository with a digest": ({"image": {"repository": "a@sha256:b"}}, "at '/image/repository'"),

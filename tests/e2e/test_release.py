@@ -7,10 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count, groupby, pairwise
 from pathlib import Path
 
 import pytest
@@ -25,13 +29,14 @@ from release.record import RECORD, Record, sha256
 from release.references import Reference
 from release.tools import release_tools
 from tests.e2e._chart import PREVIOUS_COMMIT
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import make_namespace, own_namespace
 from tests.support import rolling
-from tests.support.cluster import JSON, Cluster, eventually, is_ready
+from tests.support.audit import writes_since
+from tests.support.cluster import JSON, Cluster, CommandFailed, eventually, is_ready
 from tests.support.oci_registry import OciRegistry, oci_registry
 from tests.support.operator import scale_operator
 from tests.support.patience import KUBECTL_TIMEOUT
-from tests.support.services import stand_in
+from tests.support.services import idle, stand_in
 
 pytestmark = pytest.mark.full
 
@@ -293,3 +298,94 @@ def test_an_upgrade_from_the_release_before_and_back(
 
 def _ready(cluster: Cluster, name: str) -> int:
     return sum(map(is_ready, rolling.pods(cluster, NAMESPACE, name).values()))
+
+
+FULL_NAME = f"{RELEASE}-llmservice-operator"
+SHARDED = tuple(
+    next(name for name in (f"{NAMESPACE}-{number}" for number in count()) if zlib.crc32(name.encode()) % 2 == shard)
+    for shard in range(2)
+)
+"""A namespace in each of two shards, as the release before divides them."""
+EDIT_EVERY = 0.5
+
+
+def holders(cluster: Cluster) -> Mapping[str, str]:
+    """The pod that holds each Lease of the release before."""
+    found = {}
+    for name in (FULL_NAME, f"{FULL_NAME}-1"):
+        lease: JSON = cluster.get("leases", NAMESPACE, name) or {}
+        found[name] = (lease.get("spec", {}).get("holderIdentity") or "").partition("_")[0]
+    return found
+
+
+@contextmanager
+def edited(cluster: Cluster) -> Iterator[None]:
+    """The services are edited all the time, so that whoever may write has something to write."""
+    stopping, numbers = threading.Event(), count(8)
+
+    def edit() -> None:
+        with Cluster.connect(cluster.paths).api as api:
+            own = Cluster(cluster.paths, api)
+            while not stopping.wait(EDIT_EVERY):
+                number = next(numbers)
+                for namespace in SHARDED:
+                    own.patch("llmservices", namespace, "served", {"spec": {"batching": {"maxNumSeqs": number}}})
+
+    thread = threading.Thread(target=edit)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def is_done(cluster: Cluster, namespace: str) -> bool:
+    """Whether the Deployment has what the spec says."""
+    wanted = cluster.must_get("llmservices", namespace, "served")["spec"]["batching"]["maxNumSeqs"]
+    deployment = cluster.get("deployments", namespace, "served")
+    if deployment is None:
+        return False
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    words = [*server.get("command", ()), *server.get("args", ())]
+    return ("--max-num-seqs", str(wanted)) in pairwise(words)
+
+
+def test_an_upgrade_from_two_shards_has_no_object_written_by_both(
+    cluster: Cluster, released: Release, previous: Reference, namespace_of_the_release: str
+) -> None:
+    """The value of before is refused with what to do; with 1 the new process waits until both of before have ended."""
+    with own_namespace(cluster, SHARDED[0]), own_namespace(cluster, SHARDED[1]):
+        values = ("crds.install=false", "replicas=2", "operator.shards=2", f"watch.namespaces={{{','.join(SHARDED)}}}")
+        given = [word for value in values for word in ("--set", value)]
+        helm(cluster, "install", previous, *given, "--set", f"services.defaultCpuImage={CPU_IMAGE}")
+        eventually("a Lease for each of two pods", lambda: len({*holders(cluster).values()} - {""}) == 2, 60)
+        before = {*holders(cluster).values()}
+        moment = time.time()
+        for namespace in SHARDED:
+            cluster.apply(idle("served", fitPolicy="Ignore", batching={"maxNumSeqs": 4}), namespace)
+        for namespace in SHARDED:
+            eventually("its Deployment", partial(is_done, cluster, namespace), 30)
+
+        new = released.reference("chart")
+        with edited(cluster):
+            with pytest.raises(CommandFailed, match=r"watch\.namespaces"):
+                helm(cluster, "upgrade", new, "--reset-then-reuse-values")
+            assert {*holders(cluster).values()} == before, "a refused upgrade changes nothing"
+            helm(cluster, "upgrade", new, "--reset-then-reuse-values", "--set", "operator.shards=1")
+            eventually("the new process", lambda: holders(cluster)[FULL_NAME] not in {*before, ""}, 60)
+            time.sleep(20)  # the pause, and some edits after it
+        for namespace in SHARDED:
+            eventually("the last edit", partial(is_done, cluster, namespace), 60)
+
+        user = f"system:serviceaccount:{NAMESPACE}:{FULL_NAME}"
+        written = sorted(writes_since(cluster, moment, user), key=lambda request: request.at)
+        for namespace in SHARDED:
+            requests = [request for request in written if request.namespace == namespace]
+            pods = [pod for pod, _ in groupby(request.pod for request in requests)]
+            assert len(pods) == len({*pods}) > 1, f"{namespace}: a pod wrote after the one that came after it: {pods}"
+            assert pods[0] in before
+            assert pods[-1] == holders(cluster)[FULL_NAME]
+            for one, after in pairwise(requests):
+                assert one.pod == after.pod or one.until <= after.at, f"{namespace}: {one} and {after}"
+        cluster.kubectl("delete", "lease", f"{FULL_NAME}-1", "-n", NAMESPACE)

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
-from llmservice_operator.kube.shards import lease_name
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
@@ -46,12 +45,7 @@ def set_replicas(cluster: Cluster, replicas: int) -> None:
 
 def leader(cluster: Cluster) -> str:
     """Who holds the Lease, its pod's name first; empty when nobody does."""
-    return holder_of(cluster, 0)
-
-
-def holder_of(cluster: Cluster, shard: int) -> str:
-    """The same of one shard's Lease; empty also where there is none."""
-    lease: JSON = cluster.get("leases", OPERATOR_NAMESPACE, lease_name(OPERATOR, shard)) or {}
+    lease: JSON = cluster.get("leases", OPERATOR_NAMESPACE, OPERATOR) or {}
     holder: str = lease.get("spec", {}).get("holderIdentity") or ""
     return holder
 

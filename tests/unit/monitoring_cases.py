@@ -151,17 +151,16 @@ def internal_errors(values: str, operator: str = OPERATOR) -> Series:
     return {f'llmservice_internal_errors_total{{{operator},part="state"}}': values}
 
 
-def shards(first: int, second: int) -> Series:
-    held = {f'llmservice_shard_held{{{OPERATOR},shard="{n}"}}': f"{v}x120" for n, v in enumerate((first, second))}
-    return held | {f"llmservice_leader{{{OPERATOR}}}": "1x120"}
+def leading(*processes: int) -> Series:
+    return {f'llmservice_leader{{{OPERATOR},instance="op-{n}"}}': f"{v}x120" for n, v in enumerate(processes)}
 
 
 def acting(*processes: int) -> Series:
-    """With one shard, which the first process holds."""
+    """The first process has the Lease."""
     stages = {
         f'llmservice_stage{{{OPERATOR},instance="op-{n}",stage="acting"}}': f"{v}x120" for n, v in enumerate(processes)
     }
-    return shards(1, 1) | stages
+    return leading(1, 0) | stages
 
 
 def watch(synced: int, broken: int, operator: str = OPERATOR) -> Series:
@@ -292,7 +291,7 @@ CASES: Mapping[tuple[str, Severity], Case] = {
         },
     ),
     ("LLMServiceOperatorNotLeading", Severity.CRITICAL): Case(
-        shards(1, 0), {"both shards": shards(1, 1), "one acts and one stands by": acting(1, 0)}, {"shard": "1"}
+        leading(0, 0), {"one acts and one stands by": acting(1, 0)}, {}
     ),
     ("LLMServiceOperatorReconcileErrors", Severity.WARNING): Case(
         passes(50, 50), {"a few": passes(95, 5), "no pass": passes(0, 0), "of another": passes(50, 50, NAMESAKE)}, {}
@@ -354,7 +353,7 @@ MORE: Mapping[str, Sequence[Case]] = {
     "LLMServiceOperatorNotLeading": [
         Case({}, {}, {"job": "op-metrics", "namespace": "ops"}),
         Case(acting(0, 0), {}, {}),
-        Case(acting(0, 0) | shards(1, 0), {}, {"shard": "1"}),
+        Case(acting(0, 0) | leading(0, 0), {}, {}),
     ],
     "LLMServiceOperatorWatchStale": [
         Case(watch(0, 0), {}, WATCHED),

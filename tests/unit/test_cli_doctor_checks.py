@@ -452,8 +452,8 @@ def test_fields_of_a_schema() -> None:
 
 
 def test_the_leases_are_those_of_the_settings() -> None:
-    shards = config_map("{leaderElection: {leaseName: lead}, operator: {shards: 2}}")
-    assert lease_names((shards,), (deployment(),)) == ((SYSTEM, "lead"), (SYSTEM, "lead-1"))
+    named = config_map("{leaderElection: {leaseName: lead}}")
+    assert lease_names((named,), (deployment(),)) == ((SYSTEM, "lead"),)
     assert lease_names((), (deployment(),)) == ((SYSTEM, "llmservice-operator"),)
 
 

@@ -54,8 +54,7 @@ class Seconds:
     def __init__(self, *values: float) -> None:
         self.values = list(values)
 
-    def remaining(self, namespace: str) -> float:
-        assert namespace == "ns"
+    def remaining(self) -> float:
         return self.values.pop(0) if len(self.values) > 1 else self.values[0]
 
 

@@ -25,8 +25,8 @@ FIRST, SECOND, THIRD = islice(candidates(UID), 3)
 class Closed:
     """This process does not lead."""
 
-    def remaining(self, namespace: str) -> float:
-        return 0.0 if namespace == "ns" else 60.0
+    def remaining(self) -> float:
+        return 0.0
 
 
 def a_lease(port: int, holder: Any) -> dict[str, Any]:

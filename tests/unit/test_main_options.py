@@ -19,7 +19,7 @@ leaderElection: {enabled: true, leaseName: mine, leaseNamespace: system}
 health: {port: 9001}
 metrics: {port: 9002}
 logging: {format: console, level: debug}
-operator: {maxConcurrentUpdates: 3, shards: 4}
+operator: {maxConcurrentUpdates: 3, shards: 1}
 services: {operatorImage: "op:1", defaultCpuImage: "cpu:1", runAsUser: 4000, surgeDeadlineSeconds: 30}
 """
 
@@ -42,7 +42,6 @@ def test_everything_can_come_from_the_file(tmp_path: Path) -> None:
     assert (options.log_format, options.log_level) == ("console", "debug")
     assert (options.services.operator_image, options.services.run_as_user) == ("op:1", 4000)
     assert (options.max_concurrent_updates, options.services.surge_deadline_seconds) == (3, 30)
-    assert options.shards == 4
 
 
 def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -103,9 +102,8 @@ def test_a_wrong_file_is_refused_by_name(
         ("", {"LOG_LEVEL": "loud"}, ["LLMSERVICE_LOG_LEVEL", "debug, info"]),
         ("", {"SETTINGS": "/nowhere"}, ["/nowhere"]),
         ("--max-concurrent-updates 0", {}, ["--max-concurrent-updates: at least 1"]),
-        ("--shards 0", {}, ["--shards: from 1 to 64, and not 0"]),
-        ("--shards 65", {}, ["--shards: from 1 to 64, and not 65"]),
-        ("--shards 2 --no-leader-elect", {}, ["--shards: with several, leader election is what shares them out"]),
+        ("--shards 0", {}, ["--shards: 1, and not 0"]),
+        ("", {"SHARDS": "2"}, ["--shards: 1, and not 2", "a release each, with watch.namespaces"]),
         ("--metrics-tls /tls --metrics-port 8081", {}, ["give the metrics a port of their own"]),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str | dict) else "",

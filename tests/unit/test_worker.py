@@ -78,22 +78,22 @@ async def test_stopping_finishes_what_is_in_work() -> None:
     assert world.ctx.queue.depth == 1
 
 
-async def test_what_is_anothers_is_left_alone_and_what_became_so_meanwhile_is_forgotten() -> None:
+async def test_without_the_lease_nothing_begins_and_what_is_in_work_then_is_forgotten() -> None:
     world = World()
-    ours, seen = {KEY}, []
+    lost, seen = [], []
 
     async def loses_it(key: Key, ctx: Context) -> Next:
         seen.append(key)
         ctx.memory(key, "u")
-        ours.clear()
+        lost.append(True)
         return Next(failure="something")
 
-    world.ctx.is_ours = lambda key: key in ours
+    world.ctx.is_acting = lambda: not lost
     other = Key("other", "chat")
-    for key in (other, KEY):
+    for key in (KEY, other):
         world.ctx.memory(key, "u")
-    await work(world, loses_it, other, KEY)
+    await work(world, loses_it, KEY, other)
     assert seen == [KEY]
     assert (world.ctx.memories, world.ctx.queue.depth) == ({}, 0)
     world.ctx.queue.add(KEY)
-    assert world.ctx.queue.depth == 1, "the failure is forgotten too: nothing makes it wait when it is ours again"
+    assert world.ctx.queue.depth == 1, "the failure is forgotten too: nothing makes it wait in the next reign"

@@ -12,7 +12,10 @@ metrics:
   {{- if .Values.metrics.tls.secretName }}
   tlsFolder: /etc/llmservice-metrics-tls
   {{- end }}
-operator: {{- toYaml .Values.operator | nindent 2 }}
+{{- if gt (int .Values.operator.shards) 1 }}
+{{- fail (printf "operator.shards: 1, and not %v: one process serves 10,000 services; beyond, install one release for each set of namespaces (watch.namespaces), and set operator.shards to 1 (docs/install.md, Beyond one process)" .Values.operator.shards) }}
+{{- end }}
+operator: {{- toYaml (omit .Values.operator "shards") | nindent 2 }}
 logging: {{- toYaml .Values.logging | nindent 2 }}
 services:
   operatorImage: {{ include "llmservice.image" . | quote }}

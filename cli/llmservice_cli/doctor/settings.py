@@ -16,7 +16,6 @@ from .facts import Objects
 FILE = "settings.yaml"
 LARGEST = 64 * 1024
 """Characters; the chart's file has some thousand."""
-MOST_SHARDS = 64
 MOST_LEASES = 16
 _LONGEST_NAME = 253
 
@@ -50,9 +49,5 @@ def _said(config_map: Json) -> Iterator[tuple[str, str]]:
         return
     if not isinstance(content, dict) or not isinstance(election := content.get("leaderElection"), dict):
         return
-    name, operator = election.get("leaseName"), content.get("operator")
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-        return
-    shards = operator.get("shards") if isinstance(operator, dict) else 1
-    count = min(shards, MOST_SHARDS) if isinstance(shards, int) and shards > 0 else 1
-    yield from ((config_map["metadata"]["namespace"], f"{name}-{index}" if index else name) for index in range(count))
+    if isinstance(name := election.get("leaseName"), str) and 0 < len(name) <= _LONGEST_NAME:
+        yield config_map["metadata"]["namespace"], name

@@ -45,9 +45,7 @@ STRATEGY_ANNOTATION: Final = f"{GROUP}/rollout-strategy"
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 """On a pod, Kubernetes' own: a ReplicaSet ends those with the lowest first."""
 SPLIT_ANNOTATION: Final = f"{GROUP}/shards"
-"""On a Lease: over how many shards the work is split; absent: one."""
-WANTED_ANNOTATION: Final = f"{GROUP}/wanted-by"
-"""On a Lease: identity of a process that has fewer shards than the holder and asks for this one."""
+"""On the operator's Lease: over how many Leases earlier releases split the work; absent: one."""
 
 # Field managers.
 MANAGER: Final = OPERATOR

@@ -202,8 +202,8 @@ class Context:
     configs: Configs = field(default_factory=ConfigReader)
     errors: InternalErrors = field(default_factory=InternalErrors)
     in_work: InWork = field(default_factory=InWork)
-    is_ours: Callable[[Key], bool] = lambda key: True
-    """Whether this process is to work on a service; others may have it."""
+    is_acting: Callable[[], bool] = lambda: True
+    """Whether this process is to work; another one may hold the Lease."""
     is_current: Callable[[ParentFacts], bool] = lambda parent: False
     """Whether an LLMService in the cache is as it was a moment ago; else it is read before a write."""
     hidden: Callable[[str], frozenset[str]] = lambda namespace: frozenset()

@@ -5,7 +5,7 @@ Nothing of this is stored: who has a turn is computed from the watched objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from llmservice_operator.api.service import Key
@@ -28,8 +28,6 @@ class Updates:
     _is_known: bool = False
     _gained: set[Key] = field(default_factory=set)
     errors: InternalErrors = field(default_factory=InternalErrors)
-    is_ours: Callable[[Key], bool] = lambda key: True
-    """What other processes work on is not reported here: with several shards the limit is each process's own."""
 
     def peek(self, key: Key, cache: Cache) -> Turn:
         """Whether this service's update may begin now, or has begun."""
@@ -89,7 +87,7 @@ class Updates:
         for key in unknown:
             # On behalf of one service the revisions of all are read here: it does not fail with the others' errors.
             with self.errors.contained(Part.BOOKKEEPING, key, "updates"):
-                if self.is_ours(key) and key not in self._reported and (update := _seen(key, cache)) is not None:
+                if key not in self._reported and (update := _seen(key, cache)) is not None:
                     self._under_way[key] = update
         self._is_known = True
         self._gained.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
 from typing import Any, Protocol, Unpack
 
 from llmservice_operator.api.constants import DRY_RUN_MANAGER
@@ -27,16 +26,16 @@ Manifest = Mapping[str, Any]
 
 
 class Gate(Protocol):
-    """Whether, and for how long, this process may write into a namespace."""
+    """Whether, and for how long, this process may write."""
 
-    def remaining(self, namespace: str) -> float:
+    def remaining(self) -> float:
         """Seconds that are left; zero or less means no."""
 
 
 class AlwaysOpen:
     """For those who write without a lease: a single process."""
 
-    def remaining(self, namespace: str) -> float:
+    def remaining(self) -> float:
         """Never a limit."""
         return float("inf")
 
@@ -114,27 +113,21 @@ class KubeClient:
         resource, metadata = resource_of(manifest), manifest["metadata"]
         path = resource.path(metadata["namespace"], metadata["name"], subresource)
         params = {"fieldManager": manager, "force": "true" if force else "false", **more}
-        return await self._write(
-            "patch", resource, metadata["namespace"], path, body=manifest, params=params, content_type=APPLY
-        )
+        return await self._write("patch", resource, path, body=manifest, params=params, content_type=APPLY)
 
     async def json_patch(
         self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]], *, manager: str
     ) -> dict[str, Any]:
         """Change single fields, which apply cannot do to those that others own."""
         path, params = resource.path(namespace, name), {"fieldManager": manager}
-        return await self._write(
-            "patch", resource, namespace, path, body=operations, params=params, content_type=JSON_PATCH
-        )
+        return await self._write("patch", resource, path, body=operations, params=params, content_type=JSON_PATCH)
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, patch: Manifest, *, manager: str
     ) -> dict[str, Any]:
         """Change the fields that a patch names; with a uid in its metadata this very object's, else it fails."""
         path, params = resource.path(namespace, name), {"fieldManager": manager}
-        return await self._write(
-            "patch", resource, namespace, path, body=patch, params=params, content_type=MERGE_PATCH
-        )
+        return await self._write("patch", resource, path, body=patch, params=params, content_type=MERGE_PATCH)
 
     async def metadata_of(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
         """Metadata of an object that we may change but not read, or None where there is none.
@@ -145,7 +138,6 @@ class KubeClient:
         answer = await self._write(
             "patch",
             resource,
-            namespace,
             resource.path(namespace, name),
             body=empty | {"metadata": {"name": name, "namespace": namespace}},
             params={"fieldManager": DRY_RUN_MANAGER, "force": "false", "dryRun": "All"},
@@ -178,37 +170,33 @@ class KubeClient:
             **({} if grace is None else {"gracePeriodSeconds": grace}),
         }
         try:
-            answer = await self._write("delete", resource, namespace, resource.path(namespace, name), body=body)
+            answer = await self._write("delete", resource, resource.path(namespace, name), body=body)
         except NotFound:
             return None
         return answer if answer.get("kind") == resource.kind else None
 
-    async def create_for(self, gate: str, resource: Resource, manifest: Manifest) -> dict[str, Any]:
-        """Create an object for a service of the namespace `gate`, by its lease. AlreadyExists: there is one."""
-        path = resource.path(manifest["metadata"]["namespace"])
-        return await self._write("create", resource, gate, path, body=manifest)
+    async def create(self, resource: Resource, manifest: Manifest) -> dict[str, Any]:
+        """Create an object. AlreadyExists: there is one."""
+        return await self._write("create", resource, resource.path(manifest["metadata"]["namespace"]), body=manifest)
 
-    async def update_for(self, gate: str, resource: Resource, manifest: Manifest) -> dict[str, Any]:
-        """Replace an object for such a service; Conflict where its resourceVersion is not the one in the manifest."""
+    async def update(self, resource: Resource, manifest: Manifest) -> dict[str, Any]:
+        """Replace an object; Conflict where its resourceVersion is not the one in the manifest."""
         path = resource.path(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
-        return await self._write("update", resource, gate, path, body=manifest)
+        return await self._write("update", resource, path, body=manifest)
 
     async def create_event(self, event: Manifest) -> None:
         """Create an Event, in the namespace of its metadata."""
-        namespace = event["metadata"]["namespace"]
-        await self._write("create", EVENT, namespace, EVENT.path(namespace), body=event)
+        await self.create(EVENT, event)
 
-    async def _write(
-        self, verb: str, resource: Resource, namespace: str, path: str, **options: Unpack[Options]
-    ) -> dict[str, Any]:
-        options["timeout"] = partial(self._time_to_write, namespace)
+    async def _write(self, verb: str, resource: Resource, path: str, **options: Unpack[Options]) -> dict[str, Any]:
+        options["timeout"] = self._time_to_write
         return await self._transport.request(verb, resource, path, **options)
 
-    def _time_to_write(self, namespace: str) -> float:
+    def _time_to_write(self) -> float:
         """A write ends before somebody else can hold the lease; asked again before each attempt."""
-        remaining = self._gate.remaining(namespace)
+        remaining = self._gate.remaining()
         if remaining <= 0:
-            raise NotLeader(f"this process does not hold the lease for namespace {namespace}: nothing was written")
+            raise NotLeader("this process does not hold the lease: nothing was written")
         return min(REQUEST_TIMEOUT, remaining)
 
 

@@ -38,15 +38,15 @@ class HoldingPorts:
         if (own := await self._own(holder, ports)) is not None:
             return own
         for port in ports:
-            if await self._is_taken(port, holder, key.namespace):
+            if await self._is_taken(port, holder):
                 return port
         raise KubeError(f"none of {MOST_TRIES} ports from {next(candidates(uid))} is free")
 
-    async def _is_taken(self, port: int, holder: str, gate: str) -> bool:
+    async def _is_taken(self, port: int, holder: str) -> bool:
         """Whether this port is the service's now."""
         name = f"llmservice-port-{port}"
         try:
-            await self._kube.create_for(gate, LEASE, self._manifest(name, holder))
+            await self._kube.create(LEASE, self._manifest(name, holder))
         except AlreadyExists:
             live = await self._kube.get(LEASE, self._namespace, name)
         else:
@@ -59,7 +59,7 @@ class HoldingPorts:
         try:
             metadata = self._manifest(name, holder)["metadata"]
             metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
-            await self._kube.update_for(gate, LEASE, self._manifest(name, holder) | {"metadata": metadata})
+            await self._kube.update(LEASE, self._manifest(name, holder) | {"metadata": metadata})
         except Conflict:
             return False  # somebody else was faster
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
@@ -58,11 +58,6 @@ class Metrics:
         )
         self.status_writes = self._counter("llmservice_status_writes", "Status of LLMServices written.")
         self.leader = self._gauge("llmservice_leader", "1 in the process that acts, 0 in those that stand by.")
-        self.shard_held = self._gauge(
-            "llmservice_shard_held",
-            "1 where this process works on the services of a shard: over all processes, 1 for each shard.",
-            ("shard",),
-        )
         self.stage = self._gauge(
             "llmservice_stage",
             "1 for the stage that this process is in: started, synced, acting, stopping.",
@@ -208,12 +203,6 @@ class Metrics:
         """A pod's end cut so many streams short."""
         self._ended.add(key)
         self.streams_ended.labels(*key).inc(count)
-
-    def set_shards(self, held: Collection[int], count: int) -> None:
-        """Which of how many shards this process works on now."""
-        self.leader.set(1 if held else 0)
-        for shard in range(count):
-            self.shard_held.labels(str(shard)).set(1 if shard in held else 0)
 
     def set_life(self, stage: Stage, sync: SyncState) -> None:
         """Show the stage of this process, and how far its watches are."""

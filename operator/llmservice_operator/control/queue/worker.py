@@ -58,7 +58,7 @@ class Workers:
 
     async def _work_on(self, key: Key) -> None:
         in_work = self._ctx.in_work
-        if self._ctx.is_ours(key):
+        if self._ctx.is_acting():
             if in_work.quarantined(key):
                 await self._quarantine(key)
             elif not in_work.may_begin("reconcile", key):
@@ -66,7 +66,7 @@ class Workers:
             else:
                 async with in_work.during("reconcile", key):
                     await self._handle(key)
-        if not self._ctx.is_ours(key):  # before, or meanwhile
+        if not self._ctx.is_acting():  # before, or meanwhile
             self._ctx.forget(key)
             self._ctx.queue.succeeded(key)
 

@@ -1,4 +1,4 @@
-"""What an operator does with the shards that it gains and loses."""
+"""What an operator does when it gains and loses its Lease."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.watch.kinds import PARENT, watched_children
 from llmservice_operator.control.watch.sync_state import WATCH
 from llmservice_operator.kube.activator_reader import ActivatorReader
-from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.requests_reader import RequestsReader
 from llmservice_operator.kube.resources import ENDPOINT_SLICE, LLMSERVICE
 from llmservice_operator.kube.state_reader import StateReader
@@ -22,47 +21,40 @@ from llmservice_operator.options import Options
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.reconcile_world import parent
-from tests.unit.shards_world import NAMESPACES
 
-KEYS = [Key(namespace, "chat") for namespace in NAMESPACES]
-FIRST, SECOND = ([key for key in KEYS if shard_of(key.namespace, 2) == shard] for shard in (0, 1))
+KEYS = [Key(f"team-{letter}", "chat") for letter in "abcd"]
 STATUS = {"conditions": [{"type": "Ready", "reason": "Starting"}]}
 
 
 @pytest.fixture
 async def operator() -> Operator:
-    """It works on the first of two shards, and has reconciled everything there."""
+    """It has the Lease, and has reconciled everything."""
     made = Operator(
-        Options(shards=2, identity="me"),
-        Connection(ApiServer()),
-        StateReader(),
-        RequestsReader(),
-        ActivatorReader(),
-        Metrics(),
+        Options(identity="me"), Connection(ApiServer()), StateReader(), RequestsReader(), ActivatorReader(), Metrics()
     )
     for key in KEYS:
         made._ctx.cache.update(PARENT, parent(namespace=key.namespace, uid=str(key)))
     made._life.reach(Stage.ACTING)
     for resource in (WATCH, LLMSERVICE.full_name, *(each.full_name for each in watched_children(Settings()))):
         made._sync.synced(None, resource)
-    gain(made, 0)
-    for key in FIRST:
+    gain(made)
+    for key in KEYS:
         assert await made._ctx.queue.get() == key
         made._ctx.memory(key, str(key))
         made._ctx.metrics.set_status(key, STATUS)
     return made
 
 
-def gain(operator: Operator, shard: int) -> None:
-    assert operator._shards is not None
-    operator._shards._acting.add(shard)
-    operator.gained(shard)
+def gain(operator: Operator) -> None:
+    assert operator._lease is not None
+    operator._lease.is_acting = True
+    operator.gained()
 
 
-def lose(operator: Operator, shard: int) -> None:
-    assert operator._shards is not None
-    operator._shards._acting.discard(shard)
-    operator.lost(shard)
+def lose(operator: Operator) -> None:
+    assert operator._lease is not None
+    operator._lease.is_acting = False
+    operator.lost()
 
 
 def exported(operator: Operator) -> int:
@@ -71,11 +63,13 @@ def exported(operator: Operator) -> int:
     return int(float(line.rpartition(" ")[2]))
 
 
-async def test_all_services_of_a_gained_shard_are_queued_and_no_others(operator: Operator) -> None:
+async def test_all_services_are_queued_in_each_reign(operator: Operator) -> None:
+    for key in KEYS:
+        operator._ctx.queue.done(key)
+    lose(operator)
     assert operator._ctx.queue.depth == 0
-    gain(operator, 1)
-    assert [await operator._ctx.queue.get() for _ in SECOND] == SECOND
-    assert operator._ctx.queue.depth == 0
+    gain(operator)
+    assert [await operator._ctx.queue.get() for _ in KEYS] == KEYS
 
 
 async def test_each_scrape_shows_how_many_services_wait() -> None:
@@ -94,33 +88,40 @@ async def test_each_scrape_shows_how_many_services_wait() -> None:
     assert {"llmservice_queue_depth 1.0", "llmservice_queue_delayed 1.0"} <= set(text)
 
 
-async def test_what_happens_in_another_shard_is_anothers_affair(operator: Operator) -> None:
-    operator._changed(SECOND[0])
-    operator._children_changed(SECOND[1])
+async def test_what_happens_in_anothers_reign_is_anothers_affair(operator: Operator) -> None:
+    for key in KEYS:
+        operator._ctx.queue.done(key)
+    lose(operator)
+    operator._changed(KEYS[0])
+    operator._children_changed(KEYS[1])
     assert (operator._ctx.queue.depth, operator._ctx.queue.delayed) == (0, 0)
 
 
-async def test_a_shard_that_is_lost_is_forgotten_and_its_services_are_exported_no_more(operator: Operator) -> None:
-    in_work, *done = FIRST
+async def test_when_the_lease_is_lost_services_are_forgotten_and_exported_no_more(operator: Operator) -> None:
+    in_work, *done = KEYS
     for key in done:
         operator._ctx.queue.done(key)
-    assert exported(operator) == len(FIRST)
-    assert operator.is_busy(0)
-    lose(operator, 0)
+    assert exported(operator) == len(KEYS)
+    assert operator.is_busy()
+    lose(operator)
     assert set(operator._ctx.memories) == {in_work}, "its worker forgets it"
     assert exported(operator) == 1
     operator._ctx.queue.done(in_work)
-    assert not operator.is_busy(0)
+    assert not operator.is_busy()
 
 
-def test_which_shards_a_process_has_is_a_metric() -> None:
-    metrics = Metrics()
-    metrics.set_shards((1,), 2)
-    text = metrics.exposition().decode()
-    for line in ("leader 1.0", 'shard_held{shard="0"} 0.0', 'shard_held{shard="1"} 1.0'):
-        assert f"llmservice_{line}" in text
-    metrics.set_shards((), 2)
-    assert "llmservice_leader 0.0" in metrics.exposition().decode()
+@pytest.mark.parametrize("elects", [True, False])
+async def test_who_acts_is_a_metric(elects: bool) -> None:
+    operator = Operator(
+        Options(leader_elect=elects),
+        Connection(ApiServer()),
+        StateReader(),
+        RequestsReader(),
+        ActivatorReader(),
+        Metrics(),
+    )
+    operator._refresh_metrics()
+    assert f"llmservice_leader {0.0 if elects else 1.0}" in operator._metrics.exposition().decode().splitlines()
 
 
 async def test_activators_that_come_or_go_wake_the_services_whose_requests_may_be_held() -> None:

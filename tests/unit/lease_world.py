@@ -1,4 +1,4 @@
-"""Several operator processes, their Leases and one clock; who may write is looked at after whatever happens."""
+"""Several operator processes, their Lease and one clock; who may write is looked at after whatever happens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
-from llmservice_operator.kube.partition import shard_of
+from llmservice_operator.kube.lease import Lease, LeaseTiming
 from llmservice_operator.kube.resources import Resource
-from llmservice_operator.kube.shards import Shards
 from llmservice_operator.kube.transport import Transport
 
-NAMESPACES = tuple(f"team-{letter}" for letter in "abcdefghij")
+SPLIT = "llmservice.dev/shards"
+SECOND_LEASE = "op-1"
+"""Of a release that could split the work over two."""
 
 
 class Cluster:
@@ -25,7 +26,7 @@ class Cluster:
         self._sleepers: list[tuple[float, asyncio.Event]] = []
         self.leases: dict[str, dict[str, Any]] = {}
         self.log: list[tuple[float, str, str, str]] = []
-        self.running: list[Process] = []
+        self.running: list[Process | Former] = []
         self.owned_twice: list[str] = []
 
     def clock(self) -> float:
@@ -63,45 +64,38 @@ class Cluster:
             event.set()
         await self.settle()
 
-    def owners(self, namespace: str) -> list[str]:
-        """Who may write there now."""
-        return [each.name for each in self.running if each.shards.remaining(namespace) > 0]
-
-    def working(self, namespace: str) -> list[str]:
-        """Who works on it."""
-        return [each.name for each in self.running if each.works_on(namespace)]
+    @property
+    def owners(self) -> list[str]:
+        """Who may write now; one of a former release only in its part of the namespaces."""
+        return [each.name for each in self.running if each.remaining() > 0]
 
     def nobody_owns_two(self) -> None:
         """To be asked after everything that happens."""
-        for namespace in NAMESPACES:
-            if len(owners := self.owners(namespace)) > 1:
-                self.owned_twice.append(f"{self.now - 1000:.2f} s: {namespace} by {owners}")
+        if len(owners := self.owners) > 1:
+            self.owned_twice.append(f"{self.now - 1000:.2f} s: {owners}")
 
     @property
     def is_whole(self) -> bool:
-        """Every namespace is worked on."""
-        return all(self.working(namespace) for namespace in NAMESPACES)
+        """All namespaces are worked on."""
+        return any(isinstance(each, Process) and each.works for each in self.running)
 
     async def settle(self) -> None:
         for _ in range(40):
             await asyncio.sleep(0)
             self.nobody_owns_two()
 
-    def annotate(self, lease: str, **annotations: str) -> None:
-        """By hand; names are without the prefix."""
-        found = self.leases[lease]["metadata"]
-        marks = {f"llmservice.dev/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    def put(self, lease: str, holder: str, split: str | None = None) -> None:
+        """As another process writes it, now."""
         self.version += 1
-        metadata = {
-            **found,
-            "annotations": {**(found.get("annotations") or {}), **marks},
-            "resourceVersion": str(self.version),
-        }
-        self.leases[lease] = {**self.leases[lease], "metadata": metadata}
+        metadata = {"name": lease, "namespace": "ns", "resourceVersion": str(self.version)}
+        if split is not None:
+            metadata |= {"annotations": {SPLIT: split}}  # type: ignore[dict-item]
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": 10, "renewTime": str(self.now)}
+        self.leases[lease] = {"metadata": metadata, "spec": spec}
 
     def split(self) -> str | None:
-        """As the first Lease says it."""
-        found: str | None = (self.leases["op"]["metadata"].get("annotations") or {}).get("llmservice.dev/shards")
+        """As the Lease says it."""
+        found: str | None = (self.leases["op"]["metadata"].get("annotations") or {}).get(SPLIT)
         return found
 
 
@@ -112,7 +106,6 @@ class Connection(Transport):
         super().__init__(Credentials(server="http://x", namespace="ns", token=Token.fixed(None)))
         self.cluster, self.name = cluster, name
         self.hangs = self.is_refused = False
-        self.hangs_for: str | None = None
         self.takes = 0.0
 
     async def request(
@@ -128,7 +121,7 @@ class Connection(Transport):
         cluster = self.cluster
         lease = body["metadata"]["name"] if verb == "create" else path.rpartition("/")[2]
         cluster.log.append((cluster.now, self.name, verb, lease))
-        if self.hangs or lease == self.hangs_for:
+        if self.hangs:
             assert isinstance(timeout, float)
             await cluster.sleep(timeout)
             raise Unreachable("timed out")
@@ -152,46 +145,38 @@ class Connection(Transport):
 
 
 class Process:
-    """An operator, as far as its leases go."""
+    """An operator, as far as its Lease goes."""
 
-    def __init__(self, cluster: Cluster, name: str, count: int) -> None:
+    def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name = cluster, name
         self.connection = Connection(cluster, name)
-        self.shards = Shards(
-            self.connection,
-            namespace="ns",
-            name="op",
-            identity=name,
-            count=count,
-            clock=cluster.clock,
-            sleep=cluster.sleep,
+        self.lease = Lease(
+            self.connection, namespace="ns", name="op", identity=name, clock=cluster.clock, sleep=cluster.sleep
         )
-        self.shards.is_ready = True
-        self.working: set[int] = set()
-        self.busy: set[int] = set()
-        self.gains: list[int] = []
+        self.is_working = self.busy = False
+        self.gains = 0
         cluster.running.append(self)
-        self.task = asyncio.create_task(self.shards.run(self))
+        self.task = asyncio.create_task(self.lease.run(self))
 
-    def gained(self, shard: int) -> None:
-        assert shard not in self.busy, "something of an earlier reign is still in work"
-        self.gains.append(shard)
-        self.working.add(shard)
+    def gained(self) -> None:
+        assert not self.busy, "something of an earlier reign is still in work"
+        self.gains += 1
+        self.is_working = True
 
-    def lost(self, shard: int) -> None:
-        self.working.discard(shard)
+    def lost(self) -> None:
+        self.is_working = False
 
-    def is_busy(self, shard: int) -> bool:
-        return shard in self.busy
+    def is_busy(self) -> bool:
+        return self.busy
+
+    def remaining(self) -> float:
+        return self.lease.remaining()
 
     @property
-    def held(self) -> list[int]:
-        return list(self.shards.held)
-
-    def works_on(self, namespace: str) -> bool:
-        may = self.shards.owns(namespace) and self.shards.remaining(namespace) > 0
-        assert not may or shard_of(namespace, self.shards.count) in self.working
-        return may
+    def works(self) -> bool:
+        works = self.lease.is_acting and self.lease.is_leader
+        assert not works or self.is_working
+        return works
 
     async def kill(self) -> None:
         """Without a word."""
@@ -201,7 +186,34 @@ class Process:
 
     async def stop(self) -> None:
         """As on SIGTERM."""
-        self.shards.stop()
-        released = asyncio.create_task(self.shards.release())
+        self.lease.stop()
+        released = asyncio.create_task(self.lease.release())
         await self.cluster.run_until(released.done, 15)
         await self.kill()
+
+
+class Former:
+    """A process of a release that split the work over two Leases, which holds the second one.
+
+    It writes while it renewed that within the deadline, and read within the deadline that the first one says 2.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.name = cluster, "former"
+        self.hears = True
+        self._renewed_at = self._in_force_at = float("-inf")
+        cluster.running.append(self)
+        self.task = asyncio.create_task(self._run())
+
+    def remaining(self) -> float:
+        timing = LeaseTiming()
+        return min(self._renewed_at, self._in_force_at) + timing.renew_deadline - self.cluster.now
+
+    async def _run(self) -> None:
+        while True:
+            if self.hears:
+                self._in_force_at = self.cluster.now if self.cluster.split() == "2" else float("-inf")
+                if self._in_force_at == self.cluster.now:
+                    self._renewed_at = self.cluster.now
+                    self.cluster.put(SECOND_LEASE, self.name)
+            await self.cluster.sleep(LeaseTiming().retry)

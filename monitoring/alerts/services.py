@@ -15,7 +15,7 @@ _NOT_SERVING = 'llmservice_gpus{state="not_serving"}'
 def _seen(series: str) -> str:
     """The series, and its last value while no process of the operator shows the service, for at most 5 minutes.
 
-    The operator's restart, or a shard that another process takes over, would begin `for` anew.
+    The operator's restart, or another process that takes over, would begin `for` anew.
     """
     return f"({series} or last_over_time({series}[5m]) unless on (namespace, service) llmservice_ready)"
 

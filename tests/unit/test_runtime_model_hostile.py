@@ -177,6 +177,7 @@ OWN_JSON = {
     "runtime/llmservice_runtime/inspection/inspected.py": "what it wrote a line before",
     "runtime/llmservice_runtime/middleware.py": "the supervisor's list of connections",
     "runtime/llmservice_vllm/extract.py": "what it wrote a line before",
+    "runtime/llmservice_vllm/messages.py": "the package's own data",
     "runtime/llmservice_vllm/versions.py": "the package's own data",
     "fetch/llmservice_fetch/command.py": "what it wrote a line before",
     "fetch/llmservice_fetch/bucket_stores.py": "the user's own key, of which a part is hidden",

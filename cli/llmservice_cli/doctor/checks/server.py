@@ -26,9 +26,9 @@ def kubernetes(facts: Facts) -> Iterator[Finding]:
     elif (int(found[1]), int(found[2])) < OLDEST:
         yield problem(f"Kubernetes {facts.kubernetes}", f"upgrade the cluster to {oldest} or later: the chart wants it")
     else:
-        yield ok(f"Kubernetes {facts.kubernetes} answers")
-        if (int(found[1]), int(found[2])) < IMAGE_VOLUMES:
-            yield ok("models and adapters from image:// need its feature gate ImageVolume; all else works without")
+        is_without = (int(found[1]), int(found[2])) < IMAGE_VOLUMES
+        lacks = "; models and adapters from image:// need its feature gate ImageVolume" if is_without else ""
+        yield ok(f"Kubernetes {facts.kubernetes} answers{lacks}")
 
 
 def webhooks(facts: Facts) -> Iterator[Finding]:

@@ -312,6 +312,8 @@ class State:
     """The start exceeds its budget and makes progress. Not a failure."""
     hung: bool = False
     """Requests wait for an engine without progress: not ready, and restarted if that persists."""
+    unprobed: bool = False
+    """Ready, and no probe of the kubelet has arrived for three of its periods."""
     model_names: tuple[str, ...] = ()
     measured: Measured = field(default_factory=Measured)
     transfer: Transfer | None = None
@@ -346,6 +348,8 @@ class State:
             document["adaptersHash"] = self.adapters_hash
         if self.hung:
             document["hung"] = True
+        if self.unprobed:
+            document["unprobed"] = True
         if self.failure is not None:
             document["failure"] = self.failure._document()
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
@@ -374,6 +378,7 @@ class State:
             usual_start_seconds=given.number("usualStartSeconds") if given.has("usualStartSeconds") else None,
             slow=given.flag("slow", default=False),
             hung=given.flag("hung", default=False),
+            unprobed=given.flag("unprobed", default=False),
             model_names=given.words("modelNames", 2 * MAX_ADAPTERS, MAX_TEXT),
             measured=Measured.from_document(given.value("measured")),
             transfer=_known(lambda: Transfer.from_document(given.value("transfer"))) if given.has("transfer") else None,

@@ -17,6 +17,7 @@ from tests.unit.failing_pods import REVISION, facts, failure, must_fail, reports
 Json = dict[str, Any]
 
 READY = State(Phase.SERVING, started=True, ready=True)
+UNPROBED = State(Phase.SERVING, started=True, ready=True, unprobed=True)
 HUNG = State(Phase.SERVING, started=True, ready=False)
 LOADING = State(Phase.LOADING)
 TIMEOUT = 'Readiness probe failed: Get "http://10.244.0.9:8081/readyz": context deadline exceeded'
@@ -78,6 +79,8 @@ CASES: dict[str, tuple[Json, FailureContext, str | None]] = {
         context(event(TIMEOUT), event(STATUS, "03:03:02"), asked=True, state=READY),
         None,
     ),
+    "no Event, and no probe arrives": (WAS_READY, context(asked=True, state=UNPROBED), "ProbeBlocked"),
+    "no Event, and probes arrive": (WAS_READY, context(asked=True, state=READY), None),
     "a time-out of long before": (WAS_READY, context(event(TIMEOUT, "03:01:00"), asked=True, state=READY), None),
     "it only loads": (STARTING, context(event(DROPPED), asked=True, state=LOADING), None),
     "an Event without a time, which anybody may write": (WAS_READY, context(event(TIMEOUT, None)), None),

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from llmservice_runtime.preflight.preflight import reported
 from llmservice_runtime.supervisor.dependencies import Dependencies
 from llmservice_runtime.supervisor.starting import with_environment
 
+from tests.support.patience import PATIENCE
 from tests.support.stand_in.behaviour import Behaviour, Fate
-from tests.unit.runtime_harness import children, supervised
+from tests.unit.runtime_harness import QUICK, WELL, children, supervised
 
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
 
@@ -42,6 +44,15 @@ async def test_becomes_ready_after_a_first_request(tmp_path: Path) -> None:
         assert (await server.complete()).status == 200
         assert (LOGS / "start.log").read_text() in "".join(server.log)
         assert server.peak_mib() < 80, "the supervisor stays small"
+
+
+async def test_says_that_no_probe_arrives(tmp_path: Path) -> None:
+    timing = replace(QUICK, unprobed_seconds=0.3)
+    async with supervised(tmp_path, WELL, timing=timing) as server:
+        assert (await server.until(lambda state: state.unprobed)).ready
+        async with asyncio.timeout(PATIENCE):
+            while (await server.until(lambda state: state.ready)).unprobed:
+                assert await server.probe("/readyz") == 200
 
 
 @pytest.mark.parametrize(

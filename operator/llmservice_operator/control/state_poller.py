@@ -226,6 +226,6 @@ def step(report: Report | None) -> object:
     state = report.state
     transfer = state.transfer and (state.transfer.artifact, state.transfer.step)
     return (
-        (report.uid, report.restarts, state.phase, state.started, state.ready, transfer),
+        (report.uid, report.restarts, state.phase, state.started, state.ready, state.unprobed, transfer),
         (state.adapters, state.adapters_hash),
     )

@@ -37,6 +37,8 @@ class Timing:
     """For the fetch container's socket. Long, because the kubelet backs off before it restarts a container."""
     fetch_retry_seconds: float = 1.0
     """After an interrupted fetch; doubled after each further interruption."""
+    unprobed_seconds: float = 6.0
+    """Three periods of the readiness probe."""
     stuck_seconds: float = 60.0
     """The watchdog ends a supervisor whose event loop is blocked for this long."""
 

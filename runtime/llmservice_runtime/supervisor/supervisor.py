@@ -17,7 +17,16 @@ from typing import TypeVar
 
 from llmservice_runtime.access.access import Access
 from llmservice_runtime.adapters import adapter_source
-from llmservice_runtime.contract import GPU, START_CEILING_SECONDS, DrainReport, Failure, Phase, State
+from llmservice_runtime.contract import (
+    GPU,
+    READY_PATH,
+    START_CEILING_SECONDS,
+    STARTUP_PATH,
+    DrainReport,
+    Failure,
+    Phase,
+    State,
+)
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.drain.drain import Drain
 from llmservice_runtime.failures import own_failures
@@ -82,7 +91,7 @@ class Supervisor:
         self._flags = vllm_process.read_flags(args, options.expected_version)
         self._terminate = asyncio.Event()
         self._skip_drain = asyncio.Event()
-        self._entered = dependencies.clock()
+        self._entered = self._probed = dependencies.clock()
         self._starting = Start(options, dependencies)
         self._state = self._starting.with_budget(State(Phase.PREFLIGHT, model_names=self._flags.model_names))
         self._gpu: GPU | None = None
@@ -393,7 +402,11 @@ class Supervisor:
 
     def respond(self, path: str) -> state_server.Reply:
         """The state port's response to GET `path`."""
-        state = self._adapters.with_adapters(replace(self._state, phase_seconds=self._clock() - self._entered))
+        now = self._clock()
+        self._probed = now if path in (STARTUP_PATH, READY_PATH) else self._probed
+        unprobed = self._state.ready and now - self._probed > self._timing.unprobed_seconds
+        state = replace(self._state, phase_seconds=now - self._entered, unprobed=unprobed)
+        state = self._adapters.with_adapters(state)
         return endpoints.respond(path, state, self._counters.slots, self._access.keys)
 
     def _on_terminate(self, number: int) -> None:

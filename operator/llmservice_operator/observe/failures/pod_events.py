@@ -156,7 +156,11 @@ def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> StatusFailure | None:
 
 
 def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> StatusFailure | None:
-    """A status code is the supervisor's own answer, as is its report to the operator."""
+    """A status code is the supervisor's own answer, as is its report to the operator.
+
+    Without an Event it is the supervisor that misses the probes: the kubelet writes 25 of a pod and then one in five
+    minutes (EventSourceObjectSpamFilter of client-go), and a start uses one a second.
+    """
     report = report_of(pod, reports)
     state = report.state if report is not None else None
     if state is not None and (not state.ready or state.phase in (Phase.DRAINING, Phase.FAILED)):
@@ -172,12 +176,18 @@ def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> Sta
         and _at(e.last) >= since - _PROBE_SPAN
     ]
     latest = max(recent, key=lambda event: event.last, default=None)
+    if latest is None and state is not None and state.unprobed:
+        return _blocked(pod, "The server is ready, and no probe has reached it for some seconds.")
     if latest is None or _FAILED not in latest.message or not _NO_ANSWER.search(latest.message):
         return None
     if state is None and _REFUSED in latest.message:
         return None  # nobody listens there, and nobody else says that the server is up
+    return _blocked(pod, latest.message)
+
+
+def _blocked(pod: PodFacts, evidence: str) -> StatusFailure:
     message = f"The server of pod {pod.name} runs, and the kubelet's probes of its port 8081 get no answer."
-    return status_failure(Reason.PROBE_BLOCKED, message, pod=pod.name, evidence=(latest.message,))
+    return status_failure(Reason.PROBE_BLOCKED, message, pod=pod.name, evidence=(evidence,))
 
 
 def _lines(events: Sequence[PodEvent]) -> Iterator[str]:

@@ -25,6 +25,7 @@ DROPPED = 'Startup probe failed: Get "http://10.244.0.9:8081/startupz": dial tcp
 REFUSED = 'Readiness probe failed: Get "http://10.244.0.9:8081/readyz": dial tcp 10.244.0.9:8081: connection refused'
 STATUS = "Readiness probe failed: HTTP probe failed with statuscode: 503"
 MOUNT = 'MountVolume.SetUp failed for volume "settings" : configmap "nobody-made-it" not found'
+ABOUT_KEYS = 'MountVolume.SetUp failed for volume "endpoint-keys" : '
 SUMMARY = "Unable to attach or mount volumes: unmounted volumes=[settings], unattached volumes=[settings tmp]"
 NOT_YET = (
     "Unable to attach or mount volumes: unmounted volumes=[models], unattached volumes=[], failed to process "
@@ -32,12 +33,12 @@ NOT_YET = (
     'is forbidden: User "system:node:node-a" cannot get resource "persistentvolumeclaims" in API group "" in the '
     "namespace \"ns\": no relationship found between node 'node-a' and this object"
 )
+NOT_SYNCED = ABOUT_KEYS + "failed to sync secret cache: timed out waiting for the condition"
 SANDBOX = "Failed to create pod sandbox: plugin type=bridge failed (add): no addresses left"
 
 WAS_READY = pods.running(started=True, unready_since="2026-01-02T03:03:00Z")
 
 
-ABOUT_KEYS = 'MountVolume.SetUp failed for volume "endpoint-keys" : '
 SET_UP, STARTING = pods.setting_up(), pods.running(started=False)
 
 
@@ -64,6 +65,13 @@ CASES: dict[str, tuple[Json, FailureContext, str | None]] = {
         None,
     ),
     "a claim that the node may not see yet": (SET_UP, context(mount(NOT_YET)), None),
+    "a Secret that the kubelet has not read yet": (SET_UP, context(mount(NOT_SYNCED)), None),
+    "one that it cannot read": (SET_UP, context(mount(NOT_SYNCED) | {"count": 4}), "VolumeUnavailable"),
+    "a count that is none": (
+        SET_UP,
+        context(mount(MOUNT) | {"count": "4", "series": {"count": [4]}}),
+        "VolumeUnavailable",
+    ),
     "no network": (SET_UP, context(event(SANDBOX, reason="FailedCreatePodSandBox")), "PodSandboxFailed"),
     "a large image": (SET_UP, context(event("Pulling image", reason="Pulling")), None),
     "ready, and probes time out": (WAS_READY, context(event(TIMEOUT), asked=True, state=READY), "ProbeBlocked"),

@@ -44,6 +44,10 @@ _NO_HANDLER = (
 )
 _NOT_YET = "no relationship found between node"
 """The API server has not heard yet that the pod is on that node; the kubelet asks again some seconds later."""
+_NOT_SYNCED = " cache: timed out waiting for the condition"
+"""A kubelet on a busy node waits a second for a Secret or ConfigMap, and tries again with growing pauses."""
+_OFTEN = 4
+"""Times that this is said, after some fifteen seconds."""
 _FAILED = "probe failed: "
 _NO_ANSWER = re.compile(
     r"i/o timeout|deadline exceeded|Client\.Timeout|connection refused|no route to host|network is unreachable"
@@ -66,6 +70,13 @@ class PodEvent:
     """When it was last seen; empty where it does not say, for anybody may write Events."""
     part: str = ""
     """Of the pod, as `spec.containers{server}`; empty: the whole pod, or not known."""
+    count: int = 1
+    """How often it was seen."""
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the kubelet expects that it passes."""
+        return _NOT_YET in self.message or (_NOT_SYNCED in self.message and self.count < _OFTEN)
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
@@ -75,7 +86,14 @@ class PodEvent:
         message = clean(str(obj.get("message") or "")[:_LONGEST]).strip()
         about = obj.get("involvedObject") or obj.get("regarding") or {}
         part = str(about.get("fieldPath") or "")[:_LONGEST]
-        return cls(str(obj.get("reason") or "")[:_LONGEST], message, str(seen) if _is_time(str(seen)) else "", part)
+        count = obj.get("count") or series.get("count")
+        return cls(
+            str(obj.get("reason") or "")[:_LONGEST],
+            message,
+            str(seen) if _is_time(str(seen)) else "",
+            part,
+            count if isinstance(count, int) else 1,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +159,7 @@ def of_events(pod: PodFacts, events: PodEvents | None, reports: Reports) -> Stat
 def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> StatusFailure | None:
     past = max((event.last for event in seen if event.reason in _PAST_SET_UP), default="")
     for reason, kinds in ((Reason.VOLUME_UNAVAILABLE, _MOUNT), (Reason.POD_SANDBOX_FAILED, _SANDBOX)):
-        found = [e for e in seen if e.reason in kinds and e.last > past and _NOT_YET not in e.message]
+        found = [e for e in seen if e.reason in kinds and e.last > past and not e.is_early]
         if found:
             # Beside the volume's own error there is one that only lists what is not mounted yet.
             chosen = min(found, key=lambda event: ("nable to attach or mount" in event.message, event.message))

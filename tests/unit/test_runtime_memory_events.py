@@ -7,14 +7,16 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase
 from llmservice_runtime.health.memory_events import MemoryEvents, read
 
+from tests.support.patience import PATIENCE
 from tests.support.stand_in.behaviour import Behaviour
-from tests.unit.runtime_harness import marked, supervised
+from tests.unit.runtime_harness import QUICK, marked, supervised
 
 V1 = {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n"}
 V2 = {"memory.events": "low 0\nhigh 0\nmax 12\noom {hits}\noom_kill {kills}\noom_group_kill 0\n"}
@@ -52,7 +54,9 @@ async def test_an_engine_that_is_killed_for_memory(
     tmp_path: Path, files: Mapping[str, str], hits: int, words: str
 ) -> None:
     write(tmp_path, files, kills=0)
-    async with supervised(tmp_path, cgroup=tmp_path) as server:
+    # A look between the two lines below would find that the engine got on after the kill.
+    timing = replace(QUICK, watch_seconds=PATIENCE)
+    async with supervised(tmp_path, cgroup=tmp_path, timing=timing) as server:
         await server.ready()
         write(tmp_path, files, kills=1, hits=hits)
         os.kill(server.engine(), signal.SIGKILL)

@@ -53,7 +53,8 @@ def running(paths: ClusterPaths, host: cluster.Host) -> Iterator[ClusterPaths]:
             write_atomically(own.config / "audit.json", configs.audit_policy())
             write_atomically(own.config / "kwok.yaml", configs.simulation())
             pki.ensure(own)
-            _make_network()
+            run("ip", "link", "set", "lo", "up")
+            network.ensure_bridge()  # with the address that the API server advertises
             cluster.start_control_plane(own, host)
             kubectl = Kubectl(own)
             processes.start(own, components.kwok(own), cluster.component_environment(own, host))
@@ -63,14 +64,6 @@ def running(paths: ClusterPaths, host: cluster.Host) -> Iterator[ClusterPaths]:
         yield own
     finally:
         _stop(own)
-
-
-def _make_network() -> None:
-    """Loopback, and the address that the API server advertises."""
-    run("ip", "link", "set", "lo", "up")
-    run("ip", "link", "add", network.BRIDGE, "type", "bridge")
-    run("ip", "addr", "add", f"{network.GATEWAY}/24", "dev", network.BRIDGE)
-    run("ip", "link", "set", network.BRIDGE, "up")
 
 
 def _stop(own: ClusterPaths) -> None:

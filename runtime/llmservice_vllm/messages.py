@@ -191,9 +191,10 @@ def text_of(node: ast.expr, named: Mapping[str, str] | None = None) -> str:
 def merged(known: Sequence[Message], found: Sequence[Message], series: str) -> list[Message]:
     """The known messages with those of one version in place of what was known of it."""
     versions: dict[tuple[str, str, str], set[str]] = {}
-    for message in (*known, *found):
-        kept = {version for version in message.versions if version != series or message in found}
-        versions.setdefault(message.key, set()).update(kept)
+    for message in known:
+        versions.setdefault(message.key, set()).update({*message.versions} - {series})
+    for message in found:
+        versions.setdefault(message.key, set()).update(message.versions)
     return [Message(*key, tuple(sorted(held, key=order))) for key, held in sorted(versions.items()) if held]
 
 

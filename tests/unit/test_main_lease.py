@@ -26,12 +26,15 @@ KEYS = [Key(f"team-{letter}", "chat") for letter in "abcd"]
 STATUS = {"conditions": [{"type": "Ready", "reason": "Starting"}]}
 
 
+def operator_with(**options: Any) -> Operator:
+    api = Connection(ApiServer())
+    return Operator(Options(**options), api, StateReader(), RequestsReader(), ActivatorReader(), Metrics())
+
+
 @pytest.fixture
 async def operator() -> Operator:
     """It has the Lease, and has reconciled everything."""
-    made = Operator(
-        Options(identity="me"), Connection(ApiServer()), StateReader(), RequestsReader(), ActivatorReader(), Metrics()
-    )
+    made = operator_with(identity="me")
     for key in KEYS:
         made._ctx.cache.update(PARENT, parent(namespace=key.namespace, uid=str(key)))
     made._life.reach(Stage.ACTING)
@@ -73,14 +76,7 @@ async def test_all_services_are_queued_in_each_reign(operator: Operator) -> None
 
 
 async def test_each_scrape_shows_how_many_services_wait() -> None:
-    operator = Operator(
-        Options(leader_elect=False),
-        Connection(ApiServer()),
-        StateReader(),
-        RequestsReader(),
-        ActivatorReader(),
-        Metrics(),
-    )
+    operator = operator_with(leader_elect=False)
     operator._ctx.queue.add(KEYS[0])
     operator._ctx.queue.add_after(KEYS[1], 60)
     operator._refresh_metrics()
@@ -112,21 +108,14 @@ async def test_when_the_lease_is_lost_services_are_forgotten_and_exported_no_mor
 
 @pytest.mark.parametrize("elects", [True, False])
 async def test_who_acts_is_a_metric(elects: bool) -> None:
-    operator = Operator(
-        Options(leader_elect=elects),
-        Connection(ApiServer()),
-        StateReader(),
-        RequestsReader(),
-        ActivatorReader(),
-        Metrics(),
-    )
+    operator = operator_with(leader_elect=elects)
     operator._refresh_metrics()
     assert f"llmservice_leader {0.0 if elects else 1.0}" in operator._metrics.exposition().decode().splitlines()
 
 
 async def test_activators_that_come_or_go_wake_the_services_whose_requests_may_be_held() -> None:
-    options = Options(leader_elect=False, services=Settings(scaler_address="llms-activator.system.svc:9443"))
-    operator = Operator(options, Connection(ApiServer()), StateReader(), RequestsReader(), ActivatorReader(), Metrics())
+    settings = Settings(scaler_address="llms-activator.system.svc:9443")
+    operator = operator_with(leader_elect=False, services=settings)
     zero, one, plain, held = KEYS[:4]
     scalings: dict[Key, Any] = {
         zero: {"autoscaling": {"maxReplicas": 2, "minReplicas": 0}},
@@ -138,7 +127,7 @@ async def test_activators_that_come_or_go_wake_the_services_whose_requests_may_b
         made = parent(namespace=key.namespace, uid=str(key))
         made["spec"] |= {"scaling": scaling}
         operator._ctx.cache.update(PARENT, made)
-    for resource in (WATCH, LLMSERVICE.full_name, *(each.full_name for each in watched_children(options.services))):
+    for resource in (WATCH, LLMSERVICE.full_name, *(each.full_name for each in watched_children(settings))):
         operator._sync.synced(None, resource)
     assert operator._activators is not None
     operator._life.reach(Stage.ACTING)

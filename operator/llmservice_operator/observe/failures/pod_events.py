@@ -1,4 +1,4 @@
-"""Failures that only the kubelet's Events show: a volume that cannot be mounted, a sandbox not made, blocked probes.
+"""Failures that the kubelet's Events show: a volume that cannot be mounted, a sandbox not made, blocked probes.
 
 Events are listed on demand: of pods that have no container some seconds after they were placed, and of pods that run
 and are not ready without a cause in their supervisor's report.

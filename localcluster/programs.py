@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-KUBERNETES = "1.36.3"
+KUBERNETES = "1.37.2"
 """Of the cluster."""
 OLDEST_KUBERNETES = "1.31.14"
 """Of the control plane that shows what the operator says of the oldest Kubernetes (controlplane.py)."""

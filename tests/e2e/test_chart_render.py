@@ -108,7 +108,7 @@ def test_an_old_kubernetes_is_refused(version: str) -> None:
         render({}, "--kube-version", version)
 
 
-@pytest.mark.parametrize("version", ["1.31.0", "1.31.4-gke.100", "1.36.3"])
+@pytest.mark.parametrize("version", ["1.31.0", "1.31.4-gke.100", "1.37.2"])
 def test_a_supported_kubernetes_is_accepted(version: str) -> None:
     assert render({}, "--kube-version", version)
 

@@ -1,10 +1,11 @@
-"""docs/architecture.md: its folders and layers are those of the tree, and each rule of consistency has a test."""
+"""docs/architecture.md and CONTRIBUTING's map: folders, layers and files are the tree's, and each rule has a test."""
 
 import re
 
 from tests.support.documents import DOCS, ROOT
 
 PAGE = (DOCS / "architecture.md").read_text()
+MAP = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where each kind of change goes\n")[2].partition("\n## ")[0]
 OPERATOR = ROOT / "operator/llmservice_operator"
 LAYERS = ("control", "decide", "build", "observe", "kube", "planner", "api")
 
@@ -44,3 +45,16 @@ def test_each_rule_names_a_test_that_exists() -> None:
         assert named, rule
         for file, test in named:
             assert f"def {test}(" in (ROOT / "tests/unit" / file).read_text(), f"{file} has no {test}"
+
+
+def test_the_map_names_files_that_exist() -> None:
+    """A path is the operator's or the repository's; a bare name lies in, or a folder below, one that its row names."""
+    rows = re.findall(r"^\| [^|-][^|]+ \|[^\n]*\|$", MAP, re.MULTILINE)
+    assert len(rows) >= 20
+    missing = []
+    for row in rows:
+        paths = [path for path in re.findall(r"`([\w./*-]+)`", row) if "/" in path or path.endswith((".py", ".tsv"))]
+        bases = [OPERATOR, ROOT, ROOT / "tests/unit", ROOT / "tests/e2e", ROOT / "tests/contract"]
+        bases += [base / path for base in (OPERATOR, ROOT) for path in paths if (base / path).is_dir()]
+        missing += [path for path in paths if not any([*base.glob(path), *base.glob(f"*/{path}")] for base in bases)]
+    assert missing == []

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.constants import APPLIED_HASH_ANNOTATION
-from llmservice_operator.build.chosen import NOTHING
+from llmservice_operator.build.revision import NOTHING
+from llmservice_operator.decide.children import desired_children
 from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.desired import desired_children
 from llmservice_operator.decide.rollout.revision import choose, match_revision
 from llmservice_operator.observe.observed import AppliedRecord, Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts, RevisionFacts, ServiceFacts

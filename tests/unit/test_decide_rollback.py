@@ -15,8 +15,7 @@ from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build import pvc
 from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key, spec_digest
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.observe.rollout.progress import Progress
-from llmservice_operator.observe.rollout.status_rollout import Rolling, rollout_of
+from llmservice_operator.observe.rollout import Progress, Rolling, rollout_of
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.failures.reasons import Ends
 

@@ -25,11 +25,11 @@ from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Event
 from llmservice_operator.observe.failures import scheduling
-from llmservice_operator.observe.failures.refusal import reason_of
+from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_operator.observe.rollout.progress import gates, gates_of
+from llmservice_operator.observe.rollout import gates, gates_of
 from llmservice_operator.observe.status.verdict import Obstacle
 from llmservice_operator.planner.room import (
     SHARED,

@@ -8,7 +8,7 @@ import pytest
 from llmservice_fetch import __main__ as command_line
 from llmservice_fetch import uses
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.pvc import fetch_options
+from llmservice_operator.build.deployment import fetch_options
 from llmservice_operator.build.revision import KEPT
 
 from tests.unit.decide_world import an_llmservice, spec

@@ -13,7 +13,7 @@ from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.rollout.revision import choose, match_revision
 from llmservice_operator.observe.observed import AppliedRecord, Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts, RevisionFacts, ServiceFacts
-from llmservice_operator.observe.projections.foreign_fields import removal_patch
+from llmservice_operator.observe.projections.drift import removal_patch
 
 from tests.unit.decide_world import FACTS, FIXTURES, SETTINGS, World, an_llmservice
 

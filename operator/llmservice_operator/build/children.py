@@ -1,9 +1,10 @@
-"""The small children: the Service, the slices that stand in for it at zero, the adapters' ConfigMap, the
+"""The small children: the Service, the slices that stand in for it at zero, the adapters' ConfigMap, the claims, the
 PodDisruptionBudget and the ScaledObject."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llmservice_runtime.adapters import adapter_list
@@ -11,7 +12,14 @@ from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT_NAME
 
 from llmservice_operator.api.autoscaling import Autoscaling
 from llmservice_operator.api.child_kinds import CHILD_KINDS
-from llmservice_operator.api.constants import ADAPTERS_ANNOTATION, API_VERSION, GROUP, KIND
+from llmservice_operator.api.constants import (
+    ADAPTERS_ANNOTATION,
+    API_VERSION,
+    GROUP,
+    KIND,
+    cache_claim_name,
+    start_cache_claim_name,
+)
 from llmservice_operator.api.holding import (
     ACTIVATOR_SLICES,
     SERVICE_NAME_LABEL,
@@ -19,8 +27,10 @@ from llmservice_operator.api.holding import (
     Activator,
     is_idle,
 )
+from llmservice_operator.api.model import AccessMode
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.meta import Manifest, Owner, adapters_config_name, labels, metadata, selector
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import adapter_path
@@ -233,14 +243,68 @@ def _behavior(autoscaling: Autoscaling) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A PersistentVolumeClaim that the operator makes: for downloaded models, or for what makes a start faster."""
+
+    name: str
+    size: str
+    storage_class_name: str | None
+    access_modes: tuple[AccessMode, ...]
+    retained: bool = False
+    """It has no owner reference, and outlives the LLMService."""
+
+    @property
+    def mounted_by(self) -> str | None:
+        """Who may mount it at a time: "one node" or "one pod"; None: no limit."""
+        if set(self.access_modes) - {"ReadWriteOnce", "ReadWriteOncePod"}:
+            return None
+        return "one node" if "ReadWriteOnce" in self.access_modes else "one pod"
+
+
+def claims(llm: LLMService, asked: LLMServiceSpec) -> Iterator[Claim]:
+    """Those that its pods mount, and those that the spec asks for, which a rollback neither changes nor deletes."""
+    mounted, wanted = ({claim.name: claim for claim in _claims(llm, spec)} for spec in (llm.spec, asked))
+    yield from (mounted | wanted).values()
+
+
+def _claims(llm: LLMService, spec: LLMServiceSpec) -> Iterator[Claim]:
+    cache, start = spec.model.cache, spec.start_cache
+    if cache.size is not None and cache.claim_name is None:
+        name, modes = cache_claim_name(llm.name), tuple(cache.access_modes or ("ReadWriteOnce",))
+        yield Claim(name, cache.size, cache.storage_class_name, modes, cache.retained)
+    if start is not None:
+        name, modes = start_cache_claim_name(llm.name), tuple(start.access_modes or ("ReadWriteOnce",))
+        yield Claim(name, start.size, start.storage_class_name, modes)
+
+
+def claim_holders(llm: LLMService) -> str | None:
+    """Who may mount all of the operator's claims at a time: "one node" or "one pod"; None: no limit."""
+    limits = {claim.mounted_by for claim in _claims(llm, llm.spec)}
+    return next((limit for limit in ("one pod", "one node") if limit in limits), None)
+
+
+def claim_manifest(llm: LLMService, claim: Claim) -> Manifest:
+    """The PersistentVolumeClaim."""
+    spec: Manifest = {"accessModes": list(claim.access_modes), "resources": {"requests": {"storage": claim.size}}}
+    if claim.storage_class_name is not None:
+        spec["storageClassName"] = claim.storage_class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(llm, claim.name, owned=not claim.retained),
+        "spec": spec,
+    }
+
+
 Builder = Callable[[LLMService, Settings], Manifest | None]
 
 BUILDERS: Mapping[str, Builder] = {"PodDisruptionBudget": disruption_budget, "ScaledObject": scaled_object}
 """By kind, of those in `api/child_kinds.py`."""
 
 
-def manifests(service: LLMService, settings: Settings) -> Iterator[Manifest]:
-    """Of the children that this service is to have, in the order of CHILD_KINDS."""
+def declared_manifests(service: LLMService, settings: Settings) -> Iterator[Manifest]:
+    """Of the declared kinds, those that this service is to have, in the order of CHILD_KINDS."""
     for child in CHILD_KINDS:
         if (manifest := BUILDERS[child.kind](service, settings)) is not None:
             yield manifest

@@ -22,7 +22,6 @@ from llmservice_operator.build.meta import (
     selector,
 )
 from llmservice_operator.build.placement import affinity, spread_constraints, tolerations
-from llmservice_operator.build.pvc import fetch_options
 from llmservice_operator.build.resources import fetch_resources, init_resources, server_resources, with_requests
 from llmservice_operator.build.revision import NOTHING, Chosen
 from llmservice_operator.build.settings import Settings
@@ -232,3 +231,13 @@ def fetch_containers(llm: LLMService, settings: Settings) -> list[Manifest]:
         volumeMounts=[m.mount() for m in fetch_volumes(llm, settings)] + users_mounts,
     )
     return [container]
+
+
+def fetch_options(llm: LLMService) -> tuple[str, ...]:
+    """Options of the fetch container for the claim; none for scratch space, which is not verified or pruned."""
+    cache = llm.spec.model.cache
+    if not cache.wanted:
+        return ()
+    hours = () if cache.prune_after_hours is None else (f"--prune-after-hours={cache.prune_after_hours}",)
+    verify = () if cache.verify is None else (f"--verify={cache.verify.lower()}",)
+    return (f"--service={llm.namespace}/{llm.name}", *hours, *verify)

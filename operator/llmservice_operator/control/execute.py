@@ -28,7 +28,7 @@ from llmservice_operator.kube.errors import (
 from llmservice_operator.kube.resources import BY_KIND, DEPLOYMENT, POD
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
-from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
+from llmservice_operator.observe.projections.drift import removal_patch, restoring_patch
 from llmservice_operator.process.log import ObjectLogger
 
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")

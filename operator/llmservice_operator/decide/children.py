@@ -18,8 +18,15 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.build import children, pvc
-from llmservice_operator.build.children import BUILDERS, adapters_config, adapters_digest, has_adapters_config
+from llmservice_operator.build.children import (
+    BUILDERS,
+    adapters_config,
+    adapters_digest,
+    claim_manifest,
+    claims,
+    declared_manifests,
+    has_adapters_config,
+)
 from llmservice_operator.build.children import service as service_manifest
 from llmservice_operator.build.deployment import Strategy, deployment, progress_deadline_seconds
 from llmservice_operator.build.meta import Manifest, Owner, adapters_config_name
@@ -79,7 +86,7 @@ def _made(
 def _declared(service: LLMService, settings: Settings, stated_by: str | None, idle: bool) -> tuple[DesiredChild, ...]:
     """Of the kinds in `api/child_kinds.py`. `stated_by` and `idle` are the service's: they are no part of the spec."""
     assert (service.replicas_stated_by, is_idle(service.spec.scaling, service.status)) == (stated_by, idle)
-    return tuple(with_hash(manifest) for manifest in children.manifests(service, settings))
+    return tuple(with_hash(manifest) for manifest in declared_manifests(service, settings))
 
 
 def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[DesiredChild]:
@@ -104,7 +111,7 @@ def maintained(
     manifests = [_listing(service_manifest(service), listed)]
     if template is not None:
         manifests.append(deployment(service, template, strategy))
-    manifests += children.manifests(service, settings)
+    manifests += declared_manifests(service, settings)
     return [with_hash(manifest) for manifest in manifests]
 
 
@@ -123,7 +130,7 @@ def _manifests(
         # Before the Service, which says then that it was.
         yield adapters_config(service)
     yield service_manifest(service)
-    yield from (pvc.manifest(service, claim) for claim in pvc.claims(service, asked))
+    yield from (claim_manifest(service, claim) for claim in claims(service, asked))
     yield controller_revision(
         service,
         label=revision.label,
@@ -284,7 +291,7 @@ def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | No
     # What is left of others' fields after a removal (defaults that they own) is not worth another try.
     if record == AppliedRecord(child.input_hash, live.managed_hash):
         return None
-    found = difference(child.manifest, live)
+    found = difference(child.manifest, live.live(), live.content)
     if found is not None:
         return f"{found} is not as asked for"
     if live.foreign:
@@ -305,7 +312,7 @@ def prunes(
 ) -> Iterator[Prune]:
     """What is ours and no longer desired; `asked` is the spec as it is, whatever revision runs."""
     yield from needless(service, observed, settings)
-    wanted = {claim.name for claim in pvc.claims(service, asked)}
+    wanted = {claim.name for claim in claims(service, asked)}
     # Pods of an earlier revision may still use a claim, and so may the record of an earlier operator.
     is_unused = all(pod.revision == desired.label for pod in observed.pods)
     wanted |= mounted_claims(desired.template)

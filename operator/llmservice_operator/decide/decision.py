@@ -20,7 +20,7 @@ class Apply:
     With `known_uid` the child is known to carry our controller reference: force, and put the uid into the body's
     metadata, so that an object that vanished meanwhile answers 409. Without it: no force, and a 409 is a `Refusal`
     that the next decision sees. With `expel`, foreign additions are to go as well, which apply alone never does:
-    send `foreign_fields.removal_patch(RETURNED_OBJECT)` as a JSON patch when it is not empty.
+    send `drift.removal_patch(RETURNED_OBJECT)` as a JSON patch when it is not empty.
     Applies are carried out in order; the first refusal ends the round, except for what `Decision.routes` has.
     """
 

@@ -38,7 +38,7 @@ from llmservice_operator.api.holding import Activator, Activators, HoldingReport
 from llmservice_operator.api.remembered import of_service, of_spec
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.build import children
+from llmservice_operator.build.children import holding_slices
 from llmservice_operator.build.meta import Owner
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.children import DesiredChild, applies, with_hash
@@ -350,7 +350,7 @@ def trial(seconds: float) -> tuple[bool, float]:
 
 @of_service
 def slices_for(service: LLMService, port: int, activators: tuple[Activator, ...]) -> tuple[DesiredChild, ...]:
-    return tuple(with_hash(manifest) for manifest in children.holding_slices(service, port, activators))
+    return tuple(with_hash(manifest) for manifest in holding_slices(service, port, activators))
 
 
 def problem_of(reports: Reports, port: int | None) -> str:
@@ -440,7 +440,7 @@ def remembered_slices(
     is_held = bool(observed.slices) or (live is not None and live.spec_replicas > 0)
     if port is None or not activators or not is_held:
         return None
-    return tuple(map(with_hash, children.holding_slices(owner, port, activators)))
+    return tuple(map(with_hash, holding_slices(owner, port, activators)))
 
 
 def needless_slices(service: Owner, observed: Observed, slices: tuple[DesiredChild, ...] | None) -> Iterator[Prune]:

@@ -28,7 +28,7 @@ from llmservice_operator.api.constants import (
 from llmservice_operator.api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL
 from llmservice_operator.api.untrusted import stored_record
 from llmservice_operator.observe.failures import normalize
-from llmservice_operator.observe.projections.foreign_fields import foreign_paths, is_applied
+from llmservice_operator.observe.projections.drift import foreign_paths, is_applied
 
 Json = Mapping[str, Any]
 

@@ -17,7 +17,7 @@ from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.informer import Informer
-from llmservice_operator.kube.requests_reader import RequestsReader
+from llmservice_operator.kube.pod_port import RequestsReader
 from llmservice_operator.kube.resources import ENDPOINT_SLICE
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.process import log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from llmservice_operator.kube.requests_reader import Requests, Unreadable
+from llmservice_operator.kube.pod_port import Requests, Unreadable
 
 Read = Callable[[str], Awaitable[Requests]]
 """Requests of the pod at an IP address; Unreadable."""

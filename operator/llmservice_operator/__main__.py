@@ -16,14 +16,10 @@ from prometheus_client import disable_created_metrics
 from llmservice_operator import handlers, options
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.config_reader import ConfigReader
-from llmservice_operator.control.containment.in_work import InWork
-from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
+from llmservice_operator.control.containment import InternalErrors, InWork, Part
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.life import Life, Stage
-from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.control.queue import priorities
-from llmservice_operator.control.queue.work_queue import WorkQueue
-from llmservice_operator.control.queue.worker import Workers
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.activators import ActivatorsWatch
@@ -42,19 +38,19 @@ from llmservice_operator.control.watch.kinds import (
 )
 from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.control.watch.sync_state import SyncState
+from llmservice_operator.control.work_queue import WorkQueue, of_children
+from llmservice_operator.control.worker import Workers
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.access import Access, open_to_all
-from llmservice_operator.kube.activator_reader import ActivatorReader
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.errors import ConfigError
+from llmservice_operator.kube.events import PodEventReader
 from llmservice_operator.kube.holding_ports import HoldingPorts
 from llmservice_operator.kube.lease import Lease
 from llmservice_operator.kube.nodes import Nodes
-from llmservice_operator.kube.pod_events import PodEventReader
+from llmservice_operator.kube.pod_port import ActivatorReader, RequestsReader, StateReader
 from llmservice_operator.kube.quotas import QuotaReader
-from llmservice_operator.kube.requests_reader import RequestsReader
 from llmservice_operator.kube.resources import LLMSERVICE
-from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options, version
 from llmservice_operator.process import garbage, log
@@ -291,7 +287,7 @@ class Operator:
 
     def _children_changed(self, key: Key) -> None:
         if self._life.is_acting and self._may_act(key):
-            self._ctx.queue.add_soon(key, BURST, priorities.of_children(self._ctx.cache.get(PARENT, *key)))
+            self._ctx.queue.add_soon(key, BURST, of_children(self._ctx.cache.get(PARENT, *key)))
 
     def _activators_changed(self) -> None:
         """For services whose requests may be held."""

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.in_work import InWork
+from llmservice_operator.control.containment import InWork
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.control.watch.kinds import identity_of
+from llmservice_operator.control.worker import Workers
 
 from tests.unit.reconcile_world import World, parent
 

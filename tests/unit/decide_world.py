@@ -19,21 +19,21 @@ from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
-from llmservice_operator.decide.questions import REST_SECONDS, Reports
 from llmservice_operator.decide.requirements import requirements
-from llmservice_operator.decide.rollout.update_request import Turn
+from llmservice_operator.decide.rollout.selection import Turn
+from llmservice_operator.decide.zero import REST_SECONDS, Reports
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.projections.children import (
     ChildFacts,
     ClaimFacts,
     DeploymentFacts,
+    HoldingSliceFacts,
     JobFacts,
     RevisionFacts,
     ServiceFacts,
     facts_of,
 )
-from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report

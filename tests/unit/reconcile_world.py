@@ -5,23 +5,22 @@ from typing import Any
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.containment.internal_errors import InternalErrors
+from llmservice_operator.control.containment import InternalErrors
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.control.queue.work_queue import WorkQueue
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.reconcile import AGAIN, Next, reconcile
 from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
+from llmservice_operator.control.work_queue import WorkQueue
 from llmservice_operator.decide.decide import complete
 from llmservice_operator.decide.decision import Apply, Decision, Event, Prune
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
+from llmservice_operator.kube.events import PodEventReader
 from llmservice_operator.kube.nodes import Nodes
-from llmservice_operator.kube.pod_events import PodEventReader
-from llmservice_operator.kube.pod_port import Unreadable
+from llmservice_operator.kube.pod_port import Requests, Unreadable
 from llmservice_operator.kube.quotas import QuotaReader
-from llmservice_operator.kube.requests_reader import Requests
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.planner.model import reading
 from llmservice_runtime.contract import Phase, State

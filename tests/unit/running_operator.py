@@ -9,12 +9,10 @@ from typing import Any
 
 import aiohttp
 from llmservice_operator.__main__ import Operator
-from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.kube.activator_reader import ActivatorReader
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.requests_reader import RequestsReader
+from llmservice_operator.kube.pod_port import ActivatorReader, RequestsReader, StateReader
 from llmservice_operator.kube.resources import LEASE, LLMSERVICE
-from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options
 

@@ -20,7 +20,7 @@ from llmservice_activator.options import Options
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.requests_reader import Requests, Unreadable
+from llmservice_operator.kube.pod_port import Requests, Unreadable
 from llmservice_operator.kube.resources import BY_KIND, ENDPOINT_SLICE, LLMSERVICE, POD
 from llmservice_operator.kube.transport import Transport
 

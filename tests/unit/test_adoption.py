@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from llmservice_operator.decide.adoption import handed_over
+from llmservice_operator.control.execute import handed_over
 from llmservice_operator.decide.decision import Adopt
 
 from tests.unit.reconcile_world import LABELS, OWNER, World, parent, service

@@ -8,8 +8,8 @@ import pytest
 from llmservice_fetch import __main__ as command_line
 from llmservice_fetch import uses
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import controller_revision
-from llmservice_operator.build.pvc import fetch_options
+from llmservice_operator.build.deployment import fetch_options
+from llmservice_operator.build.revision import KEPT
 
 from tests.unit.decide_world import an_llmservice, spec
 
@@ -42,4 +42,4 @@ def test_hours_are_bounded(hours: str, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_cache_keeps_as_many_uris_as_templates_are_recorded() -> None:
-    assert uses.KEPT_URIS >= controller_revision.KEPT
+    assert uses.KEPT_URIS >= KEPT

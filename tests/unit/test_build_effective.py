@@ -9,12 +9,11 @@ import yaml
 from llmservice_operator.api.crd import schema
 from llmservice_operator.api.schema import at
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.effective import effective
-from llmservice_operator.build.server import Server, server
-from llmservice_operator.build.template import pod_template
+from llmservice_operator.build.deployment import pod_template
+from llmservice_operator.build.effective import Server, effective, server
 
 from tests.unit.decide_world import an_llmservice, spec
-from tests.unit.test_build_template import SETTINGS, table
+from tests.unit.test_build_deployment import SETTINGS, table
 
 Json = dict[str, Any]
 EVERYTHING: Json = yaml.safe_load("""

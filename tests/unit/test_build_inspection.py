@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import pdb
-from llmservice_operator.build.deployment import deployment
+from llmservice_operator.build.children import disruption_budget, service
+from llmservice_operator.build.deployment import deployment, pod_template
 from llmservice_operator.build.environment import transfer_environment
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job, job_name
-from llmservice_operator.build.service import service
 from llmservice_operator.build.settings import CABundle, Settings
-from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner.quantity import amount
 
 from tests.unit.decide_world import an_llmservice
-from tests.unit.test_build_template import SETTINGS, assert_restricted, env_of
+from tests.unit.test_build_deployment import SETTINGS, assert_restricted, env_of
 
 Json = dict[str, Any]
 HUB: Json = {"uri": "hf://org/name@v1"}
@@ -89,7 +87,7 @@ def test_nothing_of_the_service_selects_its_pod(replicas: int) -> None:
     subject = llm(HUB, scaling={"replicas": replicas}, podTemplate=users)
     made = job(subject, SETTINGS)
     labels = made["spec"]["template"]["metadata"]["labels"]
-    budget = pdb.manifest(subject, SETTINGS)
+    budget = disruption_budget(subject, SETTINGS)
     selectors = [
         service(subject)["spec"]["selector"],
         deployment(subject, pod_template(subject, SETTINGS), "Surge")["spec"]["selector"]["matchLabels"],

@@ -12,7 +12,7 @@ from llmservice_operator.build.revision import recorded_spec, returned_to, revis
 from tests.contract.manifests import manifest
 from tests.unit.decide_world import an_llmservice, spec
 from tests.unit.test_api_schema import OURS
-from tests.unit.test_build_template import render
+from tests.unit.test_build_deployment import render
 
 Json = dict[str, Any]
 

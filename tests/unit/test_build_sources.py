@@ -9,7 +9,7 @@ import pytest
 from llmservice_operator.api.service import parse_spec
 from llmservice_operator.build.sources import adapter_path, fetched, places
 
-from tests.unit.test_build_template import CPU, env, env_of, fetcher, mounts, render, server, table, volumes
+from tests.unit.test_build_deployment import CPU, env, env_of, fetcher, mounts, render, server, table, volumes
 
 Json = dict[str, Any]
 SOURCES = """

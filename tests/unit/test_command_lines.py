@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import yaml
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.revision import revision_key
-from llmservice_operator.build.template import pod_template
 from llmservice_vllm.versions import default_version
 
 from tests.unit.decide_world import an_llmservice
-from tests.unit.test_build_template import SETTINGS
+from tests.unit.test_build_deployment import SETTINGS
 
 FILE = Path(__file__).parent / "fixtures" / "command_lines.json"
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))

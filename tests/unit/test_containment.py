@@ -12,12 +12,12 @@ import pytest
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
-from llmservice_operator.control.queue.worker import Workers
+from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.state_poller import INTERVAL, PATIENCE, StatePoller
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
+from llmservice_operator.control.worker import Workers
 from llmservice_operator.decide.decide import complete
 from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
@@ -213,7 +213,7 @@ async def test_a_status_that_cannot_be_made_is_reported_with_its_service_and_not
     async def broken(*_: Any) -> None:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("llmservice_operator.control.queue.worker.report_unhandled", broken)
+    monkeypatch.setattr("llmservice_operator.control.worker.report_unhandled", broken)
     await work_until_idle(world, BAD)
     said = [record for record in caplog.records if "internal error: bookkeeping" in record.message]
     assert {getattr(record, "llmservice", None) for record in said} == {BAD}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.internal_errors import SHOWN_FOR, InternalErrors
+from llmservice_operator.control.containment import SHOWN_FOR, InternalErrors
 from llmservice_operator.control.watch import resync
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.ingest import EventHandler

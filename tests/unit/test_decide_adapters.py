@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.build import adapters
+from llmservice_operator.build.children import adapters_config, adapters_digest
 from llmservice_operator.observe.observed import Refusal
 from llmservice_runtime.adapters import adapter_list
 from llmservice_runtime.adapters.adapter_list import Adapter
@@ -52,7 +52,7 @@ def test_the_list_comes_before_the_pods_that_read_it() -> None:
 )
 def test_paths_of_what_is_mounted_and_uris_of_what_is_fetched(uri: str, path: str | None) -> None:
     world = world_of(uri)
-    (adapter,) = adapter_list.from_json(adapters.adapters_config(world.service())["data"]["adapters.json"])
+    (adapter,) = adapter_list.from_json(adapters_config(world.service())["data"]["adapters.json"])
     assert (adapter.name, adapter.uri) == ("a0", uri)
     assert (adapter.path or "").startswith(path) if path else adapter.path is None
     world.settle()
@@ -64,7 +64,7 @@ def test_paths_of_what_is_mounted_and_uris_of_what_is_fetched(uri: str, path: st
 def test_a_settled_list_is_not_applied_again() -> None:
     world = world_of("hf://a/b")
     world.settle()
-    assert annotated(world)["llmservice.dev/adapters"] == adapters.digest(world.service())
+    assert annotated(world)["llmservice.dev/adapters"] == adapters_digest(world.service())
     assert world.decide().is_steady
 
 
@@ -147,6 +147,6 @@ def test_a_config_map_of_somebody_else_is_a_conflict() -> None:
 
 def test_both_sides_know_a_list_by_the_same_digest() -> None:
     world = world_of("hf://a/b")
-    text = adapters.adapters_config(world.service())["data"]["adapters.json"]
-    assert adapters.digest(world.service()) == adapter_list.digest(text)
+    text = adapters_config(world.service())["data"]["adapters.json"]
+    assert adapters_digest(world.service()) == adapter_list.digest(text)
     assert adapter_list.from_json(text) == (Adapter("a0", "hf://a/b"),)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.constants import APPLIED_HASH_ANNOTATION
-from llmservice_operator.build.chosen import NOTHING
+from llmservice_operator.build.revision import NOTHING
+from llmservice_operator.decide.children import desired_children
 from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.desired import desired_children
 from llmservice_operator.decide.rollout.revision import choose, match_revision
 from llmservice_operator.observe.observed import AppliedRecord, Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts, RevisionFacts, ServiceFacts
-from llmservice_operator.observe.projections.foreign_fields import removal_patch
+from llmservice_operator.observe.projections.drift import removal_patch
 
 from tests.unit.decide_world import FACTS, FIXTURES, SETTINGS, World, an_llmservice
 

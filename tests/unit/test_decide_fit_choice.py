@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.build.revision import Chosen
 from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.room import Sharing

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.build import pvc
+from llmservice_operator.build import children
 from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key, spec_digest
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.observe.rollout.progress import Progress
-from llmservice_operator.observe.rollout.status_rollout import Rolling, rollout_of
+from llmservice_operator.observe.rollout import Progress, Rolling, rollout_of
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.failures.reasons import Ends
 
@@ -216,8 +215,8 @@ def test_going_back_takes_what_needs_a_restart_and_leaves_the_rest(then: Any, no
     assert returned.accelerator.memory == now.accelerator.memory
     if revision_key(now) == revision_key(then):
         assert returned == now, "the key covers nothing that differs"
-    kept = {claim.name: claim for claim in pvc.claims(an_llm(returned), now)}
-    for claim in pvc.claims(an_llm(now), now):
+    kept = {claim.name: claim for claim in children.claims(an_llm(returned), now)}
+    for claim in children.claims(an_llm(now), now):
         assert kept[claim.name] == claim, "a claim of the spec is neither changed nor gone"
 
 

@@ -16,7 +16,7 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.build import environment, placement
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.decide.rollout.update_request import Turn
+from llmservice_operator.decide.rollout.selection import Turn
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner import compatibility, versions
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup

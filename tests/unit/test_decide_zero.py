@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.holding import HoldingReport, PortClaim
-from llmservice_operator.decide.questions import SPREAD_SECONDS
-from llmservice_operator.decide.zero import PATIENCE, SELDOM_AFTER, SELDOM_SECONDS
+from llmservice_operator.decide.zero import PATIENCE, SELDOM_AFTER, SELDOM_SECONDS, SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World

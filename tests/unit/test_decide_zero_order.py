@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 from llmservice_operator.decide.gap import LOST, WAITING
-from llmservice_operator.decide.questions import SPREAD_SECONDS
+from llmservice_operator.decide.zero import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 from llmservice_operator.observe.projections.pods import PodFacts
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.internal_errors import InternalErrors
-from llmservice_operator.control.queue.work_queue import Backoff, WorkQueue
+from llmservice_operator.control.containment import InternalErrors
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import PROJECTIONS
+from llmservice_operator.control.work_queue import Backoff, WorkQueue
 from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, POD, Resource
 
 CHAT = Key("ns", "chat")

@@ -26,19 +26,19 @@ PACKAGES = (
 OPERATOR, RUNTIME, ACTIVATOR, FETCH = PACKAGES
 BY_CALL: Mapping[str, Place] = {"Event": Place.EVENT, "RolloutStep": Place.EVENT, "Problem": Place.PROBLEM}
 """What a reason stands for as an argument of these, wherever that is. An Obstacle is a HOLD or a WAIT."""
-CONDITIONS = f"{OPERATOR}/observe/status/conditions.py"
+CONDITIONS = f"{OPERATOR}/observe/status/status.py"
 BY_PLACE: Mapping[str, Place | None] = {
     f"{OPERATOR}/api/errors.py": Place.PROBLEM,
     f"{OPERATOR}/api/matrix/": Place.PROBLEM,
     f"{OPERATOR}/planner/": Place.PROBLEM,
-    f"{OPERATOR}/build/scaled_object.py": Place.AUTOSCALED,
+    f"{OPERATOR}/build/children.py:why_no_scaled_object": Place.AUTOSCALED,
     f"{OPERATOR}/decide/autoscaling.py": Place.AUTOSCALED,
     f"{OPERATOR}/decide/fit/assess.py": Place.FIT,
     f"{OPERATOR}/observe/status/plan.py": Place.FIT,
     f"{OPERATOR}/observe/failures/": Place.FAILURE,
-    f"{OPERATOR}/observe/rollout/progress.py": Place.WAIT,
-    f"{OPERATOR}/control/queue/worker.py": Place.INTERNAL,
-    f"{OPERATOR}/decide/degraded.py": Place.DEGRADED,
+    f"{OPERATOR}/observe/rollout.py": Place.WAIT,
+    f"{OPERATOR}/control/worker.py": Place.INTERNAL,
+    f"{OPERATOR}/decide/decide.py:_found": Place.DEGRADED,
     f"{RUNTIME}/": Place.FAILURE,
     f"{FETCH}/": Place.FAILURE,
     f"{ACTIVATOR}/events.py": Place.EVENT,
@@ -49,14 +49,14 @@ BY_PLACE: Mapping[str, Place | None] = {
 }
 """By the beginning of file:function; the longest counts. None: it is reported nowhere."""
 SILENT = {Reason.POLICY_IGNORE, Reason.INSPECTING_MODEL}
-"""Of which `decide/events.py` makes no Event as a verdict."""
+"""Of which `decide/report.py` makes no Event as a verdict."""
 BY_REASON: Mapping[tuple[str, Reason], tuple[Place, ...]] = {
     (f"{CONDITIONS}:_ready_reason", Reason.ROLLED_OUT): (Place.AS_ASKED,),
     (f"{CONDITIONS}:_ready_reason", Reason.PROGRESSING): (Place.WAIT,),
     (f"{CONDITIONS}:_at_zero", Reason.SCALED_TO_ZERO): (Place.AVAILABLE, Place.AS_ASKED),
     (f"{CONDITIONS}:_at_zero", Reason.IDLE): (Place.AVAILABLE, Place.AS_ASKED),
     (f"{OPERATOR}/decide/rollout/strategy.py:_waits", Reason.WAITING_FOR_GPU): (Place.WAIT, Place.HOLD),  # when late
-    # Final when late; status.failure by observe/failures/refusal.py.
+    # Final when late; status.failure by observe/failures/failure.py.
     (f"{OPERATOR}/decide/children.py:_unanswered", Reason.API_SERVER_FAILING): (Place.WAIT, Place.HOLD, Place.FAILURE),
 }
 

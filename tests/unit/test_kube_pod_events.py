@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.errors import Forbidden, ServerError
-from llmservice_operator.kube.pod_events import KEPT_SECONDS, REFUSED_SECONDS, PodEventReader
+from llmservice_operator.kube.events import KEPT_SECONDS, REFUSED_SECONDS, PodEventReader
 
 
 class Events(KubeClient):

@@ -2,7 +2,7 @@
 
 import pytest
 from llmservice_operator.control.life import Life, Stage
-from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.watch.sync_state import WATCH, SyncState
 from llmservice_operator.kube.resources import LLMSERVICE
 

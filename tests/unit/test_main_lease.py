@@ -10,13 +10,11 @@ from llmservice_operator.api.holding import Activator
 from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.life import Stage
-from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.watch.kinds import PARENT, watched_children
 from llmservice_operator.control.watch.sync_state import WATCH
-from llmservice_operator.kube.activator_reader import ActivatorReader
-from llmservice_operator.kube.requests_reader import RequestsReader
+from llmservice_operator.kube.pod_port import ActivatorReader, RequestsReader, StateReader
 from llmservice_operator.kube.resources import ENDPOINT_SLICE, LLMSERVICE
-from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.options import Options
 
 from tests.unit.api_server import ApiServer, Connection

@@ -11,7 +11,7 @@ from llmservice_activator.holding.target import Reason as HeldReason
 from llmservice_activator.metrics import Metrics as ActivatorMetrics
 from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.process.tls import Certificate
 from llmservice_runtime.contract import Measured, Phase, State, Transfer, TransferStep
 from llmservice_runtime.drain import shared_counters

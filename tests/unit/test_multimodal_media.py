@@ -12,7 +12,7 @@ import pytest
 from llmservice_vllm.versions import flag_table, known_versions
 
 from tests.support.http_servers import threaded
-from tests.unit.test_build_template import env, render, server
+from tests.unit.test_build_deployment import env, render, server
 
 FLAG = "--allowed-media-domains"
 SWITCH = "VLLM_MEDIA_URL_ALLOW_REDIRECTS"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.internal_errors import Part
+from llmservice_operator.control.containment import Part
 from llmservice_operator.control.reconcile import reconcile
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.kube.errors import Forbidden, Unreachable

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.observe.projections.children import DeploymentFacts
-from llmservice_operator.observe.projections.drift import difference
-from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
+from llmservice_operator.observe.projections.drift import difference, removal_patch, restoring_patch
 
 from tests.unit.decide_world import World, an_llmservice
 
@@ -17,7 +16,7 @@ METADATA: Json = {"name": "x", "namespace": "n", "uid": "u", "labels": {"a": "b"
 
 def first(desired: Json, live: Json) -> str | None:
     facts = DeploymentFacts.from_object({"metadata": METADATA | {"labels": {"a": "b", "theirs": "c"}}, "spec": live})
-    return difference({"metadata": METADATA, "spec": desired}, facts)
+    return difference({"metadata": METADATA, "spec": desired}, facts.live(), facts.content)
 
 
 CASES: dict[str, tuple[Json, Json, str | None]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.status import LLMServiceStatus
-from llmservice_operator.build import adapters
+from llmservice_operator.build.children import adapters_digest
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import AdapterState, Measured, Phase, State, Transfer, TransferStep
 
@@ -175,7 +175,7 @@ def with_adapters(*names: str) -> World:
 
 
 def serving(world: World, *states: AdapterState, digest: str | None = None) -> State:
-    found = adapters.digest(world.service()) if digest is None else digest
+    found = adapters_digest(world.service()) if digest is None else digest
     return State(Phase.SERVING, started=True, ready=True, measured=MEASURED, adapters=states, adapters_hash=found or "")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.effective import effective
-from llmservice_operator.build.template import pod_template
+from llmservice_operator.build.revision import Chosen
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.model import config_json
@@ -20,7 +20,7 @@ from llmservice_operator.planner.requests import request_of
 
 from tests.unit import vllm_models
 from tests.unit.decide_world import an_llmservice
-from tests.unit.test_build_template import SETTINGS
+from tests.unit.test_build_deployment import SETTINGS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 

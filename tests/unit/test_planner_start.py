@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import Chosen
-from llmservice_operator.build.start import start_plan
-from llmservice_operator.build.template import pod_template
+from llmservice_operator.build.deployment import pod_template
+from llmservice_operator.build.revision import Chosen, start_plan
 from llmservice_operator.planner.start import Starting, StartPlan, plan
 
 from tests.unit.decide_world import an_llmservice, spec
-from tests.unit.test_build_template import SETTINGS
+from tests.unit.test_build_deployment import SETTINGS
 
 Json = dict[str, Any]
 GIB = 2**30

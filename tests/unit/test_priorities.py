@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-from llmservice_operator.control.queue.priorities import of_children, of_itself
-from llmservice_operator.control.queue.work_queue import Priority
 from llmservice_operator.control.watch.kinds import ParentFacts
+from llmservice_operator.control.work_queue import Priority, of_children, of_itself
 
 from tests.unit.reconcile_world import parent
 

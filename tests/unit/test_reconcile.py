@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.queue.work_queue import Priority
 from llmservice_operator.control.reconcile import FIRST_STATUS_AFTER, Next
 from llmservice_operator.control.watch.kinds import PARENT
+from llmservice_operator.control.work_queue import Priority
 from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.requirements import Requirements

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.decide.timing import QUOTAS_SECONDS
+from llmservice_operator.decide.decision import QUOTAS_SECONDS
 from llmservice_operator.kube.errors import ApiError, Forbidden, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.quotas import KEPT_SECONDS, REFUSED_SECONDS
 

@@ -11,7 +11,7 @@ from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.gap import LOST, PATIENCE, WAITING
-from llmservice_operator.decide.questions import SPREAD_SECONDS
+from llmservice_operator.decide.zero import SPREAD_SECONDS
 from llmservice_operator.kube.errors import (
     FieldConflict,
     Forbidden,

@@ -14,7 +14,7 @@ from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
 from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
-from llmservice_operator.kube.requests_reader import Requests, Unreadable
+from llmservice_operator.kube.pod_port import Requests, Unreadable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 
 from tests.unit.scaler_world import pod, service

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from llmservice_activator import load
 from llmservice_activator.load import LoadReader
-from llmservice_operator.kube import pod_port
-from llmservice_operator.kube.requests_reader import Requests, Unreadable
+from llmservice_operator.kube.pod_port import TIMEOUT, Requests, Unreadable
 
 from tests.support.patience import PATIENCE
 
@@ -88,7 +87,7 @@ async def test_a_pod_whose_turn_does_not_come_did_not_answer() -> None:
 
 
 def test_keda_gets_an_answer_while_it_waits_for_one_though_no_pod_s_turn_comes() -> None:
-    assert pod_port.TIMEOUT < load.PATIENCE <= KEDA_WAITS - 0.5
+    assert TIMEOUT < load.PATIENCE <= KEDA_WAITS - 0.5
 
 
 async def test_an_unexpected_error_is_not_a_pod_that_is_silent() -> None:

@@ -159,6 +159,6 @@ def test_what_others_write_into_children_is_not_kept(cls: type[ChildFacts], cont
     tracemalloc.stop()
     assert kept < 64 * KIB
     assert facts.foreign
-    assert difference({"metadata": {"labels": {"a": "b"}}, **content}, facts) is not None
+    assert difference({"metadata": {"labels": {"a": "b"}}, **content}, facts.live(), facts.content) is not None
     assert not isinstance(facts, RevisionFacts) or not facts.is_whole
     assert facts.managed_hash != other.managed_hash

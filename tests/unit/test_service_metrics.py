@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.observe.projections.pods import PodFacts
 
 KEY, OTHER = Key("team-a", "x"), Key("team-a", "y")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import (
     CONCURRENCY,
     INTERVAL,

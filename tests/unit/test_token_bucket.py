@@ -17,7 +17,7 @@ from llmservice_operator.control.token_bucket import (
     WRITE_SECONDS,
     Bucket,
 )
-from llmservice_operator.decide.events import events
+from llmservice_operator.decide.report import events
 from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
 

@@ -18,11 +18,11 @@ from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.api.service import Key
 from llmservice_operator.api.status import LLMServiceStatus
-from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.control.queue.priorities import of_children, of_itself
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import step
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
-from llmservice_operator.decide.events import events
+from llmservice_operator.control.work_queue import of_children, of_itself
+from llmservice_operator.decide.report import events
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.failures.pod_events import PodEvent
 from llmservice_operator.observe.reports import Report

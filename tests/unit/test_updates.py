@@ -13,7 +13,7 @@ from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.decide.decision import Update
-from llmservice_operator.decide.rollout.update_request import Turn, why_waiting
+from llmservice_operator.decide.rollout.selection import Turn, why_waiting
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.reconcile import AGAIN, Next
+from llmservice_operator.control.worker import Workers
 from llmservice_operator.kube.errors import Unreachable
 
 from tests.support.patience import PATIENCE

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from llmservice_operator.control.holding import VERIFY_SECONDS
-from llmservice_operator.decide.questions import REST_SECONDS
-from llmservice_operator.decide.zero import SELDOM_AFTER
+from llmservice_operator.control.gather import VERIFY_SECONDS
+from llmservice_operator.decide.zero import REST_SECONDS, SELDOM_AFTER
 from llmservice_operator.kube.errors import Unreachable
 from llmservice_operator.kube.holding_ports import candidates
 

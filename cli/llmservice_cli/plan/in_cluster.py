@@ -8,10 +8,10 @@ from typing import Any
 from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.resources import accelerator_resource
+from llmservice_operator.build.revision import Chosen
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.build.template import pod_template
 from llmservice_operator.decide.fit.planning import demand
 from llmservice_operator.kube.nodes import RIGHT, RIGHT_TO_PODS, Nodes
 from llmservice_operator.kube.quotas import QuotaReader

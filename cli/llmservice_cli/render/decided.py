@@ -12,7 +12,7 @@ from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import Requirements, requirements
-from llmservice_operator.decide.rollout.update_request import Turn
+from llmservice_operator.decide.rollout.selection import Turn
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.cluster import ClusterGPUs

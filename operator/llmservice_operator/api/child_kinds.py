@@ -20,8 +20,6 @@ class ChildKind:
     version: str
     plural: str
     kind: str
-    builder: str
-    """Module of `build` whose `manifest(service, settings)` gives the object; None: this service is to have none."""
     needless: str
     """Why one that is no longer desired is deleted, for the log."""
     is_optional: bool = False
@@ -44,7 +42,6 @@ CHILD_KINDS: tuple[ChildKind, ...] = (
         "v1",
         "poddisruptionbudgets",
         "PodDisruptionBudget",
-        builder="pdb",
         needless="one replica needs no budget",
     ),
     ChildKind(
@@ -52,7 +49,6 @@ CHILD_KINDS: tuple[ChildKind, ...] = (
         "v1alpha1",
         "scaledobjects",
         "ScaledObject",
-        builder="scaled_object",
         needless="KEDA is not to scale this service",
         is_optional=True,
         setting="scaler_address",

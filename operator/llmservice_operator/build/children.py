@@ -1,25 +1,310 @@
-"""The builders of the kinds in `api/child_kinds.py`."""
+"""The small children: the Service, the slices that stand in for it at zero, the adapters' ConfigMap, the claims, the
+PodDisruptionBudget and the ScaledObject."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
+from dataclasses import dataclass
+from typing import Any
 
+from llmservice_runtime.adapters import adapter_list
+from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT_NAME
+
+from llmservice_operator.api.autoscaling import Autoscaling
 from llmservice_operator.api.child_kinds import CHILD_KINDS
+from llmservice_operator.api.constants import (
+    ADAPTERS_ANNOTATION,
+    API_VERSION,
+    GROUP,
+    KIND,
+    cache_claim_name,
+    start_cache_claim_name,
+)
+from llmservice_operator.api.holding import (
+    ACTIVATOR_SLICES,
+    SERVICE_NAME_LABEL,
+    SLICE_MANAGER_LABEL,
+    Activator,
+    is_idle,
+)
+from llmservice_operator.api.model import AccessMode
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.meta import Manifest
+from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.build.meta import Manifest, Owner, adapters_config_name, labels, metadata, selector
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.build.sources import adapter_path
+
+
+def has_adapters_config(llm: LLMService) -> bool:
+    """While LoRA is on, also without adapters: an empty list removes earlier ones."""
+    return llm.spec.is_lora_on
+
+
+def _listed_adapters(llm: LLMService) -> str:
+    """The list as supervisors read it, sorted by name: another order in the spec is the same list."""
+    return adapter_list.to_json(
+        [
+            adapter_list.Adapter(adapter.name, adapter.uri, adapter_path(llm.spec, adapter))
+            for adapter in sorted(llm.spec.adapters, key=lambda adapter: adapter.name)
+        ]
+    )
+
+
+def adapters_digest(llm: LLMService) -> str | None:
+    """Hash of the list, which pods report when they have read it; None while LoRA is off."""
+    return adapter_list.digest(_listed_adapters(llm)) if has_adapters_config(llm) else None
+
+
+def adapters_config(llm: LLMService) -> Manifest:
+    """The ConfigMap NAME-adapters."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(llm, adapters_config_name(llm)),
+        "data": {ADAPTERS_KEY: _listed_adapters(llm)},
+    }
+
+
+def service(llm: LLMService) -> Manifest:
+    """A ClusterIP Service with the LLMService's name, the stable address in front of the replicas."""
+    meta, listed = metadata(llm, llm.name), adapters_digest(llm)
+    if listed is not None:
+        meta["annotations"] = {ADAPTERS_ANNOTATION: listed}
+    port = {
+        "name": HTTP_PORT_NAME,
+        "port": llm.spec.endpoint.port,
+        "targetPort": HTTP_PORT_NAME,
+        "protocol": "TCP",
+        "appProtocol": "http",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": meta,
+        "spec": {"type": "ClusterIP", "selector": selector(llm), "ports": [port]},
+    }
+
+
+def url(name: str, namespace: str, port: int) -> str:
+    """Base URL of the OpenAI API inside the cluster."""
+    suffix = "" if port == 80 else f":{port}"
+    return f"http://{name}.{namespace}.svc{suffix}/v1"
+
+
+def endpoint(llm: LLMService) -> dict[str, Any]:
+    """The value of status.endpoint, without adapters."""
+    return {"url": url(llm.name, llm.namespace, llm.spec.endpoint.port), "modelNames": list(llm.served_model_names)}
+
+
+def holding_slices(llm: Owner, port: int, activators: tuple[Activator, ...]) -> tuple[Manifest, ...]:
+    """EndpointSlices that send a service's requests to the activators while no replica serves, one for each family of
+    addresses that there is.
+
+    The Service keeps its selector; kube-proxy adds the endpoints of all slices that carry the Service's name. Every
+    condition is stated: what is absent means ready to some readers and not to others. There is no targetRef, since the
+    activators are pods of another namespace.
+    """
+    families = {"IPv4": [], "IPv6": []}  # type: dict[str, list[Activator]]
+    for activator in activators:
+        families["IPv6" if activator.is_ipv6 else "IPv4"].append(activator)
+    return tuple(
+        _holding_slice(llm, suffix, family, port, some)
+        for suffix, (family, some) in zip(ACTIVATOR_SLICES, families.items(), strict=True)
+        if some
+    )
+
+
+def _holding_slice(llm: Owner, suffix: str, family: str, port: int, activators: list[Activator]) -> Manifest:
+    meta = metadata(llm, llm.name + suffix)
+    meta["labels"] = labels(llm) | {SERVICE_NAME_LABEL: llm.name, SLICE_MANAGER_LABEL: GROUP}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": meta,
+        "addressType": family,
+        "endpoints": [_slice_endpoint(each) for each in activators],
+        "ports": [{"name": HTTP_PORT_NAME, "port": port, "protocol": "TCP", "appProtocol": "http"}],
+    }
+
+
+def _slice_endpoint(activator: Activator) -> Manifest:
+    endpoint: Manifest = {
+        "addresses": [activator.address],
+        "conditions": {"ready": True, "serving": True, "terminating": False},
+    }
+    return endpoint | ({"nodeName": activator.node} if activator.node else {})
+
+
+def disruption_budget(llm: LLMService, settings: Settings) -> Manifest | None:
+    """The PodDisruptionBudget: maxUnavailable 1; pods that are not ready may always be evicted.
+
+    None with one replica: a budget would block a node drain for ever.
+    """
+    if llm.spec.scaling.replicas <= 1:
+        return None
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(llm, llm.name),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": selector(llm)},
+        },
+    }
+
+
+_POLLING_SECONDS = 15
+"""How often KEDA brings the ScaledObject's conditions up to date."""
+_FAILURES = 3
+_COOLDOWN_SECONDS = 15
+"""Until zero, once the scaler is not active: it counts the idle time itself. KEDA ignores this where another than KEDA
+changed the number, and warns of it where minReplicaCount is not 0."""
+_REMOVAL_SECONDS = 60
+"""For each replica that is removed: its requests end before the next one goes."""
+
+
+def why_no_scaled_object(llm: LLMService, settings: Settings) -> Reason | None:
+    """Why KEDA is not to scale this service; None: it is to, or the spec does not ask for it."""
+    if settings.scaler_address is None or settings.scaler_authentication is None:
+        return Reason.AUTOSCALING_DISABLED
+    if llm.replicas_stated_by is not None:
+        return Reason.REPLICAS_STATED
+    # KEDA would raise it to minReplicaCount, and whoever set 0 wants nothing to serve.
+    is_users = llm.spec.scaling.replicas == 0 and not is_idle(llm.spec.scaling, llm.status)
+    return Reason.SCALED_TO_ZERO if is_users else None
+
+
+def scaled_object(llm: LLMService, settings: Settings) -> Manifest | None:
+    """KEDA scales the LLMService by the number of replicas that the scaler asks for; None where it is not to.
+
+    What KEDA does with each field, by its source (kedacore/keda 2.21): `minReplicaCount` of 1 or more leaves all
+    scaling to an HPA. `fallback` holds once the scaler failed more than `failureThreshold` times in a row; with
+    currentReplicasIfHigher it never lowers the number. With `minReplicaCount` 0 KEDA sets 0 itself once the scaler is
+    not active for `cooldownPeriod`, and never at an error of the scaler, since `fallback.replicas` is not 0
+    (pkg/scaling/executor/scale_scaledobjects.go, RequestScale). KEDA replaces the whole object to add its finalizer
+    and its label, and writes `scalingModifiers: {}` then, and no field that is false: so the first is applied, and
+    none of the second.
+    """
+    autoscaling = llm.spec.scaling.autoscaling
+    if autoscaling is None or why_no_scaled_object(llm, settings) is not None:
+        return None
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": metadata(llm, llm.name),
+        "spec": {
+            "scaleTargetRef": {"apiVersion": API_VERSION, "kind": KIND, "name": llm.name},
+            "minReplicaCount": autoscaling.lowest_minimum,
+            "maxReplicaCount": autoscaling.highest_maximum,
+            "pollingInterval": _POLLING_SECONDS,
+            **({"cooldownPeriod": _COOLDOWN_SECONDS} if autoscaling.may_be_at_zero else {}),
+            "fallback": {
+                "failureThreshold": _FAILURES,
+                "replicas": max(1, autoscaling.lowest_minimum),
+                "behavior": "currentReplicasIfHigher",
+            },
+            "advanced": {
+                "horizontalPodAutoscalerConfig": {"behavior": _behavior(autoscaling)},
+                "scalingModifiers": {},
+            },
+            "triggers": [
+                {
+                    "type": "external-push",
+                    "metricType": "AverageValue",
+                    "metadata": {"scalerAddress": settings.scaler_address},
+                    "authenticationRef": {
+                        "name": settings.scaler_authentication,
+                        "kind": "ClusterTriggerAuthentication",
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _behavior(autoscaling: Autoscaling) -> dict[str, Any]:
+    """Up at once and as far as needed, which an HPA does not do by default; down one replica at a time.
+
+    `selectPolicy` is the HPA's default, stated because KEDA otherwise writes the HPA again at each of its reconciles.
+    """
+    return {
+        "scaleUp": {
+            "stabilizationWindowSeconds": 0,
+            "selectPolicy": "Max",
+            "policies": [{"type": "Pods", "value": autoscaling.highest_maximum, "periodSeconds": _POLLING_SECONDS}],
+        },
+        "scaleDown": {
+            "stabilizationWindowSeconds": autoscaling.scale_down.stabilization_seconds,
+            "selectPolicy": "Max",
+            "policies": [{"type": "Pods", "value": 1, "periodSeconds": _REMOVAL_SECONDS}],
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A PersistentVolumeClaim that the operator makes: for downloaded models, or for what makes a start faster."""
+
+    name: str
+    size: str
+    storage_class_name: str | None
+    access_modes: tuple[AccessMode, ...]
+    retained: bool = False
+    """It has no owner reference, and outlives the LLMService."""
+
+    @property
+    def mounted_by(self) -> str | None:
+        """Who may mount it at a time: "one node" or "one pod"; None: no limit."""
+        if set(self.access_modes) - {"ReadWriteOnce", "ReadWriteOncePod"}:
+            return None
+        return "one node" if "ReadWriteOnce" in self.access_modes else "one pod"
+
+
+def claims(llm: LLMService, asked: LLMServiceSpec) -> Iterator[Claim]:
+    """Those that its pods mount, and those that the spec asks for, which a rollback neither changes nor deletes."""
+    mounted, wanted = ({claim.name: claim for claim in _claims(llm, spec)} for spec in (llm.spec, asked))
+    yield from (mounted | wanted).values()
+
+
+def _claims(llm: LLMService, spec: LLMServiceSpec) -> Iterator[Claim]:
+    cache, start = spec.model.cache, spec.start_cache
+    if cache.size is not None and cache.claim_name is None:
+        name, modes = cache_claim_name(llm.name), tuple(cache.access_modes or ("ReadWriteOnce",))
+        yield Claim(name, cache.size, cache.storage_class_name, modes, cache.retained)
+    if start is not None:
+        name, modes = start_cache_claim_name(llm.name), tuple(start.access_modes or ("ReadWriteOnce",))
+        yield Claim(name, start.size, start.storage_class_name, modes)
+
+
+def claim_holders(llm: LLMService) -> str | None:
+    """Who may mount all of the operator's claims at a time: "one node" or "one pod"; None: no limit."""
+    limits = {claim.mounted_by for claim in _claims(llm, llm.spec)}
+    return next((limit for limit in ("one pod", "one node") if limit in limits), None)
+
+
+def claim_manifest(llm: LLMService, claim: Claim) -> Manifest:
+    """The PersistentVolumeClaim."""
+    spec: Manifest = {"accessModes": list(claim.access_modes), "resources": {"requests": {"storage": claim.size}}}
+    if claim.storage_class_name is not None:
+        spec["storageClassName"] = claim.storage_class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(llm, claim.name, owned=not claim.retained),
+        "spec": spec,
+    }
+
 
 Builder = Callable[[LLMService, Settings], Manifest | None]
 
-BUILDERS: Mapping[str, Builder] = {
-    child.kind: import_module(f"{__package__}.{child.builder}").manifest for child in CHILD_KINDS
-}
-"""By kind."""
+BUILDERS: Mapping[str, Builder] = {"PodDisruptionBudget": disruption_budget, "ScaledObject": scaled_object}
+"""By kind, of those in `api/child_kinds.py`."""
 
 
-def manifests(service: LLMService, settings: Settings) -> Iterator[Manifest]:
-    """Of the children that this service is to have, in the order of CHILD_KINDS."""
-    for build in BUILDERS.values():
-        if (manifest := build(service, settings)) is not None:
+def declared_manifests(service: LLMService, settings: Settings) -> Iterator[Manifest]:
+    """Of the declared kinds, those that this service is to have, in the order of CHILD_KINDS."""
+    for child in CHILD_KINDS:
+        if (manifest := BUILDERS[child.kind](service, settings)) is not None:
             yield manifest

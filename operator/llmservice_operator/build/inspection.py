@@ -13,10 +13,18 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, is_fetched
 from llmservice_operator.build.environment import is_for_transfers, transfer_environment
-from llmservice_operator.build.meta import Manifest, digest, labels, metadata, selector
+from llmservice_operator.build.meta import (
+    Manifest,
+    digest,
+    labels,
+    metadata,
+    operator_container,
+    pod_security,
+    pull_secrets,
+    selector,
+)
 from llmservice_operator.build.placement import tolerations
 from llmservice_operator.build.resources import INSPECT_LIMITS, helper_resources
-from llmservice_operator.build.security import operator_container, pod_security, pull_secrets
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import model_path, store
 from llmservice_operator.build.volumes import Mounted, ca_bundle, small_users_volumes, source_volume

@@ -1,4 +1,4 @@
-"""Names, labels and owner references of all children."""
+"""What the children share: names, labels and owner references; of pods the security, as `restricted` asks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from llmservice_operator.api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.settings import Settings
 
 Manifest = dict[str, Any]
 
@@ -70,3 +71,42 @@ def digest(value: Any) -> str:
     """The first 10 hex digits of the SHA-256 of a JSON value; the order of keys does not count."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+CONTAINER_SECURITY: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def operator_container(settings: Settings, name: str, command: tuple[str, ...], **fields: Any) -> Manifest:
+    """A container of the operator's image; `fields` are further ones, as Kubernetes spells them."""
+    pull_policy = settings.image_pull_policy
+    return {
+        "name": name,
+        "image": settings.operator_image,
+        "command": list(command),
+        "securityContext": CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **({} if pull_policy is None else {"imagePullPolicy": pull_policy}),
+        **fields,
+    }
+
+
+def pull_secrets(llm: LLMService, settings: Settings) -> list[dict[str, Any]]:
+    """imagePullSecrets: those of the settings, then the user's, each once."""
+    ours = [{"name": name} for name in dict.fromkeys(settings.image_pull_secrets)]
+    return ours + [secret for secret in llm.spec.runtime.image_pull_secrets if secret not in ours]
+
+
+def pod_security(llm: LLMService, settings: Settings) -> Manifest:
+    """securityContext of the server's pod, and of every other pod that reads the same files."""
+    security: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if settings.run_as_user is not None:
+        security |= {
+            "runAsUser": settings.run_as_user,
+            "fsGroup": settings.run_as_user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+        }
+    return security | llm.spec.pod_template.spec.security_context

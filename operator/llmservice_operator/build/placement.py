@@ -11,9 +11,9 @@ from typing import Any
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.meta import Manifest, selector
 from llmservice_operator.build.resources import RESOURCES, accelerator_resource
+from llmservice_operator.build.revision import NOTHING, Chosen
 from llmservice_operator.planner.cluster import ARCHITECTURE, IMAGES
 from llmservice_operator.planner.room import slice_label
 

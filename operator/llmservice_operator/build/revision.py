@@ -1,20 +1,70 @@
-"""Which fields need a restart when they change, and the hashes of them."""
+"""Revisions: which fields need a restart, what was chosen, the start budget, and the ControllerRevision with them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from pydantic.alias_generators import to_camel
 
 from llmservice_operator.api.constants import REVISION_LABEL
 from llmservice_operator.api.remembered import of_spec
-from llmservice_operator.api.service import parse_spec
+from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.build.meta import Manifest, digest
-from llmservice_operator.build.sources import adapter_stores
+from llmservice_operator.build.meta import Manifest, digest, metadata
+from llmservice_operator.build.sources import adapter_stores, fetched
+from llmservice_operator.planner import start
+from llmservice_operator.planner.start import Starting
 
 Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`data.chosen` of a ControllerRevision; earlier releases wrote fewer fields or none."""
+
+    gpu: str | None = None
+    """The GPU product that was planned, as its node label says: required where the spec lists products, else
+    preferred."""
+    max_model_len: int | None = None
+    """Tokens: the value of `auto`."""
+    plan: Json | None = None
+    """As status.plan shows it; None: nothing was planned."""
+    start: Json | None = None
+    """Budget and usual length of a start, by `start_plan`; None: written by an earlier release, the defaults."""
+    update_requested: str | None = None
+    spec: Json | None = None
+    """The part of the spec that it was made of, as users write it; None: written by an earlier release."""
+    excluded_gpus: Sequence[str] | None = None
+    """Products on which the model does not fit, where the spec lists none."""
+    excluded_architectures: Sequence[str] | None = None
+    """Of nodes that the images are not built for."""
+    recorded: Json | None = field(default=None, compare=False, repr=False)
+    """The record that this was read from, written back as it is: `data` of a ControllerRevision is immutable."""
+
+    @classmethod
+    def from_document(cls, document: Json) -> Self:
+        """Read a record; absent fields are None."""
+        return cls(**{name: document.get(key) for name, key in _RECORDED.items()}, recorded=document)
+
+    @property
+    def host_memory_gib(self) -> int:
+        """GiB of the node's memory that the plan says vLLM pins, rounded up."""
+        return math.ceil((self.plan or {}).get("hostMemoryGiB") or 0)
+
+    def to_document(self) -> dict[str, Any]:
+        """The record without the fields that are None."""
+        if self.recorded is not None:
+            return dict(self.recorded)
+        record = {key: getattr(self, name) for name, key in _RECORDED.items()}
+        return {key: value for key, value in record.items() if value is not None}
+
+
+_RECORDED = {field.name: to_camel(field.name) for field in fields(Chosen) if field.name != "recorded"}
+NOTHING = Chosen()
+
 
 # Everything that is not listed needs no restart. Left out on purpose: model.architecture and accelerator.memory on
 # GPUs are facts for checks; of the cache only another claim needs a restart; the drain timeout waits for the next
@@ -131,3 +181,65 @@ def labelled(template: Manifest, label: str) -> Manifest:
     """The template with the revision label."""
     metadata = template["metadata"]
     return template | {"metadata": metadata | {"labels": metadata["labels"] | {REVISION_LABEL: label}}}
+
+
+KEPT = 5
+"""Number of revisions kept, the current one included."""
+
+
+def controller_revision(
+    llm: LLMService, *, label: str, number: int, key: str, template: Manifest, chosen: Chosen
+) -> Manifest:
+    """The manifest; the API server lets only `revision` be changed later."""
+    meta = metadata(llm, f"{llm.name}-{label}")
+    meta["labels"][REVISION_LABEL] = label
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": meta,
+        "revision": number,
+        "data": {"key": key, "template": template, "chosen": chosen.to_document()},
+    }
+
+
+def start_plan(llm: LLMService, plan: Json | None) -> dict[str, Any]:
+    """Start budget and steps, recorded with the revision and used by its template. `plan` is status.plan."""
+    budget = start.plan(_starting(llm, plan))
+    steps = [{"name": step.name, "seconds": step.seconds, "formula": step.formula} for step in budget.steps]
+    usual = {} if budget.usual_seconds is None else {"usualSeconds": budget.usual_seconds}
+    return {"budgetSeconds": budget.budget_seconds, **usual, "steps": steps}
+
+
+def _starting(llm: LLMService, plan: Json | None) -> Starting:
+    """The inputs of the budget."""
+    spec, weights = llm.spec, (plan or {}).get("weightsGiB")
+    return Starting(
+        bytes_to_read=None if weights is None else round(weights * 2**30),
+        is_cpu=spec.accelerator.type == "cpu",
+        compiles=not spec.compilation.enforce_eager,
+        ranks=spec.parallelism.accelerators,
+        measured_seconds=_measured(llm) if _is_comparable(llm, plan or {}) else None,
+    )
+
+
+def _is_comparable(llm: LLMService, plan: Json) -> bool:
+    """Whether status.measured is of weights of this size, on this hardware, compiled alike."""
+    previous, effective = llm.status.get("plan") or {}, llm.status.get("effective") or {}
+    return (
+        previous.get("weightsGiB") == plan.get("weightsGiB")
+        and previous.get("gpu") == plan.get("gpu")
+        and (effective.get("accelerator") or {}).get("type") == llm.spec.accelerator.type
+        and (effective.get("compilation") or {}).get("enforceEager") == llm.spec.compilation.enforce_eager
+        and (effective.get("model") or {}).get("servedModelNames") == list(llm.served_model_names)
+    )
+
+
+def _measured(llm: LLMService) -> float | None:
+    """Seconds of the earlier start without its fetch, which the budget does not cover."""
+    measured: Json = llm.status.get("measured") or {}
+    if measured.get("startCache") == "Reused":
+        return None  # a start that compiles takes longer
+    if not fetched(llm.spec):
+        return measured.get("startSeconds")
+    parts = [measured.get("modelLoadSeconds"), measured.get("engineInitSeconds")]
+    return None if None in parts else start.ENGINE_SECONDS + sum(part for part in parts if part is not None)

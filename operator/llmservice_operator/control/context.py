@@ -12,27 +12,25 @@ from llmservice_operator.api.holding import Activators, HoldingReport, PortClaim
 from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.config_reader import ConfigReader, Configs
-from llmservice_operator.control.containment.in_work import InWork
-from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
-from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.control.queue.priorities import of_itself
-from llmservice_operator.control.queue.work_queue import Priority, WorkQueue
+from llmservice_operator.control.containment import InternalErrors, InWork, Part
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.token_bucket import Bucket, event_bucket, write_bucket
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
+from llmservice_operator.control.work_queue import Priority, WorkQueue, of_itself
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.decide.questions import Questions
 from llmservice_operator.decide.requirements import Requirements, requirements
+from llmservice_operator.decide.zero import Questions
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import ConfigError
+from llmservice_operator.kube.events import PodEventReader
 from llmservice_operator.kube.nodes import Nodes
-from llmservice_operator.kube.pod_events import PodEventReader
+from llmservice_operator.kube.pod_port import Requests
 from llmservice_operator.kube.quotas import QuotaReader
-from llmservice_operator.kube.requests_reader import Requests
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.planner.quotas import Quotas

@@ -10,7 +10,6 @@ from llmservice_operator.api.child_kinds import REPORTED_APART
 from llmservice_operator.api.constants import DELETION_COST_ANNOTATION, MANAGER
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
-from llmservice_operator.decide.adoption import handed_over
 from llmservice_operator.decide.children import RETRY_SECONDS
 from llmservice_operator.decide.decision import Adopt, Apply, Decision, DeletionCost, Prune, is_route
 from llmservice_operator.kube.errors import (
@@ -29,7 +28,7 @@ from llmservice_operator.kube.errors import (
 from llmservice_operator.kube.resources import BY_KIND, DEPLOYMENT, POD
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
-from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
+from llmservice_operator.observe.projections.drift import removal_patch, restoring_patch
 from llmservice_operator.process.log import ObjectLogger
 
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
@@ -307,3 +306,17 @@ async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | Non
     except NotOurs:
         return None
     return str(there["uid"]) if there is not None and _may_take(there, parent) else None
+
+
+def handed_over(live: Mapping[str, Any], adopt: Adopt, uid: str) -> list[dict[str, Any]] | None:
+    """The JSON patch that makes a live object this service's; None: it is somebody else's by now, or another one."""
+    references = live["metadata"].get("ownerReferences") or ()
+    places = [index for index, reference in enumerate(references) if reference["uid"] == adopt.of]
+    if live["metadata"]["uid"] != adopt.uid or "deletionTimestamp" in live["metadata"] or not places:
+        return None
+    path = f"/metadata/ownerReferences/{places[0]}/uid"
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": adopt.uid},
+        {"op": "test", "path": path, "value": adopt.of},
+        {"op": "replace", "path": path, "value": uid},
+    ]

@@ -8,16 +8,14 @@ from typing import NamedTuple
 
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.internal_errors import Part
+from llmservice_operator.control.containment import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.execute import execute
 from llmservice_operator.control.gather import gather
-from llmservice_operator.control.queue.priorities import has_no_status
-from llmservice_operator.control.queue.work_queue import Priority
 from llmservice_operator.control.status_writer import paced, report, report_drains
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
-from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.timing import soonest
+from llmservice_operator.control.work_queue import Priority, has_no_status
+from llmservice_operator.decide.decision import Decision, soonest
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.failures.scheduling import wanted_of

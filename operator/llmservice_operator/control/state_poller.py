@@ -18,11 +18,10 @@ from typing import NamedTuple
 from llmservice_runtime.contract import State
 
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.in_work import InWork
-from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
-from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.control.queue.work_queue import WorkQueue
+from llmservice_operator.control.containment import InternalErrors, InWork, Part
+from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.token_bucket import Bucket, step_bucket
+from llmservice_operator.control.work_queue import WorkQueue
 from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.reports import Ask, Report
 from llmservice_operator.process.log import object_logger

@@ -12,7 +12,7 @@ from llmservice_operator.api.constants import OPERATOR, STATUS_MANAGER
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.api.timestamps import rfc3339
-from llmservice_operator.control.containment.internal_errors import Part
+from llmservice_operator.control.containment import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.token_bucket import EDIT_WRITES
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of

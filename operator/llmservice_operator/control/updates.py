@@ -1,4 +1,4 @@
-"""Whose turn an update that was asked for is, a few services at a time (`decide.rollout.update_request` says why).
+"""Whose turn an update that was asked for is, a few services at a time (`decide.rollout.selection` says why).
 
 Nothing of this is stored: who has a turn is computed from the watched objects.
 """
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
+from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.decide.decision import Update
-from llmservice_operator.decide.rollout.update_request import Turn, is_by_request
+from llmservice_operator.decide.rollout.selection import Turn, is_by_request
 from llmservice_operator.kube.resources import CONTROLLER_REVISION, DEPLOYMENT
 
 

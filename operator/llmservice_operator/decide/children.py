@@ -1,32 +1,154 @@
-"""What keeps the children from what they should be: what is to be applied, what is to go, and what is in the way."""
+"""The children that a service is to have, in the order in which they are applied, and what keeps the cluster's from it:
+what is to be applied, what is to go, and what is in the way.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from llmservice_operator.api.child_kinds import CHILD_KINDS, REPORTED_APART, VERBS
-from llmservice_operator.api.constants import claim_names
+from llmservice_operator.api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION, claim_names
+from llmservice_operator.api.holding import is_idle
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.build import adapters, pvc
-from llmservice_operator.build.children import BUILDERS
-from llmservice_operator.build.controller_revision import KEPT
-from llmservice_operator.build.deployment import progress_deadline_seconds
+from llmservice_operator.build.children import (
+    BUILDERS,
+    adapters_config,
+    adapters_digest,
+    claim_manifest,
+    claims,
+    declared_manifests,
+    has_adapters_config,
+)
+from llmservice_operator.build.children import service as service_manifest
+from llmservice_operator.build.deployment import Strategy, deployment, progress_deadline_seconds
 from llmservice_operator.build.meta import Manifest, Owner, adapters_config_name
+from llmservice_operator.build.revision import KEPT, Chosen, controller_revision
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Apply, Prune
-from llmservice_operator.decide.desired import DesiredChild
 from llmservice_operator.decide.ownership import Ownership, ownership
 from llmservice_operator.decide.rollout.revision import DesiredRevision
 from llmservice_operator.observe.failures import normalize
-from llmservice_operator.observe.failures.refusal import reason_of
+from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal, Unanswered
-from llmservice_operator.observe.projections.children import ChildFacts
+from llmservice_operator.observe.projections.children import ChildFacts, RevisionFacts
 from llmservice_operator.observe.projections.drift import difference
 from llmservice_operator.observe.status.verdict import Obstacle
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredChild:
+    """One manifest, and the hash of what it asks for."""
+
+    manifest: Manifest
+    input_hash: str
+
+    @property
+    def id(self) -> tuple[str, str]:
+        """(kind, name)"""
+        return self.manifest["kind"], self.manifest["metadata"]["name"]
+
+
+def desired_children(
+    service: LLMService, asked: LLMServiceSpec, revision: DesiredRevision, strategy: Strategy, settings: Settings
+) -> list[DesiredChild]:
+    """What pods need comes before the pods. `asked` is the spec as it is, whatever revision runs."""
+    made = revision.label, revision.number, revision.key, revision.template, revision.chosen
+    return [
+        *_made(service, *made, strategy, None if asked is service.spec else asked),
+        *_declared(service, settings, service.replicas_stated_by, is_idle(service.spec.scaling, service.status)),
+    ]
+
+
+@of_service
+def _made(
+    service: LLMService,
+    label: str,
+    number: int,
+    key: str,
+    template: Manifest,
+    chosen: Chosen,
+    strategy: Strategy,
+    asked: LLMServiceSpec | None,
+) -> tuple[DesiredChild, ...]:
+    revision = DesiredRevision(label, number, key, template, chosen, update_pending=False)
+    return tuple(with_hash(manifest) for manifest in _manifests(service, asked or service.spec, revision, strategy))
+
+
+@of_service
+def _declared(service: LLMService, settings: Settings, stated_by: str | None, idle: bool) -> tuple[DesiredChild, ...]:
+    """Of the kinds in `api/child_kinds.py`. `stated_by` and `idle` are the service's: they are no part of the spec."""
+    assert (service.replicas_stated_by, is_idle(service.spec.scaling, service.status)) == (stated_by, idle)
+    return tuple(with_hash(manifest) for manifest in declared_manifests(service, settings))
+
+
+def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[DesiredChild]:
+    """Records that nobody owns any more, as they are: one that is not adopted would outlive every service."""
+    manifests = []
+    for record in orphans:
+        data = record.data()
+        chosen = Chosen.from_document(data.get("chosen") or {})
+        made = {"number": record.revision, "key": record.key, "template": data["template"], "chosen": chosen}
+        manifests.append(controller_revision(service, label=record.label, **made))
+    return [with_hash(manifest) for manifest in manifests]
+
+
+def maintained(
+    service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None, settings: Settings
+) -> list[DesiredChild]:
+    """While an edit is held: what serves, with all that needs no restart.
+
+    The Deployment has the template that it was made with; None: that is not known, and it stays as it is. The list of
+    adapters waits with the edit, for pods may lack what it asks for: `listed` is the digest of what was applied.
+    """
+    manifests = [_listing(service_manifest(service), listed)]
+    if template is not None:
+        manifests.append(deployment(service, template, strategy))
+    manifests += declared_manifests(service, settings)
+    return [with_hash(manifest) for manifest in manifests]
+
+
+def _listing(manifest: Manifest, listed: str | None) -> Manifest:
+    """The Service naming this list of adapters, since that is the one that there is."""
+    metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
+    if listed is not None:
+        metadata["annotations"] = {ADAPTERS_ANNOTATION: listed}
+    return manifest | {"metadata": metadata}
+
+
+def _manifests(
+    service: LLMService, asked: LLMServiceSpec, revision: DesiredRevision, strategy: Strategy
+) -> Iterator[Manifest]:
+    if has_adapters_config(service):
+        # Before the Service, which says then that it was.
+        yield adapters_config(service)
+    yield service_manifest(service)
+    yield from (claim_manifest(service, claim) for claim in claims(service, asked))
+    yield controller_revision(
+        service,
+        label=revision.label,
+        number=revision.number,
+        key=revision.key,
+        template=revision.template,
+        chosen=revision.chosen,
+    )
+    yield deployment(service, revision.template, strategy)
+
+
+def with_hash(manifest: Manifest) -> DesiredChild:
+    """The manifest with its hash as an annotation: it shows fields that are no longer desired, after a restart too."""
+    digest = hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+    annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH_ANNOTATION: digest}
+    metadata = manifest["metadata"] | {"annotations": annotations}
+    return DesiredChild(manifest | {"metadata": metadata}, digest)
+
 
 RETRY_SECONDS = 60.0
 """After a refusal of a child that others go on without, or of a deletion."""
@@ -156,7 +278,7 @@ def _apply_unread(child: DesiredChild, service: LLMService, observed: Observed) 
     applied = None
     if endpoint is not None and ownership(endpoint, service) is Ownership.OURS:
         applied = endpoint.adapters
-    if applied != adapters.digest(service):
+    if applied != adapters_digest(service):
         yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
 
 
@@ -169,7 +291,7 @@ def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | No
     # What is left of others' fields after a removal (defaults that they own) is not worth another try.
     if record == AppliedRecord(child.input_hash, live.managed_hash):
         return None
-    found = difference(child.manifest, live)
+    found = difference(child.manifest, live.live(), live.content)
     if found is not None:
         return f"{found} is not as asked for"
     if live.foreign:
@@ -190,7 +312,7 @@ def prunes(
 ) -> Iterator[Prune]:
     """What is ours and no longer desired; `asked` is the spec as it is, whatever revision runs."""
     yield from needless(service, observed, settings)
-    wanted = {claim.name for claim in pvc.claims(service, asked)}
+    wanted = {claim.name for claim in claims(service, asked)}
     # Pods of an earlier revision may still use a claim, and so may the record of an earlier operator.
     is_unused = all(pod.revision == desired.label for pod in observed.pods)
     wanted |= mounted_claims(desired.template)
@@ -200,7 +322,7 @@ def prunes(
             yield Prune(claim.kind, claim.name, claim.uid, f"{field} no longer asks for it")
     endpoint = observed.service
     was_listed = endpoint is not None and endpoint.adapters is not None and _may_go(endpoint, service)
-    if was_listed and not adapters.is_wanted(service):
+    if was_listed and not has_adapters_config(service):
         yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
     yield from _old_revisions(service, observed, desired)
 

@@ -2,50 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
+from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.build import adapters
+from llmservice_operator.api.service import LLMService, is_paused
+from llmservice_operator.api.timestamps import rfc3339
+from llmservice_operator.build import inspection
+from llmservice_operator.build.children import adapters_digest, endpoint
+from llmservice_operator.build.deployment import Strategy, pod_template
 from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.placement import where_pods_go
-from llmservice_operator.build.service import endpoint
-from llmservice_operator.decide.adoption import with_adoption
-from llmservice_operator.decide.children import applies, blocking, finished_jobs, is_pending, prunes
-from llmservice_operator.decide.decision import Decision, Restart, Update
-from llmservice_operator.decide.degraded import with_degraded
-from llmservice_operator.decide.desired import adopted_records, desired_children
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.decide.children import (
+    DesiredChild,
+    adopted_records,
+    applies,
+    blocking,
+    desired_children,
+    finished_jobs,
+    is_pending,
+    maintained,
+    needless,
+    prunes,
+    with_hash,
+)
+from llmservice_operator.decide.decision import Adopt, Apply, Decision, Event, Restart, Update, soonest
 from llmservice_operator.decide.fit.assess import FitAssessment, assess, misplaced
 from llmservice_operator.decide.gap import Gap, gap, gap_events, may_be_ahead
-from llmservice_operator.decide.held import hold_back
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.ownership import Ownership, name_conflicts, ownership
 from llmservice_operator.decide.report import refuse, report, subject_of
 from llmservice_operator.decide.rollout.revision import DesiredRevision, choose
 from llmservice_operator.decide.rollout.rollback import Rollback
-from llmservice_operator.decide.rollout.selection import Selection, own_deployment
+from llmservice_operator.decide.rollout.selection import (
+    RECHECK_SECONDS,
+    Selection,
+    own_deployment,
+    own_revisions,
+    update_of,
+    why_waiting,
+)
 from llmservice_operator.decide.rollout.strategy import (
     NOT_READ,
     Change,
     RolloutStep,
+    current_strategy,
     first,
     rollout_events,
     rollout_step,
 )
-from llmservice_operator.decide.rollout.update_request import RECHECK_SECONDS, update_of, why_waiting
-from llmservice_operator.decide.timing import soonest
 from llmservice_operator.decide.zero import needless_slices
-from llmservice_operator.observe.projections.children import DeploymentFacts
-from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts
-from llmservice_operator.observe.rollout.status_rollout import Rolling
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.projections.children import DeploymentFacts, HoldingSliceFacts
+from llmservice_operator.observe.rollout import Rolling, stored_rolling
 from llmservice_operator.observe.status.verdict import Obstacle, Subject, Verdict
 
 Json = Mapping[str, Any]
 
+
 AT_ONCE = 0.0
 """Seconds until the key is reconciled again, where the status that is written now is an input of the next decision."""
+ADOPTION_PATIENCE = 30.0
+"""Seconds from the creation of the later service in which the garbage collector may delete what an earlier one left."""
 
 
 def decide(inputs: Inputs) -> Decision:
@@ -233,7 +256,7 @@ def _verdict(
         plan=fit.plan,
         model=fit.model,
         adapters=tuple(sorted(adapter.name for adapter in service.spec.adapters)),
-        adapters_digest=adapters.digest(service),
+        adapters_digest=adapters_digest(service),
     )
 
 
@@ -251,3 +274,136 @@ def _rolling(selection: Selection, desired: DesiredRevision, step: RolloutStep, 
         update_waiting=why_waiting(turn) if turn is not None else "",
         update_blocked=" ".join(map(str, selection.problems)),
     )
+
+
+def with_degraded(decision: Decision, inputs: Inputs) -> Decision:
+    """The decision, with the condition Degraded as long as there is a reason for it."""
+    found, parent = _found(inputs), inputs.parent
+    stored = parent.get("status") or {}
+    conditions = stored.get("conditions") or ()
+    before = next((c for c in conditions if c.get("type") == ConditionType.DEGRADED), None)
+    if found is None and before is None:
+        return decision
+    status = dict(decision.status if decision.status is not None else stored)
+    rest = [c for c in status.get("conditions") or () if c.get("type") != ConditionType.DEGRADED]
+    if found is not None:
+        (reason, message), generation = found, int(parent["metadata"].get("generation") or 0)
+        now = rfc3339(inputs.now)
+        degraded = Condition.after(
+            before, ConditionType.DEGRADED, ConditionStatus.TRUE, reason, message, generation=generation, now=now
+        )
+        rest.append(degraded.to_object())
+    if rest == list(conditions) and {**status, "conditions": conditions} == {**stored, "conditions": conditions}:
+        return replace(decision, status=None, events=())
+    events = decision.events
+    if found is not None and before is None:
+        events = (*events, Event("Warning", found[0], rest[-1]["message"]))
+    return replace(decision, status={**status, "conditions": rest}, events=events)
+
+
+def _found(inputs: Inputs) -> tuple[Reason, str] | None:
+    """Reason and message; errors of the operator come first, since they may hide the rest."""
+    if evidence := inputs.internal_errors:
+        reason = Reason.INTERNAL_ERROR
+        return reason, f"{reason.summary} {evidence}. {reason.remedy}"
+    selection = inputs.selection if inputs.service is not None else None
+    back = selection.rollback if isinstance(selection, Selection) else None
+    if back is None or not back.lacks or back.is_protected:
+        return None
+    names = ", ".join(f"spec.{field}" for field in back.lacks)
+    reason = Reason.REVISION_UNPROTECTED
+    return reason, f"Revision {back.record.label} runs without {names} of the spec. {reason.remedy}"
+
+
+def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decision:
+    """Nothing of the revision that is asked for is made: `fit.hold` says why."""
+    observed, previous = inputs.observed, service.status
+    subject, live = subject_of(service), observed.deployment
+    serving = _serving(service, observed, inputs.settings)
+    children = [*(inputs.zero.slices or ()), *serving] if serving else []
+    problems = name_conflicts(service, observed, {child.id for child in children})
+    if problems:
+        return refuse(inputs, subject, problems, service.spec.scaling.replicas)
+    apply = tuple(applies(service, observed, children))
+    verdict = Verdict(
+        obstacle=fit.hold,
+        is_pending=is_pending(apply),
+        replicas=service.spec.scaling.replicas,
+        revision=live.revision if live is not None else "",
+        rolling=replace(stored_rolling(previous.get("rollout") or {}), strategy=_strategy(service, observed)),
+        selector=selector_text(service.name),
+        gpus=gpus(service),
+        endpoint=endpoint(service) | (_served_names(previous) if live is not None else {}),
+        effective=(live and previous.get("effective")) or effective(service, pod_template(service, inputs.settings)),
+        fitness=fit.fitness,
+        plan=fit.plan,
+        model=fit.model,
+        adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
+    )
+    inspect = tuple(_inspect(inputs, service, fit))
+    return report(
+        inputs,
+        subject,
+        verdict,
+        desired=tuple(child.manifest for child in children),
+        apply=(*inspect, *apply),
+        prune=(
+            *needless_slices(service, observed, inputs.zero.slices),
+            *needless(service, observed, inputs.settings),
+            *finished_jobs(service, observed, fit.job),
+        ),
+        requeue_after=fit.requeue_after,
+    )
+
+
+def _serving(service: LLMService, observed: Observed, settings: Settings) -> list[DesiredChild]:
+    """The children of the revision that runs, as its record has it; none where nothing of this service's runs."""
+    live = observed.deployment
+    if live is None or ownership(live, service) is not Ownership.OURS:
+        return []
+    record = next((r for r in own_revisions(service, observed) if r.label == live.revision), None)
+    listed = observed.service.adapters if observed.service is not None else None
+    template = record.data()["template"] if record is not None else None
+    return maintained(service, template, _strategy(service, observed), listed, settings)
+
+
+def _strategy(service: LLMService, observed: Observed) -> Strategy:
+    return first(service).strategy if observed.deployment is None else current_strategy(service, observed.deployment)
+
+
+def _served_names(previous: Json) -> dict[str, Any]:
+    """Those that pods were started with; an edit of them waits."""
+    names = (previous.get("endpoint") or {}).get("modelNames")
+    return {"modelNames": names} if names else {}
+
+
+def _inspect(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Iterator[Apply]:
+    """The Job that inspects the model; what it is made of can never be changed, and it does not last."""
+    if fit.job is not None and inputs.observed.inspection_job(fit.job) is None:
+        child = with_hash(inspection.job(service, inputs.settings))
+        yield Apply(child.manifest, "the model is to be planned", is_optional=True, input_hash=child.input_hash)
+
+
+def with_adoption(decision: Decision, inputs: Inputs) -> Decision:
+    """The decision, and what it adopts first of children of an earlier LLMService of the same name.
+
+    The cluster's garbage collector misses them when the API server ends in the middle of a deletion; the service would
+    wait for its own name for ever. A name is unique, so an owner of this name with another uid is gone. Its children
+    become this service's as they are: what serves goes on serving, and what is not desired is pruned.
+    """
+    metadata = inputs.parent["metadata"]
+    left, created = list(_left(metadata, inputs.observed)), metadata.get("creationTimestamp")
+    if not left or created is None or is_paused(inputs.parent["spec"]):
+        return decision
+    age = (inputs.now - datetime.fromisoformat(created)).total_seconds()
+    if age < ADOPTION_PATIENCE:
+        return replace(decision, requeue_after=soonest(decision.requeue_after, ADOPTION_PATIENCE - age))
+    kept = inputs.observed.kept
+    return replace(decision, adopt=tuple(each for each in left if (each.kind, each.name) not in kept))
+
+
+def _left(metadata: Json, observed: Observed) -> Iterator[Adopt]:
+    for child in observed.children():
+        owner = child.controller
+        if owner is not None and not child.deleting and owner.is_earlier(metadata["name"], metadata["uid"]):
+            yield Adopt(child.kind, child.name, child.uid, owner.uid)

@@ -20,7 +20,7 @@ class Apply:
     With `known_uid` the child is known to carry our controller reference: force, and put the uid into the body's
     metadata, so that an object that vanished meanwhile answers 409. Without it: no force, and a 409 is a `Refusal`
     that the next decision sees. With `expel`, foreign additions are to go as well, which apply alone never does:
-    send `foreign_fields.removal_patch(RETURNED_OBJECT)` as a JSON patch when it is not empty.
+    send `drift.removal_patch(RETURNED_OBJECT)` as a JSON patch when it is not empty.
     Applies are carried out in order; the first refusal ends the round, except for what `Decision.routes` has.
     """
 
@@ -161,3 +161,14 @@ class Decision:
 def is_route(write: Apply | Prune) -> bool:
     """Whether it is about a slice that sends requests to the activators."""
     return write.kind == ENDPOINT_SLICE
+
+
+REFRESH_SECONDS = 60.0
+"""Between two readings of free GPUs for a message: figures that moved with every pod would be written all the time."""
+QUOTAS_SECONDS = 180.0
+"""Between two readings of the quotas that end before maxReplicas: nobody but the condition waits for them."""
+
+
+def soonest(*times: float | None) -> float | None:
+    """The earliest of those that are set."""
+    return min((time for time in times if time is not None), default=None)

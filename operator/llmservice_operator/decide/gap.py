@@ -28,15 +28,17 @@ from typing import Any
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.decide.children import DesiredChild
 from llmservice_operator.decide.decision import Event
-from llmservice_operator.decide.desired import DesiredChild
 from llmservice_operator.decide.inputs import Inputs, value_of
-from llmservice_operator.decide.questions import ASK_SECONDS, SPREAD_SECONDS, Reports
 from llmservice_operator.decide.rollout.selection import own_deployment
 from llmservice_operator.decide.rollout.strategy import RolloutStep
 from llmservice_operator.decide.zero import (
+    ASK_SECONDS,
     KIND,
+    SPREAD_SECONDS,
     UNKNOWN,
+    Reports,
     addresses_of,
     are_made,
     is_listed,

@@ -13,10 +13,8 @@ from llmservice_operator.api.holding import Activators, PortClaim
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
-from llmservice_operator.decide.questions import Reports
-from llmservice_operator.decide.rollout.selection import Selection, select
-from llmservice_operator.decide.rollout.update_request import Turn
-from llmservice_operator.decide.zero import Known, Zero, with_replicas, zero
+from llmservice_operator.decide.rollout.selection import Selection, Turn, select
+from llmservice_operator.decide.zero import Known, Reports, Zero, with_replicas, zero
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.cluster import ClusterGPUs

@@ -15,20 +15,25 @@ from llmservice_runtime.contract import FailureReason
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.resources import accelerator_resource
-from llmservice_operator.decide import scale_down
-from llmservice_operator.decide.autoscaling import needs_quotas
+from llmservice_operator.decide.autoscaling import needs_quotas, pods_to_count
 from llmservice_operator.decide.decide import activators_to_ask
-from llmservice_operator.decide.fit import cpu_fit
-from llmservice_operator.decide.fit.assess import device_of, failed_gpus, is_assessed, is_to_be_planned
+from llmservice_operator.decide.decision import REFRESH_SECONDS
+from llmservice_operator.decide.fit.assess import (
+    LABELS_MAY_BE_OLD,
+    cpu_requirements,
+    device_of,
+    failed_gpus,
+    is_assessed,
+    is_to_be_planned,
+)
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.rollout.selection import Selection, own_deployment
 from llmservice_operator.decide.rollout.strategy import Change, max_age_of_room
-from llmservice_operator.decide.timing import REFRESH_SECONDS
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import event_query
 from llmservice_operator.observe.failures.pod_failure import is_of_driver
 from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_operator.observe.status.previous_status import is_plan_of_another
+from llmservice_operator.observe.status.plan import is_plan_of_another
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ def requirements(inputs: Inputs) -> Requirements:
 
 def _of_requests(inputs: Inputs, selection: Selection) -> tuple[tuple[str, str], ...]:
     """For the choice of the pods that a scale-down ends, or for the end of the last one."""
-    return inputs.zero.counts or scale_down.addresses(selection.service, inputs.observed)
+    return inputs.zero.counts or pods_to_count(selection.service, inputs.observed)
 
 
 def _is_kept(inputs: Inputs, selection: Selection) -> bool:
@@ -145,7 +150,7 @@ def _of_gpus(selection: Selection) -> NodeGPUs | None:
 
 def _of_cpus(service: LLMService, document: str | None) -> NodeRoom | None:
     """The nodes' labels, for a new revision that needs a feature of the CPU."""
-    return NodeRoom(None, cpu_fit.LABELS_MAY_BE_OLD) if cpu_fit.requirements(service, document) else None
+    return NodeRoom(None, LABELS_MAY_BE_OLD) if cpu_requirements(service, document) else None
 
 
 def _of_rollout(inputs: Inputs, selection: Selection) -> NodeRoom | None:

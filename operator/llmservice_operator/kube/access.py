@@ -15,9 +15,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from .errors import KubeError
-from .resources import Resource
-from .transport import Transport
+from llmservice_operator.kube.errors import KubeError
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.kube.transport import Transport
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, Unpack
 
 from llmservice_operator.api.constants import DRY_RUN_MANAGER
-
-from .errors import Invalid, NotFound, NotLeader
-from .resources import EVENT, Resource, resource_of
-from .transport import REQUEST_TIMEOUT, Options, Transport
+from llmservice_operator.kube.errors import Invalid, NotFound, NotLeader
+from llmservice_operator.kube.resources import EVENT, Resource, resource_of
+from llmservice_operator.kube.transport import REQUEST_TIMEOUT, Options, Transport
 
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"

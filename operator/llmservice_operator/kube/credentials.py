@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Self
 
-from .errors import ConfigError, KubeError
+from llmservice_operator.kube.errors import ConfigError, KubeError
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ async def load(
     """A named kubeconfig wins; else the pod's service account; else $KUBECONFIG or ~/.kube/config."""
     if kubeconfig is None and context is None and (service_account / "token").exists():
         return await in_cluster(clock=clock, environ=environ, service_account=service_account)
-    from .kubeconfig import from_kubeconfig
+    from llmservice_operator.kube.kubeconfig import from_kubeconfig
 
     found = kubeconfig or environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     return await from_kubeconfig(found, context=context, clock=clock)

@@ -1,14 +1,19 @@
-"""Events about LLMServices, as the API server takes them."""
+"""Events about LLMServices, as the API server takes them; and Events about single pods, read with a short cache."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from llmservice_operator.api.timestamps import rfc3339
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import Forbidden
+from llmservice_operator.kube.resources import EVENT, LLMSERVICE
 
-from .resources import EVENT, LLMSERVICE
+JSON = Mapping[str, Any]
 
 LONGEST_MESSAGE = 1024
 """Characters: the API server refuses more."""
@@ -51,3 +56,52 @@ def manifest(
         "lastTimestamp": stamp,
         "count": 1,
     }
+
+
+KEPT_SECONDS = 1.5
+REFUSED_SECONDS = 300.0
+"""Until the next try after a missing right: each try is in the audit log."""
+MOST_EVENTS = 100
+LONGEST_POD_MESSAGE = 4096
+"""Characters. The API server stores messages of any length: whoever may write Events may write those."""
+_MOST_KEPT = 1000
+
+
+class PodEventReader:
+    """Events of pods, as of the last moment."""
+
+    def __init__(self, kube: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._kept: dict[tuple[str, str], tuple[float, tuple[JSON, ...]]] = {}
+        self._refused_until: dict[str, float] = {}
+
+    async def of(self, namespace: str, pods: Iterable[str]) -> Mapping[str, tuple[JSON, ...]] | None:
+        """Events by the pod's name; None where they may not be listed. Other errors are raised."""
+        now = self._clock()
+        if self._refused_until.get(namespace, 0.0) > now:
+            return None
+        self._kept = {which: kept for which, kept in self._kept.items() if now - kept[0] < KEPT_SECONDS}
+        self._refused_until = {where: until for where, until in self._refused_until.items() if until > now}
+        try:
+            return {pod: await self._of(namespace, pod, now) for pod in pods}
+        except Forbidden:
+            self._refused_until[namespace] = now + REFUSED_SECONDS
+            return None
+
+    async def _of(self, namespace: str, pod: str, now: float) -> tuple[JSON, ...]:
+        known = self._kept.get((namespace, pod))
+        if known is not None:
+            return known[1]
+        about = f"involvedObject.kind=Pod,involvedObject.name={pod}"
+        listed = await self._kube.list_some(EVENT, namespace, field_selector=about, limit=MOST_EVENTS)
+        found = tuple(map(_short, listed))
+        if len(self._kept) < _MOST_KEPT:
+            self._kept[namespace, pod] = (now, found)
+        return found
+
+
+def _short(event: JSON) -> JSON:
+    """What is read of an Event, and kept for a while."""
+    kept = {name: event[name] for name in ("reason", "series", "lastTimestamp", "eventTime") if name in event}
+    return kept | {"message": str(event.get("message") or "")[:LONGEST_POD_MESSAGE]}

@@ -15,10 +15,9 @@ from typing import Any
 from llmservice_operator.api.constants import MANAGED_BY_LABEL, OPERATOR
 from llmservice_operator.api.holding import FIRST_PORT, LAST_PORT
 from llmservice_operator.api.service import Key
-
-from .client import KubeClient
-from .errors import AlreadyExists, Conflict, Forbidden, KubeError
-from .resources import LEASE, LLMSERVICE
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import AlreadyExists, Conflict, Forbidden, KubeError
+from llmservice_operator.kube.resources import LEASE, LLMSERVICE
 
 MOST_TRIES = 256
 """Ports that are looked at for one service: each is one request or three."""

@@ -22,10 +22,19 @@ from typing import Any, Protocol
 
 from llmservice_operator.api.constants import SPLIT_ANNOTATION
 from llmservice_operator.api.timestamps import rfc3339
-
-from .errors import ApiError, Conflict, Forbidden, InBetween, Invalid, KubeError, NotFound, Refused, Unauthorized
-from .resources import LEASE
-from .transport import Transport
+from llmservice_operator.kube.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    InBetween,
+    Invalid,
+    KubeError,
+    NotFound,
+    Refused,
+    Unauthorized,
+)
+from llmservice_operator.kube.resources import LEASE
+from llmservice_operator.kube.transport import Transport
 
 logger = logging.getLogger(__name__)
 

@@ -1,17 +1,35 @@
-"""GET requests to the port of a supervisor or an activator.
+"""GET requests to the port of a supervisor (`/state`, `/metrics`) or of an activator (whether it can hold a service's
+requests).
 
 Pods are untrusted: size, time and form of an answer are bounded.
 """
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 import aiohttp
-from llmservice_runtime.contract import STATE_PORT
+from llmservice_runtime.bounded_json import Reader, Refused, parse
+from llmservice_runtime.contract import (
+    LAST_REQUEST,
+    METRICS_PATH,
+    REQUESTS_BEGUN,
+    REQUESTS_IN_FLIGHT,
+    STATE_PATH,
+    STATE_PORT,
+    OtherVersion,
+    State,
+)
 
 from llmservice_operator.api.constants import OPERATOR
+from llmservice_operator.api.holding import INTERNAL_PORT, METHOD, PATH, HoldingReport, LastUse
+from llmservice_operator.api.service import Key
 
 TIMEOUT = 2.0
 LIMIT = 64 * 1024
@@ -78,3 +96,133 @@ class PodPort:
         if code != 200 or len(body) > self._limit:
             raise Unreadable(f"its port {self.port} is not that of {self._of}", is_invalid=True)
         return body
+
+
+class StateReader(PodPort):
+    """Reads states over connections to pods; use it as a context manager."""
+
+    async def read(self, address: str) -> State:
+        """GET /state of the pod at an IP address. Unreadable without a valid answer."""
+        return _parsed(await self.get(address, STATE_PATH), self.port)
+
+
+def _parsed(body: bytes, port: int) -> State:
+    """It goes into a status and metrics: `State.read` refuses invalid values."""
+    try:
+        return State.read(body.decode())
+    except UnicodeDecodeError:
+        why = "it is not valid Unicode"
+    except OtherVersion:
+        raise Unreadable("its supervisor is of another version") from None
+    except Refused as refused:
+        why = str(refused)
+    raise Unreadable(f"what its port {port} answers is no state: {why}", is_invalid=True)
+
+
+MOST_REQUESTS = 9_999_999
+"""In flight in one pod; more of them is no answer of a supervisor."""
+MOST_BEGUN = 999_999_999_999_999
+"""As many digits as the supervisor writes."""
+
+_LAST = re.compile(f'^{LAST_REQUEST}{{method="({METHOD})",path="({PATH})"}} ([0-9]{{1,15}})$'.encode(), re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Numbers of requests of one pod."""
+
+    in_flight: int
+    """Waiting ones included, 0 to MOST_REQUESTS."""
+    begun: int | None
+    """Since the container's start, 0 to MOST_BEGUN; None: the pod is of a version that does not count them."""
+    last: LastUse | None = None
+    """The last of them; None: there was none, or it is not known."""
+
+
+class RequestsReader(PodPort):
+    """Reads numbers of requests over connections to pods; use it as a context manager."""
+
+    async def read(self, address: str) -> Requests:
+        """Those of the pod at an address. Unreadable without a valid answer."""
+        return parsed_requests(await self.get(address, METRICS_PATH), self.port)
+
+
+def parsed_requests(body: bytes, port: int) -> Requests:
+    """The samples as the supervisor writes them: `NAME VALUE`, each once and without labels. Else Unreadable."""
+    in_flight = _value(body, REQUESTS_IN_FLIGHT, MOST_REQUESTS, port)
+    if in_flight is None:
+        raise _unreadable(REQUESTS_IN_FLIGHT, port)
+    return Requests(in_flight, _value(body, REQUESTS_BEGUN, MOST_BEGUN, port), _last(body))
+
+
+def _last(body: bytes) -> LastUse | None:
+    """Nothing is decided by it: what is not as a supervisor writes it is absent."""
+    found = _LAST.findall(body)
+    if len(found) != 1:
+        return None
+    method, path, seconds = found[0]
+    return LastUse.parsed(int(seconds), method.decode(), path.decode())
+
+
+def _value(body: bytes, name: str, most: int, port: int) -> int | None:
+    """None where there is no sample of this name."""
+    samples = re.findall(rb"^%s(?=[ {\t\r]|$)([^\n]*)$" % name.encode(), body, re.MULTILINE)
+    if not samples:
+        return None
+    value = re.fullmatch(rb" ([0-9]{1,15})", samples[0]) if len(samples) == 1 else None
+    if value is None or int(value[1]) > most:
+        raise _unreadable(name, port)
+    return int(value[1])
+
+
+def _unreadable(name: str, port: int) -> Unreadable:
+    return Unreadable(f"what its port {port} answers has no single integer {name}", is_invalid=True)
+
+
+VERSION = 1
+SILENT_SECONDS = 5.0
+"""For which an activator that gave no answer about one service is not asked about another: each question would take a
+worker for seconds, and all services at zero ask."""
+LARGEST_REPORT = 4096
+LONGEST_PROBLEM = 512
+_DEEPEST, _MOST_ITEMS = 3, 32
+
+
+class ActivatorReader(PodPort):
+    """Reads reports over connections to activators; use it as a context manager."""
+
+    def __init__(self, *, port: int = INTERNAL_PORT, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(port=port, limit=LARGEST_REPORT, of="an activator")
+        self._clock = clock
+        self._silent: dict[str, tuple[float, str]] = {}
+        """Until when, and why, by address."""
+
+    async def read(self, address: str, key: Key, uid: str, port: int) -> HoldingReport:
+        """About the service with this uid, on this port of the activators. Unreadable without a valid answer."""
+        now = self._clock()
+        self._silent = {each: silent for each, silent in self._silent.items() if silent[0] > now}
+        if address in self._silent:
+            raise Unreadable(self._silent[address][1])
+        where = "/".join(quote(name, safe="") for name in key)
+        try:
+            body = await self.get(address, f"/services/{where}?uid={quote(uid, safe='')}&port={port}")
+        except Unreadable as unreadable:
+            if not unreadable.is_invalid:
+                self._silent[address] = self._clock() + SILENT_SECONDS, str(unreadable)
+            raise
+        return parsed_report(body, self.port)
+
+
+def parsed_report(body: bytes, port: int) -> HoldingReport:
+    """The report that a body of JSON states; other fields are ignored. Else Unreadable."""
+    try:
+        report = Reader(parse(body, LARGEST_REPORT, _DEEPEST, _MOST_ITEMS), "the report")
+        if report.integer("version") != VERSION:
+            raise Refused("it is of another version")
+        return HoldingReport(
+            is_listening=report.flag("listening"),
+            is_reachable=report.flag("reachable"),
+            problem=" ".join(report.text("problem", LONGEST_PROBLEM, "").split()),
+        )
+    except Refused as refused:
+        raise Unreadable(f"what its port {port} answers is no report: {refused}", is_invalid=True) from None

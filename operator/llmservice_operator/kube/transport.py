@@ -16,11 +16,18 @@ import aiohttp
 import orjson
 
 from llmservice_operator.api.constants import OPERATOR
-
-from .credentials import Credentials
-from .errors import ApiError, ServerError, Silent, TooMany, Unauthorized, Unreachable, from_status
-from .resources import Resource
-from .wire import parsed
+from llmservice_operator.kube.credentials import Credentials
+from llmservice_operator.kube.errors import (
+    ApiError,
+    ServerError,
+    Silent,
+    TooMany,
+    Unauthorized,
+    Unreachable,
+    from_status,
+)
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.kube.wire import parsed
 
 Observer = Callable[[str, str, int, float], None]
 """Called after every request with verb, resource, status code (0: no answer) and seconds."""

@@ -15,12 +15,14 @@ from llmservice_operator.observe.projections.children import (
     ChildFacts,
     ClaimFacts,
     DeploymentFacts,
+    HoldingSliceFacts,
     JobFacts,
     RevisionFacts,
     ServiceFacts,
+    SliceFacts,
     facts_of,
+    slice_from_object,
 )
-from llmservice_operator.observe.projections.endpoints import HoldingSliceFacts, SliceFacts, slice_from_object
 from llmservice_operator.observe.projections.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.observe.projections.pods import PodFacts, replicas
 from llmservice_operator.observe.reports import Report

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
+from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.watch.cache import Cache, Seen, newer
 from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
 from llmservice_operator.observe.projections.pods import PodFacts

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Any
 
-from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
+from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.watch.cache import Seen
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.sync_state import WATCH, SyncState

@@ -1,34 +1,44 @@
-"""Whether the model fits: the condition Fits, what the next revision is made with, and what holds it back."""
+"""Whether the model fits: the condition Fits, what the next revision is made with, and what holds it back, a missing
+feature of the CPUs included.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from llmservice_runtime.contract import GPU
+from llmservice_runtime.contract import GPU, FailureReason
+from llmservice_runtime.preflight import cpu_features
+from llmservice_runtime.preflight.cpu_features import Requirement
 
 from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import NOTHING, Chosen
+from llmservice_operator.build import placement
 from llmservice_operator.build.inspection import inspection_key
-from llmservice_operator.decide.fit import cpu_fit, planning
+from llmservice_operator.build.revision import NOTHING, Chosen
+from llmservice_operator.decide.fit import planning
 from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.decide.fit.planning import Question
 from llmservice_operator.decide.inputs import Inputs, value_of
 from llmservice_operator.decide.rollout.selection import Selection
 from llmservice_operator.observe.failures.pod_failure import gpu_of
-from llmservice_operator.observe.status.plan import document, fitness
-from llmservice_operator.observe.status.previous_status import plan_of
+from llmservice_operator.observe.status.plan import document, fitness, plan_of
 from llmservice_operator.observe.status.verdict import Finding, Obstacle
+from llmservice_operator.planner import cpus
 from llmservice_operator.planner import gpus as catalogue
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.pick import Pick
 from llmservice_operator.planner.plan import Device, Fit, Plan
+from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 
+LABELS_MAY_BE_OLD = 60.0
+"""Seconds: features of nodes change when nodes come and go."""
 RECHECK_SECONDS = 60.0
 """Seconds after which the nodes are listed again while other nodes would help: no event says that one comes."""
 _IS_READ = "The model's configuration is being read."
@@ -214,7 +224,7 @@ def _on_cpus(inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitA
     """A revision that no CPU of the cluster can run is not made, however much memory it needs."""
     if found.plan is None or found.hold is not None or inputs.room is None:
         return found
-    missing = cpu_fit.missing_feature(service, inputs.room.value, facts.document)
+    missing = missing_feature(service, inputs.room.value, facts.document)
     if missing is None:
         return found
     plan = {**found.plan, "verdict": str(Fit.DOES_NOT_FIT), "reason": missing.sentence()}
@@ -255,3 +265,43 @@ def _length(service: LLMService, plan: Plan) -> int | None:
 
 def _unknown(message: str) -> Finding:
     return Finding(ConditionStatus.UNKNOWN, Reason.FACTS_MISSING, message)
+
+
+def missing_feature(service: LLMService, room: Room, document: str | None) -> Obstacle | None:
+    """What no node's labels say that it has; `document` is the model's facts, as JSON text."""
+    required = cpu_requirements(service, document)
+    if not required:
+        return None
+    given = service.spec.pod_template.spec
+    pod_spec = {
+        "nodeSelector": dict(given.node_selector),
+        "tolerations": placement.tolerations(service),
+        "affinity": placement.affinity(service),
+    }
+    found = cpus.unmet(required, room, pod_spec)
+    if found is None:
+        return None
+    missing, nodes = found
+    of_nodes = "the one node" if nodes == 1 else f"none of the {nodes} nodes"
+    has = "does not have it" if nodes == 1 else "has it"
+    message = (
+        f"{missing.what} needs a CPU with {missing.words}, and {of_nodes} that the pods may run on {has}, by the "
+        f"labels {cpus.PREFIX}*."
+    )
+    return Obstacle(Reason(FailureReason.CPU_FEATURE_MISSING), message, remedy=missing.remedy)
+
+
+def cpu_requirements(service: LLMService, document: str | None) -> tuple[Requirement, ...]:
+    """Of the CPU, by the spec and by what the checkpoint says of its quantization: none for a service on GPUs."""
+    if service.spec.accelerator.type != "cpu":
+        return ()
+    precision = service.spec.precision
+    method, bits = (None, None) if document is None else _declared(document)
+    asked = precision.method or method
+    return tuple(cpu_features.requirements(precision.kv_cache, asked, bits))
+
+
+@lru_cache(maxsize=256)
+def _declared(document: str) -> tuple[str | None, int | None]:
+    facts = json.loads(document)
+    return cpu_features.declared(facts) if isinstance(facts, dict) else (None, None)

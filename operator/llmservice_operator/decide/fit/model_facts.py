@@ -25,7 +25,7 @@ from llmservice_operator.decide.rollout.revision import RevisionMatch
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import JobFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts, InspectionState
-from llmservice_operator.observe.status.previous_status import revision_of
+from llmservice_operator.observe.status.plan import revision_of
 from llmservice_operator.planner.model import spec_facts
 
 Json = Mapping[str, Any]

@@ -12,11 +12,11 @@ from typing import Any
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import REMEMBERED_LENGTH, LLMService, parse_spec
 from llmservice_operator.api.techniques import ContextExtension
-from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.build.effective import Server, server
 from llmservice_operator.build.engine import vllm_version
 from llmservice_operator.build.placement import tolerations
 from llmservice_operator.build.resources import accelerator_resource, effective_cpu_kv_cache_gib
-from llmservice_operator.build.server import Server, server
+from llmservice_operator.build.revision import Chosen
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.planner import gpus, host, memory, remedies
 from llmservice_operator.planner.checks import check

@@ -11,12 +11,18 @@ import orjson
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.remembered import of_text
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.chosen import NOTHING, Chosen
+from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.meta import Manifest
-from llmservice_operator.build.revision import labelled, recorded_spec, revision_key, revision_label
+from llmservice_operator.build.revision import (
+    NOTHING,
+    Chosen,
+    labelled,
+    recorded_spec,
+    revision_key,
+    revision_label,
+    start_plan,
+)
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.build.start import start_plan
-from llmservice_operator.build.template import pod_template
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import RevisionFacts
 from llmservice_operator.observe.projections.pods import PodFacts

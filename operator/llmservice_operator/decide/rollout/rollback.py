@@ -21,9 +21,9 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.scalars import SecretKeyRef
 from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.build.effective import server_arguments
 from llmservice_operator.build.engine import NO_MEDIA_DOMAIN
 from llmservice_operator.build.revision import returned_to, spec_digest
-from llmservice_operator.build.server import server_arguments
 from llmservice_operator.observe.projections.children import RevisionFacts
 
 Json = Mapping[str, Any]

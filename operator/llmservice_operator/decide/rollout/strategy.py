@@ -18,18 +18,18 @@ from llmservice_runtime.contract import Failure, FailureReason
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import pvc
+from llmservice_operator.build.children import claim_holders
 from llmservice_operator.build.deployment import USUAL, Strategy
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Event
 from llmservice_operator.observe.failures import scheduling
-from llmservice_operator.observe.failures.refusal import reason_of
+from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_operator.observe.rollout.progress import gates, gates_of
+from llmservice_operator.observe.rollout import gates, gates_of
 from llmservice_operator.observe.status.verdict import Obstacle
 from llmservice_operator.planner.room import (
     SHARED,
@@ -202,7 +202,7 @@ def _by_room(change: Change) -> RolloutStep:
     nodes = list(nodes_for(room, change.pod_spec))
     has_room = sum(fitting_apart(node, change.requests, change.resource) for node in nodes) + change.leaving > 0
     if has_room or _would_help(change, nodes):
-        mounted_by = pvc.holders(change.service)
+        mounted_by = claim_holders(change.service)
         if mounted_by == "one pod" or (mounted_by == "one node" and len(nodes) > 1):
             return _replaced(change, f"The cache claim can be mounted by {mounted_by} at a time")
         if has_room:

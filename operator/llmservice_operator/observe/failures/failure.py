@@ -1,11 +1,14 @@
-"""Why a service is not ready, from its pods and its Deployment: the one failure that explains most.
+"""Why a service is not ready: a refusal before any pod, the failure of its pods and Deployment that explains most,
+or one of the rollout that none of its pods shows.
 
 Pods are replaced while nothing else changes. A failure's text therefore stays for as long as the same pod shows the
-same reason, and a failure that is not about one pod names none.
+same reason, and a failure that is not about one pod names none. An invalid spec is no failure: nothing was tried, the
+condition Accepted shows it, and it should cause no alert.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -23,14 +26,93 @@ from llmservice_operator.observe.failures.pod_failure import (
     on_another_gpu,
     with_driver,
 )
-from llmservice_operator.observe.failures.refusal import reason_of
-from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, status_failure
+from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, since_of, status_failure
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Reports
+from llmservice_operator.observe.rollout import Progress
+from llmservice_operator.observe.status.verdict import Verdict
 from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
+
+_REFUSED = frozenset(
+    {Reason.QUOTA_EXCEEDED, Reason.LIMIT_RANGE_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE}
+    | {Reason.API_SERVER_FAILING}
+)
+_LIMIT_RANGE = re.compile(
+    r"\b(?:minimum|maximum) [^ ]+ usage per (?:Container|Pod|PersistentVolumeClaim) is "
+    r"|\bmax limit to request ratio per |must be less than or equal to [^ ]+ limit of "
+)
+"""What the admission plugin LimitRanger says. It names no LimitRange, and nothing at all where a default of one is
+below a request: then the API server finds the two to contradict each other."""
+
+_NOBODY_ANSWERS = "failed calling webhook"
+"""A webhook that answers no, says `admission webhook ... denied the request`."""
+
+
+def reason_of(message: str) -> Reason:
+    """Of the words, as `normalize.replica_failure` leaves them, by which a child or a pod was refused."""
+    if message.startswith("quota ") and " is used up: " in message:
+        return Reason.QUOTA_EXCEEDED
+    if _LIMIT_RANGE.search(message):
+        return Reason.LIMIT_RANGE_EXCEEDED
+    return Reason.ADMISSION_UNAVAILABLE if _NOBODY_ANSWERS in message else Reason.ADMISSION_REFUSED
+
+
+def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> StatusFailure | None:
+    """The failure for which children were refused; None: none was. `previous`: status.failure as stored."""
+    conflicts = [problem for problem in verdict.problems if problem.reason is Reason.NAME_CONFLICT]
+    known = previous if is_refusal(previous) else None
+    if conflicts:
+        message, evidence = (" ".join(p.message for p in conflicts), tuple(p.evidence for p in conflicts))
+        since = since_of(Reason.NAME_CONFLICT, known, now)
+        return status_failure(Reason.NAME_CONFLICT, message, since=since, evidence=evidence)
+    obstacle = verdict.obstacle
+    if verdict.problems or verdict.paused or obstacle is None or obstacle.reason not in _REFUSED:
+        return None
+    since = since_of(obstacle.reason, known, now)
+    return StatusFailure(obstacle.reason, obstacle.message, obstacle.remedy, since=since, evidence=obstacle.evidence)
+
+
+def is_refusal(failure: Json | None) -> bool:
+    """Whether this failure is one of those here. A quota refuses pods too, and by the same reason."""
+    reason, message = (failure or {}).get("reason"), str((failure or {}).get("message", ""))
+    return reason == Reason.NAME_CONFLICT or (reason in _REFUSED and not message.startswith(NO_POD))
+
+
+_NAMED_PODS = 3
+
+
+def rollout_failure(
+    progress: Progress, previous: Json | None, now: str, *, overdue: str, is_applied: bool
+) -> StatusFailure | None:
+    """The rollout's failure, where pods have none. `previous`: the one that the status has for the desired revision.
+
+    `overdue`: what the Deployment's controller says of the deadline, empty where it says nothing. `is_applied`: all
+    children are as they should be, the Service among them.
+    """
+    if progress.is_overdue:
+        seen = (*([f"Deployment: {overdue}"] if overdue else []), progress.message)
+        reason, message = Reason.PROGRESS_DEADLINE_EXCEEDED, _overdue(progress)
+        return status_failure(reason, message, since=since_of(reason, previous, now), evidence=seen)
+    if is_applied and progress.is_unsettled and progress.unlisted:
+        seen = tuple(f"Pod {name}: Ready, in no EndpointSlice of the Service" for name in progress.unlisted)
+        reason, message = Reason.NO_ENDPOINTS, _unlisted(progress.unlisted)
+        return status_failure(reason, message, since=since_of(reason, previous, now), evidence=seen)
+    return None
+
+
+def _overdue(progress: Progress) -> str:
+    """The phase of the rollout, and whether anything serves meanwhile."""
+    serves = "What served before goes on." if progress.answering else "Nothing serves."
+    return f"{Reason.PROGRESS_DEADLINE_EXCEEDED.summary} {progress.message} {serves}"
+
+
+def _unlisted(pods: tuple[str, ...]) -> str:
+    named = ", ".join(pods[:_NAMED_PODS]) + (", ..." if len(pods) > _NAMED_PODS else "")
+    return f"Ready, but not among the Service's endpoints, so that no request reaches them: {named}."
+
 
 _IMAGE = frozenset(
     {Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED, Reason.IMAGE_ARCHITECTURE_MISMATCH}

@@ -128,3 +128,22 @@ def _round(value: float | None, digits: int = 2) -> float | None:
 
 def _known(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
+
+
+def revision_of(status: Json) -> str:
+    """The revision that serves or is rolled out; the status is written after the children."""
+    return str((status.get("rollout") or {}).get("revision") or "")
+
+
+def is_plan_of_another(status: Json) -> bool:
+    """The plan is of an edit that is held, and all the rest of the revision that serves."""
+    reasons = (c.get("reason") for c in status.get("conditions") or () if c.get("type") == "Ready")
+    return next(reasons, None) == Reason.DOES_NOT_FIT
+
+
+def plan_of(revision: str, status: Json) -> Json | None:
+    """The stored plan of this revision; None: there is none."""
+    if revision_of(status) != revision or is_plan_of_another(status):
+        return None
+    plan: Json | None = status.get("plan")
+    return plan

@@ -11,7 +11,7 @@ from llmservice_operator.api.autoscaling import Autoscaling
 from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.rollout.status_rollout import Rolling
+from llmservice_operator.observe.rollout import Rolling
 
 Json = Mapping[str, Any]
 _EMPTY: Json = MappingProxyType({})

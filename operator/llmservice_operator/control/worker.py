@@ -9,16 +9,17 @@ from collections.abc import Awaitable, Callable
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.containment.internal_errors import Contained, Part
+from llmservice_operator.control.containment import Contained, Part
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.queue.priorities import of_itself
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.control.status_writer import report_unhandled
 from llmservice_operator.control.watch.kinds import PARENT
+from llmservice_operator.control.work_queue import of_itself
 from llmservice_operator.kube.errors import KubeError, NotLeader
 from llmservice_operator.process.log import object_logger
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("llmservice_operator.control.queue.worker")
+"""Logs are searched by this name."""
 
 WORKERS = 8
 ASK_AGAIN = 0.2

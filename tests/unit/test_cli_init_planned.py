@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli.admission.check import problems
 from llmservice_cli.errors import CliError
-from llmservice_cli.init.asking import proposed_name
 from llmservice_cli.init.choice import Choice
-from llmservice_cli.init.hints import hints
-from llmservice_cli.init.written import Hint, text
+from llmservice_cli.init.command import proposed_name
+from llmservice_cli.init.manifest import Hint, hints, text
 from llmservice_cli.plan.options import overridden, write
 
 from tests.support.hub import Hub, Repo, serving

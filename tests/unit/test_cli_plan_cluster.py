@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli.errors import BadInput, CliError
-from llmservice_cli.plan.inspected import with_record
+from llmservice_cli.plan.cluster import with_record
 from llmservice_cli.plan.questions import Question
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 import pytest
 from llmservice_cli import terminal
-from llmservice_cli.plan import bar
 from llmservice_cli.plan.answers import Answer
-from llmservice_cli.plan.document import document, flags_of, options_of, patch
-from llmservice_cli.plan.markdown import markdown
 from llmservice_cli.plan.options import in_options
-from llmservice_cli.plan.screen import screen
+from llmservice_cli.plan.output import document, flags_of, options_of, patch
+from llmservice_cli.plan.text import bar, markdown, screen, segments
 from llmservice_operator.planner.plan import Fit, Plan, Remedy
 
 from tests.support.documents import ROOT
@@ -112,7 +110,7 @@ def test_remedies_are_worded_as_options(words: str, typed: str) -> None:
 
 def bar_of(plan: Plan, width: int) -> str:
     assert plan.memory_gib is not None
-    return bar.text(bar.segments(plan), width, plan.memory_gib)
+    return bar(segments(plan), width, plan.memory_gib)
 
 
 @pytest.mark.parametrize("width", [1, 5, 77])

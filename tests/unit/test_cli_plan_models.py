@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.plan import models
-from llmservice_cli.plan.reading import read
+from llmservice_cli.plan.models import read
 from llmservice_cli.plan.values import Refused
 from llmservice_operator.planner.model import config_json
 

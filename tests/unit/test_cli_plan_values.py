@@ -8,9 +8,8 @@ import pytest
 from llmservice_cli.plan import values
 from llmservice_cli.plan.batch import planned
 from llmservice_cli.plan.options import OPTIONS
-from llmservice_cli.plan.quantizations import Quantized, quantized
 from llmservice_cli.plan.questions import counted
-from llmservice_cli.plan.values import NotGiven, Reader, Refused
+from llmservice_cli.plan.values import NotGiven, Quantized, Reader, Refused, quantized
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_vllm.versions import default_version
 

@@ -18,13 +18,11 @@ from llmservice_cli.documents import in_a_line
 from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text, syntax, unreadable
 
 from . import models, values
-from .answers import answer
-from .document import Json, document
-from .ending import Ending, worst
+from .answers import Ending, answer, noted, worst
 from .models import Model, NotReached
 from .options import BY_ALIAS, OPTIONS, Reading, share_out
+from .output import Json, document
 from .questions import Question, counted, device, from_values, long_note
-from .refusals import noted
 from .values import Refused, shown
 
 PLAIN = Ending()

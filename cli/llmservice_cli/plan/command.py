@@ -9,11 +9,13 @@ from typing import Any
 
 from llmservice_operator.api.errors import Problem
 
-from llmservice_cli.errors import BadInput, ExitCode, print_problems
+from llmservice_cli.errors import BadInput, ExitCode
 
 from . import options as inputs
+from .answers import Asked, Ending, answer, only_served
 from .arguments import Options
-from .asked import Asked
+from .models import Model, named
+from .questions import device, from_values, given
 
 NOTHING = "Give a manifest with -f, or the model with --config, --model, --parameters or --weights-gib."
 _ALONE = ("file", "config", "model", "gpu", "compare", "cluster", "context", "kubeconfig", "namespace", "picture")
@@ -26,10 +28,10 @@ def run(options: Options) -> ExitCode | Coroutine[Any, Any, ExitCode]:
     _check(options)
     asked = _asked(options)
     if asks_a_cluster(options) and asked.questions:
-        from .clustered import run as in_cluster
+        from .cluster import run as in_cluster
 
         return in_cluster(asked, options)
-    from .present import compared, present
+    from .output import compared, present
 
     if not asked.questions:
         return asked.ended(ExitCode.DONE)
@@ -37,8 +39,6 @@ def run(options: Options) -> ExitCode | Coroutine[Any, Any, ExitCode]:
         from .compare import compare
 
         return asked.ended(compared([*map(compare, asked.questions)], options, is_list=asked.is_list))
-    from .answers import answer
-
     return asked.ended(present([*map(answer, asked.questions)], options, is_list=asked.is_list))
 
 
@@ -60,20 +60,12 @@ def _check(options: Options) -> None:
 
 def _asked(options: Options) -> Asked:
     """BadInput for what cannot be planned at all."""
-    from .given import given
-    from .models import Model, named
-    from .questions import device, from_values
-    from .refusals import only_served
-
     said = given(options)
     model = named(said.config, said.model)
     if options.file is not None:
-        from .manifest import ask
-        from .sources import Sources
+        from .manifest import Sources, ask
 
-        found = ask(options.file, said, model, Sources(is_offline=options.offline))
-        print_problems((), found.notes)
-        return Asked(said, found.questions, found.problems, is_list=found.services > 1)
+        return ask(options.file, said, model, Sources(is_offline=options.offline))
     if model is None and not {"parameters", "weights_gib"} & said.values.keys():
         raise BadInput.of("-f", "there is nothing to plan.", NOTHING)
     nameless = device(None, said.values.get("gpu_memory_gib"))
@@ -92,7 +84,6 @@ def _batch(place: str, options: Options) -> ExitCode:
     if options.output not in ("table", "json"):
         raise BadInput.of("-o", f"a batch is answered in JSON lines, not {options.output}.", "Leave it out.")
     from .batch import batch
-    from .ending import Ending
 
     ending = Ending.by(options)
     return batch(place, sys.stdout, explain=options.explain, is_offline=options.offline, ending=ending)

@@ -21,14 +21,11 @@ from llmservice_operator.planner.served import unserved
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.terminal import Row
 
-from .answers import plan_of, usual_devices
-from .document import Json, figures, product, service_of
-from .ending import Ending
-from .markdown import escaped
-from .markdown import table as markdown_table
+from .answers import Ending, plan_of, precision, usual_devices
+from .output import Json, figures, product, service_of
 from .questions import Question
-from .refusals import precision
-from .screen import VERDICT_STYLES
+from .text import VERDICT_STYLES, escaped
+from .text import table as markdown_table
 
 if TYPE_CHECKING:
     from llmservice_operator.api.dtypes import KVCache

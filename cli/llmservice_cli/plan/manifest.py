@@ -1,9 +1,11 @@
-"""Questions from manifests: each LLMService of a file, judged by the operator's own models and checks."""
+"""Questions from manifests: each LLMService of a file, judged by the operator's own models and checks, and where the
+facts of its model come from: the spec first, then options, then the hub or the bucket.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmservice_operator.api.constants import API_VERSION
@@ -17,34 +19,26 @@ from llmservice_operator.planner import gpus
 from llmservice_operator.planner.changes import Fields
 from llmservice_operator.planner.checks import check
 from llmservice_operator.planner.compatibility import Combination, verdicts
+from llmservice_operator.planner.model import spec_facts
+from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.plan import Device
 from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import limit_gib, request_of
 from llmservice_operator.planner.room import profile_of
 
 from llmservice_cli.admission.check import problems as refused
-from llmservice_cli.errors import BadInput
+from llmservice_cli.errors import BadInput, print_problems
 from llmservice_cli.manifests import admit, services
 
-from .given import Given
-from .models import Model
+from . import models
+from .answers import ALLOW_LONG, Asked
+from .models import Model, NotReached
 from .options import OPTIONS, Values, overridden, write
-from .questions import Question, notes, split_problems, with_values
-from .refusals import ALLOW_LONG
-from .sources import Sources
+from .questions import Given, Question, notes, split_problems, with_values
+from .values import shown
 
 # An installation may have images of its own for these; that is not what a plan is about.
 _SETTINGS = Settings(default_amd_image="the-installation's", default_cpu_image="the-installation's")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    questions: tuple[Question, ...]
-    problems: tuple[Problem, ...]
-    """Of LLMServices that cannot be planned for; the others still are."""
-    notes: tuple[str, ...]
-    services: int
-    """That the file holds, good and bad."""
 
 
 def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Asked:
@@ -55,7 +49,8 @@ def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Aske
     for each in found.services:
         with each.collecting(problems):
             questions.append(question_of(each.manifest, given, named, sources))
-    return Asked(tuple(questions), tuple(problems), found.notes, len(found.services))
+    print_problems((), found.notes)
+    return Asked(given, questions, problems, is_list=len(found.services) > 1)
 
 
 def question_of(manifest: Mapping[str, Any], given: Given, named: Model | None, sources: Sources) -> Question:
@@ -67,7 +62,8 @@ def question_of(manifest: Mapping[str, Any], given: Given, named: Model | None, 
     is_cpu = spec.accelerator.type == "cpu"
     devices = () if is_cpu else _devices(service, given)
     _judge(service, devices if given.devices else ())
-    model, draft = sources.model_of(service, named), spec.draft_model
+    model, remarks = sources.model_of(service, named)
+    draft = spec.draft_model
     kv_cache_gib = effective_cpu_kv_cache_gib(service, _SETTINGS)
     if is_cpu and given.devices:
         kv_cache_gib = max(1, int(given.devices[0].memory_gib))
@@ -90,7 +86,7 @@ def question_of(manifest: Mapping[str, Any], given: Given, named: Model | None, 
         namespace=manifest["metadata"].get("namespace"),
         missing=model.missing,
         why_missing=model.why_missing,
-        notes=(*given.notes, *left_out, *_overrides(manifest, given), *model.notes, *notes(request)),
+        notes=(*given.notes, *left_out, *_overrides(manifest, given), *remarks, *notes(request)),
         allows_long=(ALLOW_LONG, "1") in ((one.get("name"), one.get("value")) for one in spec.runtime.env or ()),
         memory_limit_gib=limit_gib(spec),
         is_manifest=True,
@@ -136,7 +132,7 @@ def _is_valid(manifest: Mapping[str, Any], given: Given, fields: Fields) -> bool
     changed = overridden(manifest, given.values)
     before = refused(changed)
     for path, value in fields:
-        write(changed, path, list(value) if isinstance(value, tuple) else value)
+        write(changed, path, value)
     if set(refused(changed)) - set(before):
         return False
     try:
@@ -209,3 +205,69 @@ def _overrides(manifest: Mapping[str, Any], given: Given) -> Iterator[str]:
             stated = stated.get(part) if isinstance(stated, Mapping) else None
         if path and stated is not None:
             yield f"{OPTIONS[name].flag} instead of spec.{path}: {stated}"
+
+
+GIVE_CONFIG = "Give its config.json with --config."
+
+
+@dataclass(slots=True)
+class Sources:
+    """Models that were read: ten services of one model ask the hub once."""
+
+    is_offline: bool = False
+    _seen: dict[str, Model | NotReached] = field(default_factory=dict)
+
+    def model_of(self, service: LLMService, named: Model | None) -> tuple[Model, tuple[str, ...]]:
+        """Facts for the plan, and notes on them. What cannot be had leaves the plan Unknown, with the reason."""
+        stated = spec_facts.from_spec(service.spec.model.architecture)
+        if named is not None:
+            document = spec_facts.merge(named.document or {}, stated)
+            return models.from_document(document, "the model", named.tensors), _disagreements(stated, named)
+        alone = models.from_document(stated, "spec.model.architecture")
+        if alone.architecture is not None:
+            return alone, ()
+        uri = service.spec.model.uri
+        inspected, why = self._inspected(uri)
+        if inspected is None:
+            return replace(alone, why_missing=f"{uri} {why}"), ()
+        document = spec_facts.merge(inspected.document or {}, stated)
+        return models.from_document(document, "spec.model.uri", inspected.tensors), ()
+
+    def architecture_of(self, uri: str) -> Architecture | None:
+        """Of a draft model; None where it cannot be had."""
+        found, _ = self._inspected(uri, is_draft=True)
+        return None if found is None else found.architecture
+
+    def _inspected(self, uri: str, *, is_draft: bool = False) -> tuple[Model | None, str]:
+        """A model by its uri, or why it cannot be read from here."""
+        if not uri.startswith(models.REMOTE):
+            return None, f"is in the cluster and cannot be read from here. {GIVE_CONFIG}"
+        if self.is_offline:
+            return None, f"is not read with --offline. {GIVE_CONFIG}"
+        try:
+            return self._read(uri, is_draft=is_draft), ""
+        except NotReached as unreached:
+            failure = unreached.failure
+            return None, f"cannot be read: {failure.message} {failure.remedy}"
+
+    def _read(self, place: str, *, is_draft: bool = False) -> Model:
+        if place not in self._seen:
+            try:
+                self._seen[place] = models.draft_from_uri(place) if is_draft else models.from_uri(place)
+            except NotReached as unreached:
+                self._seen[place] = unreached
+        seen = self._seen[place]
+        if isinstance(seen, NotReached):
+            raise seen
+        return seen
+
+
+def _disagreements(stated: Mapping[str, Any], named: Model) -> tuple[str, ...]:
+    """Facts of the spec that are not the model's."""
+    document = named.document or {}
+    return tuple(
+        f"spec.model.architecture says {key} {shown(value)}, the model's configuration {shown(document[key])}: "
+        "the spec's is planned, as the operator does"
+        for key, value in stated.items()
+        if isinstance(value, int | str) and document.get(key) not in (None, value)
+    )

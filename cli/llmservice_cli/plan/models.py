@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
@@ -17,7 +22,6 @@ from llmservice_runtime.inspection import mistral, other_formats
 
 from llmservice_cli.errors import STDIN, BadInput, read_text, say, syntax
 
-from .reading import read
 from .values import Refused, shown
 
 REMOTE = ("hf://", "s3://", "gs://", "az://")
@@ -181,7 +185,7 @@ def _inspected(place: str, label: str, *, is_draft: bool) -> Model:
     from llmservice_fetch.inspect_source import Budget
     from llmservice_fetch.inspection import inspect
 
-    budget = Budget(seconds=PATIENCE_SECONDS, log=_print_note) if place.startswith(REMOTE) else Budget()
+    budget = Budget(seconds=PATIENCE_SECONDS, log=_note) if place.startswith(REMOTE) else Budget()
     found = inspect(place, dict(os.environ), budget=budget, is_draft=is_draft)
     if found.failure is not None:
         failure = found.failure
@@ -189,13 +193,48 @@ def _inspected(place: str, label: str, *, is_draft: bool) -> Model:
         is_all = not place.startswith(REMOTE) or failure.reason is FailureReason.MODEL_NOT_FOUND
         remedy = failure.remedy if is_all else _REMEDIES.get(failure.reason, f"{failure.remedy} {_OTHERWISE}")
         raise NotReached(replace(failure, remedy=remedy))
-    return from_document(found.config, label, _tensors(found.tensors), is_draft=is_draft)
+    tensors = None if found.tensors is None else Tensors.from_document(found.tensors)
+    return from_document(found.config, label, tensors, is_draft=is_draft)
 
 
-def _tensors(document: Mapping[str, Any] | None) -> Tensors | None:
-    return None if document is None else Tensors.from_document(document)
+SECONDS = 10.0
+"""Usual files take milliseconds."""
 
 
-def _print_note(text: str) -> None:
-    """Why it takes longer."""
+class TakesTooLong(Exception):
+    """Reading was stopped."""
+
+
+def read(document: Mapping[str, Any], *, seconds: float = SECONDS) -> Architecture:
+    """`config_json.read`; Refused where it takes more processor time than that."""
+    try:
+        with limited(seconds):
+            return config_json.read(document)
+    except TakesTooLong:
+        raise Refused(
+            f"reading this config.json took more than {seconds:g} s of processor time, and was stopped.",
+            "Take config.json as the model's publisher wrote it, or give the facts of the model one by one.",
+        ) from None
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """So many seconds of processor time, then TakesTooLong. Signals are for the main thread: elsewhere no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TakesTooLong
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _note(text: str) -> None:
     say(f"note: {text}")

@@ -14,9 +14,7 @@ from llmservice_vllm.facts import GPU_MEMORY_UTILIZATION
 from llmservice_vllm.versions import DEFAULT
 
 from . import values
-from .quantizations import Quantized, quantized
-from .speculation import speculation
-from .values import MOST_GPUS, MOST_TOKENS, NotGiven, Reader, Refused
+from .values import MOST_GPUS, MOST_TOKENS, NotGiven, Quantized, Reader, Refused, quantized, speculation
 
 Values = Mapping[str, Any]
 """What was given, by the options' names with underscores; what was not given is not there."""
@@ -254,7 +252,7 @@ def write(manifest: dict[str, Any], path: str, value: Any) -> None:
         node = node[name]
         if not isinstance(node, dict):
             return  # no object: the manifest's models refuse it
-    node[last] = value
+    node[last] = list(value) if isinstance(value, tuple) else value
 
 
 def _copy(node: Any) -> Any:

@@ -12,10 +12,9 @@ from llmservice_operator.planner.plan import Fit
 
 from llmservice_cli.errors import BadInput
 
-from . import bar
 from .answers import Answer
 from .compare import NEEDED, Cell, Grid, count_text, short_name, text
-from .screen import facts, headline, memory_title
+from .text import facts, headline, memory_title, segments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +89,7 @@ def _bar(axes: Axes, answer: Answer) -> None:
     plan, (name, on) = answer.plan, headline(answer)
     axes.set_title(f"{name}{plan.verdict}{on}", loc="left", fontsize=10, fontweight="bold")
     axes.set_yticks([])
-    parts, begin = bar.segments(plan), 0.0
+    parts, begin = segments(plan), 0.0
     if not parts or plan.memory_gib is None:
         axes.set_axis_off()
         axes.text(0, 0.5, plan.reason, wrap=True, transform=axes.transAxes)

@@ -1,4 +1,4 @@
-"""What is asked: a planner's request for each acceptable GPU, made from plain values."""
+"""What is asked: the options of a command line, read once, and a planner's request for each acceptable GPU."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ from llmservice_vllm.versions import DEFAULT, default_version, series, words
 
 from llmservice_cli.errors import BadInput
 
-from .models import Model
-from .options import Values
-from .quantizations import Quantized
-from .values import MOST_GPUS, NotGiven, Refused, is_not_given, shown, text
+from .arguments import Options
+from .models import REMOTE, Model, meant
+from .options import OPTIONS, Reading, Values, read_options, share_out
+from .values import MOST_GPUS, NotGiven, Quantized, Refused, is_not_given, shown, text
 
 if TYPE_CHECKING:
     from llmservice_operator.api.service import LLMService
     from llmservice_operator.planner.changes import Fields
 
-_AS_THEY_ARE = (
-    *("dtype", "kv_cache_dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
-    *("enable_expert_parallel", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_model_len", "max_num_seqs"),
-    *("max_num_batched_tokens", "block_size", "enforce_eager", "parameters", "weights_gib", "vllm_version"),
+
+_OF_REQUEST = tuple(
+    one for one in OPTIONS.values() if one.name in Request.__dataclass_fields__ and one.name != "quantization"
 )
-"""Options that are fields of the request."""
-_WITHOUT_A_FIELD = ("kv_cache_memory_bytes", "parameters", "weights_gib", "vllm_version")
-"""Options that override a manifest in the request, for the spec has no field for them."""
+"""Options that are a field of the request; quantization is two there."""
 CPU = "cpu"
 _COUNT_FIRST = re.compile(r"(?P<count>\d{1,6})\s*[xX×*]\s*(?P<name>\S.*)")
 _COUNT_LAST = re.compile(r"(?P<name>\S.*?)\s+[xX×*]\s*(?P<count>\d{1,6})")
@@ -83,7 +80,7 @@ def from_values(values: Values, model: Model, devices: Sequence[Device], label: 
         adapters=_adapters(values),
         draft=values.get("speculative_config"),
         **_quantization(values.get("quantization")),
-        **{name: values[name] for name in _AS_THEY_ARE if name in values},
+        **{one.name: values[one.name] for one in _OF_REQUEST if one.name in values},
     )
     problems = list(split_problems(request, label))
     if problems:
@@ -98,7 +95,8 @@ def with_values(request: Request, values: Values) -> Request:
     draft, meant = values.get("speculative_config", request.draft), values.get("quantization")
     if meant is not None and meant.method != meant.field:
         request = replace(request, quantization=meant.method)
-    return replace(request, draft=draft, **{name: values[name] for name in _WITHOUT_A_FIELD if name in values})
+    without = [one.name for one in _OF_REQUEST if one.spec is None and one.name in values]
+    return replace(request, draft=draft, **{name: values[name] for name in without})
 
 
 def split_problems(request: Request, label: Label) -> Iterator[Problem]:
@@ -236,3 +234,66 @@ def _adapters(values: Values) -> Adapters | None:
 
 def _quantization(meant: Quantized | None) -> Mapping[str, Any]:
     return {} if meant is None else {"quantization": meant.method, "weights": meant.weights}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The options of a command line, each of them valid."""
+
+    values: Values
+    devices: tuple[Device, ...] = ()
+    """Those that --gpu names."""
+    config: str | None = None
+    """A path, a folder or `-`."""
+    notes: tuple[str, ...] = ()
+    model: str | None = None
+    """hf://..., s3://..., gs://..., az://... or a folder."""
+
+
+def given(options: Options) -> Given:
+    """The command line; BadInput names every option that is wrong."""
+    reading = read_options(options)
+    model = None if options.model is None else meant(options.model, reading.notes)
+    if options.config is not None and options.model is not None:
+        reading.problems.append(
+            Problem("--model", "--config already says which model it is.", "Leave one of them out.")
+        )
+    if [options.file, options.config, options.batch].count("-") > 1:
+        reading.problems.append(Problem("-", "standard input can be read once only.", "Name a file for the other."))
+    if options.offline and model is not None and model.startswith(REMOTE):
+        message = f"{model} is not read with --offline."
+        reading.problems.append(Problem("--model", message, "Give its config.json with --config, or a folder."))
+    devices = _devices(gpu_names(options.gpu or ()), reading, is_manifest=options.file is not None)
+    if reading.problems:
+        raise BadInput(reading.problems)
+    return Given(reading.found, devices, options.config, tuple(reading.notes), model)
+
+
+def gpu_names(given: Sequence[str]) -> list[str]:
+    """`L4,L40S` is two of them: no label's value has a comma."""
+    return [name.strip() for one in given for name in one.split(",")]
+
+
+def _devices(names: Sequence[str], reading: Reading, *, is_manifest: bool) -> tuple[Device, ...]:
+    memory = reading.found.get("gpu_memory_gib")
+    found = []
+    numbers = set()
+    for raw in names:
+        try:
+            number, name = counted(raw)
+            numbers.add(number)
+            one = device(name, memory)
+            reading.notes += () if one is None else taken_as(name, one)
+            found.append(one)
+        except Refused as refused:
+            reading.problems.append(Problem("--gpu", refused.message, refused.remedy))
+        except NotGiven:
+            reading.notes.append(f"--gpu {shown(raw)} is taken as not given")
+    gpus = numbers.pop() if len(numbers) == 1 else None
+    if numbers:
+        reading.notes.append("the GPUs are named with different numbers, which are left out: give -tp")
+    elif gpus is not None and is_manifest:
+        reading.notes.append(f"the manifest, not --gpu, says how many GPUs there are: {gpus} is left out")
+    elif gpus is not None:
+        share_out(gpus, "--gpu", reading)
+    return tuple(one for one in found if one is not None)

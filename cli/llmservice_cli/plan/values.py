@@ -5,14 +5,24 @@ One reader for each kind, for texts of the command line and for JSON of a batch 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from llmservice_operator.api.dtypes import DType, KVCache
+from llmservice_operator.api.dtypes import DType, KVCache, Quantization
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
+from llmservice_operator.planner.plan import Draft
 from llmservice_vllm.versions import default_version, known_versions, series
+
+from llmservice_cli.errors import syntax
+
+if TYPE_CHECKING:
+    from llmservice_operator.api.techniques import SpeculativeMethod
+
 
 Reader = Callable[[object], object]
 
@@ -210,3 +220,148 @@ def _real(raw: object, remedy: str) -> float:
     if not isfinite(value):
         raise Refused(f"{shown(raw)} is no number.", remedy)
     return value
+
+
+METHODS = (*get_args(Quantization), "bitsandbytes", "fbgemm_fp8", "fp_quant", "gguf", "ptpc_fp8")
+"""The newest vLLM's methods, and those that older versions or plugins have."""
+OFFERED = (
+    "awq",
+    "gptq",
+    "gptq int8",
+    "fp8",
+    "compressed-tensors",
+    "bitsandbytes",
+    "nvfp4",
+    "modelopt_fp4",
+    "mxfp4",
+    "int8 w8a16",
+    "int4 w4a16",
+)
+ALL_NVFP4 = "nvfp4"
+"""NVFP4 of all linears, as llm-compressor makes it; vLLM serves it as compressed-tensors. ModelOpt's recipes
+(modelopt_fp4) leave attention in 16 bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A method by vLLM's name (or ALL_NVFP4), and what it holds the weights in where the name leaves that open."""
+
+    method: str | None
+    weights: str = "auto"
+
+    @property
+    def field(self) -> str | None:
+        """The method as spec.precision.quantization has it."""
+        return "compressed-tensors" if self.method == ALL_NVFP4 else self.method
+
+
+_EIGHT = re.compile(r"(?<![a-z0-9])(int.?8|8.?bits?|w8a\d+|q8)(?![a-z0-9])")
+"""A name that says 8 bits of integers; in what method comes after."""
+_OF_EIGHT: tuple[tuple[str, Quantized], ...] = (
+    (r"fp8", Quantized("fp8")),
+    (r"bitsandbytes|\bbnb\b", Quantized("bitsandbytes", "int8")),
+    (r"gptq", Quantized("gptq", "int8")),
+    (r"auto.?round|\binc\b", Quantized("inc", "int8")),
+    (r"torchao", Quantized("torchao", "int8")),
+    (r"quark", Quantized("quark", "int8")),
+    (r"", Quantized("compressed-tensors", "int8")),  # of AWQ, HQQ and GGUF no method is known that stores 8 bits
+)
+_RULES: tuple[tuple[str, Quantized], ...] = (
+    (r"bitsandbytes|\bbnb\b|\bnf4\b", Quantized("bitsandbytes")),
+    (r"gguf|\bq\d(_[a-z0-9]+)+\b", Quantized("gguf")),
+    (r"awq.?marlin", Quantized("awq_marlin")),
+    (r"gptq.?marlin", Quantized("gptq_marlin")),
+    (r"awq", Quantized("awq")),
+    (r"gptq", Quantized("gptq")),
+    (r"auto.?round", Quantized("inc")),
+    (r"\bfp4\b", Quantized(ALL_NVFP4)),
+    (r"\bw4a\d+|\bint.?4\b|(?<![a-z0-9])4.?bits?\b|\bhqq", Quantized(None, "int4")),
+    (r"\bfp8", Quantized("fp8")),
+    (r"compressed.?tensors", Quantized("compressed-tensors")),
+    (r"torchao", Quantized("torchao")),
+    (r"quark", Quantized("quark")),
+)
+_FORMATS: tuple[tuple[str, Quantized], ...] = (
+    (r"fbgemm", Quantized("fbgemm_fp8")),
+    (r"mixed", Quantized("modelopt_mixed")),
+    (r"modelopt.*mxfp8", Quantized("modelopt_mxfp8")),
+    (r"modelopt.*fp4|fp4.*modelopt", Quantized("modelopt_fp4")),
+    (r"nvfp4", Quantized(ALL_NVFP4)),
+    (r"mxfp4", Quantized("mxfp4")),
+    (r"mxfp8", Quantized("mxfp8")),
+    (r"modelopt", Quantized("modelopt")),
+)
+"""The first that is found in a name; narrow ones come first."""
+
+
+def quantized(raw: object) -> Quantized:
+    """What a name means; Refused for one that means nothing here."""
+    word = raw.strip().lower() if isinstance(raw, str) else ""
+    if word in ("none", "auto"):
+        return Quantized(None)
+    if word in METHODS:
+        return Quantized(word)
+    of_eight = _OF_EIGHT if _EIGHT.search(word.replace("_", " ")) else ()
+    for pattern, meant in (*_FORMATS, *of_eight, *_RULES):
+        if re.search(pattern, word):
+            return meant
+    raise Refused(f"{shown(raw)} is no quantization that vLLM knows.", one_of(OFFERED, raw))
+
+
+_SPECULATIVE: Mapping[str, SpeculativeMethod] = {
+    "ngram": "ngram",
+    "eagle": "eagle",
+    "eagle3": "eagle3",
+    "medusa": "medusa",
+    "mtp": "mtp",
+    "draft_model": "draftModel",
+    "draftModel": "draftModel",
+}
+_SPECULATIVE_REMEDY = """Write JSON such as {"method": "eagle3", "num_speculative_tokens": 3, "config": {...}}."""
+
+
+def speculation(raw: object) -> Draft:
+    """The JSON that vLLM takes; `config` is the content of the draft's config.json."""
+    try:
+        written = json.loads(raw) if isinstance(raw, str) else raw
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{shown(raw)} is no JSON: {syntax(error)}.", _SPECULATIVE_REMEDY) from None
+    if not isinstance(written, Mapping):
+        raise Refused(f"{shown(raw)} is no object.", _SPECULATIVE_REMEDY)
+    tokens, ranks = written.get("num_speculative_tokens"), written.get("draft_tensor_parallel_size")
+    return Draft(
+        method=_speculative(written),
+        num_speculative_tokens=0 if tokens is None else _up_to(tokens, 1024),
+        architecture=_of_draft(written.get("config")),
+        tensor_parallel_size=None if ranks is None else _up_to(ranks, MOST_GPUS),
+    )
+
+
+def _speculative(written: Mapping[str, Any]) -> SpeculativeMethod:
+    """By vLLM's name; the layers for multi-token prediction have one for each family of models there."""
+    name = str(written.get("method") or "draft_model")
+    found = "mtp" if name.endswith("_mtp") else _SPECULATIVE.get(name)
+    if found is None:
+        raise Refused(f"method {shown(name)} is none that is planned for.", one_of([*_SPECULATIVE], name))
+    return found
+
+
+def _up_to(raw: object, most: int) -> int:
+    value = count(1, most, "3")(raw)
+    assert isinstance(value, int)
+    return value
+
+
+def _of_draft(document: object) -> Architecture | None:
+    if document is None:
+        return None
+    if not isinstance(document, Mapping):
+        raise Refused(f"config {shown(document)} is no object.", "Give the content of the draft's config.json.")
+    from .models import read
+
+    try:
+        return read(document)
+    except Unplanned:
+        return None
+    except (Incomplete, InvalidModel) as error:
+        raise Refused(f"config: {error}.", "Give the whole of the draft's config.json.") from None

@@ -20,7 +20,7 @@ from llmservice_operator.planner.model.reading import Reading, Stopped, read, st
 from llmservice_operator.planner.room import Room
 
 from llmservice_cli.manifests import Json
-from llmservice_cli.plan.reading import SECONDS, TakesTooLong, limited
+from llmservice_cli.plan.models import SECONDS, TakesTooLong, limited
 
 _PASSES = 4
 """What the operator reports before it acts on it takes a second pass; a rollback a third."""

@@ -1,8 +1,10 @@
-"""A plan for people: lines of styled text, without a terminal in sight."""
+"""A plan for people: rows for a terminal, and Markdown for a comment on a pull request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from textwrap import wrap
 
 import yaml
@@ -10,14 +12,18 @@ from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
 
 from llmservice_cli.terminal import Row, Span
 
-from . import bar
 from .answers import Answer
-from .document import flags_of, options_of, patch, words_of
+from .output import flags_of, options_of, patch, words_of
 
 WIDEST = 100
 NARROWEST = 30
 _INDENT = "  "
 _LONGEST_NAME = 24
+END = "|"
+"""Where the GPU's memory ends, in a bar of something that is larger."""
+_BAR_WIDTH = 60
+"""Characters of a bar in Markdown."""
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
 VERDICT_STYLES = {Fit.FITS: "bold green", Fit.TIGHT: "bold yellow", Fit.DOES_NOT_FIT: "bold red", Fit.UNKNOWN: "bold"}
 
 
@@ -124,13 +130,13 @@ def _headline(answer: Answer) -> Row:
 
 
 def _memory(plan: Plan, width: int) -> Iterator[Row]:
-    parts = bar.segments(plan)
+    parts = segments(plan)
     if not parts or plan.memory_gib is None:
         return
     yield ()
     yield from _prose(memory_title(plan), width, indent="")
-    drawn = bar.cells(parts, width - 4, plan.memory_gib)
-    spans = [(bar.END, "bold red") if part is None else (part.letter, f"reverse {part.style}") for part in drawn]
+    drawn = cells(parts, width - 4, plan.memory_gib)
+    spans = [(END, "bold red") if part is None else (part.letter, f"reverse {part.style}") for part in drawn]
     yield ((f"{_INDENT}[", ""), *_joined(spans), ("]", ""))
     for part in parts:
         share = f"{100 * part.gib / plan.memory_gib:5.1f} %"
@@ -193,3 +199,135 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
         else:
             result.append((text, style))
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    letter: str
+    label: str
+    gib: float
+    style: str
+
+
+def segments(plan: Plan) -> tuple[Segment, ...]:
+    """What the memory is for, in the engine's order; empty where too little is known for a picture."""
+    if plan.memory_gib is None or plan.weights_gib is None:
+        return ()
+    parts = [
+        Segment("W", "weights", plan.weights_gib, "blue"),
+        Segment("N", "non-torch", plan.non_torch_gib or 0.0, "magenta"),
+        Segment("A", "activation peak", plan.activation_gib or 0.0, "yellow"),
+        Segment("G", "CUDA graphs", plan.graph_gib or 0.0, "cyan"),
+        Segment("K", "KV cache", max(0.0, plan.kv_cache_gib or 0.0), "green"),
+    ]
+    rest = plan.memory_gib - sum(part.gib for part in parts)
+    if plan.kv_cache_gib is None:
+        parts = [part for part in parts if part.gib > 0]
+        left = Segment("?", "not known", max(0.0, rest), "dim")
+    else:
+        left = Segment(".", "left to others", max(0.0, rest), "dim")
+    return tuple(part for part in (*parts, left) if part.gib > 0 or part.letter == "K")
+
+
+def cells(parts: Sequence[Segment], width: int, memory_gib: float) -> list[Segment | None]:
+    """`width` cells, each of a segment; None marks the end of the memory where the parts are more than it has."""
+    total = sum(part.gib for part in parts)
+    is_over = total > memory_gib * 1.0005
+    room = width - 1 if is_over else width
+    result: list[Segment | None] = []
+    for part, count in zip(parts, _shares([part.gib for part in parts], room), strict=True):
+        result += [part] * count
+    if is_over:
+        result.insert(round(room * memory_gib / total), None)
+    return result
+
+
+def bar(parts: Sequence[Segment], width: int, memory_gib: float) -> str:
+    return "".join(END if part is None else part.letter for part in cells(parts, width, memory_gib))
+
+
+def _shares(amounts: Sequence[float], room: int) -> list[int]:
+    """Whole cells in proportion; what there is, however little, gets one where there is room for all."""
+    total = sum(amounts)
+    if total <= 0:
+        return [0] * len(amounts)
+    exact = [amount * room / total for amount in amounts]
+    least = [1 if amount > 0 and room >= len(amounts) else 0 for amount in amounts]
+    counts = [max(low, int(share)) for low, share in zip(least, exact, strict=True)]
+    while sum(counts) < room:
+        counts[max(range(len(counts)), key=lambda i: exact[i] - counts[i])] += 1
+    while sum(counts) > room:
+        counts[max(range(len(counts)), key=lambda i: counts[i] - exact[i] if counts[i] > least[i] else -1.0)] -= 1
+    return counts
+
+
+def markdown(answer: Answer, *, explain: bool = False) -> Iterator[str]:
+    """Lines of one plan; the arithmetic folds away, unless it was asked for."""
+    name, on = headline(answer)
+    plan = answer.plan
+    yield f"### {escaped(name)}{plan.verdict}{escaped(on)}"
+    yield from ("", escaped(plan.reason), "")
+    yield from _memory_table(plan)
+    yield from table(("", ""), ((f"**{label}**", escaped(value)) for label, value in facts(plan)))
+    for passed in answer.passed_over:
+        yield from ("", f"Passed over {escaped(str(passed.gpu))}: {escaped(passed.reason)}")
+    for note in answer.question.notes:
+        yield from ("", f"Note: {escaped(note)}")
+    if answer.placement is not None:
+        yield from ("", "**In the cluster now**", "")
+        yield from (f"- {escaped(line)}" for line in answer.placement.lines())
+    if plan.remedies:
+        yield from ("", "**What would make it fit**")
+        for index, remedy in enumerate(plan.remedies, 1):
+            yield from _change(index, remedy, is_manifest=answer.question.is_manifest)
+    if plan.explanation:
+        yield from _arithmetic(plan, is_open=explain)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
+    """A table; cells are Markdown already."""
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'|'.join('-:' if index in right else '-' for index in range(len(header)))}|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def escaped(text: str) -> str:
+    """A text as it is: no formatting, no HTML, no cell's end, one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split(" ")).replace("\n", " "))
+
+
+def _memory_table(plan: Plan) -> Iterator[str]:
+    parts = segments(plan)
+    if not parts or plan.memory_gib is None:
+        return
+    yield from (escaped(memory_title(plan)), "", "```text")
+    yield f"[{bar(parts, _BAR_WIDTH, plan.memory_gib)}]"
+    yield from ("```", "")
+    rows = (
+        (f"`{part.letter}`", part.label, f"{part.gib:.2f}", f"{100 * part.gib / plan.memory_gib:.1f} %")
+        for part in parts
+    )
+    yield from table(("", "per GPU", "GiB", "share"), rows, frozenset({2, 3}))
+    yield ""
+
+
+def _change(index: int, remedy: Remedy, *, is_manifest: bool) -> Iterator[str]:
+    words = words_of(remedy, is_manifest=is_manifest)
+    yield from ("", f"{index}. {escaped(words)}: {escaped(outcome(remedy))}")
+    written = change(remedy, is_manifest=is_manifest)
+    if written:
+        yield from ("", f"   ```{'yaml' if is_manifest else 'sh'}")
+        yield from (f"   {line}" for line in written.splitlines())
+        yield "   ```"
+
+
+def _arithmetic(plan: Plan, *, is_open: bool) -> Iterator[str]:
+    yield from ("", f"<details{' open' if is_open else ''}><summary>The arithmetic, per GPU</summary>", "")
+    rows = (
+        (escaped(line.name), "" if line.gib is None else f"{line.gib:.3f}", escaped(line.formula), escaped(line.source))
+        for line in plan.explanation
+    )
+    yield from table(("", "GiB", "how", "source"), rows, frozenset({1}))
+    if scores := attention(plan):
+        yield from ("", escaped(scores))
+    yield from ("", "</details>")

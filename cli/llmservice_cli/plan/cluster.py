@@ -2,37 +2,78 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.untrusted import stored_status
 from llmservice_operator.build.deployment import pod_template
+from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.revision import Chosen
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit.planning import demand
+from llmservice_operator.kube.errors import Forbidden, NotFound
 from llmservice_operator.kube.nodes import RIGHT, RIGHT_TO_PODS, Nodes
 from llmservice_operator.kube.quotas import QuotaReader
+from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.observe.status.plan import document as plan_document
 from llmservice_operator.planner.cluster import ClusterGPUs, offers
 from llmservice_operator.planner.compatibility import Combination, verdicts
+from llmservice_operator.planner.model import spec_facts
+from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.pick import pick
 from llmservice_operator.planner.plan import Device, Fit, Plan
 from llmservice_operator.planner.quotas import Quota
+from llmservice_operator.planner.requests import extended
 from llmservice_operator.planner.room import Room
 
 from llmservice_cli.api import Api
+from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.diff.operators import settings_of
 from llmservice_cli.errors import BadInput, CliError, ExitCode
+from llmservice_cli.render.desired import namespace_of
 
-from .answers import Answer, answer, honest, plan_of, with_remedies
-from .given import Given
+from .answers import Answer, Asked, answer, honest, plan_of, with_remedies
+from .arguments import Options
+from .compare import compare
 from .manifest import admitted_with
+from .models import from_document
 from .options import in_options
+from .output import compared, present
 from .placement import place
-from .questions import Question
+from .questions import Given, Question, split_problems
+from .values import Refused
+
+
+async def run(asked: Asked, options: Options) -> ExitCode:
+    """Print the plans, or the grids; CliError where the cluster does not answer or a right is missing."""
+    try:
+        async with connect(options) as connection:
+            reader = Reader(connection.kube)
+            found = [await _seen(each, asked, reader, connection, options) for each in asked.questions]
+    except CliError as error:
+        error.exit_code = ExitCode.NOT_ASKED  # 1 would say that it does not fit
+        raise
+    if options.compare:
+        grids = [compare(on_offer(*each)) for each in found]
+        return asked.ended(compared(grids, options, is_list=asked.is_list))
+    answers = [answered(*each, asked.given) for each in found]
+    return asked.ended(present(answers, options, is_list=asked.is_list))
+
+
+async def _seen(
+    question: Question, asked: Asked, reader: Reader, connection: Connection, options: Options
+) -> tuple[Question, LLMService, Seen]:
+    service = question.service or of_options(question, asked.given)
+    namespace = namespace_of({"metadata": {"namespace": question.namespace}}, options.namespace, connection.namespace)
+    question = await with_facts(question, service, namespace, connection.kube)
+    return question, service, await reader.seen(service, namespace)
+
 
 NAMELESS = "planned"
 """An LLMService that nobody wrote: options say what it is."""
@@ -180,3 +221,43 @@ def _judged(question: Question, service: LLMService, device: Device | None) -> P
         return plan
     reason = f"{device and device.name}: {problems[0].message}"
     return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=reason, margin_gib=None)
+
+
+LABEL = "status.model of the cluster's LLMService"
+
+
+async def with_facts(question: Question, service: LLMService, namespace: str, kube: Api) -> Question:
+    """The question with what the operator's inspection found of the same model; as it is where there is nothing."""
+    if question.request.architecture is not None or question.name is None:
+        return question
+    try:
+        stored = await kube.get(LLMSERVICE, namespace, question.name)
+    except (Forbidden, NotFound):
+        return question
+    status = stored_status((stored or {}).get("status"))
+    return with_record(question, service, status.get("model"))
+
+
+def with_record(question: Question, service: LLMService, record: object) -> Question:
+    """What cannot be read of a record is left out: anybody who may write the status chooses what it says."""
+    if not isinstance(record, Mapping) or record.get("inspection") != inspection_key(service.spec):
+        return question
+    config, tensors = record.get("config"), record.get("tensors")
+    try:
+        stated = spec_facts.from_spec(service.spec.model.architecture)
+        document = spec_facts.merge(json.loads(config), stated) if isinstance(config, str) else None
+        known = None if tensors is None else Tensors.from_document(tensors)
+        found = from_document(document, LABEL, known)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, Refused, InvalidSpec, BadInput):
+        return question
+    if found.architecture is None:
+        return question
+    request = replace(
+        question.request,
+        architecture=extended(found.architecture, service.spec.context_extension),
+        tensors=found.tensors,
+    )
+    if problems := list(split_problems(request, lambda name: name)):
+        raise BadInput(problems)
+    notes = (*question.notes, f"the model's facts are from {LABEL}")
+    return replace(question, request=request, missing=(), why_missing=None, notes=notes)

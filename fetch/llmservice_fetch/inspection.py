@@ -18,19 +18,19 @@ from typing import Any
 
 from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.inspection.config_json import selected
+from llmservice_runtime.inspection.config_json import from_params, selected
 from llmservice_runtime.inspection.inspected import Inspection
-from llmservice_runtime.inspection.mistral import from_params
 from llmservice_runtime.inspection.other_formats import NotAModel, draft, not_a_model, of_files
-from llmservice_runtime.inspection.safetensors_header import (
+from llmservice_runtime.inspection.tensors import (
     INDEX_BYTES,
     LENGTH_BYTES,
     Header,
+    Sum,
     header_length,
+    layers_of,
     parse_header,
     shards,
 )
-from llmservice_runtime.inspection.tensors import Sum, layers_of
 from llmservice_runtime.preflight.model_files import CONFIG_BYTES, CONFIG_DEPTH, CONFIG_PARTS
 from llmservice_runtime.redact import Redacted, Redactor
 

@@ -17,8 +17,8 @@ from llmservice_operator.kube.requests_reader import (
     Unreadable,
     parsed,
 )
+from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import LAST_REQUEST, METRICS_PATH, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT, Phase, State
-from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.supervisor import state_server
 from llmservice_runtime.supervisor.metrics import CONTENT_TYPE, Snapshot, exposition
 

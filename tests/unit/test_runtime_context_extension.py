@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_runtime.context_extension import Extension, Invalid, arguments
+from llmservice_runtime.preflight.model_checks import Extension, InvalidExtension, extension_arguments
 from llmservice_runtime.supervisor.vllm_process import read_flags
 
 LLAMA = {"model_type": "llama", "max_position_embeddings": 1024, "rope_theta": 10000.0}
 
 
 def extended(config: dict[str, Any], text: str = "yarn:4", *args: str) -> tuple[str, ...]:
-    return arguments(config, Extension.parse(text), read_flags(args))
+    return extension_arguments(config, Extension.parse(text), read_flags(args))
 
 
 ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "rope_theta": 10000.0}
@@ -72,14 +72,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str, tuple[str, ...], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused(case: str) -> None:
     config, text, args, words = REFUSED[case]
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidExtension) as caught:
         extended(config, text, *args)
     assert words in caught.value.failure.message
     assert "spec.contextExtension" in caught.value.failure.remedy
 
 
 def test_the_remedy_names_the_factor_that_would_do() -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidExtension) as caught:
         extended(LLAMA, "yarn:2", "--max-model-len", "5000")
     assert "factor to 5" in caught.value.failure.remedy
     assert "at most 2048" in caught.value.failure.remedy

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.preflight import draft_models
+from llmservice_runtime.preflight import model_checks
 from llmservice_runtime.preflight.preflight import check
 from llmservice_runtime.supervisor.vllm_process import Flags
 
@@ -52,7 +52,7 @@ DRAFTS: dict[str, tuple[str, Side, Side, str | None]] = {
 def test_drafts(tmp_path: Path, case: str) -> None:
     method, ours, theirs, words = DRAFTS[case]
     model, draft = folder(tmp_path / "model", *ours), folder(tmp_path / "draft", *theirs)
-    found = list(draft_models.check(model, draft, method))
+    found = list(model_checks.check_draft(model, draft, method))
     assert [failure.reason for failure in found] == ([R.DRAFT_MODEL_MISMATCH] if words else [])
     if words:
         assert words in found[0].message

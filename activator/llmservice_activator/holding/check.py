@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from llmservice_runtime.access.api_keys import Keys, bearer
+from llmservice_runtime.access import Keys, bearer
 from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS
 from llmservice_vllm.paths import HEALTH, MODEL_POSTS, MULTIPART, STREAMING
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import aiohttp
 from llmservice_operator.api.holding import LastUse
-from llmservice_runtime.access import api_keys
-from llmservice_runtime.access.api_keys import Keys
+from llmservice_runtime import access
+from llmservice_runtime.access import Keys
 
 from llmservice_activator.holding.ledger import Bounds, Entry, Ledger
 from llmservice_activator.holding.limits import Limits
@@ -64,7 +64,7 @@ class Service:
     def update(self, target: Target) -> None:
         """All but the port."""
         if self.keys is None or target.keys != self.target.keys:
-            self.keys = None if target.keys is None else api_keys.parse("\n".join(target.keys).encode())
+            self.keys = None if target.keys is None else access.parse_keys("\n".join(target.keys).encode())
         self.target = target
         self._ledger.bound(self.key, Bounds(target.max_requests, target.max_bytes))
         self.pods.update(target.pods)

@@ -13,7 +13,7 @@ from typing import Any
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.inspection import mistral, other_formats
+from llmservice_runtime.inspection import config_json, other_formats
 
 from llmservice_cli.errors import STDIN, BadInput, read_text, say, syntax
 
@@ -72,8 +72,8 @@ def from_document(document: object, label: str, tensors: Tensors | None = None, 
     """
     if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
         raise Refused(f"{shown(document)} is no model's configuration.", "Give the content of its config.json.")
-    if mistral.is_params(document):
-        document = mistral.from_params(document)
+    if config_json.is_params(document):
+        document = config_json.from_params(document)
     other = other_formats.not_a_model(document) or (None if is_draft else other_formats.draft(document))
     if other is not None:
         raise _refused(other)

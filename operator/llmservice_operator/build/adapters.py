@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmservice_runtime.adapters import adapter_list
+from llmservice_runtime import adapter_list
 from llmservice_runtime.contract import ADAPTERS_KEY
 
 from llmservice_operator.api.service import LLMService

@@ -15,7 +15,7 @@ from llmservice_runtime import bounded_json
 from llmservice_runtime.bounded_json import Refused, clean
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection.other_formats import of_files
-from llmservice_runtime.inspection.safetensors_header import INDEX_BYTES, read_header, shards
+from llmservice_runtime.inspection.tensors import INDEX_BYTES, read_header, shards
 from llmservice_runtime.supervisor.vllm_process import Flags
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")

@@ -19,12 +19,10 @@ from llmservice_runtime.redact import Redacted, Redactor
 from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
 from llmservice_fetch import failed, meter, pod_folder, prune, uses, verify
-from llmservice_fetch.errors import HTTPStatusError, Unreachable
-from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
-from llmservice_fetch.lock import exclusive
+from llmservice_fetch.failed import HTTPStatusError, Unreachable
+from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, select, total
 from llmservice_fetch.origins import origin_of
-from llmservice_fetch.selection import select
-from llmservice_fetch.store import Store
+from llmservice_fetch.store import Store, exclusive
 from llmservice_fetch.transfer import Download, RetryPolicy, retrying
 
 

@@ -178,8 +178,7 @@ def _from_folder(folder: Path, label: str) -> Model:
 
 def _inspected(place: str, label: str, *, is_draft: bool) -> Model:
     """As the operator's Job reads it: config.json or params.json, a quantizer's own file, and headers of weights."""
-    from llmservice_fetch.inspect_source import Budget
-    from llmservice_fetch.inspection import inspect
+    from llmservice_fetch.inspection import Budget, inspect
 
     budget = Budget(seconds=PATIENCE_SECONDS, log=_print_note) if place.startswith(REMOTE) else Budget()
     found = inspect(place, dict(os.environ), budget=budget, is_draft=is_draft)

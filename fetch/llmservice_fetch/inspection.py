@@ -34,7 +34,7 @@ from llmservice_runtime.inspection.tensors import (
 )
 from llmservice_runtime.preflight import model_files
 from llmservice_runtime.preflight.model_files import CONFIG_BYTES, CONFIG_DEPTH, CONFIG_PARTS
-from llmservice_runtime.redact import Redacted, Redactor
+from llmservice_runtime.redact import Redacted, Redactor, log
 
 from llmservice_fetch import failed
 from llmservice_fetch.buckets import Bucket
@@ -319,7 +319,7 @@ def main(model: str, termination_log: Path | None) -> int:
     """Inspect, print and write the message; the exit code. Ends after DEADLINE_SECONDS even if a server hangs."""
     redactor = Redactor(os.environ)
     sys.stderr = Redacted(sys.stderr, redactor)
-    budget = Budget(log=_log)
+    budget = Budget(log=log)
     found: list[Inspection] = []
     work: Callable[[], None] = lambda: found.append(inspect(model, os.environ, budget=budget, redactor=redactor))  # noqa: E731
     thread = threading.Thread(target=work, daemon=True)
@@ -338,11 +338,6 @@ def main(model: str, termination_log: Path | None) -> int:
             sys.stderr.flush()
         os._exit(0)
     return 0
-
-
-def _log(text: str) -> None:
-    sys.stderr.write(f"[llmservice] {text}\n")
-    sys.stderr.flush()
 
 
 def _too_slow(model: str) -> Failure:

@@ -13,7 +13,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from llmservice_runtime import adapter_list
 from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import FETCH_CONTAINER, Failure, FailureReason, Phase
 from llmservice_runtime.fetch_protocol import MAX_REQUEST, Request, ended_line, failure_line
+from llmservice_runtime.redact import log
 from llmservice_runtime.supervisor.processes import Child, Ended, Reaper
 from llmservice_runtime.supervisor.tasks import cancel_and_wait, first_done, in_thread
 
@@ -245,9 +245,3 @@ def refusal(why: str) -> Failure:
         "It only fetches artifacts of the LLMService. The supervisor retries its own requests.",
         phase=Phase.FETCHING,
     )
-
-
-def log(text: str) -> None:
-    """Write a line of the container's log."""
-    sys.stderr.write(f"[llmservice] {text}\n")
-    sys.stderr.flush()

@@ -108,7 +108,7 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-_POD_TOKEN = POD_TOKEN_HEADER.lower().encode()
+_TOKEN_HEADER = POD_TOKEN_HEADER.lower().encode()
 
 
 def pod_token_file(counters_file: str) -> Path:
@@ -135,5 +135,5 @@ def read_pod_token(counters_file: str) -> bytes | None:
 
 def shows_pod_token(headers: list[tuple[bytes, bytes]], token: bytes | None) -> bool:
     """Whether a request's headers hold the token."""
-    given = next((value for name, value in headers if name.lower() == _POD_TOKEN), None)
+    given = next((value for name, value in headers if name.lower() == _TOKEN_HEADER), None)
     return token is not None and given is not None and hmac.compare_digest(given, token)

@@ -39,6 +39,7 @@ from llmservice_vllm.modules import ENGINE_MODULES, WORKERS
 from llmservice_runtime import atomic_file
 from llmservice_runtime.bounded_json import Reader, Refused, parse, read
 from llmservice_runtime.credentials import is_credential
+from llmservice_runtime.redact import log
 
 MAX_PROCESSES = 64
 """Children of one process that are recorded; a node has at most 16 GPUs."""
@@ -213,7 +214,7 @@ class Launch:
         try:
             record_child(self.record, self.name, number, change)
         except OSError as error:
-            _log(f"cannot record how vLLM starts its processes, so that the next start is no faster: {error}")
+            log(f"cannot record how vLLM starts its processes, so that the next start is no faster: {error}")
 
 
 class _Descriptor:
@@ -317,7 +318,7 @@ def import_modules(*names: str) -> None:
             try:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - a process that does not need it must not end of it
-                _log(f"{name} was not imported in advance: {error}")
+                log(f"{name} was not imported in advance: {error}")
     finally:
         # The first of them is run later under another name; a second entry would be warned of.
         sys.modules.pop(names[0], None)
@@ -371,10 +372,6 @@ def _replace_environment(variables: Mapping[str, str]) -> None:
     for name in os.environ.keys() - variables.keys():
         del os.environ[name]
     os.environ.update(variables)
-
-
-def _log(text: str) -> None:
-    print(f"[llmservice] {text}", file=sys.stderr, flush=True)
 
 
 MAX_ARGUMENT_BYTES = 1 << 21

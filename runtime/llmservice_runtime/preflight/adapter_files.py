@@ -15,6 +15,7 @@ from typing import Any
 from llmservice_runtime import bounded_json, contract
 from llmservice_runtime.bounded_json import Reader, Refused
 from llmservice_runtime.inspection.tensors import Header, read_header
+from llmservice_runtime.preflight.model_files import text_config
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
@@ -189,8 +190,7 @@ def _check_weights(weights: Path, max_rank: int, base: Json) -> None:
         header = read_header(weights, _HEADER_BYTES)
     except Refused as why:
         raise _Invalid(f"{weights} is damaged: {why}. {_COPY_AGAIN}") from None
-    text = base.get("text_config")
-    _check_shapes(header, max_rank, text if isinstance(text, Mapping) else base)
+    _check_shapes(header, max_rank, text_config(base))
 
 
 def _check_shapes(header: Header, max_rank: int, base: Json) -> None:

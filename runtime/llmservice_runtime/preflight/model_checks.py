@@ -71,7 +71,7 @@ _SHOWN = 64
 
 def check_draft(model: Path, draft: Path, method: str) -> Iterator[Failure]:
     """Mismatches between draft and model."""
-    ours, theirs = (_text_config(read_config(folder)) for folder in (model, draft))
+    ours, theirs = (model_files.text_config(read_config(folder)) for folder in (model, draft))
     if method in HEADS:
         yield from _check_head(ours, theirs, method)
         return
@@ -129,11 +129,6 @@ def _token(text: object) -> str:
     return text
 
 
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    text = config.get("text_config")
-    return text if isinstance(text, dict) else config
-
-
 def _mismatch(message: str) -> Failure:
     return Failure(FailureReason.DRAFT_MODEL_MISMATCH, message, _FAMILY)
 
@@ -169,7 +164,7 @@ class Extension:
 
     @classmethod
     def parse(cls, text: str) -> Extension:
-        """From METHOD:FACTOR[:ORIGINAL]. Raises Invalid."""
+        """From METHOD:FACTOR[:ORIGINAL]. Raises InvalidExtension."""
         method, _, rest = text.partition(":")
         factor, _, original = rest.partition(":")
         try:
@@ -184,8 +179,8 @@ class Extension:
 
 
 def extension_arguments(config: Mapping[str, Any], extension: Extension, flags: Flags) -> tuple[str, ...]:
-    """What vLLM's command line needs beside what it has. Raises Invalid."""
-    text, nested = _language_model(config)
+    """What vLLM's command line needs beside what it has. Raises InvalidExtension."""
+    text = model_files.text_config(config)
     _check_rotary(text)
     rope = _rope(text)
     original = extension.original or text.get("original_max_position_embeddings") or text.get("max_position_embeddings")
@@ -204,13 +199,7 @@ def extension_arguments(config: Mapping[str, Any], extension: Extension, flags: 
     }
     overrides: dict[str, Any] = {"max_position_embeddings": reach, "rope_parameters": stretched}
     given = () if flags.max_model_len_given else ("--max-model-len", str(reach))
-    return ("--hf-overrides", _json({"text_config": overrides} if nested else overrides), *given)
-
-
-def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """The language model's part: multimodal models have it as a part of their own."""
-    text = config.get("text_config")
-    return (text, True) if isinstance(text, dict) else (config, False)
+    return ("--hf-overrides", _json({"text_config": overrides} if text is not config else overrides), *given)
 
 
 def _check_rotary(text: Mapping[str, Any]) -> None:

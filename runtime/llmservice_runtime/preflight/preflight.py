@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from llmservice_runtime.contract import (
 from llmservice_runtime.failures.failures import driver_mismatch
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.preflight import accelerators, cpu_features, model_checks, model_files
+from llmservice_runtime.redact import log
 from llmservice_runtime.supervisor.processes import Child
 from llmservice_runtime.supervisor.tasks import read_all
 from llmservice_runtime.supervisor.vllm_process import Flags, is_local, read_flags
@@ -70,7 +70,7 @@ def _checks(options: ServeOptions, flags: Flags, devices: list[accelerators.Devi
         # Fetched models are checked by the fetch process once their configuration is present.
         yield from model_checks.of_configuration(flags, None, None, options.weights, options.context_extension)
     if options.accelerator == "cpu":
-        _log(f"vLLM {version} on CPUs")
+        log(f"vLLM {version} on CPUs")
         method, bits = cpu_features.declared(config)
         features = cpu_features.read_features()
         yield from cpu_features.check(features, flags.kv_cache_dtype, flags.quantization or method, bits)
@@ -78,7 +78,7 @@ def _checks(options: ServeOptions, flags: Flags, devices: list[accelerators.Devi
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         devices += accelerators.list_devices()
-    _log(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
+    log(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
     if len(devices) < flags.gpus:
         # torch sees no GPU, and warns why, where the driver does not suit it.
         text = "\n".join(str(warning.message) for warning in said)
@@ -123,10 +123,6 @@ def _series(version: str) -> tuple[str, ...] | None:
 def _method(config: model_files.Config) -> str | None:
     quantized = config.get("quantization_config")
     return str(quantized.get("quant_method")) if isinstance(quantized, dict) else None
-
-
-def _log(text: str) -> None:
-    print(f"[llmservice] {text}", file=sys.stderr, flush=True)
 
 
 class Report(NamedTuple):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -317,7 +317,7 @@ class Supervisor:
         self._enter(Phase.DRAINING, "stopping vLLM")
         self._log(f"stopping vLLM; requests cut by the drain timeout: {cut}" if cut else "idle; stopping vLLM")
         if cut:
-            write_termination_message(self._options.termination_log, DrainReport(cut).to_json(), self._log)
+            self._write_termination_message(DrainReport(cut).to_json())
         # Without the middleware requests were not counted: vLLM's own --shutdown-timeout waits for them.
         is_drained = self._counters.slots[shared_counters.ATTACHED] or self._skip_drain.is_set()
         extra = 0 if is_drained else self._options.drain_seconds
@@ -384,8 +384,15 @@ class Supervisor:
         self._enter(Phase.FAILED, failure.message)
         self._state = replace(self._state, ready=False, failure=failure)
         self._log(f"{failure.reason}: {failure.message} {failure.remedy}")
-        write_termination_message(self._options.termination_log, failure.to_json(), self._log)
+        self._write_termination_message(failure.to_json())
         return failure.ends_with
+
+    def _write_termination_message(self, message: str) -> None:
+        """What Kubernetes keeps of an ended container; a file that cannot be written is logged."""
+        try:
+            Path(self._options.termination_log).write_text(message, encoding="utf-8")
+        except OSError as error:
+            self._log(f"{self._options.termination_log} cannot be written: {error}")
 
     def respond(self, path: str) -> state_server.Reply:
         """The state port's response to GET `path`."""
@@ -438,11 +445,3 @@ class Supervisor:
 
     def _log(self, text: str) -> None:
         os.write(self._dependencies.output, f"[llmservice] {text}\n".encode())
-
-
-def write_termination_message(path: str, message: str, log: Callable[[str], None]) -> None:
-    """Write it; a file that cannot be written is logged."""
-    try:
-        Path(path).write_text(message, encoding="utf-8")
-    except OSError as error:
-        log(f"{path} cannot be written: {error}")

@@ -26,17 +26,15 @@ from prometheus_client import disable_created_metrics
 
 from llmservice_activator import options, server
 from llmservice_activator.admission import Admission
-from llmservice_activator.answers import Answers, Held
+from llmservice_activator.answers import Answers, Held, LoadReader, Read
 from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.certificate import MutualTls
 from llmservice_activator.directory import Directory
 from llmservice_activator.events import COMPONENT, Events
 from llmservice_activator.holding.server import HoldingServer
-from llmservice_activator.internal import Internal
-from llmservice_activator.load import LoadReader, Read
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
-from llmservice_activator.peers import KEPT_FOR_A_BOUND, PATIENCE, PeerReader, Peers
+from llmservice_activator.peers import KEPT_FOR_A_BOUND, PATIENCE, Internal, PeerReader, Peers
 from llmservice_activator.peers import LARGEST as LARGEST_OF_PEERS
 from llmservice_activator.reachable import Reachability
 from llmservice_activator.server import ExternalScaler

@@ -18,7 +18,7 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.kube.transport import Transport
-from llmservice_runtime.access.api_keys import split
+from llmservice_runtime.access import split_keys
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def keys_of(secret: Mapping[str, Any], ref: SecretKeyRef) -> ApiKeys:
     if not isinstance(value, str):
         return ApiKeys(frozenset(), f"Secret {ref.name} has no key {ref.key}; put the API keys there, one a line")
     try:
-        found, problem = split(base64.b64decode(value, validate=True))
+        found, problem = split_keys(base64.b64decode(value, validate=True))
         keys = frozenset(key.decode() for key in found)
     except UnicodeDecodeError:
         keys, problem = frozenset(), "it is not UTF-8"

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from llmservice_fetch import failed
-from llmservice_fetch.errors import HTTPStatusError, Unreachable, plain
+from llmservice_fetch.failed import HTTPStatusError, Unreachable, plain
 
 _LONGEST = 300
 _STATUS = re.compile(r"status code: (\d{3})")

@@ -15,16 +15,14 @@ from pathlib import Path
 
 from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, Phase, Transfer, TransferStep
 from llmservice_runtime.preflight import model_checks, model_files
-from llmservice_runtime.redact import Redacted, Redactor
+from llmservice_runtime.redact import Redacted, Redactor, log
 from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
 from llmservice_fetch import failed, meter, pod_folder, prune, uses, verify
-from llmservice_fetch.errors import HTTPStatusError, Unreachable
-from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
-from llmservice_fetch.lock import exclusive
+from llmservice_fetch.failed import HTTPStatusError, Unreachable
+from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, select, total
 from llmservice_fetch.origins import origin_of
-from llmservice_fetch.selection import select
-from llmservice_fetch.store import Store
+from llmservice_fetch.store import Store, exclusive
 from llmservice_fetch.transfer import Download, RetryPolicy, retrying
 
 
@@ -62,12 +60,6 @@ def emit(document: Mapping[str, object]) -> None:
     """Write one JSON document as a line; atomic between threads."""
     sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
     sys.stdout.flush()
-
-
-def log(text: str) -> None:
-    """Write a line of the log."""
-    sys.stderr.write(f"[llmservice] {text}\n")
-    sys.stderr.flush()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Protocol
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from llmservice_fetch.errors import HTTPStatusError, Unreachable, plain, words
+from llmservice_fetch.failed import HTTPStatusError, Unreachable, plain, words
 from llmservice_fetch.proxies import proxy_of
 
 TIMEOUT_SECONDS = 30.0

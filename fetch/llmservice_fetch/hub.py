@@ -1,16 +1,32 @@
-"""The origin hf://ORG/NAME[@REVISION]: the Hugging Face hub or the mirror in HF_ENDPOINT, with huggingface_hub."""
+"""The origin hf://ORG/NAME[@REVISION]: the Hugging Face hub or the mirror in HF_ENDPOINT, with huggingface_hub.
+
+By default the library reads and writes tokens in HOME, sends telemetry and logs whole URLs. Here its client sends the
+token to its hub only, without telemetry and logging.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from urllib.parse import urljoin
 
-from huggingface_hub import HfApi, HfFileMetadata, constants, get_hf_file_metadata, get_session, hf_hub_url
+import httpx2
+from huggingface_hub import (
+    HfApi,
+    HfFileMetadata,
+    constants,
+    get_hf_file_metadata,
+    get_session,
+    hf_hub_url,
+    set_client_factory,
+)
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -22,8 +38,8 @@ from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 from llmservice_runtime.contract import HF_TOKEN_ENV
 
-from llmservice_fetch import failed, hub_session, xet
-from llmservice_fetch.errors import HTTPStatusError, Unreachable
+from llmservice_fetch import failed, xet
+from llmservice_fetch.failed import HTTPStatusError, Unreachable, words
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_inside
 from llmservice_fetch.http import (
     CHUNK_BYTES,
@@ -34,8 +50,111 @@ from llmservice_fetch.http import (
     http_request,
     origin,
     range_header,
+    redirected,
     retry_after,
+    trust,
 )
+from llmservice_fetch.proxies import proxy_of
+
+_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
+# Listings and small files; weights are not read by this client.
+_RESPONSE_LIMIT = 64 << 20
+_WORDS_LIMIT = 300
+USER_AGENT = "llmservice"
+_hub: ContextVar[str] = ContextVar("hub")
+
+
+def prepare() -> None:
+    """Configure the library before the first request: no telemetry, no implicit token, no file in HOME, no logging."""
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = True
+    constants.HF_HUB_DISABLE_PROGRESS_BARS = True
+    # Not read with the settings above; in any case a missing file.
+    constants.HF_TOKEN_PATH = constants.HF_STORED_TOKENS_PATH = f"{tempfile.gettempdir()}/llmservice-no-token"
+    for name in ("huggingface_hub", "httpx2", "httpcore2"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [logging.NullHandler()]
+        logger.propagate = False
+        # HF_DEBUG would log requests as curl commands.
+        logger.setLevel(logging.CRITICAL)
+    set_client_factory(_client)
+
+
+@contextmanager
+def requests_to(endpoint: str) -> Iterator[None]:
+    """A context in which requests send the token to this hub only.
+
+    Unreachable without a complete response; the library's exceptions for an error status.
+    """
+    mark = _hub.set(endpoint)
+    try:
+        yield
+    except HfHubHTTPError:
+        raise
+    except _ERRORS as error:
+        raise Unreachable(f"{endpoint}: {words(error)}") from None
+    finally:
+        _hub.reset(mark)
+
+
+def status_error(error: HfHubHTTPError) -> HTTPStatusError:
+    """Convert the library's error for an error status; text on one line."""
+    response = error.response
+    text = response.headers.get("X-Error-Message") or error.server_message or ""
+    return HTTPStatusError(
+        response.status_code,
+        str(response.request.url),
+        code=response.headers.get("X-Error-Code") or "",
+        text=" ".join(text.split())[:_WORDS_LIMIT].rstrip("."),
+        wait=retry_after(response),
+    )
+
+
+def _client() -> httpx2.Client:
+    # The library reads every proxy when the client is made; its errors for an invalid one are of several classes.
+    for scheme in ("http", "https", "all"):
+        proxy_of(f"{scheme}://unlisted.invalid")
+    return httpx2.Client(
+        verify=trust(),
+        headers={"Accept-Encoding": "identity"},
+        follow_redirects=True,
+        max_redirects=5,
+        event_hooks={"request": [_keep_token], "response": [_check_response]},
+    )
+
+
+def _keep_token(request: httpx2.Request) -> None:
+    """Remove credentials from requests to other origins; the library sends the token to the public hub's aliases."""
+    if origin(str(request.url)) != origin(_hub.get()):
+        for name in ("Authorization", "Proxy-Authorization", "Cookie"):
+            request.headers.pop(name, None)
+
+
+def _check_response(response: httpx2.Response) -> None:
+    """Refuse unsafe redirects and compressed responses, and bound the length of the body."""
+    if response.has_redirect_location:
+        redirected(str(response.request.url), response.headers["Location"], {}, response.status_code)
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise OSError("a compressed response, which was not requested")
+    assert isinstance(response.stream, httpx2.SyncByteStream)
+    response.stream = _Bounded(response.stream)
+
+
+class _Bounded(httpx2.SyncByteStream):
+    def __init__(self, stream: httpx2.SyncByteStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = _RESPONSE_LIMIT
+        for chunk in self._stream:
+            left -= len(chunk)
+            if left < 0:
+                raise OSError(f"a response of more than {_RESPONSE_LIMIT} bytes")
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()
+
 
 HUB = "https://huggingface.co"
 DEFAULT_REVISION = "main"
@@ -72,7 +191,7 @@ class Hub:
     @classmethod
     def of(cls, rest: str, field: str, environment: Mapping[str, str]) -> Hub:
         """From the part of the URI after hf://."""
-        hub_session.prepare()
+        prepare()
         repo, _, revision = rest.partition("@")
         return cls(
             repo,
@@ -114,7 +233,7 @@ class Hub:
 
     def _info(self, *, files_metadata: bool) -> ModelInfo | None:
         """None where the library cannot parse the response; of some mirrors it can parse only the names."""
-        api = HfApi(self.endpoint, token=self.token or False, library_name=hub_session.USER_AGENT)
+        api = HfApi(self.endpoint, token=self.token or False, library_name=USER_AGENT)
         with self._requests():
             try:
                 return api.model_info(
@@ -153,7 +272,7 @@ class Hub:
             with self._xet(place, file, start, end) as stream:
                 yield start, stream
             return
-        headers = {"Accept-Encoding": "identity", "User-Agent": hub_session.USER_AGENT}
+        headers = {"Accept-Encoding": "identity", "User-Agent": USER_AGENT}
         headers["Range"] = range_header(start, end)
         location = urljoin(url, place.location)
         if self.token and origin(location) == origin(self.endpoint):
@@ -201,7 +320,7 @@ class Hub:
         size, tag = place.size, place.etag or ""
         if size is None or not tag:
             # A mirror that only redirects; the library does not follow it.
-            headers = {"Accept-Encoding": "identity", "User-Agent": hub_session.USER_AGENT}
+            headers = {"Accept-Encoding": "identity", "User-Agent": USER_AGENT}
             elsewhere = urljoin(self._address(commit, path), place.location)
             with http_request(elsewhere, headers, method="HEAD", timeout=self._timeout) as response:
                 response_headers = response.headers
@@ -221,7 +340,7 @@ class Hub:
                         self._address(commit, path),
                         token=self.token or False,
                         timeout=self._timeout,
-                        library_name=hub_session.USER_AGENT,
+                        library_name=USER_AGENT,
                         endpoint=self.endpoint,
                     )
             return self._places[path]
@@ -231,7 +350,7 @@ class Hub:
 
     @property
     def _headers(self) -> dict[str, str]:
-        return build_hf_headers(token=self.token or False, library_name=hub_session.USER_AGENT)
+        return build_hf_headers(token=self.token or False, library_name=USER_AGENT)
 
     @property
     def _timeout(self) -> float:
@@ -242,7 +361,7 @@ class Hub:
         if self.offline:
             message = f"HF_HUB_OFFLINE is set: {self.uri} is not requested."
             raise failed.download_failed(message, "HF_HUB_OFFLINE in spec.runtime.env") from Unreachable("offline")
-        with hub_session.requests_to(self.endpoint):
+        with requests_to(self.endpoint):
             try:
                 yield
             except HfHubHTTPError as error:
@@ -251,7 +370,7 @@ class Hub:
     def _explained(self, error: HfHubHTTPError) -> Exception:
         """The exception for a hub's error. It returns 401 both for private and for missing repositories."""
         secret = "spec.model.hfTokenSecretRef"
-        refused = hub_session.status_error(error)
+        refused = status_error(error)
         if isinstance(error, RevisionNotFoundError):
             return failed.revision_not_found(self.field, self.uri, self.asked)
         if _BAD_TOKEN in refused.text.lower() or (refused.status == 401 and not refused.code and self.token):

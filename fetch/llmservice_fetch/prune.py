@@ -30,8 +30,7 @@ from llmservice_runtime.contract import CacheRoom
 from llmservice_fetch import uses
 from llmservice_fetch.files import Listing
 from llmservice_fetch.folders import Folder
-from llmservice_fetch.lock import NO_LOCKS
-from llmservice_fetch.store import LISTED, OWN, PARTIAL, PRUNED, Store
+from llmservice_fetch.store import LISTED, NO_LOCKS, OWN, PARTIAL, PRUNED, Store
 from llmservice_fetch.uses import RecordedUse
 
 PARTIAL_SECONDS = 24 * 3600.0

@@ -1,6 +1,6 @@
 """`python -m llmservice_fetch serve`: the fetch container, which fetches on request of its pod's supervisor.
 
-Listens on a unix socket; the protocol is in `llmservice_runtime.fetching.fetch_protocol`. Each request starts a child,
+Listens on a unix socket; the protocol is in `llmservice_runtime.fetch_protocol`. Each request starts a child,
 `python -m llmservice_fetch fetch`, whose standard output is the response. Only artifacts of `--fetch` and adapters of
 the mounted list are fetched, because the server container may run a model's own code. Closing the connection ends the
 child.
@@ -13,16 +13,16 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from llmservice_runtime.adapters import adapter_list
+from llmservice_runtime import adapter_list
 from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import FETCH_CONTAINER, Failure, FailureReason, Phase
-from llmservice_runtime.fetching.fetch_protocol import MAX_REQUEST, Request, ended_line, failure_line
+from llmservice_runtime.fetch_protocol import MAX_REQUEST, Request, ended_line, failure_line
+from llmservice_runtime.redact import log
 from llmservice_runtime.supervisor.processes import Child, Ended, Reaper
 from llmservice_runtime.supervisor.tasks import cancel_and_wait, first_done, in_thread
 
@@ -245,9 +245,3 @@ def refusal(why: str) -> Failure:
         "It only fetches artifacts of the LLMService. The supervisor retries its own requests.",
         phase=Phase.FETCHING,
     )
-
-
-def log(text: str) -> None:
-    """Write a line of the container's log."""
-    sys.stderr.write(f"[llmservice] {text}\n")
-    sys.stderr.flush()

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from llmservice_fetch.errors import Unreachable, words
+from llmservice_fetch.failed import Unreachable, words
 
 _MIB = 1 << 20
 # hf_xet's own limits follow the machine's memory, not the container's: 1.5 GB and more.

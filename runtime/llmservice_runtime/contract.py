@@ -6,7 +6,7 @@ Standard library only, Python 3.10 and later: this package runs in users' vLLM i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -14,11 +14,7 @@ from llmservice_vllm.paths import HEALTH
 
 from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, clean, parse
 from llmservice_runtime.failures.reasons import FailureReason as FailureReason
-from llmservice_runtime.fetching.cache_room import CacheRoom as CacheRoom
-from llmservice_runtime.fetching.transfer import Transfer as Transfer
-from llmservice_runtime.fetching.transfer import TransferStep as TransferStep
 from llmservice_runtime.str_enum import StrEnum as StrEnum
-from llmservice_runtime.supervisor.measured import Measured as Measured
 
 # Containers and ports of the pod.
 SERVER_CONTAINER = "server"
@@ -293,6 +289,159 @@ class DrainReport:
             return cls(_versioned(text).within("drain").integer("cut"))
         except Refused:
             return None
+
+
+@dataclass(frozen=True)
+class CacheRoom:
+    """Bytes, when a fetch began."""
+
+    used: int = 0
+    """By model files, complete and partial."""
+    available: int = 0
+    freed: int = 0
+    """By pruning at this start."""
+
+    def to_document(self) -> dict[str, int]:
+        """As JSON."""
+        return {"usedBytes": self.used, "availableBytes": self.available, "freedBytes": self.freed}
+
+    @classmethod
+    def from_document(cls, document: object) -> CacheRoom:
+        """The inverse. Refused where the document is invalid."""
+        given = Reader(document, "cache")
+        return cls(given.integer("usedBytes"), given.integer("availableBytes"), given.integer("freedBytes"))
+
+
+class TransferStep(StrEnum):
+    """What a fetch is doing."""
+
+    LISTING = "Listing"
+    WAITING = "Waiting"
+    DOWNLOADING = "Downloading"
+    VERIFYING = "Verifying"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Progress of one artifact's fetch. Bytes; None while unknown."""
+
+    artifact: str
+    step: TransferStep
+    bytes_done: int = 0
+    bytes_total: int | None = None
+    bytes_per_second: float | None = None
+
+    @property
+    def percent(self) -> int | None:
+        """Integer percent, rounded down; 100 only when complete."""
+        return None if not self.bytes_total else min(100, self.bytes_done * 100 // self.bytes_total)
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        return f"{self.artifact}: {self.step}" + ("" if self.percent is None else f" {self.percent}%")
+
+    @property
+    def eta_seconds(self) -> int | None:
+        """Estimated seconds left at the current rate; None without a rate."""
+        if (
+            self.step not in (TransferStep.DOWNLOADING, TransferStep.VERIFYING)
+            or not self.bytes_total
+            or (self.bytes_per_second or 0) < 1
+        ):
+            return None
+        return round(max(0, self.bytes_total - self.bytes_done) / (self.bytes_per_second or 1))
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON, with the derived values."""
+        document: dict[str, Any] = {
+            "artifact": self.artifact,
+            "step": str(self.step),
+            "bytesDone": self.bytes_done,
+            "bytesTotal": self.bytes_total,
+            "bytesPerSecond": None if self.bytes_per_second is None else round(self.bytes_per_second),
+            "percent": self.percent,
+            "etaSeconds": self.eta_seconds,
+        }
+        return {key: value for key, value in document.items() if value is not None}
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_document(), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Transfer:
+        """The inverse of to_json. Refused, a ValueError, where the text is invalid."""
+        return cls.from_document(parse(text))
+
+    @classmethod
+    def from_document(cls, document: object) -> Transfer:
+        """The inverse of to_document. Refused where it is invalid."""
+        given = Reader(document, "transfer")
+        return cls(
+            artifact=given.word("artifact"),
+            step=given.one_of("step", TransferStep),
+            bytes_done=given.integer("bytesDone", default=0),
+            bytes_total=given.integer("bytesTotal") if given.has("bytesTotal") else None,
+            bytes_per_second=given.number("bytesPerSecond") if given.has("bytesPerSecond") else None,
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Values of this start; None while unknown."""
+
+    vllm_version: str | None = None
+    kv_cache_tokens: int | None = None
+    max_concurrency: float | None = None
+    max_model_len: int | None = None
+    model_load_seconds: float | None = None
+    model_memory_gib: float | None = None
+    kv_cache_memory_gib: float | None = None
+    engine_init_seconds: float | None = None
+    start_seconds: float | None = None
+    start_cache: str | None = None
+    """New, Reused or Unused."""
+    start_cache_message: str | None = None
+    """Why it is unused, and what to do."""
+
+    def to_document(self) -> dict[str, Any]:
+        """The known values under their JSON names."""
+        document = {json_name: getattr(self, name) for name, json_name in _NAMES.items()}
+        return {key: value for key, value in document.items() if value is not None}
+
+    @classmethod
+    def from_document(cls, document: object) -> Measured:
+        """The reverse; names of a later version are ignored. Refused where a value is not of its type and range."""
+        given = Reader(document, "measured")
+        found: dict[str, Any] = {}
+        for name, json_name in _NAMES.items():
+            if given.has(json_name):
+                found[name] = _KINDS.get(name, Reader.number)(given, json_name)
+        return cls(**found)
+
+
+_NAMES: Mapping[str, str] = {
+    "vllm_version": "vllmVersion",
+    "kv_cache_tokens": "kvCacheTokens",
+    "max_concurrency": "maxConcurrency",
+    "max_model_len": "maxModelLen",
+    "model_load_seconds": "modelLoadSeconds",
+    "model_memory_gib": "modelMemoryGiB",
+    "kv_cache_memory_gib": "kvCacheMemoryGiB",
+    "engine_init_seconds": "engineInitSeconds",
+    "start_seconds": "startSeconds",
+    "start_cache": "startCache",
+    "start_cache_message": "startCacheMessage",
+}
+# All others are floats.
+_KINDS: Mapping[str, Callable[[Reader, str], Any]] = {
+    "vllm_version": Reader.word,
+    "start_cache": Reader.word,
+    "start_cache_message": Reader.text,
+    "kv_cache_tokens": Reader.integer,
+    "max_model_len": Reader.integer,
+}
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from typing import Any
 
 from llmservice_vllm.paths import ADAPTER_PATHS, ADMIN_PATHS, DEV_PATHS
 
-from llmservice_runtime.access import pod_token
-from llmservice_runtime.access.api_keys import KeyFile
+from llmservice_runtime import access
+from llmservice_runtime.access import KeyFile
 from llmservice_runtime.contract import (
     API_KEYS_FILE_ENV,
     DRAIN_FILE_ENV,
@@ -34,7 +34,7 @@ from llmservice_runtime.contract import (
     POD_TOKEN_FILE,
     POD_TOKEN_HEADER,
 )
-from llmservice_runtime.drain.shared_counters import (
+from llmservice_runtime.shared_counters import (
     ABORTED,
     ARRIVED,
     ATTACHED,
@@ -88,7 +88,7 @@ class DrainMiddleware:
         self._slots[ATTACHED] = 1
         keys = os.environ.get(API_KEYS_FILE_ENV)
         self._keys = KeyFile(keys) if keys else None
-        self._token = pod_token.read(path) if path else None
+        self._token = access.read_pod_token(path) if path else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -117,7 +117,7 @@ class DrainMiddleware:
         if not is_closed and (self._keys is None or (path in KEYLESS_PATHS and scope["type"] == "http")):
             return 0
         headers: Headers = scope.get("headers") or []
-        if pod_token.shows(headers, self._token):
+        if access.shows_pod_token(headers, self._token):
             return 0
         if self._keys is not None and not self._keys.accepts(_header(headers, b"authorization")):
             # A browser's CORS preflight has no key; vLLM's CORS middleware handles it.
@@ -195,7 +195,7 @@ class DrainMiddleware:
 
     def _is_of_the_pod(self, scope: Scope) -> bool:
         """Whether the supervisor sent it, or somebody who manages the engine: it keeps no service from zero."""
-        return pod_token.shows(scope.get("headers") or [], self._token)
+        return access.shows_pod_token(scope.get("headers") or [], self._token)
 
     def _used(self, method: str, scope: Scope) -> None:
         self._slots[BEGUN] += 1

@@ -1,8 +1,9 @@
-"""Masks credentials in everything that this process writes."""
+"""What a process writes: lines of its own log, and masks for credentials in everything."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TextIO
@@ -14,6 +15,12 @@ MASK = "***"
 # Shorter values are common words rather than credentials.
 _SHORTEST = 6
 _NAMES = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY)(_ID)?$", re.IGNORECASE)
+
+
+def log(text: str) -> None:
+    """Write a line of this process's own log to standard error."""
+    sys.stderr.write(f"[llmservice] {text}\n")
+    sys.stderr.flush()
 
 
 class Redactor:

@@ -25,7 +25,7 @@ from llmservice_runtime.contract import (
     STATE_PORT,
     Failure,
 )
-from llmservice_runtime.fetching.fetch_protocol import read_document
+from llmservice_runtime.fetch_protocol import read_document
 
 from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.cache import cached_model

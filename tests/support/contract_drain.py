@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from llmservice_runtime.access import peers
+from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import DRAIN_FILE_ENV, DRAIN_MIDDLEWARE, Measured
-from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.health.hang import parse_metrics
+from llmservice_runtime.supervisor import drain
 from llmservice_runtime.supervisor.log_reader import measure, parse_line, progress
 
 from tests.support.answers import observed
@@ -53,7 +53,7 @@ def drain_by_the_board(kind: Kind, folder: Path, model: str) -> Observation:
             slots[shared_counters.LEVEL] = shared_counters.CLOSING
             seen["closing"] = _asked(server)
             seen["arrived"] = slots[shared_counters.ARRIVED]
-            peers.record(path, peers.established(server.port))
+            drain.record_peers(path, drain.established(server.port))
             slots[shared_counters.LEVEL] = shared_counters.REFUSING
             seen["refusing newcomers"] = _asked(server)
             seen["refusing those who were there"] = _answer(text().send(old))

@@ -18,7 +18,7 @@ from llmservice_fetch.command import FetchOptions, FetchRun
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.transfer import RetryPolicy
 from llmservice_runtime.contract import CacheRoom, Failure, Transfer
-from llmservice_runtime.fetching.fetch_phase import Fetched, read_document
+from llmservice_runtime.supervisor.fetch_phase import Fetched, read_document
 
 from tests.support import forks
 from tests.support.hub import Hub

@@ -23,8 +23,8 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import vllm_arguments
 from llmservice_operator.planner.versions import problems
-from llmservice_runtime.context_extension import Extension
-from llmservice_runtime.context_extension import arguments as extended
+from llmservice_runtime.preflight.model_checks import Extension
+from llmservice_runtime.preflight.model_checks import extension_arguments as extended
 from llmservice_runtime.supervisor.addresses import EVERY_IPV4
 from llmservice_runtime.supervisor.vllm_process import Flags
 from llmservice_vllm.extract import Sources, fetched, installed, server_parser

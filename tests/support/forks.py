@@ -43,8 +43,7 @@ def _server() -> subprocess.Popen[str]:
 def _serve() -> None:
     import llmservice_fetch.buckets
     import llmservice_fetch.command
-    import llmservice_fetch.hub
-    import llmservice_fetch.hub_session  # noqa: F401
+    import llmservice_fetch.hub  # noqa: F401
 
     for line in sys.stdin:
         child = os.fork()

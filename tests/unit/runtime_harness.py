@@ -26,8 +26,8 @@ from llmservice_runtime.contract import DRAIN_MIDDLEWARE, Failure, State
 from llmservice_runtime.health.start_watch import StallLimits
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.addresses import of_pod
+from llmservice_runtime.supervisor.client import Response, http_request
 from llmservice_runtime.supervisor.dependencies import Dependencies, Timing
-from llmservice_runtime.supervisor.loopback import Response, http_request
 from llmservice_runtime.supervisor.supervisor import run
 from llmservice_runtime.supervisor.vllm_process import command
 

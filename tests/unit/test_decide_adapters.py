@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from llmservice_operator.build.children import adapters_config, adapters_digest
 from llmservice_operator.observe.observed import Refusal
-from llmservice_runtime.adapters import adapter_list
-from llmservice_runtime.adapters.adapter_list import Adapter
+from llmservice_runtime import adapter_list
+from llmservice_runtime.adapter_list import Adapter
 
 from tests.unit.decide_world import World, an_llmservice, orphaned, spec
 

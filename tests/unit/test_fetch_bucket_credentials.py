@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from llmservice_fetch.bucket_stores import Identity
 from llmservice_fetch.buckets import Bucket
-from llmservice_fetch.errors import HTTPStatusError, Unreachable
-from llmservice_fetch.failed import FetchFailed
+from llmservice_fetch.failed import FetchFailed, HTTPStatusError, Unreachable
 from llmservice_fetch.files import Digest
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.redact import Redactor

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_fetch import bucket_errors
 from llmservice_fetch.buckets import Bucket, files_of
-from llmservice_fetch.errors import HTTPStatusError, Unreachable
-from llmservice_fetch.failed import FetchFailed
+from llmservice_fetch.failed import FetchFailed, HTTPStatusError, Unreachable
 from llmservice_fetch.files import Listing, is_inside
 
 from tests.support.bucket_server import Answer, BucketServer, bucket_server, page

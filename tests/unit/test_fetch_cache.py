@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from llmservice_fetch import lock, meter, transfer
-from llmservice_fetch.files import RemoteFile
+from llmservice_fetch import meter, store, transfer
+from llmservice_fetch.files import RemoteFile, select
 from llmservice_fetch.folders import Folder
 from llmservice_fetch.http import trust
-from llmservice_fetch.selection import select
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.contract import Transfer, TransferStep
 from llmservice_runtime.redact import Redactor
@@ -97,7 +96,7 @@ def test_a_lock_is_one_processs(tmp_path: Path) -> None:
     def never() -> AbstractContextManager[None]:
         raise AssertionError("nobody holds it")
 
-    with lock.exclusive(lambda: os.open(path, os.O_RDWR | os.O_CREAT), tmp_path, waited.append, never) as alone:
+    with store.exclusive(lambda: os.open(path, os.O_RDWR | os.O_CREAT), tmp_path, waited.append, never) as alone:
         assert alone
         other = subprocess.run(["flock", "--nonblock", str(path), "true"], check=False)
         assert other.returncode == 1

@@ -18,10 +18,9 @@ from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.folders import Folder
 from llmservice_fetch.store import Store
 from llmservice_fetch.uses import Use
+from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import Phase, State
-from llmservice_runtime.drain import shared_counters
-from llmservice_runtime.fetching import fetch_phase
-from llmservice_runtime.supervisor import metrics
+from llmservice_runtime.supervisor import fetch_phase, metrics
 
 from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.hub import Hub, Repo, serving

@@ -11,7 +11,7 @@ import pytest
 from llmservice_fetch.failed import FetchFailed
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.contract import Transfer, TransferStep
-from llmservice_runtime.fetching.fetch_phase import read_document
+from llmservice_runtime.supervisor.fetch_phase import read_document
 
 from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.http_servers import loopback_tls

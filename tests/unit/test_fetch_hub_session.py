@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from llmservice_fetch import hub_session
-from llmservice_fetch.errors import HTTPStatusError, words
-from llmservice_fetch.failed import FetchFailed
+from llmservice_fetch.failed import FetchFailed, HTTPStatusError, words
 from llmservice_fetch.files import Listing, RemoteFile
 from llmservice_fetch.hub import Hub
 from llmservice_fetch.transfer import RetryPolicy, retrying
@@ -128,7 +126,7 @@ def test_a_listing_that_the_library_reads_in_part_only(tmp_path: Path) -> None:
 
 
 def test_an_answer_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_session, "_RESPONSE_LIMIT", 1000)
+    monkeypatch.setattr("llmservice_fetch.hub._RESPONSE_LIMIT", 1000)
     with model_hub() as hub:
         hub.answer = lambda _: Answer(body=b" " * 2000)
         with pytest.raises(FetchFailed, match="more than 1000 bytes"):

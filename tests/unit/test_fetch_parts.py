@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 from llmservice_fetch import http, transfer
-from llmservice_fetch.errors import HTTPStatusError
-from llmservice_fetch.failed import FetchFailed
-from llmservice_fetch.partial import Partial
+from llmservice_fetch.failed import FetchFailed, HTTPStatusError
+from llmservice_fetch.transfer import Partial
 
 from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.http_servers import threaded

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llmservice_fetch.errors import Unreachable
+from llmservice_fetch.failed import Unreachable
 from llmservice_fetch.http import http_request
 from llmservice_fetch.proxies import proxy_of
 

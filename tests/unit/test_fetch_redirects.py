@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from llmservice_fetch import http
-from llmservice_fetch.errors import HTTPStatusError, Unreachable
+from llmservice_fetch.failed import HTTPStatusError, Unreachable
 from llmservice_fetch.http import http_request
 
 from tests.support.http_servers import Reply, site

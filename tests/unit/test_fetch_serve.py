@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from llmservice_fetch import serve
 from llmservice_fetch.serve import MOST_CONNECTIONS, Allowed, Answering
-from llmservice_runtime.adapters import adapter_list
-from llmservice_runtime.adapters.adapter_list import Adapter
+from llmservice_runtime import adapter_list
+from llmservice_runtime.adapter_list import Adapter
 from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.fetching.fetch_protocol import MAX_REQUEST, Request, read_document, read_ended
+from llmservice_runtime.fetch_protocol import MAX_REQUEST, Request, read_document, read_ended
 from llmservice_runtime.supervisor.processes import Ended, Reaper
 
 from tests.support.fetching import until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_fetch import xet
-from llmservice_fetch.errors import Unreachable
+from llmservice_fetch.failed import Unreachable
 
 from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.forward_proxy import forward_proxy

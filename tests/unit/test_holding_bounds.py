@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 import pytest
+from llmservice_activator.holding.connections import Shares
 from llmservice_activator.holding.ledger import Bounds, Ledger
-from llmservice_activator.holding.shares import Shares
 from llmservice_activator.holding.target import Target
 from llmservice_operator.api.service import Key
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llmservice_activator.holding import check
 from llmservice_activator.holding.answer import Answer
 from llmservice_activator.holding.check import Head, Waits
-from llmservice_runtime.access import api_keys
+from llmservice_runtime import access
 from llmservice_runtime.contract import KEYLESS_PATHS
 from llmservice_vllm.paths import MODEL_POSTS, STREAMING
 
@@ -38,7 +38,7 @@ JSON = st.recursive(
 )
 BODIES = st.binary() | JSON.map(lambda value: json.dumps(value).encode())
 SERVICE = target(port=1)
-KEYS = api_keys.parse(b"right")
+KEYS = access.parse_keys(b"right")
 
 
 @given(HEADS)

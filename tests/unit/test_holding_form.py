@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from llmservice_activator.holding import check, form
+from llmservice_activator.holding import check
 from llmservice_activator.holding.answer import Answer
+from llmservice_activator.holding.body import MOST_PARTS, MOST_SEMICOLONS, NotAForm, parameters, parts
 from llmservice_activator.holding.check import Head
-from llmservice_activator.holding.form import NotAForm, parameters, parts
 
 from .holding_world import target
 from .test_holding_body import finished
@@ -197,7 +197,7 @@ def test_any_body_is_a_form_or_is_not(pieces: list[bytes]) -> None:
         found = finished(parts(b"".join(pieces), b"b"))
     except NotAForm:
         return
-    assert len(found) <= form.MOST_PARTS
+    assert len(found) <= MOST_PARTS
 
 
 HOSTILE = {
@@ -240,6 +240,6 @@ def test_a_content_type_of_many_parameters_has_no_boundary_and_takes_no_time(par
 
 
 def test_semicolons_of_a_file_name_are_no_parameters() -> None:
-    text = ";" * (form.MOST_SEMICOLONS - 3)
+    text = ";" * (MOST_SEMICOLONS - 3)
     assert parameters(f'form-data; name=file; filename="{text}"')["filename"] == text
     assert parameters(f'form-data; name=file; filename="{text};;"') == {}

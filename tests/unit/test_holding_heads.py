@@ -9,9 +9,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from llmservice_activator.holding.heads import Head
+from llmservice_activator.holding.connections import Head, Shares
 from llmservice_activator.holding.limits import Limits
-from llmservice_activator.holding.shares import Shares
 from llmservice_activator.holding.target import Target
 from llmservice_operator.api.service import Key
 

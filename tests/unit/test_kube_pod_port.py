@@ -36,6 +36,7 @@ from llmservice_operator.kube.pod_port import (
     parsed_report,
     parsed_requests,
 )
+from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import (
     LAST_REQUEST,
     METRICS_PATH,
@@ -47,7 +48,6 @@ from llmservice_runtime.contract import (
     State,
     Transfer,
 )
-from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.supervisor import state_server
 from llmservice_runtime.supervisor.metrics import CONTENT_TYPE, Snapshot, exposition
 

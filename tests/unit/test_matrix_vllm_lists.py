@@ -12,7 +12,7 @@ from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Check, Row
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES
 from llmservice_operator.api.matrix.methods import capability_of
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.failures.failure_rules import RULES
+from llmservice_runtime.failures.rules import RULES
 from llmservice_vllm.quantization import CPU_KV_TYPES, DEPRECATED, NO_CPU_KERNEL
 from llmservice_vllm.versions import default_version, words
 

@@ -13,8 +13,8 @@ from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.process.tls import Certificate
+from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import Measured, Phase, State, Transfer, TransferStep
-from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.supervisor.metrics import Snapshot, exposition
 from prometheus_client.parser import text_string_to_metric_families
 

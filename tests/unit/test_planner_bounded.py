@@ -21,7 +21,7 @@ from llmservice_operator.planner.model.architecture import Architecture, Incompl
 from llmservice_operator.planner.model.config_keys import ALIASES, LARGEST, MOST_LAYERS
 from llmservice_operator.planner.model.reading import LARGEST_ANSWER, ReadingFailed
 from llmservice_operator.planner.plan import Draft, Request
-from llmservice_runtime.inspection.config_keys import INSPECTED_KEYS, SECTION_KEYS
+from llmservice_runtime.inspection.config_json import INSPECTED_KEYS, SECTION_KEYS
 
 from tests.support import cpu
 from tests.unit.hostile import json_value, seeds

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import POD_TOKEN_HEADER, FailureReason
-from llmservice_runtime.fetching.credentials import is_credential
+from llmservice_runtime.credentials import is_credential
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.supervisor.loopback import http_request
+from llmservice_runtime.supervisor.client import http_request
 from llmservice_runtime.supervisor.vllm_process import Flags, environment, read_flags
 
 from tests.support.fetching import until

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_runtime import contract
-from llmservice_runtime.adapters import adapter_files, adapter_list
-from llmservice_runtime.adapters.adapter_files import problem
+from llmservice_runtime import adapter_list, contract
 from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import MAX_ADAPTERS
-from llmservice_runtime.preflight import mounts
+from llmservice_runtime.preflight import adapter_files
+from llmservice_runtime.preflight.adapter_files import problem
 
 from tests.unit.adapter_folder import HIDDEN, write_adapter
 from tests.unit.hostile import texts
@@ -169,12 +168,12 @@ def test_links_of_the_fetch_container_lead_into_the_cache(tmp_path: Path, monkey
 
 
 def test_mounts_are_those_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mounts.mount_of(Path("/proc/self/status")) == Path("/proc")
+    assert adapter_files.mount_of(Path("/proc/self/status")) == Path("/proc")
     listed = tmp_path / "mountinfo"
     listed.write_text("1 0 8:1 / / rw - ext4 a rw\n2 1 8:2 /x /the\\040volume rw - ext4 b rw\n")
-    monkeypatch.setattr(mounts, "_MOUNTS", listed)
-    assert mounts.mount_of(Path("/the volume/a/b")) == Path("/the volume")
-    assert mounts.mount_of(Path("/the/volume")) == Path("/")
+    monkeypatch.setattr(adapter_files, "_MOUNTS", listed)
+    assert adapter_files.mount_of(Path("/the volume/a/b")) == Path("/the volume")
+    assert adapter_files.mount_of(Path("/the/volume")) == Path("/")
 
 
 CONFIGS = texts({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q"], "rank_pattern": {"q": 8}})

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime.adapters import adapter_files, adapters
-from llmservice_runtime.adapters.adapter_list import Adapter, to_json
-from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, LoraEndpoints
+from llmservice_runtime.adapter_list import Adapter, to_json
 from llmservice_runtime.contract import MAX_ADAPTERS, Phase, State
-from llmservice_runtime.supervisor.loopback import Response
+from llmservice_runtime.preflight import adapter_files
+from llmservice_runtime.supervisor import adapters
+from llmservice_runtime.supervisor.adapters import AdapterFailed, Adapters, LoraEndpoints
+from llmservice_runtime.supervisor.client import Response
 
 from tests.unit.adapter_folder import HIDDEN, write_adapter
 
@@ -153,7 +154,7 @@ async def test_one_whose_volume_does_not_answer(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(adapter_files, "problem", look)
     # Long enough for b and c where threads are slow to start: only a is waited for until it ends.
-    monkeypatch.setattr("llmservice_runtime.adapters.adapters.FILES_SECONDS", 2)
+    monkeypatch.setattr("llmservice_runtime.supervisor.adapters.FILES_SECONDS", 2)
     for _ in range(2):
         failed = await world.settled()
         assert set(failed) == {"a"}
@@ -161,7 +162,7 @@ async def test_one_whose_volume_does_not_answer(tmp_path: Path, monkeypatch: pyt
     assert looks.count("a") == 1, "a thread that waits is not joined by another"
     assert set(world.engine.loaded) == {"b", "c"}
     released.set()
-    monkeypatch.setattr("llmservice_runtime.adapters.adapters.FILES_SECONDS", 60)
+    monkeypatch.setattr("llmservice_runtime.supervisor.adapters.FILES_SECONDS", 60)
     assert not await world.settled()
 
 

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.adapters.adapter_list import Adapter, digest, to_json
-from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, LoraEndpoints
+from llmservice_runtime.adapter_list import Adapter, digest, to_json
 from llmservice_runtime.bounded_json import MAX_BYTES
 from llmservice_runtime.contract import MAX_ADAPTERS, AdapterState, Failure, FailureReason, Phase, State
-from llmservice_runtime.supervisor.loopback import http_request
+from llmservice_runtime.supervisor.adapters import AdapterFailed, Adapters, LoraEndpoints
+from llmservice_runtime.supervisor.client import http_request
 
 from tests.support.hub import Hub, Repo, serving
 from tests.support.patience import PATIENCE

@@ -18,7 +18,7 @@ from llmservice_operator.build.engine import vllm_arguments
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import addresses, vllm_process
-from llmservice_runtime.supervisor.loopback import http_request
+from llmservice_runtime.supervisor.client import http_request
 from llmservice_vllm.versions import default_version
 
 from tests.support.patience import PATIENCE

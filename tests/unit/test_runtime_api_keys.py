@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime.access import pod_token
-from llmservice_runtime.access.api_keys import FILE_LIMIT, KEYS_LIMIT, REFRESH_SECONDS, KeyFile, bearer, parse
+from llmservice_runtime import access, shared_counters
+from llmservice_runtime.access import FILE_LIMIT, KEYS_LIMIT, REFRESH_SECONDS, KeyFile, bearer, parse_keys
 from llmservice_runtime.contract import API_KEYS_FILE_ENV, DRAIN_FILE_ENV, POD_TOKEN_HEADER
-from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.middleware import DrainMiddleware
 
 from tests.unit.test_runtime_middleware import App, ask, headers
@@ -36,7 +35,7 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("text", "keys"), FILES)
 def test_several_keys_one_a_line(text: bytes, keys: list[bytes]) -> None:
-    found = parse(text)
+    found = parse_keys(text)
     assert not found.problem
     assert all(found.has(key) for key in keys)
     for wrong in (b"", b"\n", b"on", b"one\ntwo", b"ONE", b"256"):
@@ -45,7 +44,7 @@ def test_several_keys_one_a_line(text: bytes, keys: list[bytes]) -> None:
 
 @pytest.mark.parametrize(("text", "words"), UNUSABLE)
 def test_a_file_without_usable_keys_lets_nobody_in(text: bytes, words: str) -> None:
-    found = parse(text)
+    found = parse_keys(text)
     assert words in found.problem
     assert not any(found.has(key) for key in (b"", b"0", text[:1]))
 
@@ -202,7 +201,7 @@ def test_what_a_browser_asks_beforehand_needs_no_key(guarded: Callable[[], Drain
 
 
 def test_the_pods_own_requests_need_none(guarded: Callable[[], DrainMiddleware], tmp_path: Path) -> None:
-    token = pod_token.make(str(tmp_path / "board")).encode()
+    token = access.make_pod_token(str(tmp_path / "board")).encode()
     shown = (POD_TOKEN_HEADER.encode(), token)
     assert status(guarded(), "/v1/completions", shown, method="POST") == 200
     assert status(guarded(), "/v1/load_lora_adapter", shown, method="POST") == 200

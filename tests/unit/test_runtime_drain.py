@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import DrainReport, Phase
-from llmservice_runtime.supervisor.loopback import Response
+from llmservice_runtime.supervisor.client import Response
 
 from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.runtime_harness import Server, supervised

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from llmservice_runtime import contract
-from llmservice_runtime.access import peers
-from llmservice_runtime.drain import shared_counters
+from llmservice_runtime import contract, shared_counters
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.supervisor import drain
 from llmservice_runtime.supervisor.vllm_process import Flags, environment
 
 from tests.support.fetching import until
@@ -220,19 +219,19 @@ def test_the_kernels_table_names_who_is_connected(family: socket.AddressFamily, 
         port = server.getsockname()[1]
         with socket.socket(family) as client:
             client.connect((host, port))
-            assert peers.established(port) == {(host, client.getsockname()[1])}
+            assert drain.established(port) == {(host, client.getsockname()[1])}
 
 
 def test_a_machine_without_ipv6_has_one_table(tmp_path: Path) -> None:
     row = "   0: 0100007F:1F40 0700F40A:C350 01 00000000:00000000 00:00000000 00000000  1000"
     other = row.replace(" 01 ", " 06 ").replace("C350", "C351")
     (tmp_path / "tcp").write_text("\n".join(["  sl  local_address rem_address   st", row, other, ""]))
-    assert peers.established(8000, tmp_path) == {("10.244.0.7", 50000)}
+    assert drain.established(8000, tmp_path) == {("10.244.0.7", 50000)}
 
 
 def test_a_board_forgets_the_connections_of_its_predecessor(tmp_path: Path) -> None:
     path = str(tmp_path / "board")
-    peers.record(path, frozenset({("10.0.0.1", 1)}))
+    drain.record_peers(path, frozenset({("10.0.0.1", 1)}))
     assert shared_counters.peers_file(path).exists()
     shared_counters.create(path).close()
     assert not shared_counters.peers_file(path).exists()

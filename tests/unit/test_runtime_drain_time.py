@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.access import peers
-from llmservice_runtime.drain import shared_counters
-from llmservice_runtime.drain.drain import Drain
+from llmservice_runtime import shared_counters
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.supervisor import drain
+from llmservice_runtime.supervisor.drain import Drain
 
 from tests.unit.runtime_harness import QUICK
 
@@ -112,10 +112,10 @@ async def test_who_comes_for_ever_gets_half_of_the_drain(tmp_path: Path) -> None
 async def test_where_connections_cannot_be_seen_it_lingers_as_if_there_were_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unseen(port: int) -> frozenset[peers.Peer]:
+    def unseen(port: int) -> frozenset[drain.Peer]:
         raise OSError(24, "too many open files")
 
-    monkeypatch.setattr(peers, "established", unseen)
+    monkeypatch.setattr(drain, "established", unseen)
     slots, clock = _slots(), _clock()
     slots[shared_counters.KEPT_ALIVE] = 1
     await _drain(tmp_path, slots, clock).until_idle()

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import API_KEYS_FILE_ENV, DRAIN_FILE_ENV, DRAIN_MIDDLEWARE, KEYLESS_PATHS
-from llmservice_runtime.drain import shared_counters
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.contract import Phase
-from llmservice_runtime.failures.failure_rules import FOLLOWING, RULES
 from llmservice_runtime.failures.failures import End, classify
-from llmservice_runtime.failures.rule import ANY_TEXT, holds
+from llmservice_runtime.failures.rules import ANY_TEXT, FOLLOWING, RULES, holds
 from llmservice_vllm.messages import text_of
 
 EVERY = (*RULES, *FOLLOWING)

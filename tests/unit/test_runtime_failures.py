@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, Phase
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.failures.failure_rules import FOLLOWING, PLACES, RULES
 from llmservice_runtime.failures.failures import End, classify
 from llmservice_runtime.failures.reasons import Ends
+from llmservice_runtime.failures.rules import FOLLOWING, PLACES, RULES
 from llmservice_runtime.health.memory_events import MemoryEvents
 from llmservice_runtime.preflight.accelerators import driver_version
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.contract import Failure, FailureReason, Phase, TransferStep
-from llmservice_runtime.fetching.fetch_phase import FetchContainer
-from llmservice_runtime.fetching.fetch_protocol import Request, ended_line
-from llmservice_runtime.supervisor.loopback import http_request
+from llmservice_runtime.fetch_protocol import Request, ended_line
+from llmservice_runtime.supervisor.client import http_request
+from llmservice_runtime.supervisor.fetch_phase import FetchContainer
 from llmservice_runtime.supervisor.metrics import METRICS
 from llmservice_runtime.supervisor.processes import Ended
 

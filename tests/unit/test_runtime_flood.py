@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import pytest
 from llmservice_runtime.supervisor import state_server
-from llmservice_runtime.supervisor.loopback import Response, http_request
+from llmservice_runtime.supervisor.client import Response, http_request
 from llmservice_runtime.supervisor.state_server import Reply, serve
 
 from tests.support.patience import PATIENCE

@@ -16,9 +16,9 @@ from llmservice_runtime.health.hang import (
     Thresholds,
     Verdict,
     Watch,
+    innermost_calls,
     parse_metrics,
     sample,
-    where,
 )
 from llmservice_vllm import metrics
 
@@ -211,7 +211,7 @@ STUCK = [
 
 @pytest.mark.parametrize(("text", "calls"), STUCK)
 def test_where_a_process_is_stuck(text: str, calls: str) -> None:
-    assert where(text).removesuffix(" < <module> (<string>:1)") == calls
+    assert innermost_calls(text).removesuffix(" < <module> (<string>:1)") == calls
 
 
 def test_where_this_process_is_stuck(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_where_this_process_is_stuck(tmp_path: Path) -> None:
     thread.join()
     with path.open("a") as file:
         file.write("\n" + "=" * 64)
-    assert "test_where_this_process_is_stuck (" in where(path.read_text())
+    assert "test_where_this_process_is_stuck (" in innermost_calls(path.read_text())
 
 
 async def test_a_hung_server_says_where_its_processes_are_stuck(tmp_path: Path) -> None:

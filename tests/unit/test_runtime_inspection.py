@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llmservice_fetch import inspect_source, inspection
-from llmservice_fetch.inspect_source import Budget
-from llmservice_fetch.inspection import inspect
+from llmservice_fetch import inspection
+from llmservice_fetch.inspection import Budget, inspect
 from llmservice_runtime.contract import Failure
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.inspection.inspected import Inspection
@@ -105,7 +104,7 @@ def test_all_requests_share_one_budget(hub: Hub) -> None:
 
 
 def test_a_hub_that_is_silent_is_not_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspect_source, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(inspection, "TIMEOUT_SECONDS", 0.2)
     listener = socket.create_server(("127.0.0.1", 0))
     with listener:
         hub.url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -13,7 +13,6 @@ from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.config_keys import ALIASES, Keys
 from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, FailureReason
 from llmservice_runtime.inspection import config_json as inspected_config
-from llmservice_runtime.inspection import config_keys
 from llmservice_runtime.inspection.config_json import INSPECTED_KEYS, SECTION_KEYS, expanded, modules, selected
 from llmservice_runtime.inspection.inspected import Inspection
 
@@ -252,5 +251,5 @@ def test_the_configuration_of_thousands_of_modules_takes_no_time() -> None:
 
 
 def test_no_key_is_listed_twice() -> None:
-    listed = [key for text in config_keys._ALL for key in text.split()]
+    listed = [key for text in inspected_config._ALL for key in text.split()]
     assert sorted(listed) == sorted(set(listed))

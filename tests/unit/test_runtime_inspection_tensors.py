@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.bounded_json import Refused
-from llmservice_runtime.inspection.safetensors_header import LENGTH_BYTES, Tensor, parse_header
-from llmservice_runtime.inspection.tensors import PARTS, Sum, layers_of, part
+from llmservice_runtime.inspection.tensors import LENGTH_BYTES, PARTS, Sum, Tensor, layers_of, parse_header, part
 
 NAMES = """
 # llama, qwen, mistral

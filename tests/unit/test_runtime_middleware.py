@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime.access import peers, pod_token
+from llmservice_runtime import access, shared_counters
 from llmservice_runtime.contract import (
     ACTIVATOR_PATH,
     DRAIN_FILE,
@@ -17,8 +17,8 @@ from llmservice_runtime.contract import (
     POD_TOKEN_FILE,
     POD_TOKEN_HEADER,
 )
-from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.middleware import DrainMiddleware
+from llmservice_runtime.supervisor import drain
 
 REMOTE = ("10.244.0.7", 40000)
 
@@ -176,7 +176,7 @@ def test_a_connection_from_before_is_served_once_and_told(
 ) -> None:
     app = App(slots)
     middleware = DrainMiddleware(app)
-    peers.record(board_path, frozenset({REMOTE}))
+    drain.record_peers(board_path, frozenset({REMOTE}))
     slots[shared_counters.LEVEL] = shared_counters.REFUSING
     first, second = ask(middleware, "/v1/completions", client), ask(middleware, "/v1/completions", client)
     assert (first[0]["status"], headers(first)[b"connection"]) == (200, b"close")
@@ -200,7 +200,7 @@ def test_logs_and_applications_see_the_address_that_a_client_has(seen: str, show
 
 def test_nobody_is_served_by_a_vllm_that_is_about_to_be_told(slots: memoryview, board_path: str) -> None:
     middleware = DrainMiddleware(App(slots))
-    peers.record(board_path, frozenset({REMOTE}))
+    drain.record_peers(board_path, frozenset({REMOTE}))
     slots[shared_counters.LEVEL] = shared_counters.STOPPING
     assert ask(middleware, "/v1/completions")[0]["status"] == 503
 
@@ -316,7 +316,7 @@ def test_a_websocket_that_was_answered_is_a_use(status: int, is_use: bool, slots
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 def test_what_the_pod_asks_itself_is_no_use(kind: str, slots: memoryview, board_path: str) -> None:
     """Its first request, and adapters that it tries to load again and again."""
-    ours = [(POD_TOKEN_HEADER.encode(), pod_token.make(board_path).encode())]
+    ours = [(POD_TOKEN_HEADER.encode(), access.make_pod_token(board_path).encode())]
     middleware = DrainMiddleware(App(slots))
     ask(middleware, "/v1/completions", kind=kind, headers=ours)
     assert (slots[shared_counters.BEGUN], slots[shared_counters.LAST]) == (0, 0)
@@ -391,7 +391,7 @@ def test_endpoints_that_manage_the_server(
     slots: memoryview, board_path: str, path: str, client: tuple[str, int] | None, more: dict[str, Any], status: int
 ) -> None:
     app = App(slots)
-    pod_token.make(board_path)
+    access.make_pod_token(board_path)
     middleware = DrainMiddleware(app)
     assert ask(middleware, path, client, **more)[0]["status"] == status
     assert app.calls == (1 if status == 200 else 0)
@@ -400,7 +400,7 @@ def test_endpoints_that_manage_the_server(
 @pytest.mark.parametrize("name", [HEADER, HEADER.lower()], ids=["as sent", "as uvicorn has it"])
 @pytest.mark.parametrize("path", [LOAD, "/sleep"])
 def test_whoever_shows_the_pods_token_may_manage_it(slots: memoryview, board_path: str, name: bytes, path: str) -> None:
-    token = pod_token.make(board_path).encode()
+    token = access.make_pod_token(board_path).encode()
     assert ask(DrainMiddleware(App(slots)), path, REMOTE, headers=[(name, token)])[0]["status"] == 200
 
 
@@ -409,12 +409,12 @@ def test_without_a_token_of_the_pod_none_is_right(slots: memoryview, board_path:
 
 
 def test_the_token_is_the_servers_alone_and_each_start_has_its_own(board_path: str) -> None:
-    first, second = pod_token.make(board_path), pod_token.make(board_path)
+    first, second = access.make_pod_token(board_path), access.make_pod_token(board_path)
     assert first != second
     assert len(second) > 40
-    assert pod_token.read(board_path) == second.encode()
-    assert pod_token.file_of(board_path).stat().st_mode & 0o777 == 0o600
-    assert pod_token.file_of(DRAIN_FILE) == Path(POD_TOKEN_FILE)
+    assert access.read_pod_token(board_path) == second.encode()
+    assert access.pod_token_file(board_path).stat().st_mode & 0o777 == 0o600
+    assert access.pod_token_file(DRAIN_FILE) == Path(POD_TOKEN_FILE)
 
 
 def test_without_a_supervisor_it_only_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from llmservice_fetch.inspection import inspect
 from llmservice_operator.planner.extra_args import check_extra_args
 from llmservice_runtime.contract import Failure, FailureReason, Measured
 from llmservice_runtime.inspection.inspected import Inspection
-from llmservice_runtime.preflight import cpu_features, draft_models, model_checks, model_files
+from llmservice_runtime.preflight import cpu_features, model_checks, model_files
 from llmservice_runtime.supervisor.log_reader import measure
 from llmservice_runtime.supervisor.vllm_process import read_flags
 
@@ -67,7 +67,7 @@ def seen_by_all(folder: Path) -> None:
     extended = model_checks.extended(config, FLAGS, "yarn:4")
     assert isinstance(extended, Failure) or sum(map(len, extended)) < 100_000
     for method in ("eagle", "draft_model"):
-        list(draft_models.check(folder, folder.parent / "draft", method))
+        list(model_checks.check_draft(folder, folder.parent / "draft", method))
     inspection = inspect(str(folder), {})
     assert Inspection.from_json(inspection.to_json()) is not None
 
@@ -172,7 +172,7 @@ def test_names_of_files_that_are_not_unicode(tmp_path: Path) -> None:
 
 OWN_JSON = {
     "runtime/llmservice_runtime/bounded_json.py": "the reader itself",
-    "runtime/llmservice_runtime/fetching/fetch_protocol.py": "what it wrote a line before",
+    "runtime/llmservice_runtime/fetch_protocol.py": "what it wrote a line before",
     "runtime/llmservice_runtime/inspection/config_json.py": "what it wrote a line before",
     "runtime/llmservice_runtime/inspection/inspected.py": "what it wrote a line before",
     "runtime/llmservice_runtime/middleware.py": "the supervisor's list of connections",

@@ -16,7 +16,6 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.preflight import accelerators, model_files, preflight
 from llmservice_runtime.preflight.accelerators import GIB, Device
 from llmservice_runtime.preflight.preflight import check_version, reported
-from llmservice_runtime.supervisor import preflight_phase
 from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
 from tests.support.weights import safetensors
@@ -207,7 +206,7 @@ def test_the_report_names_the_gpu(devices: list[Device], count: int, gpu: GPU | 
     assert accelerators.smallest(devices, count) == gpu
     failure = Failure(R.ENGINE_MISSING, "a", "b")
     for each in (None, failure):
-        found = preflight_phase.read(reported(each, gpu))
+        found = preflight.read_report(reported(each, gpu))
         assert (found.failure and found.failure.reason, found.gpu) == (each and each.reason, gpu)
 
 

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.launch import read_ahead
-from llmservice_runtime.launch.read_ahead import BLOCK_BYTES, SHARE, ReadAhead, budget, reading_ahead
+from llmservice_runtime.supervisor import read_ahead
+from llmservice_runtime.supervisor.read_ahead import BLOCK_BYTES, SHARE, ReadAhead, budget, reading_ahead
 
 GIB = 1 << 30
 PLENTY = 1 << 40

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from llmservice_runtime.adapters.adapter_list import Adapter, digest, to_json
+from llmservice_runtime.adapter_list import Adapter, digest, to_json
 
 from tests.unit.adapter_folder import write_adapter
 from tests.unit.runtime_harness import Server, supervised

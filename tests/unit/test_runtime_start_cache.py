@@ -11,14 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.contract import Failure
+from llmservice_runtime.contract import Failure, Measured
 from llmservice_runtime.failures.reasons import FailureReason as R
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.start_cache import folder as cache_folder
-from llmservice_runtime.start_cache import identity
-from llmservice_runtime.start_cache.folder import KEPT, LEAST_BYTES, StartCache
-from llmservice_runtime.start_cache.opening import opened as within
-from llmservice_runtime.supervisor.measured import Measured
+from llmservice_runtime.supervisor import start_cache
+from llmservice_runtime.supervisor import start_cache as cache_folder
+from llmservice_runtime.supervisor.start_cache import KEPT, LEAST_BYTES, StartCache
+from llmservice_runtime.supervisor.start_cache import opened as within
 
 from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.runtime_harness import Server, supervised
@@ -32,7 +31,7 @@ def opened(root: Path, revision: str = "a", log: list[str] | None = None) -> Sta
 
 
 def folder_of(root: Path, revision: str = "a", pod: str = "") -> Path:
-    return root / f"{identity.key(revision)}-{pod or socket.gethostname()}"
+    return root / f"{start_cache.identity(revision)}-{pod or socket.gethostname()}"
 
 
 def machine(root: Path, cpu: str = "model name: X\nflags: avx512\n", gpu: str = "") -> tuple[Path, Path]:
@@ -61,18 +60,18 @@ KEYS: list[tuple[str, dict[str, str], str, bool]] = [
 def test_files_belong_to_a_revision_and_a_device(
     tmp_path: Path, change: dict[str, str], revision: str, is_same: bool
 ) -> None:
-    usual = identity.key("a", *machine(tmp_path / "usual"))
-    assert (identity.key(revision, *machine(tmp_path / "other", **change)) == usual) is is_same
+    usual = start_cache.identity("a", *machine(tmp_path / "usual"))
+    assert (start_cache.identity(revision, *machine(tmp_path / "other", **change)) == usual) is is_same
 
 
 def test_two_gpus_of_one_product_are_the_same_device(tmp_path: Path) -> None:
-    one, other = (identity.key("a", *machine(tmp_path / name, gpu=H100.format(name))) for name in ("1", "2"))
+    one, other = (start_cache.identity("a", *machine(tmp_path / name, gpu=H100.format(name))) for name in ("1", "2"))
     assert one == other
 
 
 def test_an_image_is_known_by_the_contents_of_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag may get other contents."""
-    before, found = identity.key("a"), importlib.metadata.distribution
+    before, found = start_cache.identity("a"), importlib.metadata.distribution
 
     class Rebuilt:
         version = found("pytest").version
@@ -83,7 +82,7 @@ def test_an_image_is_known_by_the_contents_of_its_packages(monkeypatch: pytest.M
     monkeypatch.setattr(
         importlib.metadata, "distribution", lambda name: Rebuilt() if name == "torch" else found("pytest")
     )
-    assert identity.key("a") != before
+    assert start_cache.identity("a") != before
 
 
 PLACES = [

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import START_CEILING_SECONDS, FailureReason, Phase, State
-from llmservice_runtime.health import activity
-from llmservice_runtime.health.activity import Usage, increase
-from llmservice_runtime.health.start_watch import LineFilter, Verdict
+from llmservice_runtime.health import start_watch
+from llmservice_runtime.health.start_watch import LineFilter, Usage, Verdict, increase
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.dependencies import Dependencies
 from llmservice_runtime.supervisor.log_reader import parse_line
@@ -183,12 +182,12 @@ def test_the_kernel_tells_what_a_group_reads_and_computes(tmp_path: Path) -> Non
     with subprocess.Popen(command, stdin=-1, stdout=-1, process_group=0) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"done\n"
-        used = activity.of_group(process.pid)
+        used = start_watch.usage_of_group(process.pid)
         assert set(used) == {process.pid}
         assert used[process.pid].bytes_read >= 16 * MIB
         assert used[process.pid].cpu_seconds >= 0.25
         process.communicate()
-    assert activity.of_group(process.pid) == {}
+    assert start_watch.usage_of_group(process.pid) == {}
 
 
 def test_a_process_with_a_strange_name_and_one_that_may_not_be_looked_at(tmp_path: Path) -> None:
@@ -200,5 +199,5 @@ def test_a_process_with_a_strange_name_and_one_that_may_not_be_looked_at(tmp_pat
     (tmp_path / "13").mkdir()
     (tmp_path / "self").mkdir()
     seconds = 200 / os.sysconf("SC_CLK_TCK")
-    assert activity.of_group(7, tmp_path) == {11: Usage(4096, seconds), 12: Usage(0, seconds)}
-    assert activity.of_group(8, tmp_path) == {}
+    assert start_watch.usage_of_group(7, tmp_path) == {11: Usage(4096, seconds), 12: Usage(0, seconds)}
+    assert start_watch.usage_of_group(8, tmp_path) == {}

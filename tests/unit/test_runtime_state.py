@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.contract import Failure, FailureReason, Measured, Phase, State, grace_period_seconds
-from llmservice_runtime.supervisor.loopback import http_request
+from llmservice_runtime.supervisor.client import http_request
 from llmservice_runtime.supervisor.state_server import Reply, serve
 
 from tests.support.patience import PATIENCE

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from llmservice_activator.answers import KEPT, USES_KEPT, Answers
-from llmservice_activator.load import LoadReader
+from llmservice_activator.answers import KEPT, USES_KEPT, Answers, LoadReader
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
 from llmservice_operator.api.holding import LastUse

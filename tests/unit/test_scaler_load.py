@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from llmservice_activator import load
-from llmservice_activator.load import LoadReader
-from llmservice_operator.kube.pod_port import TIMEOUT, Requests, Unreadable
+from llmservice_activator import answers
+from llmservice_activator.answers import LoadReader
+from llmservice_operator.kube import pod_port
+from llmservice_operator.kube.pod_port import Requests, Unreadable
 
 from tests.support.patience import PATIENCE
 
@@ -58,7 +59,7 @@ async def test_connections_are_bounded_over_all_services_and_for_each() -> None:
     pods = Pods()
     alone = asyncio.ensure_future(LoadReader(pods.read).requests([str(i) for i in range(200)]))
     await pods.asked.wait()
-    assert pods.now == load.AT_ONCE_OF_ONE < load.AT_ONCE
+    assert pods.now == answers.AT_ONCE_OF_ONE < answers.AT_ONCE
     pods.released.set()
     assert len(await alone) == 200
 
@@ -87,7 +88,7 @@ async def test_a_pod_whose_turn_does_not_come_did_not_answer() -> None:
 
 
 def test_keda_gets_an_answer_while_it_waits_for_one_though_no_pod_s_turn_comes() -> None:
-    assert TIMEOUT < load.PATIENCE <= KEDA_WAITS - 0.5
+    assert pod_port.TIMEOUT < answers.PATIENCE <= KEDA_WAITS - 0.5
 
 
 async def test_an_unexpected_error_is_not_a_pod_that_is_silent() -> None:

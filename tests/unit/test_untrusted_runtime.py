@@ -25,9 +25,9 @@ from llmservice_runtime.contract import (
     Transfer,
     TransferStep,
 )
-from llmservice_runtime.fetching.fetch_protocol import Request, ended_line, read_document, read_ended
+from llmservice_runtime.fetch_protocol import Request, ended_line, read_document, read_ended
 from llmservice_runtime.inspection.inspected import Inspection
-from llmservice_runtime.launch.environments import Change
+from llmservice_runtime.launch import Change
 from llmservice_runtime.supervisor.processes import Ended
 
 from tests.unit.hostile import anything, objects, texts

@@ -17,9 +17,8 @@ import pytest
 from llmservice_operator.api.base import ApiModel, Knob
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner.model import registry
-from llmservice_runtime.launch import read_ahead
 from llmservice_runtime.middleware import CLOSED_PATHS
-from llmservice_runtime.supervisor import smoke
+from llmservice_runtime.supervisor import client, read_ahead
 from llmservice_vllm import facts, metrics, paths, quantization, versions
 from llmservice_vllm.extract import (
     PLACES,
@@ -391,7 +390,7 @@ def ours() -> dict[str, Collection[str]]:
         "kvCacheDtypes": quantization.CPU_KV_TYPES,
         "loadFormats": read_ahead.LOAD_FORMATS,
         "metrics": {name for role, name in vars(metrics).items() if role.isupper() and role != "PREFIX"},
-        "posts": (*paths.STREAMING, *paths.MULTIPART, *(path for path, _ in smoke.REQUESTS)),
+        "posts": (*paths.STREAMING, *paths.MULTIPART, *(path for path, _ in client.REQUESTS)),
         "quantizations": need | quantization.AWQ | quantization.PACKED | {*quantization.AMD_METHODS},
     }
 

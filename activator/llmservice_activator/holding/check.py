@@ -13,14 +13,21 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from llmservice_runtime.access.api_keys import Keys, bearer
+from llmservice_runtime.access import Keys, bearer
 from llmservice_runtime.contract import ACTIVATOR_PATH, KEYLESS_PATHS
 from llmservice_vllm.paths import HEALTH, MODEL_POSTS, MULTIPART, STREAMING
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
-from llmservice_activator.holding.body import NotAnObject, TooMany, members
-from llmservice_activator.holding.form import LONGEST_BOUNDARY, NotAForm, parameters, parts
+from llmservice_activator.holding.body import (
+    LONGEST_BOUNDARY,
+    NotAForm,
+    NotAnObject,
+    TooMany,
+    members,
+    parameters,
+    parts,
+)
 from llmservice_activator.holding.target import Reason, Refusal, Target
 
 T = TypeVar("T")

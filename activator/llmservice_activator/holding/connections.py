@@ -1,4 +1,8 @@
-"""Sockets: a port for each service, one HTTP server for all of them, and bounds of connections."""
+"""Sockets: a port for each service, one HTTP server for all of them, and bounds of connections and of request heads.
+
+The HTTP parser bounds lines and their number, neither a head nor all heads together. `Head` bounds one, and `Shares`
+what a namespace, and an address of clients, may take of a total that all share.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import errno
 import logging
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +23,98 @@ from aiohttp.streams import StreamReader
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
-from llmservice_activator.holding.heads import MOST_FIELDS, Head
 from llmservice_activator.holding.limits import Limits
-from llmservice_activator.holding.shares import Shares
 
 if TYPE_CHECKING:
     from llmservice_activator.holding.service import Service
+
+ADDRESS_SHARE = 3
+"""How many times what is left for others an address may have. An ingress gateway, or a node that masquerades, has one
+address for all its clients: alone it gets three quarters."""
+
+
+class Shares:
+    """Bounds what each takes by what is left, so that something always is: a namespace may have as much as it leaves,
+    an address ADDRESS_SHARE times as much as it leaves to others, of the total and of what its namespace may have.
+
+    One namespace alone gets half of the total, two a third each, and so on; one address of one namespace three
+    sevenths. The first that one takes needs twice its size to be left.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self.used = 0
+        self._of: Counter[tuple[str | None, str | None]] = Counter()
+        """By namespace (and None), by address (after None), by both."""
+
+    def take(self, namespace: str, address: str, size: int = 1) -> bool:
+        """Take so much more until `give_back`; False: it may not, and nothing is taken."""
+        left = self._total - self.used - size
+        room = left - self._of[namespace, None] - size
+        """What is left for others of the namespace."""
+        if (
+            room < 0
+            or self._of[namespace, address] + size > ADDRESS_SHARE * room
+            or self._of[None, address] + size > ADDRESS_SHARE * left
+        ):
+            return False
+        self._change(namespace, address, size)
+        return True
+
+    def give_back(self, namespace: str, address: str, size: int = 1) -> None:
+        """Others may take it."""
+        self._change(namespace, address, -size)
+
+    def of_namespace(self, namespace: str) -> int:
+        """What a namespace has."""
+        return self._of.get((namespace, None), 0)
+
+    def _change(self, namespace: str, address: str, size: int) -> None:
+        self.used += size
+        for each in ((namespace, None), (None, address), (namespace, address)):
+            self._of[each] += size
+            if not self._of[each]:
+                del self._of[each]
+
+
+END = b"\r\n\r\n"
+"""The parser accepts no other: a single CR or LF in a head is an error."""
+MOST_FIELDS = 128
+"""Each takes some hundred bytes of memory beside its own."""
+
+
+class Head:
+    """What a connection has sent of the head of its one request; counted from its first byte until the connection
+    ends: a request in progress keeps its head."""
+
+    def __init__(self, heads: Shares, namespace: str, address: str, most: int) -> None:
+        """`heads`: bytes of those of all connections."""
+        self._heads, self._namespace, self._address, self._most = heads, namespace, address, most
+        self._size, self._last, self._is_whole, self._lines = 0, b"", False, 0
+
+    def add(self, data: bytes) -> Answer | None:
+        """Count what of this belongs to the head. The answer (431, 503) where it is too much."""
+        if self._is_whole:
+            return None
+        if not self._size:
+            data = data.lstrip(b"\r\n")  # the parser skips empty lines before a request
+        end = (self._last + data).find(END)
+        self._is_whole = end >= 0
+        size = end + len(END) - len(self._last) if self._is_whole else len(data)
+        self._last = b"" if self._is_whole else (self._last + data)[1 - len(END) :]
+        self._lines += data.count(b"\n", 0, size)
+        if self._size + size > self._most or self._lines > MOST_FIELDS + 2:  # the first line and the empty one
+            return answer.head_too_large(self._most, MOST_FIELDS)
+        if not self._heads.take(self._namespace, self._address, size):
+            return answer.TOO_MANY_CONNECTIONS
+        self._size += size
+        return None
+
+    def close(self) -> None:
+        """The connection ended."""
+        self._heads.give_back(self._namespace, self._address, self._size)
+        self._size = 0
+
 
 READ_BUFFER = 16 << 10
 """Bytes of a body that are read ahead, once or twice; what is held is counted by its Ledger."""

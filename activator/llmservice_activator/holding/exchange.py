@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
-from llmservice_runtime.access import api_keys
+from llmservice_runtime import access
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from llmservice_activator.holding import answer, check
@@ -110,7 +110,7 @@ class Exchange:
         if found is answer.UNAUTHORIZED:
             renewed = await self._shared.renews(service.key)
             if renewed != known:
-                found = check.before_pods(head, service.target, api_keys.parse("\n".join(renewed).encode()))
+                found = check.before_pods(head, service.target, access.parse_keys("\n".join(renewed).encode()))
         _raise(found)
         arriving = Arriving(self._client.body(), is_empty=not self._client.request.body_exists)
         if self._shared.turns.take(service.key):

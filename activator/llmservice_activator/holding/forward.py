@@ -15,7 +15,7 @@ from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
 from llmservice_activator.holding.client import EVENT_STREAM, Client
 from llmservice_activator.holding.limits import Limits
-from llmservice_activator.holding.pods import FAILURES, Pods
+from llmservice_activator.holding.service import FAILURES, Pods
 from llmservice_activator.holding.target import Reason
 from llmservice_activator.holding.upload import Upload
 

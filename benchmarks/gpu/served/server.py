@@ -22,8 +22,7 @@ from llmservice_cli.load.server import ALL_AT_ONCE, client_of
 from llmservice_operator.build.engine import serve_options
 from llmservice_operator.build.environment import environment
 from llmservice_operator.build.settings import Settings
-from llmservice_runtime import contract
-from llmservice_runtime.access import pod_token
+from llmservice_runtime import access, contract
 from llmservice_runtime.contract import Failure, State
 from llmservice_runtime.failures.failures import End, classify
 from llmservice_vllm.modules import ENTRY
@@ -150,7 +149,7 @@ class Server:
 
     async def manage(self, path: str) -> None:
         """POST to an endpoint that is closed to clients."""
-        token = pod_token.read(str(self.folder / "drain")) or b""
+        token = access.read_pod_token(str(self.folder / "drain")) or b""
         header = {contract.POD_TOKEN_HEADER: token.decode()}
         (await self.http.post(path, headers=header, timeout=120)).raise_for_status()
 

@@ -18,7 +18,8 @@ from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.inspection import mistral, other_formats
+from llmservice_runtime.inspection import other_formats
+from llmservice_runtime.inspection.config_json import from_params, is_params
 
 from llmservice_cli.errors import STDIN, BadInput, read_text, say, syntax
 
@@ -76,8 +77,8 @@ def from_document(document: object, label: str, tensors: Tensors | None = None, 
     """
     if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
         raise Refused(f"{shown(document)} is no model's configuration.", "Give the content of its config.json.")
-    if mistral.is_params(document):
-        document = mistral.from_params(document)
+    if is_params(document):
+        document = from_params(document)
     other = other_formats.not_a_model(document) or (None if is_draft else other_formats.draft(document))
     if other is not None:
         raise _refused(other)
@@ -182,8 +183,7 @@ def _from_folder(folder: Path, label: str) -> Model:
 
 def _inspected(place: str, label: str, *, is_draft: bool) -> Model:
     """As the operator's Job reads it: config.json or params.json, a quantizer's own file, and headers of weights."""
-    from llmservice_fetch.inspect_source import Budget
-    from llmservice_fetch.inspection import inspect
+    from llmservice_fetch.inspection import Budget, inspect
 
     budget = Budget(seconds=PATIENCE_SECONDS, log=_note) if place.startswith(REMOTE) else Budget()
     found = inspect(place, dict(os.environ), budget=budget, is_draft=is_draft)

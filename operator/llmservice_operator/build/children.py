@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_runtime.adapters import adapter_list
+from llmservice_runtime import adapter_list
 from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT_NAME
 
 from llmservice_operator.api.autoscaling import Autoscaling

@@ -17,7 +17,7 @@ from llmservice_runtime.contract import (
     START_CACHE_DIR,
     START_SECONDS,
 )
-from llmservice_runtime.fetching.credentials import is_credential
+from llmservice_runtime.credentials import is_credential
 from llmservice_runtime.options import ServeOptions
 from llmservice_vllm.flags import Flag
 from llmservice_vllm.versions import flag_table_or_default

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from llmservice_runtime.contract import Failure, FailureReason, Phase
 from llmservice_runtime.failures import own_failures
-from llmservice_runtime.failures.failure_rules import FOLLOWING, PLACES, RULES
-from llmservice_runtime.failures.rule import Place, Rule
+from llmservice_runtime.failures.rules import FOLLOWING, PLACES, RULES, Place, Rule
 from llmservice_runtime.health.memory_events import NO_EVENTS, MemoryEvents
 from llmservice_runtime.supervisor.log_reader import Line, messages
 

@@ -1,4 +1,4 @@
-"""Detects a hung engine: a pure function of samples and their times.
+"""Detects a hung engine and OOM kills of a serving server, by samples of its metrics and their times.
 
 Hung: requests wait for the engine and none of its counters changes. An idle engine is never hung, nor is a long
 prefill, because the counters include cache usage, which grows with each chunk. A server whose /metrics does not
@@ -9,13 +9,25 @@ supervisor had no CPU then, and neither had the engine.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
+from pathlib import Path
 
 from llmservice_vllm import metrics
+
+from llmservice_runtime import shared_counters
+from llmservice_runtime.bounded_json import Refused, opened
+from llmservice_runtime.health import memory_events
+from llmservice_runtime.health.memory_events import MemoryEvents
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.supervisor.client import http_request
+from llmservice_runtime.supervisor.dependencies import Dependencies
 
 # Series that change while the engine works: tokens, finished requests, cache usage.
 MOVING = (
@@ -116,7 +128,7 @@ def sample(series: Mapping[str, float] | None, counts: Counts) -> Sample:
     return Sample(busy=busy and bool(known), counters=known, sent=counts.sent)
 
 
-def where(dump: str) -> str:
+def innermost_calls(dump: str) -> str:
     """The innermost calls of a process's main thread, by the last dump of a file of vLLM's watchdog; empty: none.
 
     Of Python's faulthandler: each thread with its innermost call first, the main thread last.
@@ -143,3 +155,62 @@ def parse_metrics(text: str) -> dict[str, float]:
         if name in MOVING:
             found[name] = found.get(name, 0.0) + float(line.rpartition(" ")[2])
     return found
+
+
+_DUMP = "VLLM_STACK_DUMP_for_"
+_MOST_DUMPS = 64
+_LONGEST_DUMP = 256 << 10
+
+
+class ServingWatch:
+    """Health of one server while it serves."""
+
+    def __init__(self, options: ServeOptions, dependencies: Dependencies, slots: memoryview, port: int) -> None:
+        self._dependencies, self._slots, self._port = dependencies, slots, port
+        self._stacks = Path(options.stacks_dir)
+        self._thresholds = Thresholds(options.hang_unready_seconds, options.hang_restart_seconds)
+        self._watch = Watch(dependencies.clock(), dependencies.timing.watch_seconds)
+        self._memory = memory_events.read(dependencies.cgroup)
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Seconds without progress of a busy engine."""
+        return self._watch.stalled_seconds
+
+    @property
+    def memory(self) -> MemoryEvents:
+        """OOM events since the engine last made progress; it survived earlier ones."""
+        return memory_events.read(self._dependencies.cgroup).since(self._memory)
+
+    def stacks(self) -> tuple[str, ...]:
+        """Where vLLM's processes are stuck, by the stacks that they wrote since: `worker_0, worker_1: call < by`."""
+        since, calls = time.time() - self.stalled_seconds, dict[str, list[str]]()
+        with contextlib.suppress(OSError):
+            for path in sorted(islice(self._stacks.glob(f"{_DUMP}*.log"), _MOST_DUMPS)):
+                with contextlib.suppress(OSError, Refused), opened(path) as file:
+                    found = os.fstat(file.fileno())
+                    file.seek(max(0, found.st_size - _LONGEST_DUMP))
+                    where = innermost_calls(file.read(_LONGEST_DUMP).decode(errors="replace"))
+                    if where and found.st_mtime >= since:
+                        calls.setdefault(where, []).append(path.stem.removeprefix(_DUMP).rpartition("_")[0])
+        return tuple(f"{', '.join(names)}: {where}" for where, names in calls.items())
+
+    async def evaluate(self) -> Verdict:
+        """Take a sample; the verdict."""
+        before, seen = memory_events.read(self._dependencies.cgroup), await self._sample()
+        if self._watch.moves(seen):
+            self._memory = before
+        self._watch = self._watch.seen(seen, self._dependencies.clock())
+        return self._watch.verdict(self._thresholds)
+
+    async def _sample(self) -> Sample:
+        slots = self._slots
+        awaiting = slots[shared_counters.AWAITING] if slots[shared_counters.ATTACHED] else None
+        counts = Counts(
+            slots[shared_counters.IN_FLIGHT], awaiting, slots[shared_counters.SENT], slots[shared_counters.RECEIVED]
+        )
+        try:
+            response = await http_request(self._port, "/metrics", timeout=self._dependencies.timing.watch_seconds)
+        except OSError:
+            return sample(None, counts)
+        return sample(parse_metrics(response.body), counts)

@@ -15,7 +15,7 @@ from llmservice_runtime import bounded_json
 from llmservice_runtime.bounded_json import Refused, clean
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection.other_formats import of_files
-from llmservice_runtime.inspection.safetensors_header import INDEX_BYTES, read_header, shards
+from llmservice_runtime.inspection.tensors import INDEX_BYTES, read_header, shards
 from llmservice_runtime.supervisor.vllm_process import Flags
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
@@ -125,10 +125,15 @@ def read_object(path: Path, most_bytes: int, most_parts: int = CONFIG_PARTS) -> 
     return found
 
 
+def text_config(config: Config) -> Config:
+    """The language model's part: multimodal models have it as a part of their own."""
+    text = config.get("text_config")
+    return text if isinstance(text, dict) else config
+
+
 def check_config(config: Config, flags: Flags, weights: str, *, stretched: bool = False) -> Iterator[Failure]:
     """Failures where the flags do not match the model. `stretched`: the length is checked by the context extension."""
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    assert text is not None
+    text = text_config(config)
     heads, size = text.get("num_attention_heads"), flags.tensor_parallel_size
     if isinstance(heads, int) and size > 0 and heads % size:
         fitting = ", ".join(str(n) for n in range(1, min(heads, 16) + 1) if heads % n == 0)

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import importlib.util
 import json
 import os
 import re
-import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from llmservice_vllm.modules import DISTRIBUTIONS
 
-from llmservice_runtime.contract import DRAFT_ARTIFACT, GPU, MODEL_ARTIFACT, Failure, FailureReason, Phase
+from llmservice_runtime.bounded_json import Reader, Refused, parse
+from llmservice_runtime.contract import (
+    DRAFT_ARTIFACT,
+    GPU,
+    MODEL_ARTIFACT,
+    TERMINATION_LIMIT,
+    Failure,
+    FailureReason,
+    Phase,
+)
 from llmservice_runtime.failures.failures import driver_mismatch
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.preflight import accelerators, cpu_features, model_checks, model_files
+from llmservice_runtime.redact import log
+from llmservice_runtime.supervisor.processes import Child
+from llmservice_runtime.supervisor.tasks import read_all
 from llmservice_runtime.supervisor.vllm_process import Flags, is_local, read_flags
 
 
@@ -31,7 +44,7 @@ def main(options: ServeOptions, args: Sequence[str]) -> int:
 
 
 def reported(failure: Failure | None, gpu: GPU | None) -> str:
-    """What `preflight_phase.read` reads: the first failure, and the GPU that was found before it."""
+    """What `read_report` reads: the first failure, and the GPU that was found before it."""
     if failure is not None:
         return replace(failure, gpu=gpu).to_json()
     return json.dumps({} if gpu is None else {"gpu": gpu.to_document()})
@@ -57,7 +70,7 @@ def _checks(options: ServeOptions, flags: Flags, devices: list[accelerators.Devi
         # Fetched models are checked by the fetch process once their configuration is present.
         yield from model_checks.of_configuration(flags, None, None, options.weights, options.context_extension)
     if options.accelerator == "cpu":
-        _log(f"vLLM {version} on CPUs")
+        log(f"vLLM {version} on CPUs")
         method, bits = cpu_features.declared(config)
         features = cpu_features.read_features()
         yield from cpu_features.check(features, flags.kv_cache_dtype, flags.quantization or method, bits)
@@ -65,7 +78,7 @@ def _checks(options: ServeOptions, flags: Flags, devices: list[accelerators.Devi
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         devices += accelerators.list_devices()
-    _log(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
+    log(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
     if len(devices) < flags.gpus:
         # torch sees no GPU, and warns why, where the driver does not suit it.
         text = "\n".join(str(warning.message) for warning in said)
@@ -112,5 +125,33 @@ def _method(config: model_files.Config) -> str | None:
     return str(quantized.get("quant_method")) if isinstance(quantized, dict) else None
 
 
-def _log(text: str) -> None:
-    print(f"[llmservice] {text}", file=sys.stderr, flush=True)
+class Report(NamedTuple):
+    """What the preflight found."""
+
+    failure: Failure | None = None
+    gpu: GPU | None = None
+
+
+async def report_of(child: Child, seconds: float, log: Callable[[str], None]) -> Report:
+    """What the preflight reported. `seconds` limits its output and its end, each.
+
+    A preflight that crashes or times out is logged and ignored: vLLM checks the same again.
+    """
+    try:
+        output = await asyncio.wait_for(read_all(child.output), seconds)
+        ended = await asyncio.wait_for(child.ended, seconds)
+    except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
+        log(f"preflight: no result within {seconds:g} s; skipped")
+        return Report()
+    if ended.code != 0:
+        log(f"preflight: ended with {ended}; skipped")
+    return read_report(output.strip().rpartition("\n")[2])
+
+
+def read_report(text: str) -> Report:
+    """The report in the preflight's last line; empty for any other text."""
+    try:
+        gpu = GPU.from_document(Reader(parse(text, 4 * TERMINATION_LIMIT)).value("gpu"))
+    except Refused:
+        return Report()
+    return Report(Failure.from_json(text), gpu)

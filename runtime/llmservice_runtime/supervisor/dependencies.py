@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmservice_runtime import contract
-from llmservice_runtime.health import activity
-from llmservice_runtime.health.activity import Usage
-from llmservice_runtime.health.start_watch import StallLimits
+from llmservice_runtime.health import start_watch
+from llmservice_runtime.health.start_watch import StallLimits, Usage
 from llmservice_runtime.supervisor import addresses, vllm_process
 
 
@@ -55,7 +54,7 @@ class Dependencies:
     preflight: Sequence[str] = field(default_factory=_preflight)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Callable[[], float] = time.monotonic
-    usage: Callable[[int], Mapping[int, Usage]] = activity.of_group
+    usage: Callable[[int], Mapping[int, Usage]] = start_watch.usage_of_group
     """Process group -> usage by process id."""
     pod_addresses: Callable[[], tuple[str, ...]] = addresses.of_pod
     timing: Timing = field(default_factory=Timing)

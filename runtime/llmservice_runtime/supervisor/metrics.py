@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import LAST_REQUEST, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT, Phase, State
-from llmservice_runtime.drain import shared_counters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Samples = Iterator[tuple[Mapping[str, str], float]]

@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from llmservice_runtime.access.access import Access
-from llmservice_runtime.adapters import adapter_source
+from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import (
     GPU,
     READY_PATH,
@@ -27,35 +26,25 @@ from llmservice_runtime.contract import (
     Phase,
     State,
 )
-from llmservice_runtime.drain import shared_counters
-from llmservice_runtime.drain.drain import Drain
 from llmservice_runtime.failures import own_failures
 from llmservice_runtime.failures.failures import End, classify, last_words
-from llmservice_runtime.fetching.fetch_phase import FetchContainer, Progress, Request, with_progress
 from llmservice_runtime.health import hang, start_watch, watchdog
-from llmservice_runtime.health.serving_watch import ServingWatch
-from llmservice_runtime.launch.read_ahead import reading_ahead
+from llmservice_runtime.health.hang import ServingWatch
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.preflight import model_checks
+from llmservice_runtime.preflight import model_checks, preflight
 from llmservice_runtime.preflight.accelerators import driver_version
 from llmservice_runtime.preflight.model_files import read_config
 from llmservice_runtime.redact import Redactor
-from llmservice_runtime.start_cache.folder import StartCache
-from llmservice_runtime.start_cache.opening import opened
-from llmservice_runtime.supervisor import (
-    addresses,
-    endpoints,
-    log_reader,
-    preflight_phase,
-    smoke,
-    state_server,
-    vllm_process,
-)
+from llmservice_runtime.supervisor import adapters, addresses, client, log_reader, state_server, vllm_process
+from llmservice_runtime.supervisor.client import Access
 from llmservice_runtime.supervisor.dependencies import Dependencies
+from llmservice_runtime.supervisor.drain import Drain
+from llmservice_runtime.supervisor.fetch_phase import FetchContainer, Progress, Request, with_progress
 from llmservice_runtime.supervisor.processes import Child, Ended, Reaper
+from llmservice_runtime.supervisor.read_ahead import reading_ahead
+from llmservice_runtime.supervisor.start_cache import StartCache, opened
 from llmservice_runtime.supervisor.starting import Start, with_environment
 from llmservice_runtime.supervisor.tasks import cancel_and_wait, exception_of, first_done, in_thread
-from llmservice_runtime.supervisor.termination import write_termination_message
 
 T = TypeVar("T")
 
@@ -104,9 +93,7 @@ class Supervisor:
         self._log_reader: log_reader.LogReader | None = None
         self._access = Access(options, self._flags, dependencies.environment, self._log)
         self._fetches = FetchContainer.of(options, dependencies, self._log)
-        self._adapters = adapter_source.adapters(
-            options, self._flags, self._access, dependencies, self._fetches, self._log
-        )
+        self._adapters = adapters.of_server(options, self._flags, self._access, dependencies, self._fetches, self._log)
 
     async def run(self) -> int:
         """Run the lifecycle; the exit code. Failures are written to the log and the termination message."""
@@ -173,7 +160,7 @@ class Supervisor:
         command = (*self._dependencies.preflight, *self._options.to_args(), "--", *self._args)
         child = self._reaper.start(command, self._dependencies.environment, merge_stderr=False)
         try:
-            work = preflight_phase.report_of(child, self._timing.preflight_seconds, self._log)
+            work = preflight.report_of(child, self._timing.preflight_seconds, self._log)
             report = await self._until_terminated(work)
             self._gpu = report.gpu
             if report.failure is not None:
@@ -220,7 +207,7 @@ class Supervisor:
         child = launched.child
         try:
             await self._while_running(child, in_thread(lambda: launched.start(self._args)))
-            await self._within_budget(child, smoke.healthy(self._flags.port, self._timing.health_seconds))
+            await self._within_budget(child, client.healthy(self._flags.port, self._timing.health_seconds))
             await self._check_reachable(child)
             self._starting.on_step()
             await self._load_adapters(child)
@@ -270,10 +257,10 @@ class Supervisor:
         done = "answered requests before"
         try:
             if not cache.ended_well:
-                request = smoke.first_request(self._flags, self._access.headers, timeout=START_CEILING_SECONDS)
+                request = client.first_request(self._flags, self._access.headers, timeout=START_CEILING_SECONDS)
                 done = f"{await self._within_budget(child, request)} returned 200"
             unguarded = await self._while_running(child, self._access.check_guarded(self._flags.port))
-        except (OSError, smoke.SmokeFailed) as error:
+        except (OSError, client.SmokeFailed) as error:
             # An engine that dies of its first request ends a moment later; its log then has the cause.
             await self._while_running(child, asyncio.sleep(self._timing.stop_serving_seconds))
             raise await self._abort(child, own_failures.smoke_failed(error)) from error
@@ -330,7 +317,7 @@ class Supervisor:
         self._enter(Phase.DRAINING, "stopping vLLM")
         self._log(f"stopping vLLM; requests cut by the drain timeout: {cut}" if cut else "idle; stopping vLLM")
         if cut:
-            write_termination_message(self._options.termination_log, DrainReport(cut).to_json(), self._log)
+            self._write_termination_message(DrainReport(cut).to_json())
         # Without the middleware requests were not counted: vLLM's own --shutdown-timeout waits for them.
         is_drained = self._counters.slots[shared_counters.ATTACHED] or self._skip_drain.is_set()
         extra = 0 if is_drained else self._options.drain_seconds
@@ -397,8 +384,15 @@ class Supervisor:
         self._enter(Phase.FAILED, failure.message)
         self._state = replace(self._state, ready=False, failure=failure)
         self._log(f"{failure.reason}: {failure.message} {failure.remedy}")
-        write_termination_message(self._options.termination_log, failure.to_json(), self._log)
+        self._write_termination_message(failure.to_json())
         return failure.ends_with
+
+    def _write_termination_message(self, message: str) -> None:
+        """What Kubernetes keeps of an ended container; a file that cannot be written is logged."""
+        try:
+            Path(self._options.termination_log).write_text(message, encoding="utf-8")
+        except OSError as error:
+            self._log(f"{self._options.termination_log} cannot be written: {error}")
 
     def respond(self, path: str) -> state_server.Reply:
         """The state port's response to GET `path`."""
@@ -407,7 +401,7 @@ class Supervisor:
         unprobed = self._state.ready and now - self._probed > self._timing.unprobed_seconds
         state = replace(self._state, phase_seconds=now - self._entered, unprobed=unprobed)
         state = self._adapters.with_adapters(state)
-        return endpoints.respond(path, state, self._counters.slots, self._access.keys)
+        return state_server.respond(path, state, self._counters.slots, self._access.keys)
 
     def _on_terminate(self, number: int) -> None:
         if self._terminate.is_set():

@@ -17,9 +17,8 @@ from llmservice_vllm.flags import FlagTable, Match
 from llmservice_vllm.modules import ENTRY
 from llmservice_vllm.versions import flag_table_or_default
 
-from llmservice_runtime import contract
+from llmservice_runtime import contract, credentials
 from llmservice_runtime.bounded_json import flag_object
-from llmservice_runtime.fetching import credentials
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import addresses
 from llmservice_runtime.supervisor.processes import Child, Reaper

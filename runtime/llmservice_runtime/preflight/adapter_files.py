@@ -14,8 +14,28 @@ from typing import Any
 
 from llmservice_runtime import bounded_json, contract
 from llmservice_runtime.bounded_json import Reader, Refused
-from llmservice_runtime.inspection.safetensors_header import Header, read_header
-from llmservice_runtime.preflight.mounts import mount_of
+from llmservice_runtime.inspection.tensors import Header, read_header
+from llmservice_runtime.preflight.model_files import text_config
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+_PLACE = 4
+"""Column of the mount's path in mountinfo."""
+
+
+def mount_of(path: Path) -> Path:
+    """The innermost mount of an absolute, unresolved path; the root where mounts cannot be listed."""
+    try:
+        lines = _MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return Path("/")
+    mounts = {Path(_ESCAPED.sub(_byte, line.split(b" ")[_PLACE]).decode(errors="surrogateescape")) for line in lines}
+    return next((parent for parent in (path, *path.parents) if parent in mounts), Path("/"))
+
+
+def _byte(found: re.Match[bytes]) -> bytes:
+    return bytes([int(found[1], 8)])
+
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
@@ -170,8 +190,7 @@ def _check_weights(weights: Path, max_rank: int, base: Json) -> None:
         header = read_header(weights, _HEADER_BYTES)
     except Refused as why:
         raise _Invalid(f"{weights} is damaged: {why}. {_COPY_AGAIN}") from None
-    text = base.get("text_config")
-    _check_shapes(header, max_rank, text if isinstance(text, Mapping) else base)
+    _check_shapes(header, max_rank, text_config(base))
 
 
 def _check_shapes(header: Header, max_rank: int, base: Json) -> None:

@@ -1,7 +1,10 @@
-"""API keys of clients, from a file of a mounted Secret: one per line, reread when the file changes.
+"""What authenticates a request: the API key of a client, or the pod token of a request from inside the pod.
 
-The kubelet replaces the file atomically. It is checked on requests, at most once per second. Without a valid key all
-requests are refused.
+API keys lie in a file of a mounted Secret: one per line. The kubelet replaces the file atomically; it is checked on
+requests, at most once per second. Without a valid key all requests are refused.
+
+The pod token is a random secret in a file of the server container. The remote address cannot replace it: a proxy in the
+pod has the same one, and not every proxy adds a header.
 """
 
 from __future__ import annotations
@@ -9,10 +12,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+from llmservice_runtime.contract import POD_TOKEN_HEADER
 
 REFRESH_SECONDS = 1.0
 FILE_LIMIT = 64 << 10
@@ -35,7 +42,7 @@ class Keys:
         return found
 
 
-def split(text: bytes) -> tuple[tuple[bytes, ...], str]:
+def split_keys(text: bytes) -> tuple[tuple[bytes, ...], str]:
     """One key per line, without blank lines and surrounding whitespace; none where the second item says why."""
     if len(text) > FILE_LIMIT:
         return (), f"it has more than {FILE_LIMIT} bytes"
@@ -47,9 +54,9 @@ def split(text: bytes) -> tuple[tuple[bytes, ...], str]:
     return found, ""
 
 
-def parse(text: bytes) -> Keys:
+def parse_keys(text: bytes) -> Keys:
     """The keys of a file."""
-    found, problem = split(text)
+    found, problem = split_keys(text)
     return Keys(tuple(_digest(key) for key in found), problem)
 
 
@@ -94,8 +101,39 @@ class KeyFile:
 
 def _read(path: str) -> Keys:
     with open(path, "rb") as file:  # noqa: PTH123 - request path, faster than Path
-        return parse(file.read(FILE_LIMIT + 1))
+        return parse_keys(file.read(FILE_LIMIT + 1))
 
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
+
+
+_TOKEN_HEADER = POD_TOKEN_HEADER.lower().encode()
+
+
+def pod_token_file(counters_file: str) -> Path:
+    """The token's file, in the folder of the shared counters: contract.POD_TOKEN_FILE in a pod."""
+    return Path(counters_file).with_name("token")
+
+
+def make_pod_token(counters_file: str) -> str:
+    """Write and return a new token; a restarted container does not reuse its predecessor's."""
+    path, token = pod_token_file(counters_file), secrets.token_urlsafe(32)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(token)
+    return token
+
+
+def read_pod_token(counters_file: str) -> bytes | None:
+    """The token's bytes; None where there is none, and then no request is accepted as the pod's."""
+    try:
+        return pod_token_file(counters_file).read_bytes().strip() or None
+    except OSError:
+        return None
+
+
+def shows_pod_token(headers: list[tuple[bytes, bytes]], token: bytes | None) -> bool:
+    """Whether a request's headers hold the token."""
+    given = next((value for name, value in headers if name.lower() == _TOKEN_HEADER), None)
+    return token is not None and given is not None and hmac.compare_digest(given, token)

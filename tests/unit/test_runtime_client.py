@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from llmservice_runtime.supervisor.smoke import SmokeFailed, first_request
+from llmservice_runtime.supervisor.client import SmokeFailed, first_request
 from llmservice_runtime.supervisor.vllm_process import Flags
 
 from tests.support.patience import PATIENCE

@@ -1,12 +1,18 @@
-"""Processes of vLLM that import it before vLLM asks for them.
+"""python -m llmservice_runtime.launch MODULE [RECORD]: import a module, then run it as vLLM's own process.
+
+The arguments of MODULE come as a JSON list over standard input, once the supervisor has them: the import of vLLM takes
+seconds, and goes on during the preflight and the fetch.
 
 vLLM starts an engine process and that its workers, by multiprocessing's method "spawn": each is a new interpreter that
 imports vLLM for seconds, one after the other. Here a new interpreter is started as "spawn" starts it, imports, and
 waits. When vLLM starts a process, a waiting interpreter that inherited the same is used for it; where there is none, a
-new one is started. In both cases it goes on in multiprocessing's own `spawn_main`, as a child of its parent.
+new one is started. In both cases it goes on in multiprocessing's own `spawn_main`, as a child of its parent. Only what
+a process inherits matters, so `Inherited` is compared: native libraries read the environment when they are loaded. The
+rest (arguments, pipes, the pickled process) is sent over a socket.
 
-Only what a process inherits matters, so `Inherited` is compared: native libraries read the environment when they are
-loaded. The rest (arguments, pipes, the pickled process) is sent over a socket.
+RECORD is a folder with the environments of an earlier start of the same command line, image and device, as differences
+from the parents' environments: one file a process. They are used only where vLLM then asks for exactly the same, so a
+wrong record costs time only.
 """
 
 from __future__ import annotations
@@ -16,7 +22,9 @@ import gc
 import importlib
 import io
 import os
+import re
 import resource
+import runpy
 import signal
 import socket
 import sys
@@ -28,12 +36,91 @@ from typing import Any, ClassVar
 
 from llmservice_vllm.modules import ENGINE_MODULES, WORKERS
 
-from llmservice_runtime.launch import environments
-from llmservice_runtime.launch.environments import Change
+from llmservice_runtime import atomic_file
+from llmservice_runtime.bounded_json import Reader, Refused, parse, read
+from llmservice_runtime.credentials import is_credential
+from llmservice_runtime.redact import log
+
+MAX_PROCESSES = 64
+"""Children of one process that are recorded; a node has at most 16 GPUs."""
+_MAX_VARIABLES = 128
+_MAX_TEXT = 4096
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+@dataclass(frozen=True)
+class Change:
+    """The difference between two environments."""
+
+    set: Mapping[str, str]
+    unset: tuple[str, ...] = ()
+
+    @classmethod
+    def between(cls, before: Mapping[str, str], after: Mapping[str, str]) -> Change:
+        """What makes `after` of `before`. Credentials are left out: the record is a file."""
+        changed = {name: value for name, value in after.items() if before.get(name) != value}
+        return cls(
+            {name: value for name, value in sorted(changed.items()) if not is_credential(name)},
+            tuple(sorted(before.keys() - after.keys())),
+        )
+
+    def applied_to(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The environment after the change."""
+        kept = {name: value for name, value in environment.items() if name not in self.unset}
+        return kept | dict(self.set)
+
+    @classmethod
+    def from_document(cls, document: object) -> Change:
+        """Refused where it is not what `to_document` writes."""
+        given = Reader(document, "environment")
+        values: dict[str, str] = {}
+        for item in given.items("set", _MAX_VARIABLES):
+            variable = Reader(item, "set")
+            values[_name(variable.word("name"))] = variable.word("value", _MAX_TEXT)
+        return cls(values, tuple(map(_name, given.words("unset", _MAX_VARIABLES, _MAX_TEXT))))
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"set": [{"name": name, "value": self.set[name]} for name in self.set], "unset": list(self.unset)}
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise Refused("set and unset hold names of environment variables")
+    return text
+
+
+def recorded_children(folder: Path, parent: str) -> dict[int, Change]:
+    """Recorded children of a process by their order; empty without a record. A damaged file is left out."""
+    found: dict[int, Change] = {}
+    for number in range(MAX_PROCESSES):
+        try:
+            found[number] = Change.from_document(read(_record_file(folder, parent, number)))
+        except FileNotFoundError:
+            break
+        except (Refused, OSError):
+            continue
+    return found
+
+
+def record_child(folder: Path, parent: str, number: int, change: Change) -> None:
+    """Write the file of a child. OSError where that fails."""
+    if number < MAX_PROCESSES:
+        atomic_file.write_json(_record_file(folder, parent, number), change.to_document())
+
+
+def name_of(parent: str, number: int) -> str:
+    """A process by the order in which it and its parents were started: "0-1" is the second child of the first."""
+    return f"{parent}-{number}" if parent else str(number)
+
+
+def _record_file(folder: Path, parent: str, number: int) -> Path:
+    return folder / f"{name_of(parent, number)}.json"
+
 
 WAIT_SECONDS = 900.0
 """A prepared process that nobody asked for ends then: its memory is worth more."""
-_CODE = "from llmservice_runtime.launch.prepared import become; become()"
+_CODE = "from llmservice_runtime.launch import become; become()"
 # multiprocessing's own mark of a process that it started.
 _MARK = "--multiprocessing-fork"
 _COUNT_BYTES = 4
@@ -97,10 +184,10 @@ class Launch:
 
     def prepare(self) -> None:
         """Start the processes of the record. To be called before there are threads: the environment changes."""
-        recorded = environments.children(self.record, self.name) if self.record else {}
+        recorded = recorded_children(self.record, self.name) if self.record else {}
         for number, change in recorded.items():
-            name = environments.name_of(self.name, number)
-            is_last = self.record is not None and not environments.children(self.record, name)
+            name = name_of(self.name, number)
+            is_last = self.record is not None and not recorded_children(self.record, name)
             with _environment(change.applied_to(self._base)):
                 self._prepared[number] = Prepared(self, name, is_last=is_last)
 
@@ -113,7 +200,7 @@ class Launch:
                 return found.pid
             found.end()
         self._keep(number, inherited)
-        process = Prepared(self, environments.name_of(self.name, number))
+        process = Prepared(self, name_of(self.name, number))
         if not process.become(descriptors):
             process.end()
             raise ChildProcessError("a new Python interpreter ended at once")
@@ -125,9 +212,9 @@ class Launch:
             return
         change = Change.between(self._base, inherited.environment)
         try:
-            environments.record(self.record, self.name, number, change)
+            record_child(self.record, self.name, number, change)
         except OSError as error:
-            _log(f"cannot record how vLLM starts its processes, so that the next start is no faster: {error}")
+            log(f"cannot record how vLLM starts its processes, so that the next start is no faster: {error}")
 
 
 class _Descriptor:
@@ -231,7 +318,7 @@ def import_modules(*names: str) -> None:
             try:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - a process that does not need it must not end of it
-                _log(f"{name} was not imported in advance: {error}")
+                log(f"{name} was not imported in advance: {error}")
     finally:
         # The first of them is run later under another name; a second entry would be warned of.
         sys.modules.pop(names[0], None)
@@ -287,5 +374,34 @@ def _replace_environment(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def _log(text: str) -> None:
-    print(f"[llmservice] {text}", file=sys.stderr, flush=True)
+MAX_ARGUMENT_BYTES = 1 << 21
+"""Linux allows no longer command line."""
+
+
+def main(module: str, record: str) -> None:
+    """Run MODULE as __main__, as `python -m MODULE` would. No return where it exits."""
+    begin(module, record)
+    import_modules(module)
+    arguments = _arguments()
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _arguments() -> list[str]:
+    """From standard input; this process ends where there are none, as when the supervisor ends before it has them."""
+    try:
+        given = parse(sys.stdin.buffer.read(MAX_ARGUMENT_BYTES + 1), MAX_ARGUMENT_BYTES)
+    except Refused as why:
+        sys.exit(f"the supervisor's arguments are missing: {why}")
+    if not isinstance(given, list) or not all(isinstance(argument, str) for argument in given):
+        sys.exit("the supervisor's arguments are no list of texts")
+    return given
+
+
+if __name__ == "__main__":
+    # By its own name: __main__ becomes vLLM's module, and pickled objects must not be looked up there.
+    from llmservice_runtime import launch
+
+    launch.main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")

@@ -9,22 +9,75 @@ that another one left half written, and nothing is deleted under a server that h
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import hashlib
+import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from llmservice_runtime.contract import CACHE_DIR
+from llmservice_vllm.modules import DISTRIBUTIONS
+
+from llmservice_runtime.contract import CACHE_DIR, Measured
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.start_cache import identity
-from llmservice_runtime.supervisor.measured import Measured
+from llmservice_runtime.supervisor.tasks import in_thread
+
+_PACKAGES = (*DISTRIBUTIONS, "torch", "triton", "flashinfer-python")
+# Device files of the drivers, and what names the processor; absent ones are left out.
+_NVIDIA = ("driver/nvidia/version", "driver/nvidia/gpus/*/information")
+_AMD = "class/kfd/kfd/topology/nodes/*/properties"
+_PROCESSOR = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
+# Of a GPU: two of the same product are the same device.
+_GPU_LINES = ("Model:", "NVRM version:", "gfx_target_version", "device_id", "Video BIOS:")
+_MAX_BYTES = 1 << 20
+
+
+def identity(revision: str, proc: Path = Path("/proc"), sys_folder: Path = Path("/sys")) -> str:
+    """16 hexadecimal digits: the name of a folder."""
+    parts = [f"revision {revision}", f"python {sys.version}", *_packages(), *device(proc, sys_folder)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _packages() -> Iterator[str]:
+    """Each package by the hashes of its files, which pip records: the same tag of an image may get other contents."""
+    for name in _PACKAGES:
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        recorded = distribution.read_text("RECORD") or ""
+        yield f"package {name} {distribution.version} {hashlib.sha256(recorded.encode()).hexdigest()}"
+
+
+def device(proc: Path, sys_folder: Path) -> list[str]:
+    """Lines that name the processor and the GPUs, each once."""
+    lines = {f"machine {platform.machine()}"}
+    for file in (path for pattern in _NVIDIA for path in proc.glob(pattern)):
+        lines |= {line for line in _lines(file) if line.startswith(_GPU_LINES)}
+    for file in sys_folder.glob(_AMD):
+        lines |= {line for line in _lines(file) if line.startswith(_GPU_LINES)}
+    lines |= {line for line in _lines(proc / "cpuinfo") if line.startswith(_PROCESSOR)}
+    return sorted(lines)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            # Of /proc/cpuinfo the first processor: the others are alike, and may be a thousand.
+            return [line.strip() for line in opened.read(_MAX_BYTES).split("\n\n")[0].splitlines()]
+    except OSError:
+        return []
+
 
 KEPT = 4
 """Served folders that are kept in a claim: of this revision, of what it replaces, and of what may be returned to."""
@@ -68,7 +121,7 @@ class StartCache:
             return cls(None, log)
         root, is_claim = Path(options.start_cache), options.start_cache != ServeOptions.start_cache
         try:
-            folder = _chosen(root, identity.key(options.revision_key), socket.gethostname())
+            folder = _chosen(root, identity(options.revision_key), socket.gethostname())
             is_new = not (folder / _SERVED).exists()
             folder.mkdir(parents=True, exist_ok=True)
             os.utime(folder)
@@ -100,7 +153,7 @@ class StartCache:
 
     @property
     def processes(self) -> tuple[str, ...]:
-        """The folder of launch.environments, as an argument of the launch; none without a folder."""
+        """The folder of the record, as an argument of the launch; none without a folder."""
         return () if self._folder is None else (str(self._folder / _PROCESSES),)
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -223,3 +276,12 @@ def _has_bytecode() -> bool:
     """Whether the image has vLLM's modules compiled."""
     found = importlib.util.find_spec("vllm")
     return bool(found and found.origin and Path(importlib.util.cache_from_source(found.origin)).exists())
+
+
+async def opened(options: ServeOptions, seconds: float, log: Log) -> StartCache:
+    """The start cache; an unused one where the volume does not answer, so that the server starts without it."""
+    try:
+        return await asyncio.wait_for(in_thread(lambda: StartCache.open(options, log)), seconds)
+    except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
+        why = f"{options.start_cache} does not answer within {seconds:g} s: look at the volume's driver and server"
+        return StartCache.unused(why, log)

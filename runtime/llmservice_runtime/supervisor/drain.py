@@ -6,12 +6,49 @@ The counters are shared memory without notification, so they are polled.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from llmservice_runtime.access import peers
-from llmservice_runtime.drain import shared_counters
+from llmservice_runtime import atomic_file, shared_counters
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.dependencies import Timing
+
+_ESTABLISHED = "01"
+Peer = tuple[str, int]
+
+
+def established(port: int, net: Path = Path("/proc/net")) -> frozenset[Peer]:
+    """Remote addresses of established connections, those that vLLM has not accepted yet included.
+
+    IPv4-mapped IPv6 addresses are given as IPv4.
+    """
+    return frozenset(peer for name in ("tcp", "tcp6") for peer in _of_table(net / name, port))
+
+
+def _of_table(path: Path, port: int) -> list[Peer]:
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()[1:]
+    except OSError:  # address family not available
+        return []
+    fields = [line.split(maxsplit=4) for line in lines]
+    return [_peer(row[2]) for row in fields if row[3] == _ESTABLISHED and int(row[1].rpartition(":")[2], 16) == port]
+
+
+def _peer(text: str) -> Peer:
+    """Parse `0100007F:1F90`: 32-bit words in the machine's byte order, and the port."""
+    host, _, port = text.partition(":")
+    words = [int(host[place : place + 8], 16) for place in range(0, len(host), 8)]
+    raw = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+    address = ipaddress.ip_address(raw)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address), int(port, 16)
+
+
+def record_peers(counters_file: str, peers: frozenset[Peer]) -> None:
+    """Write the peers for the middleware, atomically; it reads them on its first refusal."""
+    atomic_file.write_json(shared_counters.peers_file(counters_file), sorted(peers))
 
 
 class Drain:
@@ -30,7 +67,7 @@ class Drain:
     def refuse_newcomers(self) -> None:
         """Refuse new connections. Established ones without a `Connection: close` so far are served once more."""
         try:
-            peers.record(self._options.drain_file, peers.established(self._port))
+            record_peers(self._options.drain_file, established(self._port))
         except (
             OSError
         ):  # disk full, which may be why the pod is drained: serve everyone rather than refuse known clients
@@ -78,7 +115,7 @@ class Drain:
         ):
             return False
         try:
-            return bool(peers.established(self._port))
+            return bool(established(self._port))
         except OSError:  # connections cannot be listed: assume that there are some
             return True
 

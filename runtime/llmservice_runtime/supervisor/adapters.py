@@ -16,12 +16,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmservice_runtime.adapters import adapter_files, adapter_list
-from llmservice_runtime.adapters.adapter_list import Adapter
+from llmservice_runtime import adapter_list
+from llmservice_runtime.adapter_list import Adapter
 from llmservice_runtime.bounded_json import Reader, clean, opened
-from llmservice_runtime.contract import AdapterState, State
-from llmservice_runtime.supervisor.loopback import Response, http_request
+from llmservice_runtime.contract import AdapterState, Failure, State
+from llmservice_runtime.fetch_protocol import Request
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.preflight import adapter_files
+from llmservice_runtime.preflight.model_files import read_config
+from llmservice_runtime.supervisor.client import Access, Response, http_request
+from llmservice_runtime.supervisor.dependencies import Dependencies
+from llmservice_runtime.supervisor.fetch_phase import FetchContainer
 from llmservice_runtime.supervisor.tasks import cancel_and_wait, in_thread
+from llmservice_runtime.supervisor.vllm_process import Flags
 
 LOAD_SECONDS = 300.0
 FILES_SECONDS = 60.0
@@ -276,3 +283,48 @@ def _cut(message: str, most_bytes: int) -> str:
 def _check(response: Response, what: str) -> None:
     if response.status != 200:
         raise AdapterFailed(f"{what} answered {response.status}: {response.error}")
+
+
+def of_server(
+    options: ServeOptions,
+    flags: Flags,
+    access: Access,
+    dependencies: Dependencies,
+    container: FetchContainer,
+    log: Callable[[str], None],
+) -> Adapters:
+    """The adapters of a server, wired with its dependencies."""
+    return Adapters(
+        None if options.adapters_file is None else Path(options.adapters_file),
+        LoraEndpoints(flags.port, access.headers),
+        Source(container).prepare,
+        max_rank=flags.max_lora_rank,
+        base=lambda: read_config(Path(flags.model)),
+        clock=dependencies.clock,
+        retry_seconds=dependencies.timing.adapter_retry_seconds,
+        log=log,
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Provides the folder of an adapter."""
+
+    container: FetchContainer
+
+    async def prepare(self, adapter: Adapter) -> Path:
+        """The folder of an adapter. AdapterFailed where it cannot be fetched; mounted files are not checked here.
+
+        The path of a fetched one contains its revision, because vLLM separates cached prompts of adapters by path.
+        """
+        if adapter.path is not None:
+            return Path(adapter.path)
+        name = adapter_list.artifact(adapter.uri)
+        # Adapters are handled in turn and retried, so none waits long for a container that does not run.
+        container = replace(self.container, wait_seconds=min(self.container.wait_seconds, 10.0))
+        found = await container.get(Request((f"{name}={adapter.uri}",)), lambda progress: None)
+        if isinstance(found, Failure):
+            raise AdapterFailed(f"{found.message} {found.remedy}")
+        if name not in found:
+            raise AdapterFailed(f"{adapter.uri} was fetched, but its folder was not reported.")
+        return found[name]

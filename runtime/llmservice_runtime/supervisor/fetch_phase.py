@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llmservice_runtime.contract import FETCH_CONTAINER, CacheRoom, Failure, FailureReason, Phase, State, Transfer
-from llmservice_runtime.fetching.fetch_protocol import MAX_ANSWER, read_ended
-from llmservice_runtime.fetching.fetch_protocol import Fetched as Fetched
-from llmservice_runtime.fetching.fetch_protocol import Request as Request
-from llmservice_runtime.fetching.fetch_protocol import read_document as read_document
+from llmservice_runtime.fetch_protocol import MAX_ANSWER, read_ended
+from llmservice_runtime.fetch_protocol import Fetched as Fetched
+from llmservice_runtime.fetch_protocol import Request as Request
+from llmservice_runtime.fetch_protocol import read_document as read_document
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.dependencies import Dependencies
 from llmservice_runtime.supervisor.processes import Ended

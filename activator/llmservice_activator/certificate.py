@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 from llmservice_operator.kube.errors import ConfigError
-from llmservice_operator.process.tls import expires_at
+from llmservice_operator.process.health import expires_at
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from llmservice_operator.planner import kv_cache, weights
 from llmservice_operator.planner.batching import longest_length
 from llmservice_operator.planner.constants import CONSTANTS, Constant, Constants
 from llmservice_operator.planner.kv.blocks import Blocks
-from llmservice_operator.planner.kv.groups import Group
 from llmservice_operator.planner.kv.specs import placed_specs
+from llmservice_operator.planner.kv_cache import Group
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind
 from llmservice_operator.planner.plan import Plan, Request
 

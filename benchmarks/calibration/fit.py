@@ -14,8 +14,7 @@ from functools import cached_property
 from llmservice_operator.planner import weights
 from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.constants import Constant, Constants
-from llmservice_operator.planner.model_runner import ModelRunner, model_runner
-from llmservice_operator.planner.overheads import Load, load, overheads
+from llmservice_operator.planner.overheads import Load, ModelRunner, load, model_runner, overheads
 from llmservice_operator.planner.plan import GIB, Device, Request
 
 from benchmarks.calibration.earlier import PRIOR, EarlierConstants, constants_of, generation

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from llmservice_operator.planner.batching import batching
-from llmservice_operator.planner.encoder import whole_item
+from llmservice_operator.planner.batching import batching, whole_item
 from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture, Unplanned

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.planner.attention_memory import flash_bytes, naive_bytes
+from llmservice_operator.planner.memory import flash_attention_bytes, naive_attention_bytes
 
 from benchmarks.gpu.findings import GIB, Attention, Skipped
 
@@ -30,7 +30,8 @@ def measured(
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     size = torch.empty(0, dtype=dtype).element_size()
     for tokens in lengths:
-        needed = {"naive": naive_bytes(heads, tokens, size), "flash": flash_bytes(heads, head_dim, tokens, size)}
+        flash = flash_attention_bytes(heads, head_dim, tokens, size)
+        needed = {"naive": naive_attention_bytes(heads, tokens, size), "flash": flash}
         made = torch.randn(3, 1, heads, tokens, head_dim, device=device, dtype=dtype)
         for way, run in (("naive", _naive), ("flash", _flash)):
             free = _free(torch, device)

@@ -54,8 +54,7 @@ from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options, version
 from llmservice_operator.process import garbage, log
-from llmservice_operator.process.health import HealthServer, PortTaken
-from llmservice_operator.process.tls import Certificate
+from llmservice_operator.process.health import Certificate, HealthServer, PortTaken
 
 logger = logging.getLogger("llmservice_operator")
 

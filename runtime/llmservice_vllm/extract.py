@@ -57,7 +57,7 @@ Next:
      .venv/bin/pytest -m vllm tests/unit             rules, methods, enums and figures against the installed vLLM"""
 AS_DEFAULT = """
   4. scripts/uv lock; python scripts/export_requirements.py; make engine; make e2e
-     planner/model_runner.py, where the version profiles itself otherwise
+     planner/overheads.py, where the version profiles itself otherwise
      api/techniques.py, api/dtypes.py, api/matrix/: values that tests of step 3 miss or find too many"""
 _MOST_REFUSALS = 40
 Sections = dict[str, dict[str, Any]]

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.api.crd import crd_yaml, schema
+from llmservice_operator.api.crd import crd_yaml, fraction_rules, schema
 from llmservice_operator.api.rules import RULES
-from llmservice_operator.api.schema import fraction_rules
 
 pytestmark = pytest.mark.cluster
 

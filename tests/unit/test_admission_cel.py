@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from llmservice_cli.admission.cel import Failed, evaluate
 from llmservice_cli.admission.syntax import UnknownSyntax, parse
-from llmservice_operator.api.crd import schema
+from llmservice_operator.api.crd import fraction_rules, schema
 from llmservice_operator.api.rules import RULES
-from llmservice_operator.api.schema import fraction_rules
 
 OBJECT = {
     "name": "a-b=c",

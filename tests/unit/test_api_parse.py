@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmservice_operator.api.crd import schema
 from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.kubernetes import SHAPED_FIELDS
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key, LLMService, parse_spec
-from llmservice_operator.api.shapes import SHAPED_FIELDS
 from llmservice_operator.api.uri import (
     BucketSource,
     ClaimSource,

@@ -6,11 +6,10 @@ from pathlib import Path
 import llmservice_fetch
 import llmservice_operator
 import llmservice_runtime
-from llmservice_operator.api.crd import schema
+from llmservice_operator.api.crd import at, schema
 from llmservice_operator.api.reason_sections import SECTIONS
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.rules import RULES
-from llmservice_operator.api.schema import at
 from llmservice_runtime.contract import FailureReason
 
 ROOT = schema()

@@ -14,8 +14,8 @@ from llmservice_operator.api.crd import schema
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import constant, vllm_arguments
-from llmservice_operator.planner.extra_args import check_extra_args
 from llmservice_operator.planner.quantity import gibibytes
+from llmservice_operator.planner.versions import check_extra_args
 from llmservice_vllm import extract
 from llmservice_vllm.extract import WORDS, Sources, installed
 from llmservice_vllm.flags import Ambiguous, Match, Unknown

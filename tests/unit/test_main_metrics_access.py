@@ -15,8 +15,7 @@ from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.kube.transport import Transport
-from llmservice_operator.process.health import HealthServer, Readiness
-from llmservice_operator.process.tls import Certificate
+from llmservice_operator.process.health import Certificate, HealthServer, Readiness
 
 from tests.support.ports import free_port
 

@@ -12,7 +12,7 @@ from llmservice_activator.metrics import Metrics as ActivatorMetrics
 from llmservice_operator.api.holding import LastUse
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.process.tls import Certificate
+from llmservice_operator.process.health import Certificate
 from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import Measured, Phase, State, Transfer, TransferStep
 from llmservice_runtime.supervisor.metrics import Snapshot, exposition

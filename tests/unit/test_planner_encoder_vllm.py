@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.encoder import profiled_tokens
+from llmservice_operator.planner.batching import profiled_tokens
 from llmservice_operator.planner.model import config_json
 
 from tests.unit.planner_models import CONFIGS

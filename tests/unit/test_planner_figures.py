@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from llmservice_operator.api.matrix.backends import BACKENDS
 from llmservice_operator.planner import memory
-from llmservice_operator.planner.attention_memory import flash_bytes, naive_bytes, per_gpu
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.kv_cache import layout
+from llmservice_operator.planner.memory import attention_per_gpu, flash_attention_bytes, naive_attention_bytes
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import GIB, Request
@@ -113,17 +113,17 @@ def test_a_window_caps_the_tokens() -> None:
 @pytest.mark.parametrize(("tokens", "published"), [(1_000, 80 * MB), (16_000, 19 * GIB), (100_000, 0.75 * TIB)])
 def test_all_scores_of_40_heads(tokens: int, published: float) -> None:
     """heads x bytes x N x N in bf16. The published figures are round ones; FlashAttention grows with the tokens."""
-    assert naive_bytes(40, tokens) == 40 * 2 * tokens**2 == pytest.approx(published, rel=0.04)
-    assert flash_bytes(40, 128, tokens) == 40 * tokens * (128 * 2 + 4)
+    assert naive_attention_bytes(40, tokens) == 40 * 2 * tokens**2 == pytest.approx(published, rel=0.04)
+    assert flash_attention_bytes(40, 128, tokens) == 40 * tokens * (128 * 2 + 4)
 
 
 def test_attention_of_a_model_on_each_gpu() -> None:
-    naive, flash = per_gpu(LLAMA_70B, 16_000)
-    assert (naive, flash) == (naive_bytes(64, 16_000) / GIB, flash_bytes(64, 128, 16_000) / GIB)
-    assert per_gpu(LLAMA_70B, 16_000, 4) == (naive / 4, flash / 4)
-    assert per_gpu(architecture("deepseek-r1"), 16_000) == (2 * naive, 2 * flash)
+    naive, flash = attention_per_gpu(LLAMA_70B, 16_000)
+    assert (naive, flash) == (naive_attention_bytes(64, 16_000) / GIB, flash_attention_bytes(64, 128, 16_000) / GIB)
+    assert attention_per_gpu(LLAMA_70B, 16_000, 4) == (naive / 4, flash / 4)
+    assert attention_per_gpu(architecture("deepseek-r1"), 16_000) == (2 * naive, 2 * flash)
     states = Layer(Attention(Kind.STATE, heads=32, key_dim=128, value_dim=128), FeedForward())
-    assert per_gpu(Architecture("x", 2560, 50280, (states,)), 16_000) == (0.0, 0.0)
+    assert attention_per_gpu(Architecture("x", 2560, 50280, (states,)), 16_000) == (0.0, 0.0)
     plan = memory.plan(Request(architecture("llama-3.1-8b"), gpu("H100"), max_model_len=16_000))
     assert (plan.naive_attention_gib, plan.flash_attention_gib) == (naive / 2, flash / 2)
 

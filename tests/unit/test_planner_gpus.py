@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES
-from llmservice_operator.planner.gpu_catalogue import ALSO_CALLED, GPUS, SLICES
-from llmservice_operator.planner.gpus import CATALOGUE, device, from_label_mib, label, labels
+from llmservice_operator.planner.gpus import ALSO_CALLED, CATALOGUE, GPUS, SLICES, device, from_label_mib, label, labels
 from llmservice_operator.planner.plan import Device
 
 from tests.unit.planner_models import gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.planner.model_runner import model_runner
+from llmservice_operator.planner.overheads import model_runner
 from llmservice_operator.planner.plan import Draft, Request
 
 from tests.unit.planner_models import architecture

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import InvalidModel
-from llmservice_operator.planner.model.name_patterns import LONGEST, UnreadablePattern, glob, regular_expression
+from llmservice_operator.planner.model.module_forms import LONGEST, UnreadablePattern, glob, regular_expression
 
 from tests.unit.planner_models import CONFIGS
 

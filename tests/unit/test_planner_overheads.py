@@ -10,8 +10,7 @@ from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture, Encoder
-from llmservice_operator.planner.model_runner import model_runner
-from llmservice_operator.planner.overheads import Overheads, capture_sizes, load, overheads
+from llmservice_operator.planner.overheads import Overheads, capture_sizes, load, model_runner, overheads
 from llmservice_operator.planner.plan import GIB, Device, Draft, Request
 
 from tests.unit.planner_models import CONFIGS

@@ -370,7 +370,6 @@ def test_each_default_is_that_of_the_version(known: str) -> None:
 VARIABLE = re.compile(r"\bVLLM_[A-Z_]+\b")
 FLAG = re.compile(r'"(--[a-z-]+)"')
 READ = (
-    "operator/llmservice_operator/planner/modalities.py",
     "operator/llmservice_operator/planner/requests.py",
     "runtime/llmservice_runtime/supervisor/vllm_process.py",
 )

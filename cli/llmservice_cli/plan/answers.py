@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from llmservice_operator.api.dtypes import LOAD_METHODS
 from llmservice_operator.api.errors import Problem
-from llmservice_operator.planner import gpus, host, memory, node_size
+from llmservice_operator.planner import gpus, host, memory
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy, Request
 from llmservice_operator.planner.room import profile_of
 
@@ -117,7 +117,7 @@ def _others(question: Question, request: Request) -> Sequence[Device]:
 def _on_a_node(request: Request, plan: Plan) -> Plan:
     """The plan, with what nobody knows who does not see the nodes."""
     device = request.device
-    if device is None or device.is_cpu or not (note := node_size.note(plan.gpus, device.name)):
+    if device is None or device.is_cpu or not (note := gpus.note(plan.gpus, device.name)):
         return plan
     return replace(plan, reason=f"{plan.reason} {note}")
 

@@ -11,7 +11,7 @@ from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from llmservice_operator.planner import node_size
+from llmservice_operator.planner import gpus
 from llmservice_operator.planner.changes import INT4, Alternatives, fp8_cache
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
@@ -282,7 +282,7 @@ def _legend(grid: Grid) -> Iterator[str]:
     count = next((cell.plan.gpus for cell in grid.cells if cell.plan is not None), 1)
     if count > 1:
         yield f"each on {count} GPUs"
-        yield from filter(None, dict.fromkeys(node_size.note(count, device.name) for device in grid.devices))
+        yield from filter(None, dict.fromkeys(gpus.note(count, device.name) for device in grid.devices))
     if grid.needed:
         yield f"{NEEDED}: the fewest on one node with which one of the precisions surely fits; -: no node has as many"
     if any(precision.weights == "int4" for precision in grid.precisions):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from llmservice_operator.api import shapes
+from llmservice_operator.api import kubernetes
 from llmservice_operator.api.base import ApiModel, Many, knob, leaf, section
 from llmservice_operator.api.scalars import Quantity, integer_or_auto_schema
 
@@ -93,7 +93,7 @@ class Holding(ApiModel):
         "Where minReplicas is 0 they always are. Needs `autoscaling.enabled` of the chart, not `autoscaling`.",
         examples=[True],
     )
-    clients: shapes.NetworkPolicyPeers = leaf(
+    clients: kubernetes.NetworkPolicyPeers = leaf(
         list,
         alias="from",
         description="Who may send requests that may be held, as in a NetworkPolicy: others get 403 and wake nobody. "

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from llmservice_operator.api.kubernetes import Schema
+from llmservice_operator.api.kubernetes import SHAPED_FIELDS, Schema
 from llmservice_operator.api.matrix.page import page
 from llmservice_operator.api.reason_sections import SECTIONS
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.shapes import SHAPED_FIELDS
 
 _HEADER = "<!-- Generated from operator/llmservice_operator/api by `make crds`: do not edit. -->\n\n"
 

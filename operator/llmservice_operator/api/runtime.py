@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from llmservice_vllm.versions import default_version
 from pydantic import AfterValidator, StringConstraints
 
-from llmservice_operator.api import shapes
+from llmservice_operator.api import kubernetes
 from llmservice_operator.api.base import ApiModel, Json, Many, knob, leaf, section
 from llmservice_operator.api.scalars import ImageRef, ObjectName
 
@@ -42,7 +42,7 @@ class Runtime(ApiModel):
         "IfNotPresent unless the tag is `latest`.",
         examples=["IfNotPresent"],
     )
-    image_pull_secrets: shapes.ImagePullSecrets = leaf(
+    image_pull_secrets: kubernetes.ImagePullSecrets = leaf(
         list,
         description="Secrets of the same namespace with logins for the image's registry.",
         examples=[[{"name": "registry-login"}]],
@@ -52,13 +52,13 @@ class Runtime(ApiModel):
         "name it. Default: read from the tag.",
         examples=[default_version()],
     )
-    resources: shapes.ResourceRequirements = leaf(
+    resources: kubernetes.ResourceRequirements = leaf(
         dict,
         description="CPU and memory of the server container. GPUs follow from parallelism and accelerator and may not "
         "be named here. Default: requests that a small model starts with.",
         examples=[{"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "32Gi"}}],
     )
-    env: Annotated[shapes.EnvVars, AfterValidator(_short)] = leaf(
+    env: Annotated[kubernetes.EnvVars, AfterValidator(_short)] = leaf(
         list,
         description="Environment variables of the server container. Those that the operator sets itself may not be "
         f"named here. The values may have {ENV_LENGTH:,} characters together.",
@@ -107,17 +107,17 @@ class PodSpec(ApiModel):
         examples=[{"pool": "gpu"}],
         max_length=64,
     )
-    tolerations: shapes.Tolerations = leaf(
+    tolerations: kubernetes.Tolerations = leaf(
         list,
         description="Taints that pods tolerate, beside the accelerator's own.",
         examples=[[{"key": "dedicated", "operator": "Equal", "value": "llm", "effect": "NoSchedule"}]],
     )
-    affinity: shapes.Affinity = leaf(
+    affinity: kubernetes.Affinity = leaf(
         dict,
         description="Affinity rules of the pods. A rule about pods without labelSelector is about the service's own.",
         examples=[{"podAntiAffinity": {}}],
     )
-    topology_spread_constraints: shapes.TopologySpreadConstraints = leaf(
+    topology_spread_constraints: kubernetes.TopologySpreadConstraints = leaf(
         list,
         description="How pods spread over zones or nodes. A constraint without labelSelector counts the service's own "
         "pods.",
@@ -135,23 +135,23 @@ class PodSpec(ApiModel):
         "mounted. Default: the namespace's default.",
         examples=["llm"],
     )
-    security_context: shapes.PodSecurityContext = leaf(
+    security_context: kubernetes.PodSecurityContext = leaf(
         dict,
         description="Security context of the pods; fields given here replace the operator's (runAsNonRoot, a numeric "
         "user, fsGroup, seccomp RuntimeDefault). For platforms that assign user ids.",
         examples=[{"runAsUser": 1000, "fsGroup": 1000}],
     )
-    volumes: shapes.Volumes = leaf(
+    volumes: kubernetes.Volumes = leaf(
         list,
         description="Further volumes of the pods. Names that the operator uses itself are refused.",
         examples=[[{"name": "certificates", "configMap": {"name": "company-ca"}}]],
     )
-    volume_mounts: shapes.VolumeMounts = leaf(
+    volume_mounts: kubernetes.VolumeMounts = leaf(
         list,
         description="Where the server container mounts them. Each names a volume declared in volumes.",
         examples=[[{"name": "certificates", "mountPath": "/etc/company", "readOnly": True}]],
     )
-    init_containers: shapes.InitContainers = leaf(
+    init_containers: kubernetes.InitContainers = leaf(
         list,
         description="Containers that run to their end before the server starts, in order, after the operator's own; "
         "with restartPolicy Always they are sidecars.",

@@ -1,21 +1,184 @@
 """spec: everything that a user says about one model service."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from llmservice_operator.api.adapters import Adapter, LoRA
-from llmservice_operator.api.base import BY_NAME, ApiModel, Many, knob, section
-from llmservice_operator.api.engine import Accelerator, Batching, Parallelism, Precision
-from llmservice_operator.api.generation import Generation
+from llmservice_operator.api.base import BY_NAME, SET, ApiModel, Knob, Many, knob, leaf, section
+from llmservice_operator.api.engine import MAX_TOKENS, Accelerator, Batching, Parallelism, Precision
 from llmservice_operator.api.lifecycle import Drain, Endpoint, Rollout, Scaling
-from llmservice_operator.api.model import Model
-from llmservice_operator.api.multimodal import Multimodal
+from llmservice_operator.api.model import AccessMode, Model
 from llmservice_operator.api.runtime import PodTemplate, Runtime
-from llmservice_operator.api.start_cache import StartCache
+from llmservice_operator.api.scalars import ObjectName, Quantity
 from llmservice_operator.api.techniques import Attention, Compilation, ContextExtension, DraftModel, SpeculativeDecoding
-from llmservice_operator.api.uri import Source
+from llmservice_operator.api.uri import Source, parse
+
+# spec.generation: how answers are sampled and read.
+
+# vLLM looks parsers up when it starts, and plugins add some: the shape of a name, not a list.
+ParserName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class GenerationDefaults(ApiModel):
+    """Sampling parameters of requests that do not say otherwise; what is left out is the model's own."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = knob(
+        description="Randomness: 0 always takes the likeliest token.", examples=[0.7]
+    )
+    top_p: Annotated[float, Field(ge=0.01, le=1)] | None = knob(
+        description="Choose among the likeliest tokens that together have this probability; 1 for all.", examples=[0.8]
+    )
+    top_k: int | None = knob(
+        description="Choose among this many of the likeliest tokens; 0 for all.", examples=[20], bounds=(0, 16_777_216)
+    )
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = knob(
+        description="Leave out tokens that are less likely than this share of the likeliest one's probability.",
+        examples=[0.05],
+    )
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=2)] | None = knob(
+        description="Above 1, tokens that came already are made less likely.", examples=[1.05]
+    )
+    max_tokens: int | None = knob(
+        description="Most tokens of an answer, where the request names no limit.",
+        examples=[2048],
+        bounds=(1, MAX_TOKENS),
+    )
+
+
+class Generation(ApiModel):
+    """How answers are sampled, and what is read out of them."""
+
+    tool_call_parser: ParserName | None = knob(
+        description="Read tool calls out of answers with this parser of vLLM's, and let the model choose to call "
+        "(--tool-call-parser, --enable-auto-tool-choice). It must be the one for the model's format.",
+        examples=["hermes"],
+        flag=("--enable-auto-tool-choice", "--tool-call-parser"),
+    )
+    reasoning_parser: ParserName | None = knob(
+        description="Keep a model's thinking apart from its answer with this parser of vLLM's (--reasoning-parser). "
+        "It must be the one for the model's format.",
+        examples=["qwen3"],
+        flag="--reasoning-parser",
+    )
+    seed: int | None = knob(
+        description="Seed of the random numbers (--seed) of requests that bring none. Default: 0.",
+        examples=[7],
+        bounds=(0, 4_294_967_295),
+        flag="--seed",
+        silent=0,
+        effective=0,
+    )
+    defaults: Annotated[GenerationDefaults, Knob(("--override-generation-config",))] = section(
+        GenerationDefaults,
+        "Sampling parameters of requests that do not say otherwise (--override-generation-config); what is left out "
+        "is as the model's generation_config.json says.",
+    )
+
+
+# spec.multimodal: pictures, sound and video beside the text.
+
+ANY_DOMAIN = "*"
+
+# vLLM compares the whole name of an address's host, in lower case.
+MediaDomain = Annotated[
+    str, StringConstraints(min_length=1, max_length=253, pattern=r"^([*]|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$")
+]
+
+
+class Multimodal(ApiModel):
+    """Pictures, sound and video that clients send beside the text."""
+
+    allowed_media_domains: Annotated[Many[MediaDomain], Knob(("--allowed-media-domains",))] = leaf(
+        tuple,
+        description="Hosts that the server fetches media from when a request names an address "
+        "(--allowed-media-domains): whole names, without scheme or port. Default: none, clients send media in the "
+        'request. ["*"]: every host, also inside the cluster. See docs/serving/multimodal.md.',
+        examples=[["images.example.com"]],
+        max_length=64,
+        json_schema_extra=SET,
+    )
+
+
+# spec.startCache: what makes the next start of a server faster.
+
+
+class StartCache(ApiModel):
+    """A volume that keeps compiled code, so that the next pod does not compile it again."""
+
+    size: Quantity = knob(
+        ...,
+        description="Size of the PersistentVolumeClaim, NAME-start-cache, that the operator makes. It may grow where "
+        "the storage class allows it.",
+        examples=["2Gi"],
+    )
+    storage_class_name: ObjectName | None = knob(
+        description="Storage class of the claim that the operator makes. Default: the cluster's own. It cannot be "
+        "changed later.",
+        examples=["fast-ssd"],
+    )
+    access_modes: Many[AccessMode] | None = knob(
+        description="Access modes of the claim, as of model.cache. Default: [ReadWriteOnce], for pods of one node. "
+        "They cannot be changed later.",
+        examples=[["ReadWriteMany"]],
+        min_length=1,
+        max_length=3,
+        json_schema_extra=SET,
+        effective=["ReadWriteOnce"],
+    )
+
+
+# spec.adapters, spec.lora: LoRA adapters that are served beside the model, each under a name of its own.
+
+# No slash, unlike a model's name: it is a folder's name too.
+AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+# Shorter than a model's: the cost of a rule grows with the longest uri times the number of adapters.
+AdapterUri = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+class Adapter(ApiModel):
+    """One LoRA adapter of the model."""
+
+    name: AdapterName = Field(
+        description="Name that a request gives as `model` to get the adapter.", examples=["support"]
+    )
+    uri: AdapterUri = Field(
+        description="Where the adapter comes from, in the forms of spec.model.uri.", examples=["s3://adapters/support"]
+    )
+
+    @property
+    def source(self) -> Source:
+        """The parsed uri; raises InvalidSpec."""
+        return parse(self.uri, f"spec.adapters[{self.name}].uri")
+
+
+class LoRA(ApiModel):
+    """Room for adapters: fixed when a pod starts, while the adapters themselves may change."""
+
+    max_loras: int | None = knob(
+        description="Most different adapters in one step (--max-loras); requests for others wait. Each takes GPU "
+        "memory. Default: 1.",
+        examples=[4],
+        bounds=(1, 256),
+        flag="--max-loras",
+        effective=1,
+    )
+    max_lora_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] | None = knob(
+        description="Highest rank of an adapter (--max-lora-rank, r in adapter_config.json). A higher one takes more "
+        "memory for all of them. Default: 16.",
+        examples=[32],
+        flag="--max-lora-rank",
+        effective=16,
+    )
+    max_cpu_loras: int | None = knob(
+        description="Most adapters that are kept in the pod's memory (--max-cpu-loras); more are loaded from their "
+        "files again when they are asked for. At least maxLoras. Default: as many as maxLoras.",
+        examples=[16],
+        bounds=(1, 4096),
+        flag="--max-cpu-loras",
+        effective=lambda lora: lora.max_loras or 1,
+    )
 
 
 class LLMServiceSpec(ApiModel):

@@ -9,11 +9,10 @@ from typing import Any
 from llmservice_runtime import contract
 from llmservice_runtime.options import ServeOptions
 
-from llmservice_operator.api.adapters import LoRA
 from llmservice_operator.api.flags import in_force
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.api.spec import LLMServiceSpec, LoRA
 from llmservice_operator.api.techniques import Compilation
 from llmservice_operator.api.uri import HubSource
 from llmservice_operator.build.deployment import progress_deadline_seconds

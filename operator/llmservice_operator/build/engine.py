@@ -23,9 +23,8 @@ from llmservice_vllm.flags import Flag
 from llmservice_vllm.versions import flag_table_or_default
 
 from llmservice_operator.api.flags import FLAGS
-from llmservice_operator.api.multimodal import ANY_DOMAIN
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.api.spec import ANY_DOMAIN, LLMServiceSpec
 from llmservice_operator.build.revision import NOTHING, Chosen, revision_key
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.build.sources import draft_path, fetched, model_path

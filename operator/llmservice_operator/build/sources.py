@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from llmservice_runtime import contract
 
-from llmservice_operator.api.adapters import Adapter
 from llmservice_operator.api.pod_rules import OWN_VOLUME_PREFIX
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.api.spec import Adapter, LLMServiceSpec
 from llmservice_operator.api.uri import ClaimSource, FileSource, ImageSource, Source, is_fetched
 
 

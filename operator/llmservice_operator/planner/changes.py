@@ -16,9 +16,8 @@ from llmservice_operator.api.dtypes import FLOAT_WEIGHTS, LOAD_METHODS
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS
 from llmservice_operator.api.matrix.dimensions import MANY, OFF, ON, ONE
 from llmservice_operator.planner import served, splits
-from llmservice_operator.planner.batching import batching
+from llmservice_operator.planner.batching import batching, whole_item
 from llmservice_operator.planner.compatibility import matches
-from llmservice_operator.planner.encoder import whole_item
 from llmservice_operator.planner.model.architecture import Kind, Quantization
 from llmservice_operator.planner.plan import Device, Plan, Request
 

@@ -3,12 +3,76 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 
-from llmservice_operator.planner.gpu_catalogue import ALSO_CALLED, GPU, GPUS, SLICES, Capability
 from llmservice_operator.planner.plan import Device
+
+# How many GPUs a node has at most: a replica is one pod, so one node must have all of its GPUs.
+
+USUAL_PER_NODE = 8
+"""What machines with GPUs have at most."""
+_MORE_PER_NODE = {"NVIDIA-A100-SXM4-40GB": 16, "Tesla-V100-SXM3-32GB": 16}
+"""Products of which larger machines are rented or sold (a2-megagpu-16g, DGX-2)."""
+
+
+def most_per_node(product: str | None) -> int:
+    """The most that a node with this product has anywhere."""
+    return _MORE_PER_NODE.get(product or "", USUAL_PER_NODE)
+
+
+def note(needed: int, product: str | None) -> str:
+    """Where the nodes are not known: that none is sold that would do; empty where one may be."""
+    if needed <= (most := most_per_node(product)):
+        return ""
+    return f"One replica is one pod and needs a node with {needed} GPUs; such nodes usually have {most} at most."
+
+
+# GPU products of gpus.tsv by the node label that names them: what they can compute, and how much memory they have.
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GPU:
+    """One product."""
+
+    product: str
+    memory_gib: float
+    """What the driver reports as total."""
+    capability: Capability | None
+    """NVIDIA's compute capability; None for other vendors."""
+    sold_as: tuple[int, ...] = ()
+    """The GB in its name and in its data sheet."""
+    is_amd: bool = False
+
+
+def _rows() -> Iterator[tuple[str, list[str]]]:
+    """Each line of the table, with the section that it is in."""
+    section = ""
+    for line in Path(__file__).with_name("gpus.tsv").read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line and not line.startswith("#"):
+            yield section, line.split("\t")
+
+
+def _gpu(section: str, row: list[str]) -> GPU:
+    is_amd = section == "amd"
+    major, _, minor = section.partition(".")
+    sold_as = tuple(map(int, row[1].split(",")))
+    return GPU(row[0], float(row[2]), None if is_amd else (int(major), int(minor)), sold_as, is_amd)
+
+
+_ROWS = tuple(_rows())
+GPUS = tuple(_gpu(section, row) for section, row in _ROWS if section != "slices")
+ALSO_CALLED = {row[0]: tuple(row[3].split(", ")) for _, row in _ROWS if len(row) > 3}
+"""What people write for a label."""
+SLICES = {row[0]: float(row[1]) for section, row in _ROWS if section == "slices"}
+"""GiB of MIG profiles."""
+
 
 __all__ = [
     "CATALOGUE",

@@ -10,15 +10,52 @@ import math
 from dataclasses import dataclass, replace
 
 from llmservice_operator.api.constants import TYPICAL_REQUEST
-from llmservice_operator.planner import attention_memory, host, kv_cache, splits, weights
-from llmservice_operator.planner.batching import Batching, batching
+from llmservice_operator.planner import host, kv_cache, splits, weights
+from llmservice_operator.planner.batching import Batching, batching, whole_item
 from llmservice_operator.planner.constants import CONSTANTS, TAKEN_OF_UNIFIED, Constant, Constants
-from llmservice_operator.planner.encoder import whole_item
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete
-from llmservice_operator.planner.model_runner import model_runner
-from llmservice_operator.planner.overheads import Overheads, load, overheads
+from llmservice_operator.planner.model.architecture import Architecture, Attention, Incomplete, Kind
+from llmservice_operator.planner.overheads import Overheads, load, model_runner, overheads
 from llmservice_operator.planner.plan import GIB, GPU_MEMORY_UTILIZATION, Device, Fit, Line, Plan, Request
 from llmservice_operator.planner.served import unserved, unsure
+
+# What attention itself would store for one sequence: all its scores, or with FlashAttention only its result.
+#
+# Not part of the budget: every backend of vLLM works as FlashAttention does. It is shown for those who ask why.
+
+SUM_BYTES = 4
+"""FlashAttention keeps one 32-bit sum of exponentials for each query and head."""
+
+
+def naive_attention_bytes(heads: int, tokens: int, value_bytes: int = 2, window: int | None = None) -> int:
+    """Bytes of the scores QK^T of one layer: heads x tokens x tokens, or x window where attention looks no further."""
+    return heads * tokens * min(tokens, window or tokens) * value_bytes
+
+
+def flash_attention_bytes(heads: int, head_dim: int, tokens: int, value_bytes: int = 2) -> int:
+    """Bytes of what FlashAttention stores for one layer: the result, and a sum for each row of scores."""
+    return heads * tokens * (head_dim * value_bytes + SUM_BYTES)
+
+
+def attention_per_gpu(
+    model: Architecture, tokens: int, tensor_parallel_size: int = 1, value_bytes: int = 2
+) -> tuple[float, float]:
+    """GiB of naive attention and of FlashAttention, of the layer that needs most; layers run one after the other.
+
+    Tensor parallelism splits the heads. Both are 0 for models without attention.
+    """
+    naive = flash = 0
+    mixers = {id(layer.attention): layer.attention for layer in model.layers}
+    for attention in (mixer for mixer in mixers.values() if mixer.kind is not Kind.STATE):
+        heads = math.ceil(attention.heads / tensor_parallel_size)
+        naive = max(naive, naive_attention_bytes(heads, tokens, value_bytes, attention.window))
+        flash = max(flash, flash_attention_bytes(heads, _width(attention), tokens, value_bytes))
+    return naive / GIB, flash / GIB
+
+
+def _width(attention: Attention) -> int:
+    """Of the result of one head: a value's, also where a latent vector stands for it in the cache."""
+    return attention.value_dim or attention.key_dim or attention.latent_dim
+
 
 _SEQUENCES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
@@ -272,7 +309,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
     kv_gib = budget.available / GIB if budget.has_cache else 0.0
     concurrency = capacity.max_concurrency if length else 0.0
     step = batching(request)
-    naive, flash = attention_memory.per_gpu(model, length, request.tensor_parallel_size)
+    naive, flash = attention_per_gpu(model, length, request.tensor_parallel_size)
     found = Plan(
         verdict=_verdict(budget, needed, length),
         reason=_reason(budget, needed, length, longest, device),

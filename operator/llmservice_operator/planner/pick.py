@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.planner import gpus, node_size
+from llmservice_operator.planner import gpus
 from llmservice_operator.planner.cluster import (
     IMAGES,
     ClusterGPUs,
@@ -279,7 +279,7 @@ def _limited_by_nodes(plan: Plan, device: Device, demand: GPUDemand, offered: Se
     offer = next((offer for offer in offered if offer.product == product), None)
     if plan.verdict is not Fit.DOES_NOT_FIT and (found := why_not_several(device.name, offer, demand.gpus)):
         return _of_too_few_devices(plan, device, demand, offer, *found)
-    most = max(_most(offered, device.name), node_size.largest(device.name))
+    most = max(_most(offered, device.name), gpus.most_per_node(device.name))
     if demand.gpus <= most or not offered or plan.verdict is Fit.DOES_NOT_FIT:
         return plan
     return replace(
@@ -303,10 +303,10 @@ def _of_too_few_devices(
 def _too_many(demand: GPUDemand, offered: Sequence[Offer]) -> str:
     """All GPUs of a replica are in one pod, and so on one node: pipeline stages too."""
     has = max((offer.per_node for offer in offered), default=0)
-    most = max(has, node_size.USUAL)
+    most = max(has, gpus.USUAL_PER_NODE)
     return (
         f"one replica needs {demand.gpus} x {demand.resource} on one node; the largest here has {has}, and such "
-        f"machines have {node_size.USUAL} as a rule. Lower the product of the sizes in spec.parallelism to {most} "
+        f"machines have {gpus.USUAL_PER_NODE} as a rule. Lower the product of the sizes in spec.parallelism to {most} "
         "or less, and hold the weights in fewer bits or choose GPUs with more memory."
     )
 
@@ -391,7 +391,7 @@ def _with_notes(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, offered: Se
             "spec.accelerator.gpuMemoryUtilization where others use it."
         )
     if _most(offered, plan.gpu or "") < demand.gpus:
-        notes.append(node_size.note(demand.gpus, plan.gpu))
+        notes.append(gpus.note(demand.gpus, plan.gpu))
     return replace(plan, reason=" ".join(filter(None, (plan.reason, *notes)))) if any(notes) else plan
 
 
@@ -438,7 +438,7 @@ def _too_few(demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer], 
     if demand.products or most is None or most.per_node >= demand.gpus:
         return None
     plan = plan_for(most.device)
-    if demand.gpus > max(most.per_node, *(node_size.largest(offer.product) for offer in offered)):
+    if demand.gpus > max(most.per_node, *(gpus.most_per_node(offer.product) for offer in offered)):
         why = _too_many(demand, offered)
         refused = replace(plan, verdict=Fit.DOES_NOT_FIT, reason=f"{why[:1].upper()}{why[1:]}", margin_gib=None)
         return Pick(refused, device=most.device, is_short=True)

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from llmservice_operator.planner import changes, memory, splits
 from llmservice_operator.planner.changes import Alternatives, Change, ChangeKind, Fields
 from llmservice_operator.planner.cluster import is_part
-from llmservice_operator.planner.node_size import largest
+from llmservice_operator.planner.gpus import most_per_node
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy, Request
 from llmservice_operator.planner.served import unread_checkpoint
 
@@ -55,7 +55,7 @@ def with_remedies(
 
 def counts(device: Device) -> Iterator[int]:
     """Numbers of GPUs that one replica can have, the fewest first; of parts of a GPU one."""
-    most = 1 if is_part(device.name, ()) else largest(device.name)
+    most = 1 if is_part(device.name, ()) else most_per_node(device.name)
     return (count for count in (1, 2, 4, 8, 16) if count <= most)
 
 
@@ -179,7 +179,8 @@ class _Search:
         for _, count, other in sorted(choices, key=lambda choice: choice[:2]):
             if is_enough(self.request, self.plan, count, other, self.plan_for):
                 return f"No change that was tried is enough: it needs {count} x {other.name}."
-        return f"Nothing that was tried is enough, up to {max(map(largest, alike))} GPUs of each kind on one node."
+        most = max(map(most_per_node, alike))
+        return f"Nothing that was tried is enough, up to {most} GPUs of each kind on one node."
 
     def _by_cost(self) -> tuple[ChangeKind, ...]:
         """A shorter length costs nothing where nobody asked for one, and what was asked for where somebody did."""

@@ -24,6 +24,18 @@ from llmservice_operator.planner.model.architecture import (
 )
 from llmservice_operator.planner.plan import Request
 
+# Which pipeline stage holds which layers, as vLLM deals them out (distributed/utils.py, get_pp_indices).
+
+
+def layers_of_stages(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage, first to last. What does not divide goes to the stages before the last one, from behind:
+    the first and the last hold the embedding and the head."""
+    counts = [layers // stages] * stages
+    for place in range(2, layers % stages + 2):
+        counts[-place] += 1
+    return tuple(counts)
+
+
 LEAST_BLOCK = 32
 """vLLM makes blocks of fp8 experts, and groups of AWQ's and GPTQ's, as small as this where a slice needs it."""
 _INTEGERS = ("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "auto-round", "inc")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmservice_operator.planner.kv.blocks import Blocks, index_bytes, index_width
-from llmservice_operator.planner.kv.states import has_state, state_blocks, state_bytes
+from llmservice_operator.planner.kv.blocks import Blocks, has_state, index_bytes, index_width, state_blocks, state_bytes
 from llmservice_operator.planner.kv.types import compressed_bytes, head_bytes, is_packed, latent_bytes, value_bytes
 from llmservice_operator.planner.model import deepseek_v4
 from llmservice_operator.planner.model.architecture import Architecture, Attention, Incomplete, Kind, Layer
 from llmservice_operator.planner.plan import Draft, Request
-from llmservice_operator.planner.stages import layers_of_stages
+from llmservice_operator.planner.splits import layers_of_stages
 
 
 class Spec(NamedTuple):

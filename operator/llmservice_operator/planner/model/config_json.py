@@ -34,9 +34,8 @@ from llmservice_operator.planner.model.architecture import (
 )
 from llmservice_operator.planner.model.config_keys import MOST_LAYERS, MOST_PARAMETERS, Keys
 from llmservice_operator.planner.model.families import NESTED_DEFAULTS, Family, canonical, family_of
-from llmservice_operator.planner.model.mixers import Mixer, attention, encoding, indexed, sharing
+from llmservice_operator.planner.model.mixers import Mixer, attention, encoding, indexed, kinds, sharing
 from llmservice_operator.planner.model.mlps import Mlp, dense, dense_width, expert_layers, experts
-from llmservice_operator.planner.model.patterns import kinds
 from llmservice_operator.planner.model.positions import lengths
 from llmservice_operator.planner.model.states import state
 

@@ -133,7 +133,7 @@ def test_an_invalid_proxy_is_named_without_its_password(name: str, value: str, t
 
 INVALID_PROXY = """
 import os
-from llmservice_fetch import errors, origins
+from llmservice_fetch import failed, origins
 from llmservice_fetch.http import http_request
 
 def bytes_():
@@ -143,7 +143,7 @@ def bytes_():
 for ask in (bytes_, lambda: origins.origin_of("hf://org/tiny", "", os.environ, print).listing()):
     try:
         ask()
-    except errors.Unreachable as error:
+    except failed.Unreachable as error:
         print("Unreachable:", str(error).partition(": ")[2])
 """
 
@@ -160,7 +160,7 @@ def test_a_password_in_utf_8_reaches_the_proxy(proxy: ForwardProxy, monkeypatch:
 CLIENTS = """
 import contextlib, os, sys
 import obstore
-from llmservice_fetch import bucket_headers, errors, origins, xet
+from llmservice_fetch import buckets, origins, xet
 from llmservice_fetch.http import http_request
 
 def bytes_(url):
@@ -179,7 +179,7 @@ def store(url):
     list(xet.Store(url, {}).read("0" * 64, 1, 0, 1))
 
 def head(url):
-    bucket_headers.head(url, 5)
+    buckets.head(url, 5)
 
 clients = {"head": head, "bytes": bytes_, "hub": hub, "bucket": bucket, "xet": store}
 origins.origin_of("s3://b/p", "", {}, print)

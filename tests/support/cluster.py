@@ -85,16 +85,17 @@ def _doing() -> str:
         return said
     command = (str(paths.bin / "kubectl"), f"--kubeconfig={paths.kubeconfig}", "--request-timeout=10s", "get", "pods")
 
-    def pods(*words: str) -> list[str]:
+    def pods(*words: str) -> tuple[list[str], str]:
+        """What was answered, and why nothing was."""
         done = subprocess.run((*command, *words), text=True, capture_output=True, check=False)
-        return done.stdout.split() or done.stderr.splitlines()[-1:]
+        return done.stdout.split(), done.stderr.strip().rpartition("\n")[2]
 
-    operators = pods(
+    operators, why = pods(
         "-A", "-l", "app.kubernetes.io/name=llmservice-operator", "-o", "jsonpath={.items[*].status.podIP}"
     )
-    pending = pods("-A", "-o", "name", "--field-selector=status.phase=Pending")
+    pending, _ = pods("-A", "-o", "name", "--field-selector=status.phase=Pending")
     queues = ", ".join(f"{operator} {_queue(operator)}" for operator in operators)
-    return f"{said}, pending pods: {', '.join(pending) or 'none'}, queue of the operators: {queues or 'none'}"
+    return f"{said}, pending pods: {', '.join(pending) or 'none'}, queue of the operators: {queues or why or 'none'}"
 
 
 def _queue(operator: str) -> str:

@@ -70,7 +70,7 @@ def test_no_other_module_prints() -> None:
 
 def test_no_other_module_writes_json_that_a_terminal_obeys() -> None:
     modules = (path for path in CLI.rglob("*.py") if "ensure_ascii=False" in path.read_text())
-    assert {str(path.relative_to(CLI)) for path in modules} == {"documents.py", "explain/page.py"}
+    assert {str(path.relative_to(CLI)) for path in modules} == {"documents.py", "explain/command.py"}
 
 
 PLAN = [sys.executable, "-m", "llmservice_cli", "plan", "--parameters", "7B", "--gpu", "L4"]

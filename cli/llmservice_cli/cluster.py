@@ -15,11 +15,12 @@ from llmservice_operator.kube.errors import InBetween, KubeError, NotFound, Serv
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
+from llmservice_cli.admission.structural import is_namespace
+
 from .api import USER_AGENT, Api
 from .errors import CliError, WrongUsage
-from .namespaces import is_namespace
-from .numbers import shown
 from .options import Scope
+from .text import shown
 
 LOGIN_TIMEOUT = 65.0
 """Seconds for a token that is renewed while a command runs: somebody may have to confirm it in a browser. Longer than

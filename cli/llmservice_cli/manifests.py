@@ -13,7 +13,8 @@ import yaml
 from llmservice_operator.api.constants import API_VERSION, GROUP, KIND
 from llmservice_operator.api.errors import InvalidSpec, Problem
 
-from .admission.check import problems
+from llmservice_cli.admission.check import problems
+
 from .errors import STDIN, BadInput, read_text, syntax
 from .masking import redactor_of, without_secrets
 

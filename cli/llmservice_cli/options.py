@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from .names import service_names
-from .numbers import seconds
+from .text import seconds
 
 CLUSTER = "cluster"
 ANSWER, INPUTS = "the answer", "what to decide about"

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TextIO, TypeVar
 
-from .load.display import IN_A_LOG, repeated
+from llmservice_cli.load.figures import IN_A_LOG, repeated
+
 from .text import duration
 
 PATIENCE = 2.0

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import httpx
-from llmservice_cli.probe.local import steady_clock
+from llmservice_cli.probe.command import steady_clock
 from llmservice_cli.probe.row import Mode, Row, in_turn
 from llmservice_cli.probe.sender import CONNECT_SECONDS, NONE_KEPT, POOL, Question, Sender
 from llmservice_runtime.contract import ACTIVATOR_PATH

@@ -51,7 +51,7 @@ def measured(wish: Wish) -> dict[str, Any]:
 
 async def send(wish: Wish) -> dict[str, Any]:
     """The load, by vLLM's code."""
-    from llmservice_cli.bench.arrivals import LoadOptions, make_load
+    from llmservice_cli.bench.traffic import LoadOptions, make_load
     from vllm.benchmarks.datasets import SampleRequest
     from vllm.benchmarks.serve import TaskType, benchmark
     from vllm.tokenizers import get_tokenizer

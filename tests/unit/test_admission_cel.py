@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_cli.admission.cel import Failed, evaluate
-from llmservice_cli.admission.syntax import UnknownSyntax, parse
+from llmservice_cli.admission.cel import Failed, UnknownSyntax, evaluate, parse
 from llmservice_operator.api.crd import fraction_rules, schema
 from llmservice_operator.api.rules import RULES
 

@@ -5,11 +5,8 @@ from collections.abc import Sequence
 
 import httpx
 import pytest
-from llmservice_cli.bench.arrivals import Planned
-from llmservice_cli.bench.points import Point
-from llmservice_cli.bench.run import Batching, Gathered, Player
-from llmservice_cli.bench.schedule import Discipline
-from llmservice_cli.bench.traffic import Completions
+from llmservice_cli.bench.run import Batching, Gathered, Player, Point
+from llmservice_cli.bench.traffic import Completions, Discipline, Planned
 
 from tests.unit.fake_vllm import FakeVllm, refuses, serving
 

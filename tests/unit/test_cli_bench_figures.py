@@ -4,11 +4,9 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from llmservice_cli.bench.arrivals import LoadOptions, make_load
-from llmservice_cli.bench.schedule import Batch, next_batch
+from llmservice_cli.bench.result import summarize
 from llmservice_cli.bench.slo import Slo, Time, slo_of
-from llmservice_cli.bench.summary import summarize
-from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Row
+from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Batch, LoadOptions, Row, make_load, next_batch
 from llmservice_cli.bench.vllm_figures import document, vllm_figures
 from llmservice_cli.errors import BadInput
 from llmservice_cli.load.figures import percentile, spread

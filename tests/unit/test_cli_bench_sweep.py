@@ -12,12 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from llmservice_cli.bench.plot import bars
-from llmservice_cli.bench.points import Point
-from llmservice_cli.bench.progress import line, time_left
-from llmservice_cli.bench.run import Gathered
-from llmservice_cli.bench.schedule import Discipline
-from llmservice_cli.bench.traffic import ANSWERED, Row
+from llmservice_cli.bench.lines import bars, line, time_left
+from llmservice_cli.bench.run import Gathered, Point
+from llmservice_cli.bench.traffic import ANSWERED, Discipline, Row
 from llmservice_cli.errors import CliError, ExitCode
 
 from .cli_world import Command

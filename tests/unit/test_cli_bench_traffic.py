@@ -6,8 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_cli.bench.arrivals import Planned
-from llmservice_cli.bench.traffic import Completions, Row
+from llmservice_cli.bench.traffic import Completions, Planned, Row
 
 from tests.unit.fake_vllm import (
     END,

@@ -130,8 +130,8 @@ def test_a_saved_load_is_one_of_vllms_custom_data_sets() -> None:
     """vLLM reads it with pandas, which the test group does not have: the names of its columns are compared."""
     import inspect
 
-    from llmservice_cli.bench.arrivals import LoadOptions, make_load
     from llmservice_cli.bench.command import lines_of
+    from llmservice_cli.bench.traffic import LoadOptions, make_load
     from vllm.benchmarks.datasets.datasets import CustomDataset
 
     source = inspect.getsource(CustomDataset)

@@ -16,11 +16,10 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_cli.chat.conversation import MOST_TURNS, Conversation
-from llmservice_cli.chat.reply import LONGEST_ANSWER, Piece, Reply
+from llmservice_cli.chat.session import LONGEST_ANSWER, MOST_TURNS, Conversation, Piece, Reply
 from llmservice_cli.errors import CliError
 from llmservice_cli.forward import Channels
-from llmservice_cli.load.lines import LONGEST_EVENT, Lines
+from llmservice_cli.load.answer import LONGEST_EVENT, Lines
 from llmservice_runtime.bounded_json import Refused
 
 from tests.support.http_servers import application, loopback_tls

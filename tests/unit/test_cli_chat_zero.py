@@ -13,7 +13,7 @@ from llmservice_activator.holding.target import Target
 from llmservice_cli.app import options_of
 from llmservice_cli.chat import server
 from llmservice_cli.errors import CliError
-from llmservice_cli.load import routes
+from llmservice_cli.load.server import url_inside
 from llmservice_operator.api.service import Key
 
 from .chat_world import WHOLE, Model, api, forwarding, model
@@ -163,7 +163,7 @@ async def test_where_the_service_can_be_reached(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     options = options_of(["chat", "chat", *words])
     of = {**service(), "metadata": {"name": "chat", "namespace": options.namespace or "team"}}
-    assert await routes.url_inside(of, options) == expected
+    assert await url_inside(of, options) == expected
 
 
 def test_how_a_start_goes_on() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from llmservice_cli.load.answer import Events, Failure, Loss, check_body
-from llmservice_cli.load.completion import Completion, Usage, completion_of, error_text
+from llmservice_cli.load.answer import Completion, Events, Failure, Loss, Usage, check_body, completion_of, error_text
 from llmservice_cli.probe.sender import seconds
 from llmservice_runtime.bounded_json import Refused
 

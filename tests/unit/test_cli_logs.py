@@ -16,7 +16,7 @@ from llmservice_cli import watching
 from llmservice_cli.app import Parsed, start
 from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.logs import following
+from llmservice_cli.logs import reading
 from llmservice_cli.logs.arguments import Options
 from llmservice_cli.logs.lines import MOST_BYTES, NEVER, Origin, Splitter, read
 from llmservice_runtime.supervisor.log_reader import LINE_LIMIT
@@ -328,7 +328,7 @@ async def test_it_goes_on_across_restarts_and_pods_that_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api, out, clients = Followed(), "", list[str]()
-    monkeypatch.setattr(following, "PAUSE", 0.01)
+    monkeypatch.setattr(reading, "PAUSE", 0.01)
     make = Connection.http
 
     def counted(connection: Connection, path: str = "", **options: Any) -> Any:

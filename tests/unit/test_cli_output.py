@@ -18,7 +18,7 @@ import pytest
 import yaml
 from llmservice_cli.documents import in_a_line, show, tell, written
 from llmservice_cli.errors import say
-from llmservice_cli.probe.gathered import Gathered, mark_by_lines
+from llmservice_cli.probe.report import Gathered, mark_by_lines
 from llmservice_cli.terminal import show as show_rows
 
 from tests.support.patience import PATIENCE

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from llmservice_cli.errors import BadInput, CliError
 from llmservice_cli.report import reading
-from llmservice_cli.report.bundle import archive, files, readme
-from llmservice_cli.report.material import Entry, Gap, Material, Planned
+from llmservice_cli.report.bundle import Entry, Gap, Material, Planned, archive, files, readme
 from llmservice_cli.report.reading import AT_A_TIME, MOST_LOG_BYTES, MOST_PODS, log_of, read_all
 from llmservice_cli.report.redaction import Cleaner
 from llmservice_cli.report.subjects import is_about

@@ -8,8 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_cli.report.bundle import files
-from llmservice_cli.report.material import Entry, Gap
+from llmservice_cli.report.bundle import Entry, Gap, files
 from llmservice_cli.report.redaction import Cleaner
 from llmservice_cli.report.secret_names import is_secret_key
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from llmservice_cli.status.figures import NOT_SPECULATING, Absent, read_figures
+from llmservice_cli.status.snapshot import NOT_SPECULATING, Absent, read_figures
 
 REAL = (Path(__file__).parent / "fixtures" / "vllm_metrics.txt").read_text()
 

@@ -15,8 +15,18 @@ from llmservice_cli.errors import CliError
 from llmservice_cli.metrics import MOST_LINES
 from llmservice_cli.options import Scope
 from llmservice_cli.top import sample
-from llmservice_cli.top.histogram import Buckets, added, increase, quantile
-from llmservice_cli.top.rates import Rates, Reading, between, latency, reading, together
+from llmservice_cli.top.sample import (
+    Buckets,
+    Rates,
+    Reading,
+    added,
+    between,
+    increase,
+    latency,
+    quantile,
+    reading,
+    together,
+)
 from llmservice_vllm import metrics
 
 from tests.support.stand_in import exposition

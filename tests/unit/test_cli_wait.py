@@ -12,8 +12,7 @@ import pytest
 from aiohttp import web
 from llmservice_cli import watching
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.wait.assessment import Outcome, assess
-from llmservice_cli.wait.until import Wish
+from llmservice_cli.wait.until import Outcome, Wish, assess
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import Reason
 

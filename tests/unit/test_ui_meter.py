@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from llmservice_cli import metrics
 from llmservice_cli.top import sample
-from llmservice_cli.top.rates import reading
+from llmservice_cli.top.sample import reading
 from llmservice_ui import sessions
 from llmservice_ui.sessions import Session
 

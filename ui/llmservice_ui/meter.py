@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llmservice_cli.api import Api
-from llmservice_cli.top.rates import Rates, Reading, between, together
-from llmservice_cli.top.sample import ServiceKey, read_pages_of
+from llmservice_cli.top.sample import Rates, Reading, ServiceKey, between, read_pages_of, together
 from llmservice_cli.unread import why
 from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.kube.errors import KubeError

@@ -12,10 +12,9 @@ from typing import Any
 from llmservice_cli.api import Json
 from llmservice_cli.revisions import Revision, roles_of
 from llmservice_cli.services import conditions_of, is_outdated
-from llmservice_cli.status.document import needs_attention, remedies_beside_failure
+from llmservice_cli.status.document import Compared, compared, needs_attention, remedies_beside_failure
 from llmservice_cli.status.events import Event
 from llmservice_cli.status.frame import Frame
-from llmservice_cli.status.planned import Compared, compared
 from llmservice_cli.status.screen import SEVERE, measured_lines, progress_lines, rollout_lines
 from llmservice_operator.api.conditions import Condition
 from llmservice_runtime.bounded_json import Reader, Refused

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from llmservice_cli.status.planned import shown as figure
+from llmservice_cli.status.document import shown as figure
 from llmservice_cli.text import age
 from llmservice_runtime.bounded_json import clean
 from markupsafe import Markup, escape

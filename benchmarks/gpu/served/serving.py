@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_cli.bench.arrivals import LoadOptions
+from llmservice_cli.bench.traffic import LoadOptions
 from llmservice_runtime.contract import State
 
 from benchmarks.gpu.served import cases, engine_log, traffic

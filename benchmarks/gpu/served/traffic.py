@@ -10,12 +10,9 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 import httpx
-from llmservice_cli.bench.arrivals import LoadOptions, make_load
-from llmservice_cli.bench.points import Point
-from llmservice_cli.bench.run import Batching, Gathered, Player
-from llmservice_cli.bench.schedule import Discipline
-from llmservice_cli.bench.summary import summarize
-from llmservice_cli.bench.traffic import Completions
+from llmservice_cli.bench.result import summarize
+from llmservice_cli.bench.run import Batching, Gathered, Player, Point
+from llmservice_cli.bench.traffic import Completions, Discipline, LoadOptions, make_load
 from llmservice_cli.load.exchange import Exchange, Request
 
 from benchmarks.gpu.served.cases import NAME

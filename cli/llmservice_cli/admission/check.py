@@ -10,7 +10,7 @@ from typing import Any
 from llmservice_operator.api.crd import schema
 from llmservice_operator.api.errors import Problem
 
-from . import metadata, structural
+from . import structural
 from .cel import Failed, evaluate
 
 Json = Mapping[str, Any]
@@ -26,7 +26,7 @@ def problems(manifest: Json, live: Json | None = None) -> tuple[Problem, ...]:
     `live` is the stored object that the manifest is to change: with it the rules about changes are evaluated, too.
     """
     body, whole, named = stored(manifest), _schema(), _as_json(manifest.get("metadata"))
-    wrong = [*metadata.problems(named)]
+    wrong = [*structural.problems(named)]
     findings = [*structural.findings(body, whole, "")]
     found = [*wrong, *(finding.problem for finding in findings)]
     if wrong or any(finding.is_blocking for finding in findings):

@@ -6,14 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from llmservice_cli.load.options import CONCURRENCY, LOAD, OUTPUT_TOKENS, RATE, Server, amount, number, numbers
 from llmservice_cli.names import service_names
-from llmservice_cli.numbers import above_zero, count
 from llmservice_cli.options import ANSWER, OUTPUT, Given, Quiet
+from llmservice_cli.text import above_zero, count, shown
 
-from .values import share
+# Values of the options of `llmservice bench`: parsers for typer.
+
+
+def share(text: str) -> float:
+    """A percentage from 0 to 100, with or without its sign, as a number from 0 to 1."""
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 100:
+        raise BadParameter(f"must be a percentage such as 5%, not {shown(text)}")
+    return percent / 100
+
 
 COMPARE = "compare"
 DESCRIPTION = """\

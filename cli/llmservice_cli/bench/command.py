@@ -13,14 +13,14 @@ from llmservice_cli.terminal import width
 
 from . import picture, unused
 from .arguments import COMPARE, Options
-from .arrivals import LoadOptions, Planned, make_load
 from .compare import command as comparison
 from .lines import to_lines
 from .measure import measure
-from .page import page
-from .points import points_of
+from .picture import page
 from .result import Result, to_document
+from .run import points_of
 from .slo import slo_of
+from .traffic import LoadOptions, Planned, make_load
 
 
 async def run(options: Options) -> ExitCode:

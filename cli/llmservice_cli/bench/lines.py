@@ -2,15 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TextIO
 
-from llmservice_cli.load.figures import PERCENTILES, Spread, in_words
-from llmservice_cli.text import table
+from llmservice_cli.load.figures import IN_A_LOG, PERCENTILES, Spread, in_words, repeated
+from llmservice_cli.text import duration, table
 
 from . import vllm_figures
-from .plot import plots
 from .result import Result, Run
-from .schedule import Discipline
+from .run import Gathered, Point
+from .traffic import Discipline
+
+# A sweep in a terminal: a bar for each load, of characters. Pure.
+
+FULL = "#"
+NARROWEST, WIDEST = 8, 60
+"""Columns of a bar."""
+
+
+def plots(result: Result, discipline: Discipline, width: int) -> Iterator[str]:
+    """Throughput and p99 of the time to the first token against the load; nothing of a single load."""
+    runs = result.of(discipline)
+    if len(runs) < 2:
+        return
+    loads = [run.point.load for run in runs]
+    requests = [run.summary.requests_per_second for run in runs]
+    ttft = [None if run.summary.ttft is None else run.summary.ttft.percentiles[99] * 1000 for run in runs]
+    of_what = f", {discipline}" if len(result.disciplines) > 1 else ""
+    for title, values, unit in ((f"answered requests/s{of_what}", requests, ""), (f"TTFT p99{of_what}", ttft, " ms")):
+        yield ""
+        yield title
+        yield from bars(loads, values, unit, width)
+
+
+def bars(names: Sequence[str], values: Sequence[float | None], unit: str, width: int) -> Iterator[str]:
+    """A line each; the greatest value has the whole of the room that `width` columns leave."""
+    written = [
+        "-" if value is None else f"{value:.{0 if value >= 100 else 3}{'f' if value >= 100 else 'g'}}{unit}"
+        for value in values
+    ]
+    first, last = max(map(len, names)), max(map(len, written))
+    room = min(WIDEST, max(NARROWEST, width - first - last - 6))
+    most = max((value for value in values if value is not None), default=0.0)
+    for name, value, text in zip(names, values, written, strict=True):
+        length = round(room * value / most) if value and most else 0
+        yield f"  {name:>{first}} |{FULL * max(length, 1 if value else 0):<{room}} {text:>{last}}"
+
+
+# What is shown on standard error while a load runs.
+
+ON_A_TERMINAL = 0.5
+
+
+@asynccontextmanager
+async def shown(gathered: Gathered, points: Sequence[Point], out: TextIO | None) -> AsyncIterator[None]:
+    """A line that renews itself on a terminal, one every ten seconds elsewhere; nothing without `out`.
+
+    `points` are all of the bench, that of `gathered` among them.
+    """
+    if out is None:
+        yield
+        return
+    began, live = time.monotonic(), out.isatty()
+
+    def show(end: str) -> None:
+        begin = "\r" if live else ""
+        out.write(f"{begin}{line(gathered, points, time.monotonic() - began)}{end}")
+        out.flush()
+
+    try:
+        async with repeated(lambda: show("" if live else "\n"), ON_A_TERMINAL if live else IN_A_LOG):
+            yield
+    finally:
+        show("\n")
+
+
+def line(gathered: Gathered, points: Sequence[Point], seconds: float) -> str:
+    """As wide whatever the numbers are, so that it covers the one before."""
+    left = time_left(gathered, points, seconds)
+    point = gathered.point
+    place = f"{points.index(point) + 1}/{len(points)} {point.discipline} {point.load}"
+    return (
+        f"{place:<28}  {len(gathered.rows):>5} of {gathered.planned} ended, {gathered.under_way:>4} under way,"
+        f" {gathered.failed:>4} failed, {seconds:6.1f} s"
+        f"{'' if left is None or left < 1 else f', about {duration(left)} left':<20}"
+    )
+
+
+def time_left(gathered: Gathered, points: Sequence[Point], seconds: float) -> float | None:
+    """Seconds that this run and those after it still take, by what this one has done so far; None: nothing is known.
+
+    A rate gives the time of its arrivals. A later number of clients is taken to need as long as this one does, and
+    more where there are fewer clients.
+    """
+    ended, point = len(gathered.rows), gathered.point
+    whole = seconds * gathered.planned / ended if ended else None
+    if point.rate is not None:
+        whole = max(whole or 0.0, gathered.planned / point.rate)
+    if whole is None:
+        return None
+    later = points[points.index(point) + 1 :]
+    rest = sum(
+        whole * max(1.0, (point.concurrency or 1) / other.concurrency)
+        if other.concurrency is not None
+        else gathered.planned / (other.rate or 1.0)
+        for other in later
+    )
+    return max(0.0, whole - seconds) + rest
+
 
 LATE_SECONDS = 0.1
 ABOUT = "Seconds; latency and TTFT (time to first token) count from a request's arrival, not from its sending."

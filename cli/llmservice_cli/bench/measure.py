@@ -14,18 +14,14 @@ from typing import TextIO
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.errors import CliError, say
-from llmservice_cli.load.routes import open_target
-from llmservice_cli.load.server import Served, Target, inspect
+from llmservice_cli.load.server import Served, Target, inspect, open_target
 
 from .arguments import Options
-from .arrivals import LoadOptions, Planned, make_load
-from .points import Point, points_of
-from .progress import shown
+from .lines import shown
 from .result import Result
-from .run import Batching, Gathered, Player
-from .schedule import Discipline
+from .run import Batching, Gathered, Player, Point, points_of
 from .slo import Slo
-from .traffic import Completions
+from .traffic import Completions, Discipline, LoadOptions, Planned, make_load
 
 LONGEST_NAME = 200
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from random import Random
 
 import httpx
 from llmservice_runtime.bounded_json import clean
@@ -11,7 +13,93 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_cli.load.answer import Failure, Loss
 from llmservice_cli.load.exchange import Exchange, Request
 
-from .arrivals import Planned
+# The requests of a bench: who arrives when and asks for how much; the same options give the same load.
+
+# Short and common, so that most tokenizers make one token of each; byte-level ones make one of each letter.
+WORDS: Sequence[str] = (
+    "the", "of", "and", "to", "in", "is", "it", "that", "was", "for", "on", "are", "with", "as", "his", "they",
+    "at", "be", "this", "have", "from", "or", "one", "had", "by", "word", "but", "not", "what", "all", "were",
+    "we", "when",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What makes a load; lengths are drawn with equal chances, so a length named twice is twice as likely."""
+
+    requests: int
+    rate: float | None  # arrivals a second, on average; None: each is sent when a client is free
+    seed: int
+    prompt_words: tuple[int, ...]
+    output_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One request before anybody sends it."""
+
+    index: int
+    arrival: float  # seconds after the first one
+    prompt: str
+    output_tokens: int
+
+
+def make_load(options: LoadOptions) -> tuple[Planned, ...]:
+    """A Poisson process of arrivals with mixed lengths.
+
+    Arrivals, lengths and texts have a random stream each: another mix of lengths arrives at the same times.
+    """
+    gaps, lengths, texts = (Random(f"{options.seed} {stream}") for stream in ("arrivals", "lengths", "texts"))
+    planned: list[Planned] = []
+    arrival = 0.0
+    for index in range(options.requests):
+        words = lengths.choice(options.prompt_words)
+        planned.append(
+            Planned(
+                index=index,
+                arrival=arrival,
+                prompt=" ".join(texts.choices(WORDS, k=words)),
+                output_tokens=lengths.choice(options.output_tokens),
+            )
+        )
+        arrival += 0.0 if options.rate is None else gaps.expovariate(options.rate)
+    return tuple(planned)
+
+
+# When a client that makes batches sends the next one. Pure: the arrivals of a load are known beforehand.
+
+
+class Discipline(StrEnum):
+    """How a client sends what arrives."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+    CONTINUOUS = "continuous"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The requests `first` up to, not including, `end`, all sent at `start` (seconds after the first arrival)."""
+
+    first: int
+    end: int
+    start: float
+
+
+def next_batch(arrivals: Sequence[float], first: int, free_at: float, size: int, window: float | None) -> Batch:
+    """The batch that begins with request `first`, for a client whose last batch ended at `free_at`.
+
+    Without a window (static) it is sent when it is full. With one (dynamic) it is sent when it is full or when its
+    oldest request has waited for `window` seconds, whichever is first. Neither waits for more than there is: the last
+    batch goes when the last request has arrived.
+    """
+    end = min(first + size, len(arrivals))
+    full_at = arrivals[end - 1]
+    due = full_at if window is None else min(full_at, arrivals[first] + window)
+    start = max(free_at, due)
+    there = sum(1 for arrival in arrivals[first:end] if arrival <= start)
+    return Batch(first, first + there, start)
+
 
 ANSWERED = "answered"
 INTERRUPTED = "interrupted"

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from typer import Option
 
 from llmservice_cli.load.options import SERVER, Server
-from llmservice_cli.numbers import count
 from llmservice_cli.options import OUTPUT, Quiet, Wait
+from llmservice_cli.text import count
 
 DESCRIPTION = """\
 Chat with a served model. Answers are printed as they come, with tokens/s and time to first token on standard error.

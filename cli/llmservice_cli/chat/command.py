@@ -20,8 +20,7 @@ from llmservice_cli.load.server import check_server
 from llmservice_cli.terminal import is_styled
 
 from .arguments import Options
-from .reply import Piece, Reply
-from .session import Chat, opened, raise_for
+from .session import Chat, Piece, Reply, opened, raise_for
 
 LONGEST_QUESTION = 2**20
 """Characters of standard input."""

@@ -16,13 +16,11 @@ from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.errors import CliError, ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit, services
 from llmservice_cli.render import settings
-from llmservice_cli.render.decided import decided
+from llmservice_cli.render.decided import decided, previews, with_config
 from llmservice_cli.render.desired import changed, namespace_of, new
 from llmservice_cli.render.difference import fields, is_rewritten, restricted, unified
-from llmservice_cli.render.inputs import previews, with_config
 from llmservice_cli.render.output import show
-from llmservice_cli.render.preview import Preview, changes
-from llmservice_cli.render.restart import restart_of
+from llmservice_cli.render.preview import Preview, changes, restart_of
 
 from .arguments import Options
 from .live import ChildId, Cluster, live

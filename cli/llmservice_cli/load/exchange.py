@@ -12,10 +12,8 @@ from typing import Any
 import httpx
 from llmservice_runtime.bounded_json import Refused, clean
 
-from .answer import Events, Failure, Loss, check_body, http_failure
-from .completion import LONGEST
-from .key import IDENTITY
-from .lines import Lines
+from .answer import LONGEST, Events, Failure, Lines, Loss, check_body, http_failure
+from .server import IDENTITY
 
 LONGEST_WORDS = 300
 """Characters of what ended a connection."""

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+
+# What is shown while a load runs.
+
+IN_A_LOG = 10.0
+"""Seconds between two lines where nobody watches a terminal."""
+
+
+@asynccontextmanager
+async def repeated(show: Callable[[], None], seconds: float) -> AsyncIterator[None]:
+    """Calls `show` after every so many seconds of the block."""
+    task = asyncio.create_task(_repeat(show, seconds))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _repeat(show: Callable[[], None], seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        show()
+
 
 PERCENTILES = (50, 95, 99)
 

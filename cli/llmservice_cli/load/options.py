@@ -9,8 +9,8 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, BadParameter, Option
 
 from llmservice_cli.names import service_names
-from llmservice_cli.numbers import above_zero, count, shown
 from llmservice_cli.options import Scope
+from llmservice_cli.text import above_zero, count, shown
 
 SERVER, LOAD = "server", "load"
 MOST_RATE, MOST_CLIENTS, MOST_TOKENS = 100_000, 10_000, 10_000_000

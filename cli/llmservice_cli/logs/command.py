@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from zlib import crc32
 
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import Reason
@@ -17,18 +18,57 @@ from llmservice_runtime.redact import Redactor
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection, connect
+from llmservice_cli.documents import in_a_line, tell
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.masking import redactor_of
 from llmservice_cli.services import service
-from llmservice_cli.wait.assessment import assess
+from llmservice_cli.terminal import Row, show
+from llmservice_cli.wait.until import assess
 from llmservice_cli.watching import versions
 
 from .arguments import Options
-from .display import write
-from .following import Follower
-from .lines import Line, Origin
-from .reading import Reader, merged, reading
-from .targets import chosen, origins
+from .lines import SUPERVISOR, Line, Origin
+from .reading import Follower, Reader, merged, reading
+from .targets import chosen, origins, short
+
+# How lines of a log are printed.
+
+VERSION = 1
+_PODS = ("cyan", "magenta", "green", "blue", "bright_cyan", "bright_magenta")
+_LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "bold red"}
+_SOURCE = len(SUPERVISOR)
+
+
+def write(lines: Sequence[Line], redactor: Redactor, options: Options) -> None:
+    """On standard output, at once."""
+    if options.output == "json":
+        for line in lines:
+            tell(in_a_line(_document(line, redactor)))
+    elif lines:
+        show(_row(line, redactor, has_time=options.timestamps) for line in lines)
+
+
+def _row(line: Line, redactor: Redactor, *, has_time: bool) -> Row:
+    pod = short(line.origin.pod)
+    return (
+        *(((f"{line.time}  ", "dim"),) if has_time else ()),
+        (f"{pod} ", _PODS[crc32(line.origin.pod.encode()) % len(_PODS)]),
+        (f"{line.source:<{_SOURCE}}  ", "bold" if line.source == SUPERVISOR else "dim"),
+        (redactor.clean(line.text), _LEVELS.get(line.level, "")),
+    )
+
+
+def _document(line: Line, redactor: Redactor) -> dict[str, object]:
+    return {
+        "version": VERSION,
+        "time": line.time,
+        "pod": line.origin.pod,
+        "container": line.origin.container,
+        "source": line.source,
+        "level": line.level,
+        "text": redactor.clean(line.text),
+    }
+
 
 DEFAULT_TAIL = 100
 BATCH = 200

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from typer import Option
 
 from llmservice_cli.load.options import CONCURRENCY, EXIT_CODES, LOAD, OUTPUT_TOKENS, RATE, SERVER, Server, amount
-from llmservice_cli.numbers import above_zero, count_or_none, seconds
 from llmservice_cli.options import ANSWER, OUTPUT, Quiet
+from llmservice_cli.text import above_zero, count_or_none, seconds
 
 from .row import Mode
 

@@ -8,8 +8,8 @@ from llmservice_cli.errors import WrongUsage
 from llmservice_cli.load.server import check_server
 
 from .arguments import DEFAULT_RATE, Options
-from .load import LoadOptions
 from .row import Mode
+from .sender import LoadOptions
 
 
 def check(options: Options) -> None:

@@ -12,17 +12,119 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.kube.errors import KubeError, Refused, ServerError, Unreachable
 from llmservice_operator.kube.resources import DEPLOYMENT, POD
+from llmservice_runtime.contract import RUNTIME_CONTAINER
 
+from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError, say
 from llmservice_cli.services import endpoint_of, service
 from llmservice_cli.text import stamp
 
-from . import pod
-from .gathered import Gathered
+from .report import Gathered
 from .row import Row
+
+# The pod that sends the requests of `llmservice probe NAME`. Pure: LLMService and Deployment in, manifest out.
+
+CONTAINER = "probe"
+KEY_VARIABLE = "LLMSERVICE_API_KEY"
+NAME_LABEL = {"app.kubernetes.io/name": "llmservice-probe"}
+STOP_SECONDS = 60  # what is under way when the probe is stopped may still end
+
+
+def target_of(service: Json) -> tuple[str, str]:
+    """The URL inside the cluster, and the model's name, of an LLMService."""
+    metadata, port = service["metadata"], endpoint_of(service).port
+    names = (service.get("status", {}).get("endpoint") or {}).get("modelNames") or [metadata["name"]]
+    return f"http://{metadata['name']}.{metadata['namespace']}.svc" + (f":{port}" if port != 80 else ""), names[0]
+
+
+def image_of(deployment: Json | None, name: str) -> tuple[str, list[Json]]:
+    """The operator's image, which has this program, as the service's own pods pull it, with their pull secrets."""
+    template = {} if deployment is None else deployment["spec"]["template"]["spec"]
+    for container in template.get("initContainers") or ():
+        if container["name"] == RUNTIME_CONTAINER:
+            return container["image"], list(template.get("imagePullSecrets") or ())
+    raise CliError(
+        f"{name} has no Deployment with the operator's image in it, which the probe runs from",
+        f"wait until the service is accepted (llmservice status {name}), or name an image with --image",
+    )
+
+
+def pod_manifest(
+    service: Json, *, name: str, image: str, pull_secrets: Sequence[Json], key: Json | None, args: Sequence[str],
+    seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    """A pod that `restricted` admits; it ends by itself after `seconds`, and goes with its LLMService."""
+    owner = service["metadata"]
+    environment: list[dict[str, Any]] = [{"name": "HOME", "value": "/tmp"}]
+    if key is not None:
+        environment.append({"name": KEY_VARIABLE, "valueFrom": {"secretKeyRef": dict(key)}})
+    container = {
+        "name": CONTAINER,
+        "image": image,
+        "command": ["python", "-m", "llmservice_cli", *args],
+        "env": environment,
+        # Its work is small, but late is wrong: no limit of CPU, which would hold it back.
+        "resources": {"requests": {"cpu": "50m", "memory": "96Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": owner["namespace"],
+            "labels": {**NAME_LABEL, "app.kubernetes.io/instance": owner["name"]},
+            "ownerReferences": [{"apiVersion": API_VERSION, "kind": KIND, "name": owner["name"], "uid": owner["uid"]}],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": int(seconds),
+            "terminationGracePeriodSeconds": STOP_SECONDS,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "imagePullSecrets": [dict(secret) for secret in pull_secrets],
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [container],
+        },
+    }
+
+
+def start_failure(pod: Json) -> str | None:
+    """Why this pod does not start, where it will not by itself; None while it may."""
+    status = pod.get("status", {})
+    for container in status.get("containerStatuses") or ():
+        waiting = container.get("state", {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+    return None
+
+
+def unscheduled(pod: Json) -> str | None:
+    """Why no node takes it, as the scheduler says it."""
+    for condition in pod.get("status", {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason')}: {condition.get('message', '')}"
+    return None
+
+
+def has_started(pod: Json) -> bool:
+    """Whether its container runs, or has run."""
+    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    return any(not status.get("state", {}).get("waiting") for status in statuses)
+
+
+def has_ended(pod: Json) -> bool:
+    """Whether nothing more will come of it."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
 
 START_SECONDS = 180.0
 POLL_SECONDS = 0.5
@@ -87,22 +189,22 @@ class Remote:
                 found = await self.connection.kube.get(POD, self.namespace, self.name)
                 if found is None:
                     raise CliError(f"the pod {self.name} was deleted", "start the probe again")
-                if pod.has_started(found) or pod.has_ended(found):
+                if has_started(found) or has_ended(found):
                     return
-                if reason := pod.start_failure(found):
+                if reason := start_failure(found):
                     raise CliError(f"the probe's pod does not start: {reason}", "see the reason; --image names another")
-                why = pod.unscheduled(found) or why
+                why = unscheduled(found) or why
             if asyncio.get_running_loop().time() > deadline:
                 raise CliError(f"the probe's pod does not start: {why}", "make room for 50m CPU and 96Mi of memory")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _has_stopped(self) -> bool:
         found = await self.connection.kube.get(POD, self.namespace, self.name)
-        return found is None or pod.has_ended(found)
+        return found is None or has_ended(found)
 
     async def _read_log(self, gathered: Gathered, since: float | None) -> None:
         path = f"{POD.path(self.namespace, self.name)}/log"
-        params = {"container": pod.CONTAINER, "follow": "true"}
+        params = {"container": CONTAINER, "follow": "true"}
         if since is not None:
             params["sinceTime"] = stamp(since - 5)
         async with (
@@ -133,7 +235,7 @@ class Remote:
 
     async def stop(self) -> None:
         """Ask the pod to send nothing more; `follow` still gets the rows of requests in flight."""
-        await self._delete(pod.STOP_SECONDS)
+        await self._delete(STOP_SECONDS)
 
     async def remove(self) -> None:
         await self._delete(0)
@@ -146,17 +248,17 @@ class Remote:
 async def in_cluster(connection: Connection, name: str, wanted: Wanted) -> AsyncIterator[Remote]:
     """The pod, gone afterwards whatever happens."""
     found = await service(connection.kube, connection.namespace, name)
-    (url, own_model), key = pod.target_of(found), endpoint_of(found).key
+    (url, own_model), key = target_of(found), endpoint_of(found).key
     secret_names: Sequence[Any] = ()
     image = wanted.image
     if image is None:
         deployment = await connection.kube.get(DEPLOYMENT, connection.namespace, name)
-        image, secret_names = pod.image_of(deployment, name)
+        image, secret_names = image_of(deployment, name)
     model = wanted.model or own_model
     args = [*wanted.args, "--url", url, "--model", model]
     if key is not None:
-        args += ["--api-key-env", pod.KEY_VARIABLE]
-    manifest = pod.manifest(
+        args += ["--api-key-env", KEY_VARIABLE]
+    manifest = pod_manifest(
         found, name=pod_name(name), image=image, pull_secrets=secret_names, key=key, args=args, seconds=wanted.seconds
     )
     making = asyncio.ensure_future(_create(connection, manifest))

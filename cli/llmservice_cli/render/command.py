@@ -11,12 +11,10 @@ from llmservice_cli.manifests import Json, admit, services
 
 from . import settings
 from .arguments import Options
-from .decided import Source, decided
+from .decided import Source, decided, previews, with_config
 from .desired import NEW_UID, namespace_of, new
-from .inputs import previews, with_config
 from .output import show
-from .preview import Preview, changes
-from .restart import restart_of
+from .preview import Preview, changes, restart_of
 
 
 async def run(options: Options) -> ExitCode:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decide.fit.model_facts import record_of
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.decide.rollout.selection import Turn
@@ -19,8 +23,43 @@ from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.model.reading import Reading, Stopped, read, stopped
 from llmservice_operator.planner.room import Room
 
-from llmservice_cli.manifests import Json
+from llmservice_cli.errors import BadInput
+from llmservice_cli.manifests import File, Json
 from llmservice_cli.plan.models import SECONDS, TakesTooLong, limited
+
+from .preview import Preview
+
+# What `render` and `diff` make of a file of LLMServices, with the facts of their model.
+
+
+async def previews(
+    file: File, preview: Callable[[Json], Awaitable[Preview]]
+) -> tuple[list[Preview], list[Problem], tuple[str, ...]]:
+    """One for each LLMService of a file; what is wrong with the others; notes about other objects."""
+    made: list[Preview] = []
+    problems: list[Problem] = []
+    for each in file.services:
+        with each.collecting(problems):
+            made.append(await preview(each.manifest))
+    return made, problems, file.notes
+
+
+def with_config(obj: Json, place: str | None) -> Json:
+    """The stored LLMService with status.model as an inspection of this model would leave it."""
+    if place is None:
+        return obj
+    from llmservice_fetch.inspection import inspect
+
+    from llmservice_cli.plan.models import with_place
+
+    found = inspect(place, {})
+    if found.failure is not None:
+        raise BadInput.of(
+            "--config", with_place(place, found.failure.message), "Give the model's config.json, or the folder with it."
+        )
+    model = record_of(inspection_key(LLMService.from_object(obj).spec), found)
+    return {**obj, "status": {**(obj.get("status") or {}), "model": model}}
+
 
 _PASSES = 4
 """What the operator reports before it acts on it takes a second pass; a rollback a third."""

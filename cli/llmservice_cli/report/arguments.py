@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from typer import Argument, BadParameter, Option
 
 from llmservice_cli.names import service_names
-from llmservice_cli.numbers import count
 from llmservice_cli.options import OUTPUT, Scope
+from llmservice_cli.text import count
 
 DESCRIPTION = """\
 Write one file for a bug report. With NAME: the LLMService, its children, their Events, the logs and metrics of its

@@ -19,8 +19,7 @@ from llmservice_cli.progress import Steps, shown
 from llmservice_cli.text import table
 
 from .arguments import Options
-from .bundle import README, File, archive, files, readme
-from .material import Entry, Gap, Material
+from .bundle import README, Entry, File, Gap, Material, archive, files, readme
 from .reading import read_all
 from .subjects import of_operator, of_service
 

@@ -15,8 +15,7 @@ from llmservice_cli.api import Api, Json
 from llmservice_cli.progress import Steps
 from llmservice_cli.unread import why
 
-from .bundle import MOST_BYTES
-from .material import Entry, Gap, Material, Planned, Read
+from .bundle import MOST_BYTES, Entry, Gap, Material, Planned, Read
 
 MOST_OBJECTS = 500
 """Of one kind."""

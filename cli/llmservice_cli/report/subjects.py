@@ -20,7 +20,7 @@ from llmservice_cli.doctor.findings import results
 from llmservice_cli.installation import ACTIVATORS, NAME_LABEL, NAMESPACE, PAGES, selector_of
 from llmservice_cli.services import service
 
-from .material import Entry, Gap, Material, Planned
+from .bundle import Entry, Gap, Material, Planned
 from .reading import Page, add_object, events, listed, log_of, pod_texts
 
 _REPLICA_SET = resources.Resource("apps", "v1", "replicasets", "ReplicaSet")

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from llmservice_cli.api import Api
 
 from .events import Event, events_of
-from .phases import Phase, counts, phase_of
-from .snapshot import Pod, Snapshot, snapshot
+from .snapshot import Phase, Pod, Snapshot, counts, phase_of, snapshot
 
 
 @dataclass(frozen=True, slots=True)

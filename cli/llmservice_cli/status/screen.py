@@ -16,15 +16,38 @@ from llmservice_cli.services import conditions_of, is_outdated
 from llmservice_cli.terminal import Row
 from llmservice_cli.text import age, duration, table
 
-from .bars import bars
-from .document import needs_attention, remedies_beside_failure
+from .document import compared, needs_attention, remedies_beside_failure, shown
 from .events import Event
-from .figures import Absent, Figures
 from .frame import Frame
 from .held import Held
 from .overview import share_done
-from .planned import compared, shown
-from .snapshot import Pod
+from .snapshot import Absent, Figures, Phase, Pod
+
+# Bars of characters: one for each phase that pods are in. Pure.
+
+LONGEST = 40
+"""Characters of the longest bar; up to as many pods have a character each."""
+BLOCK, PLAIN = "█", "#"
+STYLES: Mapping[Phase, str] = {
+    Phase.PENDING: "dim",
+    Phase.FETCHING: "cyan",
+    Phase.LOADING: "cyan",
+    Phase.STARTING: "cyan",
+    Phase.READY: "green",
+    Phase.DRAINING: "yellow",
+    Phase.FAILING: "red",
+}
+
+
+def bars(phases: Mapping[Phase, int], *, is_styled: bool) -> Iterator[Row]:
+    """A row each: the phase, its bar, its number of pods."""
+    most = max(phases.values(), default=0)
+    widest = max(map(len, Phase))
+    for phase, count in phases.items():
+        length = count if most <= LONGEST else max(1, round(LONGEST * count / most))
+        bar = (BLOCK if is_styled else PLAIN) * length
+        yield (f"{phase:<{widest}}  ", ""), (bar, STYLES[phase]), (f" {count}", "")
+
 
 NO_VALUE = "-"
 IDLE = "Idle"

@@ -3,20 +3,174 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts, replicas
+from llmservice_vllm import metrics
 
 from llmservice_cli.api import Api, Json
-from llmservice_cli.metrics import page_of
+from llmservice_cli.metrics import Samples, page_of, samples_of
 from llmservice_cli.services import service
 from llmservice_cli.unread import why
 
-from .figures import Figures, read_figures
 from .held import Held, held_of
+
+# What one vLLM says of itself at this moment, from the text of its /metrics.
+
+_DRAFTS = (metrics.DRAFTS, metrics.DRAFT_TOKENS, metrics.ACCEPTED_TOKENS)
+_NOW = (metrics.RUNNING, metrics.WAITING, metrics.KV_USAGE, metrics.PREEMPTIONS, metrics.REJECTIONS)
+NAMES = frozenset((*_NOW, metrics.PREFIX_QUERIES, metrics.PREFIX_HITS, *_DRAFTS))
+
+NOT_SPECULATING = "vLLM has no counters of drafts: it does not speculate"
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A figure that there is none of, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Requests and shares (0 to 1) now; counts since this vLLM started. Engines of one pod are taken together."""
+
+    running: int | Absent
+    waiting: int | Absent
+    kv_cache_usage: float | Absent  # of the fullest engine
+    prefix_hit_rate: float | Absent  # prompt tokens found in the cache / asked of it
+    preemptions: int | Absent
+    rejections: Mapping[str, int] | Absent  # by the queue limit that was hit
+    acceptance_rate: float | Absent  # draft tokens that the model kept / draft tokens
+    acceptance_length: float | Absent  # tokens that one pass of the model yields on average: 1 + accepted / drafts
+
+    def to_object(self) -> dict[str, Any]:
+        """JSON; figures that there are none of lie under `absent` with the reason."""
+        named: dict[str, Any] = {
+            "requestsRunning": self.running,
+            "requestsWaiting": self.waiting,
+            "kvCacheUsage": self.kv_cache_usage,
+            "prefixCacheHitRate": self.prefix_hit_rate,
+            "preemptions": self.preemptions,
+            "admissionRejections": self.rejections,
+            "draftAcceptanceRate": self.acceptance_rate,
+            "meanAcceptanceLength": self.acceptance_length,
+        }
+        absent = {name: value.why for name, value in named.items() if isinstance(value, Absent)}
+        there = {name: value for name, value in named.items() if name not in absent}
+        return {**there, "absent": absent} if absent else there
+
+
+def read_figures(text: str) -> Figures:
+    """ValueError when it is not the text of a /metrics page."""
+    samples = samples_of(text, NAMES)
+    drafts, accepted = _total(samples, metrics.DRAFTS), _total(samples, metrics.ACCEPTED_TOKENS)
+    ratio = _share(accepted, drafts, "nothing was drafted yet")
+    usage = samples.get(metrics.KV_USAGE)
+    return Figures(
+        running=_whole(_total(samples, metrics.RUNNING)),
+        waiting=_whole(_total(samples, metrics.WAITING)),
+        kv_cache_usage=max(value for _, value in usage) if usage else _missing(metrics.KV_USAGE),
+        prefix_hit_rate=_share(
+            _total(samples, metrics.PREFIX_HITS), _total(samples, metrics.PREFIX_QUERIES), "no prompt was looked up yet"
+        ),
+        preemptions=_whole(_total(samples, metrics.PREEMPTIONS)),
+        rejections=_by_label(samples, metrics.REJECTIONS, "reason"),
+        acceptance_rate=_share(accepted, _total(samples, metrics.DRAFT_TOKENS), "nothing was drafted yet"),
+        acceptance_length=ratio if isinstance(ratio, Absent) else 1 + ratio,
+    )
+
+
+def _missing(name: str) -> Absent:
+    if name in _DRAFTS:
+        return Absent(NOT_SPECULATING)
+    return Absent(f"vLLM reports no {name}")
+
+
+def _total(samples: Samples, name: str) -> float | Absent:
+    values = samples.get(name)
+    return sum(value for _, value in values) if values else _missing(name)
+
+
+def _whole(value: float | Absent) -> int | Absent:
+    return value if isinstance(value, Absent) else round(value)
+
+
+def _share(part: float | Absent, whole: float | Absent, none_yet: str) -> float | Absent:
+    if isinstance(part, Absent):
+        return part
+    if isinstance(whole, Absent):
+        return whole
+    return part / whole if whole else Absent(none_yet)
+
+
+def _by_label(samples: Samples, name: str, label: str) -> Mapping[str, int] | Absent:
+    values = samples.get(name)
+    if not values:
+        return _missing(name)
+    counts: dict[str, int] = {}
+    for labels, value in values:
+        counts[labels.get(label, "")] = counts.get(labels.get(label, ""), 0) + round(value)
+    return counts
+
+
+# Where each pod of a service is between its making and its end. Pure.
+
+
+class Phase(StrEnum):
+    """In the order in which a pod goes through them; FAILING may come at any time."""
+
+    PENDING = "pending"
+    """It has no node, or none of its containers runs the server yet."""
+    FETCHING = "fetching"
+    LOADING = "loading"
+    STARTING = "starting"
+    """The server's process runs and does not answer yet: its checks, its first request, or a phase not reported."""
+    READY = "ready"
+    DRAINING = "draining"
+    FAILING = "failing"
+
+
+_REPORTED = {"Fetching": Phase.FETCHING, "Loading": Phase.LOADING}
+_ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""What a container waits for that is no failure."""
+
+
+def phase_of(facts: PodFacts, status: Json) -> Phase:
+    """`status` is the service's: its progress and its failure are about one pod each."""
+    progress, failure = status.get("progress") or {}, status.get("failure") or {}
+    if facts.deleting:
+        return Phase.DRAINING
+    if facts.ready:
+        return Phase.READY
+    if facts.phase == "Failed" or facts.is_lost or _is_failing(facts) or failure.get("pod") == facts.name:
+        return Phase.FAILING  # the pod of a failure may be at its next attempt
+    if not facts.running:
+        return Phase.PENDING
+    if facts.was_ready:
+        return Phase.FAILING
+    reported = str(progress.get("phase")) if progress.get("pod") == facts.name else ""
+    return _REPORTED.get(reported, Phase.STARTING)
+
+
+def _is_failing(facts: PodFacts) -> bool:
+    if facts.waiting is not None and facts.waiting.reason not in _ON_ITS_WAY:
+        return True
+    return facts.terminated is not None and not facts.running
+
+
+def counts(phases: Iterable[Phase]) -> Mapping[Phase, int]:
+    """How many pods are in each phase that any is in, in their order."""
+    found = Counter(phases)
+    return {phase: found[phase] for phase in Phase if found[phase]}
+
 
 NOT_READY = "the pod is not ready"
 NOT_ASKED = "not asked"

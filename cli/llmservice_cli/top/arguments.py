@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from llmservice_cli.names import service_names
-from llmservice_cli.numbers import seconds
 from llmservice_cli.options import ANSWER, OUTPUT, WideScope
+from llmservice_cli.text import seconds
 
 DESCRIPTION = """\
 What services do now: tokens/s, requests that run, wait, or are held while no replica serves, use of the KV cache, and

@@ -14,8 +14,7 @@ from llmservice_cli.errors import ExitCode, WrongUsage, say
 
 from .arguments import Options
 from .sample import Metered, Sample, Sampler
-from .screen import document, lines, live, notes
-from .view import View, view
+from .view import View, document, lines, live, notes, view
 
 
 async def run(options: Options) -> ExitCode:

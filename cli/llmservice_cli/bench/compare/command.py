@@ -15,8 +15,7 @@ from llmservice_cli.documents import show
 from llmservice_cli.errors import BadInput, ExitCode, WrongUsage, say
 from llmservice_cli.text import table
 
-from .comparison import Compared, Comparison, compare
-from .reading import Load, Measured, measured
+from .comparison import Compared, Comparison, Load, Measured, compare, measured
 
 _REMEDY = "Name files that `llmservice bench --out FILE.json` wrote."
 _USED = frozenset({"name", "files", "max_regression", "output", "quiet"})

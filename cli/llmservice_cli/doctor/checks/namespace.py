@@ -18,10 +18,11 @@ from llmservice_operator.planner.quotas import Quota
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
-from llmservice_cli.doctor.checks.operator import read_settings
 from llmservice_cli.doctor.facts import Facts, labels_of, name_of, status_of
 from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, ok, problem, warning
 from llmservice_cli.services import conditions_of
+
+from .operator import read_settings
 
 _CLASS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
 _ENFORCE = "pod-security.kubernetes.io/enforce"

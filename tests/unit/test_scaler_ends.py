@@ -96,17 +96,16 @@ async def test_requests_are_answered_until_none_came_for_a_while_and_not_for_eve
         async with world.running(at_zero(port=PORT, status=AVAILABLE), READY):
             began = loop.time()
             world.see(at_zero(port=PORT, status=AVAILABLE, replicas=1, version=11) if is_scaled else unscaled(1, 11))
+            world.came = began + comes_for
             await world.settled()
             async with asyncio.timeout(PATIENCE):
-                while is_answered():
-                    if loop.time() - began < comes_for:
-                        world.came = loop.time()
+                while is_answered():  # noqa: ASYNC110 - it is told after a time
                     await asyncio.sleep(0.01)
             return loop.time() - began
 
-    assert await seconds(0.6) >= 0.8
+    assert await seconds(0.6) >= 0.9
     world = World()
-    assert PATIENCE > await seconds(PATIENCE) >= 1.4
+    assert PATIENCE > await seconds(PATIENCE) >= 1.5
 
 
 @pytest.mark.parametrize("is_scaled", [True, False], ids=["replicas serve", "autoscaling was removed"])

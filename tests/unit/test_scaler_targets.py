@@ -45,7 +45,9 @@ class World:
         self.log: list[str] = []
         self.taken: set[int] = set()
         self.activators, self.time = 2, 100.0
-        self.waiting, self.came = 0, 0.0
+        self.waiting = 0
+        self.came = 0.0
+        """Until when requests come, by the loop's time."""
         self.services = Services(now=lambda: NOON, touched=lambda key: self.directory.touched(key))
         self.keys = KeyReader(Connection(self.api), lambda key: self.directory.touched(key), clock=lambda: self.time)
         self.directory = Directory(self.services, self, self.keys, lambda: self.activators)
@@ -64,7 +66,7 @@ class World:
         return Held(self.waiting)
 
     def last_connection(self, key: Key) -> float:
-        return self.came
+        return min(self.came, asyncio.get_running_loop().time())
 
     def see(self, *objects: dict[str, Any]) -> None:
         for obj in objects:

@@ -6,21 +6,22 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 from llmservice_operator.kube import credentials
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import InBetween, KubeError, NotFound, ServerError, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
-from llmservice_cli.admission.structural import is_namespace
-
 from .api import USER_AGENT, Api
 from .errors import CliError, WrongUsage
+from .namespaces import is_namespace
 from .options import Scope
 from .text import shown
+
+if TYPE_CHECKING:
+    import httpx
 
 LOGIN_TIMEOUT = 65.0
 """Seconds for a token that is renewed while a command runs: somebody may have to confirm it in a browser. Longer than
@@ -37,27 +38,28 @@ class Connection:
 
     def http(self, path: str = "", **options: Any) -> httpx.AsyncClient:
         """A client for logs and for the API server's proxy, which give no Kubernetes objects; a context manager."""
+        # Not at the top: most commands need no such client, and importing httpx is a sixth of the time of `status`.
+        import httpx
+
+        token_of = self.credentials.token
+
+        class Auth(httpx.Auth):
+            """The kubeconfig's token, asked for at each request since the kubelet renews it."""
+
+            async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+                if token := await token_of():
+                    request.headers["Authorization"] = f"Bearer {token}"
+                yield request
+
         context = self.credentials.ssl_context()
         return httpx.AsyncClient(
             base_url=self.credentials.server + path,
-            auth=_ClusterAuth(self.credentials),
+            auth=Auth(),
             verify=True if context is None else context,
             proxy=self.credentials.proxy,
             trust_env=False,
             **options,
         )
-
-
-class _ClusterAuth(httpx.Auth):
-    """The kubeconfig's token, asked for at each request since the kubelet renews it."""
-
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
-
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        if token := await self._credentials.token():
-            request.headers["Authorization"] = f"Bearer {token}"
-        yield request
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ from math import isfinite
 from llmservice_operator.kube.resources import POD
 from llmservice_runtime.contract import HTTP_PORT
 from llmservice_vllm.metrics import PREFIX
-from prometheus_client.parser import text_string_to_metric_families
 
 from .api import Api
 
@@ -36,6 +35,9 @@ def samples_of(text: str, names: frozenset[str]) -> Samples:
         raise ValueError(f"it has more than {MOST_LINES} lines of these metrics")
     if not lines and f"\n{PREFIX}" not in f"\n{text}":
         raise ValueError("it holds no metric of vLLM")
+    # Not at the top: `status` imports this module, and reads no page where no vLLM serves.
+    from prometheus_client.parser import text_string_to_metric_families
+
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:

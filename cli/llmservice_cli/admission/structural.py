@@ -16,21 +16,10 @@ from typing import Any
 
 from llmservice_operator.api.errors import Problem
 
+from llmservice_cli.namespaces import LABEL, is_namespace
+
 from .cel import is_match
 from .suggestions import remedy
-
-# What a namespace may be named. Imports nothing: each command that asks a cluster checks it.
-
-LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-"""RFC 1123."""
-_FORM = re.compile(LABEL)
-_LONGEST = 63
-
-
-def is_namespace(name: Any) -> bool:
-    """Whether a namespace can have this name. Another one would be another path of the API server."""
-    return isinstance(name, str) and len(name) <= _LONGEST and _FORM.fullmatch(name) is not None
-
 
 # What Kubernetes asks of every object's metadata: names, labels, annotations.
 

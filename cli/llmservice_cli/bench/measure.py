@@ -14,7 +14,8 @@ from typing import TextIO
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.errors import CliError, say
-from llmservice_cli.load.server import Served, Target, inspect, open_target
+from llmservice_cli.load.routes import open_target
+from llmservice_cli.load.server import Served, Target, inspect
 
 from .arguments import Options
 from .lines import shown

@@ -26,8 +26,9 @@ from llmservice_cli.load.answer import (
     error_text,
     http_failure,
 )
+from llmservice_cli.load.routes import service_key
 from llmservice_cli.load.server import direct as target_of
-from llmservice_cli.load.server import headers_of, hiding, inspect, key_of, service_key
+from llmservice_cli.load.server import headers_of, hiding, inspect, key_of
 from llmservice_cli.services import service
 
 from .arguments import Options

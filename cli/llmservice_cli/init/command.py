@@ -22,8 +22,8 @@ from llmservice_cli.errors import BadInput, CliError, ExitCode, WrongUsage, prin
 from llmservice_cli.manifests import admit
 from llmservice_cli.plan import values
 from llmservice_cli.plan.answers import Answer
+from llmservice_cli.plan.document import words_of
 from llmservice_cli.plan.models import meant
-from llmservice_cli.plan.output import words_of
 from llmservice_cli.plan.text import outcome
 
 from .arguments import Options, pair

@@ -19,9 +19,9 @@ from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text, syntax, 
 
 from . import models, values
 from .answers import Ending, answer, noted, worst
+from .document import Json, document
 from .models import Model, NotReached
 from .options import BY_ALIAS, OPTIONS, Reading, share_out
-from .output import Json, document
 from .questions import Question, counted, device, from_values, long_note
 from .values import Refused, shown
 

@@ -22,7 +22,7 @@ from llmservice_cli.errors import ExitCode
 from llmservice_cli.terminal import Row
 
 from .answers import Ending, plan_of, precision, usual_devices
-from .output import Json, figures, product, service_of
+from .document import Json, figures, product, service_of
 from .questions import Question
 from .text import VERDICT_STYLES, escaped
 from .text import table as markdown_table

@@ -13,7 +13,7 @@ from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
 from llmservice_cli.terminal import Row, Span
 
 from .answers import Answer
-from .output import flags_of, options_of, patch, words_of
+from .document import flags_of, options_of, patch, words_of
 
 WIDEST = 100
 NARROWEST = 30

@@ -15,7 +15,6 @@ from llmservice_operator.api.holding import LAST_USE, LastUse, stored_port
 from llmservice_operator.api.service import Key
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
-from prometheus_client.parser import text_string_to_metric_families
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
@@ -134,6 +133,9 @@ def read_held(text: str, key: Key) -> Count:
 
 def read_counts(text: str) -> Counts:
     """The same of all services."""
+    # Not at the top: `status` imports this module, and reads no page where nothing is at zero.
+    from prometheus_client.parser import text_string_to_metric_families
+
     lines = [line for line in text.split("\n") if line.startswith((REQUESTS, AGE, ALWAYS, LAST_USE))]
     samples = [each for family in text_string_to_metric_families("\n".join(lines)) for each in family.samples]
     if not any(sample.name == ALWAYS for sample in samples):

@@ -97,7 +97,7 @@ def _certificate(paths: ClusterPaths) -> Pair:
     return Pair(authority.read_bytes(), certificate.read_bytes(), key.read_bytes())
 
 
-def _upstream(paths: ClusterPaths, source: Path) -> list[JSON]:
+def manifests(paths: ClusterPaths, source: Path) -> list[JSON]:
     kustomize = (f"{paths.bin}/kubectl", "kustomize", str(source / "config" / "default"))
     return list(yaml.load_all(run(*kustomize), Loader=yaml.CSafeLoader))
 
@@ -111,7 +111,7 @@ def install(paths: ClusterPaths, environment: Mapping[str, str], progress: Progr
     images.build_all(paths, progress, environment, (images.KEDA.name,))
     source = builds.module_folder(store, Group.KEDA, MODULE, environment, progress)
     reference = images.KEDA.reference
-    wanted = adapted(_upstream(paths, source), reference, image_digest(paths, reference), _certificate(paths))
+    wanted = adapted(manifests(paths, source), reference, image_digest(paths, reference), _certificate(paths))
     with progress.step("KEDA"):
         kubectl.apply(found for found in wanted if found["kind"] not in _ASKED_BY_THE_API_SERVER)
         for name in DEPLOYMENTS:
@@ -126,7 +126,7 @@ def remove(paths: ClusterPaths, environment: Mapping[str, str], progress: Progre
     kubectl = running_kubectl(paths)
     store = builds.Store(cache_root(environment, Path.home()))
     source = builds.module_folder(store, Group.KEDA, MODULE, environment, progress)
-    upstream = _upstream(paths, source)
+    upstream = manifests(paths, source)
     with progress.step("removing KEDA"):
         for found in upstream:
             # First, while KEDA is there to remove its finalizers.

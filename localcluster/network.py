@@ -122,12 +122,11 @@ def is_known_host(paths: ClusterPaths) -> bool:
 
 
 def interfaces() -> dict[str, str]:
-    """Each interface and the bridge that it hangs on, if any."""
-    found = {}
-    for entry in Path("/sys/class/net").iterdir():
-        master = entry / "master"
-        found[entry.name] = master.resolve().name if master.exists() else ""
-    return found
+    """Each interface and the bridge that it hangs on, if any.
+
+    Of the network of this process: /sys has those of the network in which it was mounted.
+    """
+    return {each["ifname"]: each.get("master", "") for each in json.loads(run("ip", "-json", "link", "show"))}
 
 
 def _filter_bridged() -> None:

@@ -31,6 +31,7 @@ class LocalOperator:
     def __init__(self, folder: Path, module: str, config: Path, settings: Path, environment: Mapping[str, str]) -> None:
         self.log = folder / "operator.log"
         self.starts = 0
+        self.settings = settings
         self.metrics_port = free_port()
         ports = (f"--health-port={free_port()}", f"--metrics-port={self.metrics_port}")
         state = folder / "state"
@@ -46,6 +47,11 @@ class LocalOperator:
         """What it counts."""
         url = f"http://127.0.0.1:{self.metrics_port}/metrics"
         return httpx.get(url, trust_env=False).raise_for_status().text
+
+    def reload(self, cluster: Cluster) -> None:
+        """The release's settings of now, as the chart restarts the operator for them."""
+        self.settings.write_text(settings_of(cluster))
+        self.restart()
 
     def restart(self) -> None:
         """As the kubelet does after a container has ended; without waiting for the next one to be ready."""
@@ -70,13 +76,19 @@ class LocalOperator:
                 self._stop.wait(PAUSE)
 
 
+def settings_of(cluster: Cluster) -> str:
+    """Of the release that is installed."""
+    text: str = cluster.must_get("configmaps", OPERATOR_NAMESPACE, OPERATOR)["data"]["settings.yaml"]
+    return text
+
+
 @contextmanager
 def local_operator(
     cluster: Cluster, folder: Path, module: str = "llmservice_operator", **environment: str
 ) -> Iterator[LocalOperator]:
     """In the place of the installed one, and with its settings."""
     settings = folder / "settings.yaml"
-    settings.write_text(cluster.must_get("configmaps", OPERATOR_NAMESPACE, OPERATOR)["data"]["settings.yaml"])
+    settings.write_text(settings_of(cluster))
     with scale_operator(cluster, 0):
         operator = LocalOperator(folder, module, kubeconfig(cluster, folder), settings, environment)
         try:

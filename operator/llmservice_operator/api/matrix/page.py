@@ -161,8 +161,8 @@ _KUBERNETES = """## Versions of Kubernetes
 | 1.37.2 | every test: the local cluster is of this version, with its kubelet and containerd | 2026-11-28 |
 | 1.31.14 | API server, controller manager and scheduler without a kubelet: every contract test of the CRD, the chart \
 with its policies and rights and an upgrade of it, the kustomize base, and services from apply to Ready, edited, \
-rolled out, put right after drift, at zero and back, deleted, with the operator restarted; no request of it was \
-deprecated or refused | 2026-11-28 |
+rolled out, put right after drift, scaled to 0 and back, at zero with an activator that holds a request, deleted, with \
+the operator restarted; no request of it was deprecated or refused | 2026-11-28 |
 
 What an older one lacks:
 

@@ -43,13 +43,18 @@ def http(kubeconfig: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="session")
-def kubectl(kubeconfig: Path) -> Kubectl:
-    """The cluster's kubectl, else the machine's; its output is kept and its status is the test's affair."""
+def kubectl_program() -> str:
+    """The cluster's kubectl, else the machine's."""
     built = ClusterPaths.of_this_clone().bin / "kubectl"
-    program = str(built) if built.exists() else "kubectl"
+    return str(built) if built.exists() else "kubectl"
+
+
+@pytest.fixture(scope="session")
+def kubectl(kubeconfig: Path, kubectl_program: str) -> Kubectl:
+    """Its output is kept and its status is the test's affair."""
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [program, f"--kubeconfig={kubeconfig}", *arguments]
+        command = [kubectl_program, f"--kubeconfig={kubeconfig}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     return run

@@ -14,8 +14,6 @@ import yaml
 from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.kubeconfig import from_kubeconfig
 
-from localcluster.paths import ClusterPaths
-
 Json = dict[str, Any]
 
 
@@ -67,8 +65,8 @@ def ours(paths: str) -> tuple[str, str, str] | None:
         return None
 
 
-def kubectls(program: Path, paths: str) -> tuple[str, str, str] | None:
-    command = (str(program), "config", "view", "--minify", "--raw", "--output=json")
+def kubectls(program: str, paths: str) -> tuple[str, str, str] | None:
+    command = (program, "config", "view", "--minify", "--raw", "--output=json")
     environment = os.environ | {"KUBECONFIG": paths}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -82,15 +80,14 @@ def kubectls(program: Path, paths: str) -> tuple[str, str, str] | None:
     return server, contexts[0]["context"].get("namespace", "default"), token
 
 
-def test_pairs_of_files_mean_what_they_mean_to_kubectl(tmp_path: Path) -> None:
-    program = ClusterPaths.of_this_clone().bin / "kubectl"
+def test_pairs_of_files_mean_what_they_mean_to_kubectl(tmp_path: Path, kubectl_program: str) -> None:
     for name, text in FILES.items():
         if text is not None:
             (tmp_path / name).write_text(text)
     different = {}
     for names in PAIRS:
         paths = ":".join(str(tmp_path / name) if name else "" for name in names)
-        theirs, mine = kubectls(program, paths), ours(paths)
+        theirs, mine = kubectls(kubectl_program, paths), ours(paths)
         if theirs != mine:
             different[":".join(names)] = {"kubectl": theirs, "llmservice": mine}
     assert different == {}

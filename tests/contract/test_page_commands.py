@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from localcluster.paths import REPOSITORY, ClusterPaths
+from localcluster.paths import REPOSITORY
 from tests.e2e._chart import CHART, ChartRefused, helm_binary, helm_offline
 from tests.support.documents import PAGES, blocks_of, manifests_of, name_of, shell_blocks, simple_commands
 from tests.support.patience import PATIENCE
@@ -82,18 +82,22 @@ def write_files(page: Path, words: Sequence[str], folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "words", "given"), KUBECTL, ids=named(KUBECTL))
-def test_kubectl_understands(page: Path, words: list[str], given: str, kubeconfig: Path, tmp_path: Path) -> None:
+def test_kubectl_understands(
+    page: Path, words: list[str], given: str, kubeconfig: Path, kubectl_program: str, tmp_path: Path
+) -> None:
     link_folders(tmp_path)
     write_files(page, words, tmp_path)
-    program = (str(ClusterPaths.of_this_clone().bin / "kubectl"), f"--kubeconfig={kubeconfig}")
+    program = (kubectl_program, f"--kubeconfig={kubeconfig}")
     assert kubectl_refuses(program, words, tmp_path, dict(os.environ), given or json.dumps(SMALLEST)) == ""
 
 
 @pytest.mark.parametrize(
     "words", [["kubectl", "get", "llmsx"], ["kubectl", "get", "llms", "--no-such"], ["kubectl", "gat"]]
 )
-def test_what_kubectl_does_not_understand_is_found(words: list[str], kubeconfig: Path, tmp_path: Path) -> None:
-    program = (str(ClusterPaths.of_this_clone().bin / "kubectl"), f"--kubeconfig={kubeconfig}")
+def test_what_kubectl_does_not_understand_is_found(
+    words: list[str], kubeconfig: Path, kubectl_program: str, tmp_path: Path
+) -> None:
+    program = (kubectl_program, f"--kubeconfig={kubeconfig}")
     assert kubectl_refuses(program, words, tmp_path, dict(os.environ)) != ""
 
 

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from html import escape
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmservice_cli.errors import CliError
 from llmservice_cli.load.figures import PERCENTILES, Spread
 
+from .lines import ABOUT, heading, remarks, summary_cells, vllm_cells
 from .result import Result, Run
+from .slo import Time
+from .traffic import Discipline
+from .vllm_figures import ITL, Times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-from collections.abc import Callable, Iterator, Sequence
-from html import escape
-from typing import TYPE_CHECKING, NamedTuple
-
-from .lines import ABOUT, heading, remarks, summary_cells, vllm_cells
-from .slo import Time
-from .traffic import Discipline
-from .vllm_figures import ITL, Times
 
 # The picture of a sweep: figures against the load.
 

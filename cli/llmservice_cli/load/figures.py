@@ -1,4 +1,4 @@
-"""From times and kinds to figures. Pure."""
+"""From times and kinds to figures, and when they are shown while a load runs."""
 
 from __future__ import annotations
 

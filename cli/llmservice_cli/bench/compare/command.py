@@ -35,8 +35,8 @@ def run(options: Options, paths: Sequence[Path]) -> ExitCode:
     )
     worse = comparison.regressions(options.max_regression)
     if worse:
-        named = ", ".join(f"{one.figure.name} by {one.worst:.1%} ({_named(load)})" for load, one in worse)
-        say(f"error: worse by more than {options.max_regression * 100:g}%: {named}")
+        worst = ", ".join(f"{one.figure.name} by {one.worst:.1%} ({_named(load)})" for load, one in worse)
+        say(f"error: worse by more than {options.max_regression * 100:g}%: {worst}")
     return ExitCode.FAILED if worse else ExitCode.DONE
 
 

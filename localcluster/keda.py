@@ -98,6 +98,7 @@ def _certificate(paths: ClusterPaths) -> Pair:
 
 
 def manifests(paths: ClusterPaths, source: Path) -> list[JSON]:
+    """KEDA's own objects, from its module's folder `source`; the cluster's kubectl puts them together."""
     kustomize = (f"{paths.bin}/kubectl", "kustomize", str(source / "config" / "default"))
     return list(yaml.load_all(run(*kustomize), Loader=yaml.CSafeLoader))
 

@@ -282,7 +282,7 @@ async def test_an_idle_connection_is_closed() -> None:
         await until(lambda: not connections(w))
 
 
-async def test_who_floods_waits_longer_himself() -> None:
+async def test_a_flood_of_some_namespaces_delays_no_other() -> None:
     """Two namespaces have every slot, and more requests wait: one at a time of another's is sent beyond them."""
     async with world(slots=4, slots_of_one_namespace=2) as w:
         pod, others = await w.pod(), await w.pod()

@@ -1,8 +1,8 @@
 """Whose request is sent to a pod next. Pure.
 
-Namespaces take turns, within one its services, within one its requests in the order of their arrival: who floods waits
-longer himself. An answer may take minutes, so a namespace without a request at a pod waits for no slot of the others:
-there are at most as many slots more as there are namespaces.
+Namespaces take turns, within one its services, within one its requests in the order of their arrival: many requests of
+one service delay that service's own. An answer may take minutes, so a namespace without a request at a pod waits for no
+slot of the others: there are at most as many slots more as there are namespaces.
 """
 
 from __future__ import annotations

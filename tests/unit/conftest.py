@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,6 +52,28 @@ def nothing_is_remembered() -> None:
     from llmservice_operator.api import remembered
 
     remembered._made.clear()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-decisions", action="store_true", help="write fixtures/decisions anew")
+
+
+@pytest.fixture(autouse=True)
+def decisions_are_those_recorded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of the tests whose module has a file of them; without xdist where they are written."""
+    from .decision_goldens import RECORDER, path, read, write
+
+    file = path(request.module.__name__)
+    if file is None:
+        yield
+        return
+    RECORDER.lines, RECORDER.is_on = [], True
+    yield
+    RECORDER.is_on = False
+    if request.config.getoption("--record-decisions", default=False):
+        write(file, read(file) | {request.node.name: RECORDER.lines})
+    else:
+        assert RECORDER.lines == read(file).get(request.node.name, []), f"not as {file.name} has it"
 
 
 @pytest.fixture

@@ -43,6 +43,8 @@ from llmservice_operator.planner.model.reading import Reading
 from llmservice_operator.planner.quotas import Quota, Quotas
 from llmservice_operator.planner.room import Room
 
+from tests.unit.decision_goldens import RECORDER
+
 Json = dict[str, Any]
 
 UID = "11111111-1111-4111-8111-111111111111"
@@ -243,6 +245,7 @@ class World:
     def step(self) -> Decision:
         """Decide once and carry it out."""
         decision = self.decide()
+        RECORDER.add(decision)
         for apply in decision.apply:
             self._apply(apply.manifest)
         for prune in decision.prune:

@@ -9,6 +9,7 @@ from typing import Any
 from llmservice_operator.api.holding import Activator, HoldingReport
 
 from tests.unit.decide_world import H100, Json, World, a_pod, an_llmservice, serving, spec
+from tests.unit.decision_goldens import unrecorded
 from tests.unit.test_decide_autoscaling import READY, SCALING
 
 ONE, TWO = Activator("10.1.0.1", "node-a"), Activator("10.1.0.2")
@@ -33,7 +34,8 @@ def _served(replicas: int) -> World:
 
 def a_world(replicas: int = 1) -> World:
     """Rolled out, with two activators that can hold."""
-    return copy.deepcopy(_served(replicas))
+    with unrecorded():
+        return copy.deepcopy(_served(replicas))
 
 
 def held_in_rollouts(replicas: int = 1, **sections: Any) -> World:

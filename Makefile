@@ -24,10 +24,10 @@ demo: $(SYNCED) ## from nothing to an answered chat completion (KUBECONTEXT=name
 	  $(if $(OPERATOR_IMAGE),--operator-image "$(OPERATOR_IMAGE)") $(if $(CPU_IMAGE),--cpu-image "$(CPU_IMAGE)")
 
 test: $(WITH_VLLM) ## lint, types, layers, unit, contract and end-to-end tests, on a real local cluster
-	@scripts/test
+	@tools/scripts/test
 
 test-full: $(WITH_VLLM) ## test, and every serving technique on real engines
-	@scripts/test --full
+	@tools/scripts/test --full
 
 test-gpu: $(SYNCED) ## what only a GPU shows: on this machine, and on the cluster of KUBECONTEXT; says why where it skips
 	@KUBECONTEXT="$(KUBECONTEXT)" .venv/bin/pytest tests/gpu
@@ -72,7 +72,7 @@ bench-autoscaling: $(SYNCED) ## N services (100) that scale with their load, nin
 	@$(PYTHON) -m benchmarks.autoscaling.attacked
 
 bench-fetch: $(SYNCED) ## MB/s, CPU and memory of fetching beside other tools, and after a kill: OLD=checkout, ROUNDS=n; writes its page
-	@$(PYTHON) -m benchmarks.fetch $(if $(OLD),--old "$(OLD)") --rounds "$(or $(ROUNDS),5)" --json benchmarks/fetch/results/fetch.json
+	@$(PYTHON) -m benchmarks.fetch $(if $(OLD),--old "$(OLD)") --rounds "$(or $(ROUNDS),5)" --json tools/benchmarks/fetch/results/fetch.json
 	@$(PYTHON) -m benchmarks.fetch.page
 
 calibration: $(SYNCED) ## fit the planner's constants to the measured start-ups; writes them and their page
@@ -128,10 +128,10 @@ clean: ## remove the virtual environment and caches of this clone (not the clust
 
 $(SYNCED): pyproject.toml uv.lock
 	@echo "installing the Python packages of uv.lock into .venv" >&2
-	@scripts/uv sync --frozen --all-extras --inexact
+	@tools/scripts/uv sync --frozen --all-extras --inexact
 	@touch $@
 
 $(WITH_VLLM): pyproject.toml uv.lock
 	@echo "installing the Python packages of uv.lock and vLLM into .venv (6 GB; uv keeps them in its cache)" >&2
-	@scripts/uv sync --frozen --all-extras --group vllm
+	@tools/scripts/uv sync --frozen --all-extras --group vllm
 	@touch $@ $(SYNCED)

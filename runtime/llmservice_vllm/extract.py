@@ -56,7 +56,7 @@ Next:
   3. .venv/bin/pytest tests/unit/test_vllm_version.py tests/unit/test_flag_tables.py tests/unit/test_flags_extra_args.py
      .venv/bin/pytest -m vllm tests/unit             rules, methods, enums and figures against the installed vLLM"""
 AS_DEFAULT = """
-  4. scripts/uv lock; python scripts/export_requirements.py; make engine; make e2e
+  4. tools/scripts/uv lock; python tools/scripts/export_requirements.py; make engine; make e2e
      planner/overheads.py, where the version profiles itself otherwise
      api/techniques.py, api/dtypes.py, api/matrix/: values that tests of step 3 miss or find too many"""
 _MOST_REFUSALS = 40
@@ -315,7 +315,7 @@ def installed() -> tuple[Path, str]:
 def newest() -> str:
     """The newest version of vLLM on the package index."""
     look = ["pip", "install", "--dry-run", "--no-deps", "--python", sys.executable, "--target", tempfile.gettempdir()]
-    command = [str(ROOT / "scripts" / "uv"), *look, CUDA]
+    command = [str(ROOT / "tools" / "scripts" / "uv"), *look, CUDA]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"\bvllm==(\d+\.\d+\.\d+)\b", done.stdout + done.stderr)
     if found is None:
@@ -330,7 +330,7 @@ def fetched(version: str) -> Iterator[Path]:
         said = []
         for name in (CPU, CUDA):  # the smaller one first
             install = ["pip", "install", "--quiet", "--python", sys.executable, "--no-deps", "--target", folder]
-            command = [str(ROOT / "scripts" / "uv"), *install, f"{name}=={version}"]
+            command = [str(ROOT / "tools" / "scripts" / "uv"), *install, f"{name}=={version}"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 yield Path(folder)

@@ -160,7 +160,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     if not (GROUPS / "cpuset").is_dir():
         pytest.skip("a second kubelet beside the first is set up for control groups v1 only")
     root = tmp_path_factory.mktemp("clone")
-    shutil.copytree(REPOSITORY / "localcluster", root / "localcluster")
+    shutil.copytree(REPOSITORY / "tools" / "localcluster", root / "tools" / "localcluster")
     clone = Clone(ClusterPaths(root), f"lifecycle-{os.getpid()}")
     for name in CONTROLLERS:
         (GROUPS / name / clone.group).mkdir()

@@ -28,7 +28,7 @@ from tests.support.cluster import eventually
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
-AZURITE = Path(__file__).resolve().parents[2] / "localcluster" / "node-azurite"
+AZURITE = Path(__file__).resolve().parents[2] / "tools" / "localcluster" / "node-azurite"
 ACCOUNT, ACCOUNT_KEY = "weights", base64.b64encode(b"the key of the account of the tests").decode()
 _VERSION = "2023-11-03"
 

@@ -25,15 +25,8 @@ _FILE = re.compile(r"`(?P<file>[\w./*-]+\.(?:py|tpl))(?:::(?P<test>\w+))?`")
 _CODE_FOLDERS = (
     "operator",
     "runtime",
-    "fetch",
     "cli",
-    "ui",
-    "monitoring",
-    "activator",
-    "release",
-    "localcluster",
-    "benchmarks",
-    "scripts",
+    "tools",
     "tests",
     "charts",
 )

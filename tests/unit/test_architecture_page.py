@@ -16,8 +16,8 @@ def section(title: str) -> str:
 
 def packages() -> set[str]:
     """Folders with code; of the command line, where each command is one, the whole."""
-    found = {"localcluster", "cli/llmservice_cli"}
-    for top in ("operator", "runtime", "fetch", "activator"):
+    found = {"tools/localcluster", "cli/llmservice_cli"}
+    for top in ("operator", "runtime"):
         found |= {str(path.parent.relative_to(ROOT)) for path in (ROOT / top).rglob("__init__.py")}
     return found
 

@@ -26,7 +26,7 @@ from tests.chaos.faults import Kind
 from tests.chaos.plan import PROBED, TAIL, outcome, plan
 
 SEEDS = range(60)
-SCRIPT = Path(__file__).parents[2] / "scripts" / "test"
+SCRIPT = Path(__file__).parents[2] / "tools" / "scripts" / "test"
 BLOWS = {
     *("Apply", "RefusedEdit", "DeleteOperatorPod", "SkewLease", "Storm"),
     *(f"{how} deletion" for how in ("Background", "Foreground", "Orphan")),

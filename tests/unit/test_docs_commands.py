@@ -107,7 +107,7 @@ def files(page: Path) -> Iterator[object]:
 
 
 def modules(page: Path) -> Iterator[object]:
-    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "fetch", ROOT / "cli", ROOT / "activator", ROOT / "ui")
+    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "cli", ROOT / "tools")
     for name in set(re.findall(r"python3? -m ([a-z_][\w.]*)", page.read_text(encoding="utf-8"))):
         place = Path(*name.split("."))
         if not any((root / place).with_suffix(".py").is_file() or (root / place).is_dir() for root in roots):
@@ -121,7 +121,7 @@ def fields(page: Path) -> Iterator[object]:
             yield path
 
 
-FILES = re.compile(r"(?:charts|crds|docs|deploy|examples|operator|runtime|scripts|tests|benchmarks|ui)/[\w./-]*\w")
+FILES = re.compile(r"(?:charts|crds|docs|deploy|examples|operator|runtime|cli|tools|tests)/[\w./-]*\w")
 TRIED = ("llmservice", "kubectl", "helm", "make")
 OTHERS: Mapping[str, str] = {
     "eval": "of what a make target prints; the target is compared with the Makefile",

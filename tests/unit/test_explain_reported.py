@@ -20,8 +20,8 @@ from tests.unit.status_states import CASES, state
 PACKAGES = (
     "operator/llmservice_operator",
     "runtime/llmservice_runtime",
-    "activator/llmservice_activator",
-    "fetch/llmservice_fetch",
+    "operator/llmservice_activator",
+    "runtime/llmservice_fetch",
 )
 OPERATOR, RUNTIME, ACTIVATOR, FETCH = PACKAGES
 BY_CALL: Mapping[str, Place] = {"Event": Place.EVENT, "RolloutStep": Place.EVENT, "Problem": Place.PROBLEM}

@@ -1,4 +1,4 @@
-"""The run needs no package but those of benchmarks/gpu/packages.txt: a machine's own, and what is carried to it."""
+"""The run needs no package but those of tools/benchmarks/gpu/packages.txt: the machine's, and what is carried to it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from benchmarks.gpu.served import results
 from benchmarks.gpu.served.results import Outcome
 
 ROOT = Path(__file__).parents[2]
-LIST = ROOT / "benchmarks" / "gpu" / "packages.txt"
+LIST = ROOT / "tools" / "benchmarks" / "gpu" / "packages.txt"
 PINS = [line for line in LIST.read_text().splitlines() if line and not line.startswith("#")]
-OWN = ("operator", "runtime", "cli", "fetch", "activator", ".")
+OWN = ("operator", "runtime", "cli", "tools", ".")
 VLLM = "0.26.0"
 """The newest that asks for the torch of the list."""
 READ = "2026-11-17"
@@ -72,7 +72,7 @@ def test_modules_of_other_packages_are_not_needed() -> None:
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Python 3.12 with exactly the packages of the list, vLLM for CPUs beside them, and nothing of .venv."""
-    uv, folder = ROOT / "scripts" / "uv", tmp_path_factory.mktemp("gpu") / "environment"
+    uv, folder = ROOT / "tools" / "scripts" / "uv", tmp_path_factory.mktemp("gpu") / "environment"
     # Not this project's settings, which have another torch.
     variables = os.environ | {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
     found = subprocess.run([uv, "python", "find", "3.12"], env=variables, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""scripts/uv, by which every make target installs its Python packages."""
+"""tools/scripts/uv, by which every make target installs its Python packages."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_no_byte_code_is_kept_before_there_is_a_virtual_environment(tmp_path: Pa
         "PYTHONPYCACHEPREFIX": str(tmp_path / ".venv" / "bytecode"),
     }
     done = subprocess.run(
-        [REPOSITORY / "scripts" / "uv", "sync"], env=environment, capture_output=True, text=True, check=True
+        [REPOSITORY / "tools" / "scripts" / "uv", "sync"], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "kept in: \n"

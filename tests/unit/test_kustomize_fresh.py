@@ -20,8 +20,8 @@ def test_the_base_is_as_old_as_the_chart() -> None:
 def copied(tmp_path: Path) -> Path:
     for folder in (CHART, FOLDER):
         shutil.copytree(REPOSITORY / folder, tmp_path / folder)
-    (tmp_path / "scripts").mkdir()
-    shutil.copy(REPOSITORY / "scripts" / "kustomize_base.py", tmp_path / "scripts")
+    (tmp_path / "tools" / "scripts").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "tools" / "scripts" / "kustomize_base.py", tmp_path / "tools" / "scripts")
     recorded = tmp_path / FOLDER / "base" / "kustomization.yaml"
     old, new = kustomize_base.recorded_hash(tmp_path), kustomize_base.inputs_hash(tmp_path)
     recorded.write_text(recorded.read_text().replace(old, new))

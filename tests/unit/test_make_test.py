@@ -1,4 +1,4 @@
-"""scripts/test, which make test runs: a failure keeps nothing else from running, and the end says what to run again."""
+"""tools/scripts/test, which make test runs: a failure stops nothing else, and the end says what to run again."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def run(
     folder: Path, fails: dict[str, list[str]], *, alone: tuple[str, ...] = (), broken: str = "", lint: str = "true"
 ) -> Ran:
     """`fails`: tests that fail in the stage with this argument; `alone`: those that do so once more."""
-    (folder / "scripts").mkdir()
+    (folder / "tools" / "scripts").mkdir(parents=True)
     (folder / ".venv" / "bin").mkdir(parents=True)
-    shutil.copy(ROOT / "scripts" / "test", folder / "scripts" / "test")
+    shutil.copy(ROOT / "tools" / "scripts" / "test", folder / "tools" / "scripts" / "test")
     (folder / "Makefile").write_text(f"lint:\n\t{lint}\n")
     (folder / "localcluster.py").write_text(CLUSTER)
     (folder / "broken").write_text(broken)
@@ -64,7 +64,7 @@ def run(
     (folder / ".venv" / "bin" / "pytest").chmod(0o755)
     environment: dict[str, Any] = os.environ | {"PYTHONPATH": str(folder)}
     done = subprocess.run(
-        ["scripts/test"], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ["tools/scripts/test"], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     ran = [json.loads(line) for line in (folder / "ran").read_text().splitlines()]
     return Ran(done.returncode, done.stdout, ran, (folder / "cluster").read_text().split())

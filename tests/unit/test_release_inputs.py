@@ -15,12 +15,16 @@ from localcluster.paths import REPOSITORY
 from release.plan import base_of
 
 DOCKERFILES = ("operator/Dockerfile", "runtime/Dockerfile.cpu")
-INSTALLERS = (*DOCKERFILES, "scripts/uv", "localcluster/toolchain.py")
-FILES = ("runtime/requirements-cpu.txt", "scripts/requirements-build.txt", "localcluster/requirements-go.txt")
+INSTALLERS = (*DOCKERFILES, "tools/scripts/uv", "tools/localcluster/toolchain.py")
+FILES = (
+    "runtime/requirements-cpu.txt",
+    "tools/scripts/requirements-build.txt",
+    "tools/localcluster/requirements-go.txt",
+)
 
 
 def export_script() -> ModuleType:
-    path = REPOSITORY / "scripts" / "export_requirements.py"
+    path = REPOSITORY / "tools" / "scripts" / "export_requirements.py"
     spec = importlib.util.spec_from_file_location("export_requirements", path)
     assert spec is not None
     assert spec.loader is not None
@@ -91,4 +95,4 @@ def test_bytecode_does_not_depend_on_times() -> None:
 
 def test_the_build_context_lets_the_requirements_in() -> None:
     allowed = Path(REPOSITORY / ".dockerignore").read_text().splitlines()
-    assert {"!runtime/requirements-cpu.txt", "!scripts/requirements-build.txt"} <= set(allowed)
+    assert {"!runtime/requirements-cpu.txt", "!tools/scripts/requirements-build.txt"} <= set(allowed)

@@ -179,8 +179,8 @@ OWN_JSON = {
     "runtime/llmservice_vllm/extract.py": "what it wrote a line before",
     "runtime/llmservice_vllm/messages.py": "the package's own data",
     "runtime/llmservice_vllm/versions.py": "the package's own data",
-    "fetch/llmservice_fetch/command.py": "what it wrote a line before",
-    "fetch/llmservice_fetch/bucket_stores.py": "the user's own key, of which a part is hidden",
+    "runtime/llmservice_fetch/command.py": "what it wrote a line before",
+    "runtime/llmservice_fetch/bucket_stores.py": "the user's own key, of which a part is hidden",
 }
 
 

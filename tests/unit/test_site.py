@@ -128,7 +128,7 @@ def test_what_is_wrong_fails_the_build(tmp_path: Path) -> None:
     )
     (docs / "lost.md").write_text("# In no navigation\n")
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[0]
-    text = text.replace("docs_dir: docs", f"docs_dir: {docs}").replace("[scripts/", f"[{ROOT}/scripts/")
+    text = text.replace("docs_dir: docs", f"docs_dir: {docs}").replace("[tools/scripts/", f"[{ROOT}/tools/scripts/")
     (tmp_path / "mkdocs.yml").write_text(f"{text}\nnav: [index.md, gone.md]\n")
     command = (sys.executable, "-m", "mkdocs", "build", "-f", str(tmp_path / "mkdocs.yml"), "-d", str(tmp_path / "out"))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=ENVIRONMENT)

@@ -38,14 +38,14 @@ from llmservice_vllm.versions import FOLDER, default_version, flag_table, known_
 from tests.support import flag_forms
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("operator", "runtime", "fetch", "cli", "localcluster", "charts", "scripts", "examples", "docs")
+FOLDERS = ("operator", "runtime", "cli", "charts", "tools", "examples", "docs")
 DERIVED = {
     "charts/llmservice-operator/files/crd.yaml": "make crds",
     "docs/reference/fields.md": "make crds",
     "docs/reference/values.md": "make crds",
-    "runtime/requirements-cpu.txt": "scripts/export_requirements.py",
+    "runtime/requirements-cpu.txt": "tools/scripts/export_requirements.py",
 }
-STAND_IN = "localcluster/install.py"
+STAND_IN = "tools/localcluster/install.py"
 """It names the version that the stand-in was recorded from, the default one or not."""
 STATED = re.compile(r"(?:vllm(?:-[a-z-]+)?(?::v|==)|^ +version: )(\d+\.\d+\.\d+)", re.MULTILINE)
 """An image or a package of vLLM, and spec.runtime.version."""
@@ -381,7 +381,7 @@ IMAGES = {"VLLM_BUILT_NEEDS", "VLLM_CACHED_NEEDS"}
 @functools.cache
 def ours() -> dict[str, Collection[str]]:
     """Names that the product takes for granted, by the section that has them."""
-    files = (path for folder in (*FOLDERS, "activator", "monitoring", "ui") for path in (ROOT / folder).rglob("*.py"))
+    files = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
     need = quantization.MINIMUM_CAPABILITY.keys() | quantization.ONLINE | quantization.DEPRECATED
     return {
         "environment": {name for path in files for name in VARIABLE.findall(path.read_text())} - IMAGES,

@@ -1,4 +1,4 @@
-"""Kubernetes' own schemas for fields of the spec that are passed on unchanged, cut by scripts/kubernetes_shapes.py."""
+"""Kubernetes' own schemas for fields of the spec passed on unchanged, cut by tools/scripts/kubernetes_shapes.py."""
 
 import json
 from importlib.resources import files

@@ -89,7 +89,7 @@ lint: $(SYNCED) ## ruff, mypy, layers, stale generated files
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports
-	@$(PYTHON) -m llmservice_operator.api.crd --check
+	@$(PYTHON) -m llmservice_api.crd --check
 	@$(PYTHON) -m llmservice_cli.reference --check
 	@$(PYTHON) -m scripts.chart_values --check
 	@$(PYTHON) -m scripts.vllm_messages --check
@@ -104,7 +104,7 @@ format: $(SYNCED) ## format the code
 	@.venv/bin/ruff format .
 
 crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models, the command line and the chart
-	@$(PYTHON) -m llmservice_operator.api.crd
+	@$(PYTHON) -m llmservice_api.crd
 	@$(PYTHON) -m llmservice_operator.control.metrics > docs/reference/metrics.md
 	@$(PYTHON) -m llmservice_activator.metrics > docs/reference/scaler-metrics.md
 	@$(PYTHON) -m llmservice_cli.reference

@@ -10,7 +10,7 @@ from json import JSONDecodeError
 from pathlib import Path
 from typing import Self
 
-from llmservice_operator.api.errors import Problem
+from llmservice_api.errors import Problem
 
 STDIN = "-"
 _STANDARD_INPUT = "standard input"

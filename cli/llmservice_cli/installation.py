@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llmservice_operator.api.constants import OPERATOR
+from llmservice_api.constants import OPERATOR
 from llmservice_operator.kube.errors import Forbidden
 from llmservice_operator.kube.resources import POD, Resource
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from llmservice_operator.api.constants import API_VERSION, GROUP, KIND
-from llmservice_operator.api.errors import InvalidSpec, Problem
+from llmservice_api.constants import API_VERSION, GROUP, KIND
+from llmservice_api.errors import InvalidSpec, Problem
 
 from llmservice_cli.admission.check import problems
 

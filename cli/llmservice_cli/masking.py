@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.api.errors import Problem
+from llmservice_api.errors import Problem
 from llmservice_runtime.redact import Redactor
 
 _COLLECTIONS = (Mapping, list, tuple)

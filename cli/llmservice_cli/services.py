@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmservice_operator.api.conditions import Condition
-from llmservice_operator.api.constants import DEFAULT_ENDPOINT_PORT
+from llmservice_api.conditions import Condition
+from llmservice_api.constants import DEFAULT_ENDPOINT_PORT
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from .api import Api, Json

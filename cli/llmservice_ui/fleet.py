@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import urlencode
 
-from llmservice_operator.api.conditions import ConditionStatus, ConditionType
+from llmservice_api.conditions import ConditionStatus, ConditionType
 from llmservice_runtime.bounded_json import Reader, Refused
 
 PAGE_ROWS = 50

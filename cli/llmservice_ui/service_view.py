@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmservice_api.conditions import Condition
 from llmservice_cli.api import Json
 from llmservice_cli.revisions import Revision, roles_of
 from llmservice_cli.services import conditions_of, is_outdated
@@ -16,7 +17,6 @@ from llmservice_cli.status.document import Compared, compared, needs_attention, 
 from llmservice_cli.status.events import Event
 from llmservice_cli.status.frame import Frame
 from llmservice_cli.status.screen import SEVERE, measured_lines, progress_lines, rollout_lines
-from llmservice_operator.api.conditions import Condition
 from llmservice_runtime.bounded_json import Reader, Refused
 
 from .fleet import Row, row_of

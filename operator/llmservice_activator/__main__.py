@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 import grpc.aio
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.errors import ConfigError

@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from llmservice_operator.api.holding import LastUse
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import LastUse
+from llmservice_api.service import Key
 from llmservice_operator.kube.pod_port import Requests, Unreadable
 
 from llmservice_activator import schedule

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.api.scalars import SecretKeyRef
-from llmservice_operator.api.service import Key
+from llmservice_api.scalars import SecretKeyRef
+from llmservice_api.service import Key
 from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.kube.transport import Transport

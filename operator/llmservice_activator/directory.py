@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
 
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_activator.api_keys import KeyReader

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import Key
+from llmservice_api.reasons import Reason
+from llmservice_api.service import Key
 from llmservice_operator.kube.errors import AlreadyExists, KubeError
 from llmservice_operator.kube.events import About, manifest
 

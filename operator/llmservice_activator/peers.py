@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.pod_port import PodPort, Unreadable
 from llmservice_operator.kube.resources import Resource

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
-from llmservice_operator.api.autoscaling import Autoscaling, ScheduledBounds
-from llmservice_operator.api.schedule import ever_comes, is_cron
+from llmservice_api.autoscaling import Autoscaling, ScheduledBounds
+from llmservice_api.schedule import ever_comes, is_cron
 
 from llmservice_activator.demand import Bounds
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import grpc.aio
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 
 from llmservice_activator import externalscaler
 from llmservice_activator.answers import Answers

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.constants import SERVICE_LABEL, is_replica
-from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.api.holding import holds
-from llmservice_operator.api.lifecycle import Scaling
-from llmservice_operator.api.service import Key
+from llmservice_api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
+from llmservice_api.conditions import ConditionType
+from llmservice_api.constants import SERVICE_LABEL, is_replica
+from llmservice_api.errors import InvalidSpec
+from llmservice_api.holding import holds
+from llmservice_api.lifecycle import Scaling
+from llmservice_api.service import Key
 from llmservice_operator.kube.resources import POD, Resource
 from llmservice_runtime.contract import SERVER_CONTAINER, START_CEILING_SECONDS
 from pydantic import ValidationError

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube.client import MERGE_PATCH
 from llmservice_operator.kube.errors import Conflict, KubeError
 from llmservice_operator.kube.resources import LLMSERVICE

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from llmservice_operator.api.constants import SERVICE_LABEL
+from llmservice_api.constants import SERVICE_LABEL
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.holding import MOST_HELD_BYTES, is_idle, stored_port
-from llmservice_operator.api.lifecycle import Endpoint, Scaling
-from llmservice_operator.api.network_peers import Peer, peers_of
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.scalars import SecretKeyRef
-from llmservice_operator.planner.quantity import amount
+from llmservice_api.conditions import ConditionType
+from llmservice_api.holding import MOST_HELD_BYTES, is_idle, stored_port
+from llmservice_api.lifecycle import Endpoint, Scaling
+from llmservice_api.network_peers import Peer, peers_of
+from llmservice_api.reasons import Reason
+from llmservice_api.scalars import SecretKeyRef
+from llmservice_planner.quantity import amount
 
 from llmservice_activator.holding.target import Refusal
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import uvloop
+from llmservice_api.service import Key
 from prometheus_client import disable_created_metrics
 
 from llmservice_operator import handlers, options
-from llmservice_operator.api.service import Key
 from llmservice_operator.control.config_reader import ConfigReader
 from llmservice_operator.control.containment import InternalErrors, InWork, Part
 from llmservice_operator.control.context import Context

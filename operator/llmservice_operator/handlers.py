@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from llmservice_api.constants import GROUP
 
-from llmservice_operator.api.constants import GROUP
 from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import KubeError, Unreachable

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from llmservice_api.constants import OPERATOR
 from llmservice_vllm.versions import default_version
 from pydantic.alias_generators import to_camel
 
-from llmservice_operator.api.constants import OPERATOR
 from llmservice_operator.build.settings import InvalidSettings, Settings
 
 PREFIX = "LLMSERVICE_"

@@ -57,8 +57,8 @@ Next:
      .venv/bin/pytest -m vllm tests/unit             rules, methods, enums and figures against the installed vLLM"""
 AS_DEFAULT = """
   4. tools/scripts/uv lock; python tools/scripts/export_requirements.py; make engine; make e2e
-     planner/overheads.py, where the version profiles itself otherwise
-     api/techniques.py, api/dtypes.py, api/matrix/: values that tests of step 3 miss or find too many"""
+     llmservice_planner/overheads.py, where the version profiles itself otherwise
+     techniques.py, dtypes.py and matrix/ of llmservice_api: values that tests of step 3 miss or find too many"""
 _MOST_REFUSALS = 40
 Sections = dict[str, dict[str, Any]]
 """Of a version: name of the section, name in it, what is known of it."""

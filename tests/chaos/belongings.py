@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmservice_operator.api.constants import REVISION_LABEL, SERVICE_LABEL
+from llmservice_api.constants import REVISION_LABEL, SERVICE_LABEL
 from llmservice_runtime.contract import SERVER_CONTAINER
 
 from tests.chaos.actions import Desired

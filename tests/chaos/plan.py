@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal, TypeVar
 
-from llmservice_operator.api.constants import SERVICE_LABEL
+from llmservice_api.constants import SERVICE_LABEL
 
 from tests.chaos.actions import (
     Action,

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 import yaml
-from llmservice_operator.api import constants
-from llmservice_operator.api.crd import crd
+from llmservice_api import constants
+from llmservice_api.crd import crd
 
 from tests.support.patience import PATIENCE
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from llmservice_operator.api.crd import schema
+from llmservice_api.crd import schema
 
 HUB = "hf://Qwen/Qwen2.5-7B-Instruct"
 Json = Mapping[str, Any]

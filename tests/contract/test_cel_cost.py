@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.api.crd import crd_yaml, fraction_rules, schema
-from llmservice_operator.api.rules import RULES
+from llmservice_api.crd import crd_yaml, fraction_rules, schema
+from llmservice_api.rules import RULES
 
 pytestmark = pytest.mark.cluster
 

@@ -13,9 +13,9 @@ from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import requirements
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
-from llmservice_operator.planner.model.reading import Reading, read
-from llmservice_operator.planner.room import Room
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner.model.reading import Reading, read
+from llmservice_planner.room import Room
 
 from tests.contract.api import DRY_RUN, NAMESPACE, SERVICES, Api, Refusal
 from tests.contract.manifests import GOOD, manifest

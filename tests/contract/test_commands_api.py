@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from llmservice_api import constants
 from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.errors import CliError
 from llmservice_cli.options import Scope
-from llmservice_operator.api import constants
 from llmservice_operator.kube.credentials import load
 from llmservice_operator.kube.errors import Invalid
 from llmservice_operator.kube.resources import Resource

@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_operator.api.constants import GROUP, VERSION
-from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_api.constants import GROUP, VERSION
+from llmservice_api.service import LLMService, parse_spec
 
 from tests.contract.api import API_VERSION, DRY_RUN, NAMESPACE, RESOURCE, SERVICES, Api
 from tests.contract.conftest import Kubectl

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from llmservice_operator.api.flags import OPERATOR_OWNED, TYPED
+from llmservice_api.flags import OPERATOR_OWNED, TYPED
 from llmservice_vllm.flags import FlagTable, Match
 from llmservice_vllm.versions import flag_table, known_versions
 

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from llmservice_api import constants
+from llmservice_api.service import parse_spec
 from llmservice_cli.admission.check import problems
-from llmservice_operator.api import constants
-from llmservice_operator.api.service import parse_spec
 
 from tests.contract.api import API_VERSION, DRY_RUN, Api, Refusal
 from tests.contract.conftest import Kubectl

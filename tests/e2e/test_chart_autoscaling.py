@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from llmservice_operator.api.autoscaling import Holding
-from llmservice_operator.api.child_kinds import VERBS
+from llmservice_api.autoscaling import Holding
+from llmservice_api.child_kinds import VERBS
 
 from tests.e2e._chart import AUTOSCALED, EVERYTHING, JSON, ChartRefused, of_kind, only, render
 

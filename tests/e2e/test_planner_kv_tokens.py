@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.kv_cache import Layout, layout
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.plan import GIB, Device, Draft, Request
+from llmservice_planner.kv_cache import Layout, layout
+from llmservice_planner.model import config_json
+from llmservice_planner.plan import GIB, Device, Draft, Request
 
 from tests.support.engines import EngineEndedError, printed_kv_cache
 from tests.support.host import need_cpu

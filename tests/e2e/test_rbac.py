@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from llmservice_operator.api.child_kinds import CHILD_KINDS, VERBS
-from llmservice_operator.api.service import LLMService
+from llmservice_api.child_kinds import CHILD_KINDS, VERBS
+from llmservice_api.service import LLMService
 from llmservice_operator.build.inspection import job_name
 
 from tests.e2e._chart import JSON

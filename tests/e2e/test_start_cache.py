@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llmservice_operator.api.constants import start_cache_claim_name
+from llmservice_api.constants import start_cache_claim_name
 from llmservice_operator.build.meta import selector_text
 
 from localcluster.tinymodel.pairs import PAIRS

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import parse_spec
-from llmservice_operator.planner.compatibility import problems
+from llmservice_api.service import parse_spec
+from llmservice_planner.compatibility import problems
 
 from tests.e2e.conftest import pytest_terminal_summary, record
 from tests.gpu.reach import GpuCluster, GpuServer, NoGpu, find, serving

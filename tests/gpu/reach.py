@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.api.constants import CRD_NAME
+from llmservice_api.constants import CRD_NAME
 
 from tests.support.cluster import CommandFailed
 from tests.support.serving import Endpoint

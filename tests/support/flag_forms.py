@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.api.flags import FLAGS
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api.flags import FLAGS
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import vllm_arguments
-from llmservice_operator.planner.versions import problems
+from llmservice_planner.versions import problems
 from llmservice_runtime.preflight.model_checks import Extension
 from llmservice_runtime.preflight.model_checks import extension_arguments as extended
 from llmservice_runtime.supervisor.addresses import EVERY_IPV4

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+from llmservice_api.crd import crd
 from llmservice_cli.doctor.checks.rights import INSTALLING, TEAM
 from llmservice_cli.doctor.facts import Facts
-from llmservice_operator.api.crd import crd
 from llmservice_operator.options import version
 
 from .cli_world import Json

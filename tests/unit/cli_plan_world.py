@@ -8,7 +8,7 @@ from typing import Any
 
 from llmservice_cli.plan.answers import Answer
 from llmservice_cli.plan.questions import Question
-from llmservice_operator.planner.plan import Device, Fit, Line, Plan, Remedy, Request
+from llmservice_planner.plan import Device, Fit, Line, Plan, Remedy, Request
 
 FIXTURES = Path(__file__).parent / "fixtures" / "plan"
 L4 = Device("NVIDIA-L4", 22.03, (8, 9))

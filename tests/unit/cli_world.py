@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from aiohttp import web
+from llmservice_api.constants import API_VERSION, KIND
 from llmservice_cli.app import parse, run, start
-from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.kube.nodes import NODE
 from llmservice_operator.kube.resources import ALL
 

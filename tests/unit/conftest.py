@@ -49,7 +49,7 @@ def _garbage_is_looked_for_in_what_this_file_makes() -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_remembered() -> None:
     """A test that replaces a builder must not get what another one rendered of an equal spec."""
-    from llmservice_operator.api import remembered
+    from llmservice_api import remembered
 
     remembered._made.clear()
 

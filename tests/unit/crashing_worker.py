@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.control.containment import InWork
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.reconcile import Next, reconcile

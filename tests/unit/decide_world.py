@@ -11,10 +11,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.api.child_kinds import CHILD_KINDS
-from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.holding import Activators, HoldingReport, PortClaim
-from llmservice_operator.api.service import LLMService
+from llmservice_api.child_kinds import CHILD_KINDS
+from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.holding import Activators, HoldingReport, PortClaim
+from llmservice_api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
@@ -37,11 +37,11 @@ from llmservice_operator.observe.projections.children import (
 from llmservice_operator.observe.projections.inspections import InspectionFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
-from llmservice_operator.planner.model import reading
-from llmservice_operator.planner.model.reading import Reading
-from llmservice_operator.planner.quotas import Quota, Quotas
-from llmservice_operator.planner.room import Room
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner.model import reading
+from llmservice_planner.model.reading import Reading
+from llmservice_planner.quotas import Quota, Quotas
+from llmservice_planner.room import Room
 
 from tests.unit.decision_goldens import RECORDER
 

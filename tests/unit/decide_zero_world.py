@@ -6,7 +6,7 @@ import copy
 import functools
 from typing import Any
 
-from llmservice_operator.api.holding import Activator, HoldingReport
+from llmservice_api.holding import Activator, HoldingReport
 
 from tests.unit.decide_world import H100, Json, World, a_pod, an_llmservice, serving, spec
 from tests.unit.decision_goldens import unrecorded

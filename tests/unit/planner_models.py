@@ -12,10 +12,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.planner import gpus
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture
-from llmservice_operator.planner.plan import Device
+from llmservice_planner import gpus
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Architecture
+from llmservice_planner.plan import Device
 
 Json = dict[str, Any]
 

@@ -3,7 +3,7 @@
 import datetime
 from typing import Any
 
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.containment import InternalErrors
 from llmservice_operator.control.context import Context
@@ -22,7 +22,7 @@ from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_port import Requests, Unreadable
 from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.kube.resources import LLMSERVICE
-from llmservice_operator.planner.model import reading
+from llmservice_planner.model import reading
 from llmservice_runtime.contract import Phase, State
 
 from tests.unit.api_server import CREATED, ApiServer, Connection

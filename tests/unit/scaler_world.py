@@ -17,7 +17,7 @@ import pytest
 from llmservice_activator import externalscaler
 from llmservice_activator.__main__ import Network, Scaler
 from llmservice_activator.options import Options
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.pod_port import Requests, Unreadable

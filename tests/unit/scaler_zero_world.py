@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_runtime.contract import HTTP_PORT
 

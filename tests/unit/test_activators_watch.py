@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_operator.api.holding import Activator
+from llmservice_api.holding import Activator
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.watch.activators import MOST, TRIES, ActivatorsWatch, ready
 from llmservice_operator.kube import informer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from llmservice_api.crd import fraction_rules, schema
+from llmservice_api.rules import RULES
 from llmservice_cli.admission.cel import Failed, UnknownSyntax, evaluate, parse
-from llmservice_operator.api.crd import fraction_rules, schema
-from llmservice_operator.api.rules import RULES
 
 OBJECT = {
     "name": "a-b=c",

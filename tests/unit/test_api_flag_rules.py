@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED
-from llmservice_operator.api.rules import RULES
+from llmservice_api.flags import KEYED, OPERATOR_OWNED, TYPED
+from llmservice_api.rules import RULES
 from llmservice_vllm.flags import FlagTable, Match
 from llmservice_vllm.versions import flag_table, known_versions
 

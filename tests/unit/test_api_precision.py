@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from llmservice_api import constants
+from llmservice_api.dtypes import DType, Quantization, Weights
+from llmservice_api.spec import LLMServiceSpec
 from llmservice_cli.admission.check import problems
-from llmservice_operator.api import constants
-from llmservice_operator.api.dtypes import DType, Quantization, Weights
-from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner import compatibility
+from llmservice_planner import compatibility
 
 from tests.unit.test_flags import arguments
 

@@ -3,13 +3,15 @@
 import re
 from pathlib import Path
 
+import llmservice_api
 import llmservice_fetch
 import llmservice_operator
+import llmservice_planner
 import llmservice_runtime
-from llmservice_operator.api.crd import at, schema
-from llmservice_operator.api.reason_sections import SECTIONS
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.rules import RULES
+from llmservice_api.crd import at, schema
+from llmservice_api.reason_sections import SECTIONS
+from llmservice_api.reasons import Reason
+from llmservice_api.rules import RULES
 from llmservice_runtime.contract import FailureReason
 
 ROOT = schema()
@@ -39,7 +41,7 @@ def test_the_messages_of_rules_name_fields_that_exist() -> None:
 
 def test_every_reason_can_be_told() -> None:
     """A reason that nothing gives would be a line in the docs about what never happens."""
-    modules = (llmservice_operator, llmservice_runtime, llmservice_fetch)
+    modules = (llmservice_api, llmservice_planner, llmservice_operator, llmservice_runtime, llmservice_fetch)
     packages = [Path(module.__path__[0]) for module in modules]
     files = [file for package in packages for file in package.rglob("*.py") if file.name != "reasons.py"]
     code = "\n".join(file.read_text() for file in files)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmservice_api.crd import at, attach, crd, schema
+from llmservice_api.kubernetes import SHAPED_FIELDS
+from llmservice_api.pod_rules import OWN_CONTAINERS, OWN_PATHS, OWN_VOLUME_PREFIX, OWN_VOLUMES
+from llmservice_api.rules import RULES
+from llmservice_api.service import LLMService
 from llmservice_cli.admission.cel import evaluate
 from llmservice_cli.admission.structural import findings
-from llmservice_operator.api.crd import at, attach, crd, schema
-from llmservice_operator.api.kubernetes import SHAPED_FIELDS
-from llmservice_operator.api.pod_rules import OWN_CONTAINERS, OWN_PATHS, OWN_VOLUME_PREFIX, OWN_VOLUMES
-from llmservice_operator.api.rules import RULES
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.volumes import fetch_volumes, volumes
 from llmservice_runtime import contract

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from llmservice_api.service import LLMService
 from llmservice_fetch import __main__ as command_line
 from llmservice_fetch import uses
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.deployment import fetch_options
 from llmservice_operator.build.revision import KEPT
 

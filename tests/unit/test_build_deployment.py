@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
+from llmservice_api.kubernetes import shape
+from llmservice_api.pod_rules import OWN_VOLUME_PREFIX, OWN_VOLUMES, START_CACHE_VOLUME
+from llmservice_api.service import LLMService
 from llmservice_cli.admission.structural import findings
-from llmservice_operator.api.kubernetes import shape
-from llmservice_operator.api.pod_rules import OWN_VOLUME_PREFIX, OWN_VOLUMES, START_CACHE_VOLUME
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import volumes as build_volumes
 from llmservice_operator.build.deployment import (
     START_CEILING_SECONDS,
@@ -22,8 +22,8 @@ from llmservice_operator.build.deployment import (
 from llmservice_operator.build.resources import helpers
 from llmservice_operator.build.revision import NOTHING, Chosen
 from llmservice_operator.build.settings import CABundle, Settings
-from llmservice_operator.planner.quantity import amount
-from llmservice_operator.planner.room import NodeRoom, Room, nodes_for
+from llmservice_planner.quantity import amount
+from llmservice_planner.room import NodeRoom, Room, nodes_for
 from llmservice_runtime.contract import FETCH_COMMAND, TERMINATION_LOG
 from llmservice_vllm.versions import default_version
 

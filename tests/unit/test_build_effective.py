@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_operator.api.crd import at, schema
-from llmservice_operator.api.service import LLMService
+from llmservice_api.crd import at, schema
+from llmservice_api.service import LLMService
 from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.effective import Server, effective, server
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import LLMService
+from llmservice_api.service import LLMService
 from llmservice_operator.build.children import disruption_budget, service
 from llmservice_operator.build.deployment import deployment, pod_template
 from llmservice_operator.build.environment import transfer_environment
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job, job_name
 from llmservice_operator.build.settings import CABundle, Settings
-from llmservice_operator.planner.quantity import amount
+from llmservice_planner.quantity import amount
 
 from tests.unit.decide_world import an_llmservice
 from tests.unit.test_build_deployment import SETTINGS, assert_restricted, env_of

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_api.service import LLMService, parse_spec
 from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key
 
 from tests.contract.manifests import manifest

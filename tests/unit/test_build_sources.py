@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import parse_spec
+from llmservice_api.service import parse_spec
 from llmservice_operator.build.sources import adapter_path, fetched, places
 
 from tests.unit.test_build_deployment import CPU, env, env_of, fetcher, mounts, render, server, table, volumes

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import memory
-from llmservice_operator.planner.batching import Batching, batching
-from llmservice_operator.planner.kv_cache import layout
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.plan import GIB, Device, Draft, Fit, Plan, Request
-from llmservice_operator.planner.weights import weigh
+from llmservice_planner import memory
+from llmservice_planner.batching import Batching, batching
+from llmservice_planner.kv_cache import layout
+from llmservice_planner.model import config_json
+from llmservice_planner.plan import GIB, Device, Draft, Fit, Plan, Request
+from llmservice_planner.weights import weigh
 
 from benchmarks.calibration.earlier import ALL, as_today, constants_of, generation, packed_tokens, printed
 from benchmarks.calibration.records import HERE, config

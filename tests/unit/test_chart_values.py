@@ -13,7 +13,7 @@ import yaml
 from llmservice_activator.holding import upload
 from llmservice_activator.holding.limits import Limits
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner.quantity import amount
+from llmservice_planner.quantity import amount
 
 from scripts import chart_values
 from tests.support.stand_in.engine import FIRST_TOKEN_BOUNDS, INTER_TOKEN_BOUNDS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_operator.api.child_kinds import CHILD_KINDS, VERBS, ChildKind
+from llmservice_api.child_kinds import CHILD_KINDS, VERBS, ChildKind
 from llmservice_operator.build.children import BUILDERS
 from llmservice_operator.control.watch.kinds import OF_CHILDREN
 from llmservice_operator.observe.observed import PROJECTIONS, Observed

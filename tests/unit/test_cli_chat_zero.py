@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 from llmservice_activator.holding.target import Target
+from llmservice_api.service import Key
 from llmservice_cli.app import options_of
 from llmservice_cli.chat import server
 from llmservice_cli.errors import CliError
 from llmservice_cli.load.routes import url_inside
-from llmservice_operator.api.service import Key
 
 from .chat_world import WHOLE, Model, api, forwarding, model
 from .cli_world import PODS, SERVICES, ApiServer, Command

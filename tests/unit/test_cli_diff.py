@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmservice_api.child_kinds import CHILD_KINDS
 from llmservice_cli.diff import live
 from llmservice_cli.errors import BadInput, CliError, ExitCode
 from llmservice_cli.render.desired import new
-from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.build.inspection import inspection_key
 
 from tests.support.http_servers import cluster

@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from llmservice_api.conditions import ConditionType
+from llmservice_api.flags import FLAGS
+from llmservice_api.reasons import Reason
 from llmservice_cli.explain.fields import fields
 from llmservice_cli.explain.reported import MEANINGS, fields_of, reasons_of, reported
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.flags import FLAGS
-from llmservice_operator.api.reasons import Reason
 
 from .cli_world import Command
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from llmservice_api.service import LLMService
 from llmservice_cli.init.arguments import ACTIVATOR
-from llmservice_operator.api.service import LLMService
 
 from .cli_world import Command
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from llmservice_cli.errors import BadInput, ExitCode
 from llmservice_cli.plan.batch import batch, planned
-from llmservice_operator.planner import memory
-from llmservice_operator.planner.plan import Plan, Request
+from llmservice_planner import memory
+from llmservice_planner.plan import Plan, Request
 from llmservice_vllm.versions import DEFAULT
 
 from benchmarks.calibration.records import startups

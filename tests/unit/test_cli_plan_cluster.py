@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
 from llmservice_cli.errors import BadInput, CliError
 from llmservice_cli.plan.cluster import with_record
 from llmservice_cli.plan.questions import Question
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.inspection import inspection_key
-from llmservice_operator.planner.plan import Request
+from llmservice_planner.plan import Request
 
 from .cli_nodes_world import L4, L40S, T4, node, pod, put, quota
 from .cli_world import LLAMA_8B, SERVICES, ApiServer, Command, Json, Ran, manifest

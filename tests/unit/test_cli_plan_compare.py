@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.plan.answers import USUAL_GPUS, usual_devices
-from llmservice_operator.planner.gpus import CATALOGUE
+from llmservice_planner.gpus import CATALOGUE
 
 from .cli_world import Command, Json, manifest
 

@@ -12,7 +12,7 @@ from llmservice_cli.plan.answers import Answer
 from llmservice_cli.plan.document import document, flags_of, options_of, patch
 from llmservice_cli.plan.options import in_options
 from llmservice_cli.plan.text import bar, markdown, screen, segments
-from llmservice_operator.planner.plan import Fit, Plan, Remedy
+from llmservice_planner.plan import Fit, Plan, Remedy
 
 from tests.support.documents import ROOT
 

@@ -11,7 +11,7 @@ import yaml
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.plan import models
 from llmservice_cli.plan.models import Model, NotReached
-from llmservice_operator.planner import gpus
+from llmservice_planner import gpus
 from llmservice_runtime.contract import Failure, FailureReason
 
 from .cli_world import LLAMA_8B, OTHER_KIND, Command, Json, manifest

@@ -13,7 +13,7 @@ from llmservice_cli.errors import ExitCode
 from llmservice_cli.plan import models
 from llmservice_cli.plan.models import read
 from llmservice_cli.plan.values import Refused
-from llmservice_operator.planner.model import config_json
+from llmservice_planner.model import config_json
 
 from tests.support.hub import Hub, Repo, serving
 from tests.support.weights import named_tensors

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from llmservice_api.constants import API_VERSION, KIND
 from llmservice_cli.admission.check import problems
 from llmservice_cli.errors import ExitCode
-from llmservice_operator.api.constants import API_VERSION, KIND
 
 from tests.contract.manifests import BAD, GOOD, HUB, Case, manifest
 from tests.support.documents import manifests

@@ -19,8 +19,8 @@ from llmservice_cli.render.output import show
 from llmservice_cli.render.preview import Preview, Restart
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.room import Room
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.room import Room
 
 from .cli_world import FACTS, LLAMA_8B, OTHER_KIND, Command, Json, Ran, manifest
 from .decide_world import World

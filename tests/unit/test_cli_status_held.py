@@ -13,9 +13,9 @@ from aiohttp import web
 from llmservice_activator.holding.target import Held
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
+from llmservice_api.holding import LastUse
+from llmservice_api.service import Key
 from llmservice_cli.status.held import METRICS_PORT, MOST_ACTIVATORS, Count, read_held
-from llmservice_operator.api.holding import LastUse
-from llmservice_operator.api.service import Key
 
 from .cli_world import SERVICES, ApiServer, Command, Json
 from .test_cli_status import api, at_zero, service

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from llmservice_api.conditions import ConditionType
+from llmservice_api.reasons import Reason
 from llmservice_cli import watching
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.wait.until import Outcome, Wish, assess
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.reasons import Reason
 
 from tests.support.http_servers import cluster
 from tests.support.kubeconfig import kubeconfig

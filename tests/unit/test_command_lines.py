@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_operator.api.service import LLMService
+from llmservice_api.service import LLMService
 from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.revision import revision_key
 from llmservice_vllm.versions import default_version

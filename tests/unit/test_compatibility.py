@@ -6,12 +6,12 @@ from itertools import product
 from typing import Any
 
 import pytest
-from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Row
-from llmservice_operator.api.matrix.backends import BACKENDS
-from llmservice_operator.api.matrix.dimensions import when
-from llmservice_operator.api.service import parse_spec
-from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner.compatibility import Combination, matches, problems, verdicts
+from llmservice_api.matrix import DIMENSIONS, ROWS, Row
+from llmservice_api.matrix.backends import BACKENDS
+from llmservice_api.matrix.dimensions import when
+from llmservice_api.service import parse_spec
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_planner.compatibility import Combination, matches, problems, verdicts
 
 from tests.contract.manifests import BAD, GOOD, Case, manifest
 

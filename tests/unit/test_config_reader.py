@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.control.config_reader import LOOKS, ConfigReader, ReaderUnavailable
-from llmservice_operator.planner.model import config_json, reading
-from llmservice_operator.planner.model.architecture import Architecture
-from llmservice_operator.planner.model.reading import ReadingStopped, Stopped
+from llmservice_planner.model import config_json, reading
+from llmservice_planner.model.architecture import Architecture
+from llmservice_planner.model.reading import ReadingStopped, Stopped
 
 from tests.support.patience import PATIENCE
 from tests.unit.decide_world import QWEN_7B
@@ -32,7 +32,7 @@ def instead(code: str) -> tuple[str, ...]:
     """The process with another `read`."""
     program = (
         "import os, sys, time\n"
-        "from llmservice_operator.planner.model import reader_process, reading\n"
+        "from llmservice_planner.model import reader_process, reading\n"
         f"def read(document):\n    {code}\n"
         "reader_process.read = read\n"
         "sys.exit(reader_process.main())"

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import Key
+from llmservice_api.conditions import ConditionType
+from llmservice_api.reasons import Reason
+from llmservice_api.service import Key
 from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.state_poller import INTERVAL, PATIENCE, StatePoller
 from llmservice_operator.control.updates import Updates

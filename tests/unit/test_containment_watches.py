@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.control.containment import SHOWN_FOR, InternalErrors
 from llmservice_operator.control.watch import resync
 from llmservice_operator.control.watch.cache import Cache

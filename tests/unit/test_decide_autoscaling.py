@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_operator.api.constants import DELETION_COST_ANNOTATION
-from llmservice_operator.api.replicas_owner import LAST_APPLIED_ANNOTATION
-from llmservice_operator.api.service import LLMService
+from llmservice_api.constants import DELETION_COST_ANNOTATION
+from llmservice_api.replicas_owner import LAST_APPLIED_ANNOTATION
+from llmservice_api.service import LLMService
 from llmservice_operator.decide.autoscaling import deletion_costs, pods_to_count
 from llmservice_operator.observe.observed import Observed, Refusal
 

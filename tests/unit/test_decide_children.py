@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.api.constants import SERVICE_LABEL
+from llmservice_api.constants import SERVICE_LABEL
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import FIXTURES, UID, World, an_llmservice, orphaned, recreated, serving, spec

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.room import NodeRoom, Room
+from llmservice_planner.room import NodeRoom, Room
 
 from tests.unit.decide_world import World, an_llmservice, spec
 

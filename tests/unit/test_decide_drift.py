@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.api.constants import APPLIED_HASH_ANNOTATION
+from llmservice_api.constants import APPLIED_HASH_ANNOTATION
 from llmservice_operator.build.revision import NOTHING
 from llmservice_operator.decide.children import desired_children
 from llmservice_operator.decide.decision import Decision

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from llmservice_operator.decide.fit import planning
-from llmservice_operator.planner import memory
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.model import registry
-from llmservice_operator.planner.model.architecture import Unplanned
+from llmservice_planner import memory
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.model import registry
+from llmservice_planner.model.architecture import Unplanned
 
 from tests.unit.decide_world import H100, L4, QWEN_7B, T4, a_world, products, serving, settled
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from llmservice_operator.build.revision import Chosen
 from llmservice_operator.decide.fit import planning
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
-from llmservice_operator.planner.room import Sharing
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner.room import Sharing
 from llmservice_runtime.contract import GPU, Failure
 from llmservice_runtime.contract import FailureReason as R
 

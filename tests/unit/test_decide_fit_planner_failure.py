@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from llmservice_operator.decide.fit import planning
-from llmservice_operator.planner import memory, remedies
-from llmservice_operator.planner.model import config_json
+from llmservice_planner import memory, remedies
+from llmservice_planner.model import config_json
 
 from tests.unit.decide_world import H100, T4, a_world
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llmservice_operator.api.holding import HoldingReport, PortClaim
+from llmservice_api.holding import HoldingReport, PortClaim
 from llmservice_operator.decide.gap import HELD, LOST, PATIENCE, WAITING
 from llmservice_operator.decide.zero import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal

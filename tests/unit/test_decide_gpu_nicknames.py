@@ -6,8 +6,8 @@ import copy
 import json
 
 import pytest
-from llmservice_operator.planner import gpus
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner import gpus
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 
 from tests.unit.decide_world import H100, products, serving, settled
 

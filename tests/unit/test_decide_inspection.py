@@ -10,7 +10,7 @@ import pytest
 from llmservice_operator.build.inspection import inspection_key, job_name
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.observe.observed import Refusal
-from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_planner.cluster import ClusterGPUs
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection.inspected import Inspection
 

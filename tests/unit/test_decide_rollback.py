@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import LLMService, parse_spec
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService, parse_spec
+from llmservice_api.spec import LLMServiceSpec
 from llmservice_operator.build import children
 from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key, spec_digest
 from llmservice_operator.observe.failures.status_failure import StatusFailure

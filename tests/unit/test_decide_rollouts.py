@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from llmservice_operator.build.deployment import Strategy
 from llmservice_operator.decide.decision import Decision
-from llmservice_operator.planner.room import Holder, NodeRoom, Room, amounts
+from llmservice_planner.room import Holder, NodeRoom, Room, amounts
 
 from tests.unit.decide_world import NOW, World, a_pod
 from tests.unit.decide_world import serving as rolled_out

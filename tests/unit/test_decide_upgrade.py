@@ -10,16 +10,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.timestamps import rfc3339
+from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.errors import Problem
+from llmservice_api.reasons import Reason
+from llmservice_api.timestamps import rfc3339
 from llmservice_operator.build import environment, placement
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.rollout.selection import Turn
 from llmservice_operator.observe.reports import Report
-from llmservice_operator.planner import compatibility, versions
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner import compatibility, versions
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_runtime.contract import Phase, State, Transfer, TransferStep
 
 from tests.unit.decide_world import (

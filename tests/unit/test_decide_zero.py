@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llmservice_operator.api.holding import HoldingReport, PortClaim
+from llmservice_api.holding import HoldingReport, PortClaim
 from llmservice_operator.decide.zero import PATIENCE, SELDOM_AFTER, SELDOM_SECONDS, SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llmservice_operator.api.holding import Activators
+from llmservice_api.holding import Activators
 from llmservice_operator.build.settings import Settings
 
 from tests.unit.decide_world import World

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api.spec import LLMServiceSpec
 
 from tests.support.documents import (
     DOCS,

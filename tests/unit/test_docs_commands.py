@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import typer
+from llmservice_api.crd import schema
 from llmservice_cli.app import COMMANDS, command, parse
-from llmservice_operator.api.crd import schema
 
 from tests.support.documents import PAGES, ROOT, code_of, commands_of, name_of, shell_blocks
 from tests.support.shell import statements

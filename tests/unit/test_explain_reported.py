@@ -9,28 +9,30 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from llmservice_api.conditions import ConditionType
+from llmservice_api.reasons import Reason
 from llmservice_cli.explain.reported import Place, places_of, reported
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.reasons import Reason
 from llmservice_runtime.failures.reasons import FailureReason
 
 from tests.support.documents import ROOT
 from tests.unit.status_states import CASES, state
 
 PACKAGES = (
+    "operator/llmservice_api",
+    "operator/llmservice_planner",
     "operator/llmservice_operator",
     "runtime/llmservice_runtime",
     "operator/llmservice_activator",
     "runtime/llmservice_fetch",
 )
-OPERATOR, RUNTIME, ACTIVATOR, FETCH = PACKAGES
+API, PLANNER, OPERATOR, RUNTIME, ACTIVATOR, FETCH = PACKAGES
 BY_CALL: Mapping[str, Place] = {"Event": Place.EVENT, "RolloutStep": Place.EVENT, "Problem": Place.PROBLEM}
 """What a reason stands for as an argument of these, wherever that is. An Obstacle is a HOLD or a WAIT."""
 CONDITIONS = f"{OPERATOR}/observe/status/status.py"
 BY_PLACE: Mapping[str, Place | None] = {
-    f"{OPERATOR}/api/errors.py": Place.PROBLEM,
-    f"{OPERATOR}/api/matrix/": Place.PROBLEM,
-    f"{OPERATOR}/planner/": Place.PROBLEM,
+    f"{API}/errors.py": Place.PROBLEM,
+    f"{API}/matrix/": Place.PROBLEM,
+    f"{PLANNER}/": Place.PROBLEM,
     f"{OPERATOR}/build/children.py:why_no_scaled_object": Place.AUTOSCALED,
     f"{OPERATOR}/decide/autoscaling.py": Place.AUTOSCALED,
     f"{OPERATOR}/decide/fit/assess.py": Place.FIT,
@@ -93,7 +95,7 @@ def uses_in(path: Path) -> Iterator[Use]:
         alias.asname or alias.name: alias.name
         for node in imported
         for alias in node.names
-        if alias.name == "FailureReason" or (node.module, alias.name) == ("llmservice_operator.api.reasons", "Reason")
+        if alias.name == "FailureReason" or (node.module, alias.name) == ("llmservice_api.reasons", "Reason")
     }
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):

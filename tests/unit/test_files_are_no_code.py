@@ -11,7 +11,7 @@ from pathlib import Path
 
 import llmservice_runtime
 import pytest
-from llmservice_operator.api.service import LLMService
+from llmservice_api.service import LLMService
 from llmservice_operator.build.environment import environment
 from llmservice_operator.build.settings import Settings
 from llmservice_runtime import contract

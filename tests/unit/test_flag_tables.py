@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.api.flags import FLAGS, OPERATOR_OWNED
-from llmservice_operator.planner.versions import check_extra_args
+from llmservice_api.flags import FLAGS, OPERATOR_OWNED
+from llmservice_planner.versions import check_extra_args
 from llmservice_vllm.versions import default_version, flag_table, known_versions, order, stated_version
 
 from tests.support.flag_forms import forms, recorded, rendered

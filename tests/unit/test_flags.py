@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_operator.api.flags import FLAGS, KEYED, OPERATOR_OWNED, TYPED
-from llmservice_operator.api.service import LLMService
+from llmservice_api.flags import FLAGS, KEYED, OPERATOR_OWNED, TYPED
+from llmservice_api.service import LLMService
 from llmservice_operator.build.engine import vllm_arguments
 from llmservice_operator.build.revision import Chosen
 from llmservice_vllm.versions import default_version, flag_table

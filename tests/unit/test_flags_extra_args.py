@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from llmservice_operator.planner.versions import REMOVED, check_extra_args
+from llmservice_planner.versions import REMOVED, check_extra_args
 from llmservice_vllm.flags import Match
 from llmservice_vllm.versions import UnknownVersion, flag_table
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_operator.api.crd import schema
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api.crd import schema
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import constant, vllm_arguments
-from llmservice_operator.planner.quantity import gibibytes
-from llmservice_operator.planner.versions import check_extra_args
+from llmservice_planner.quantity import gibibytes
+from llmservice_planner.versions import check_extra_args
 from llmservice_vllm import extract
 from llmservice_vllm.extract import WORDS, Sources, installed
 from llmservice_vllm.flags import Ambiguous, Match, Unknown

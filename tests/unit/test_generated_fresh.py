@@ -4,8 +4,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from llmservice_operator.api import crd
-from llmservice_operator.api.crd import main, stale
+from llmservice_api import crd
+from llmservice_api.crd import main, stale
 
 ROOT = Path(__file__).parents[2]
 generated = cache(crd.generated)

@@ -12,9 +12,9 @@ from hypothesis import strategies as some
 from llmservice_activator.admission import Admission, Source, Unidentified, address_of, in_block, matches, selects
 from llmservice_activator.holding.target import Refusal, Target
 from llmservice_activator.services import Services, Unknown
-from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.api.network_peers import Block, Requirement, peers_of
-from llmservice_operator.api.service import LLMService
+from llmservice_api.errors import InvalidSpec
+from llmservice_api.network_peers import Block, Requirement, peers_of
+from llmservice_api.service import LLMService
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.unit.decide_world import an_llmservice, spec

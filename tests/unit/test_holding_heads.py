@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmservice_activator.holding.connections import Head, Shares
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.target import Target
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 
 from tests.support.patience import PATIENCE
 

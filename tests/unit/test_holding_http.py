@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 from llmservice_activator.holding.server import HoldingServer
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.patience import PATIENCE

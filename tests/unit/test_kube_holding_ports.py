@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_operator.api.holding import FIRST_PORT, LAST_PORT
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import FIRST_PORT, LAST_PORT
+from llmservice_api.service import Key
 from llmservice_operator.kube import holding_ports
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.errors import Conflict, Forbidden, KubeError, NotLeader

@@ -14,8 +14,8 @@ from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, node_room, placed_of
 from llmservice_operator.kube.resources import Resource
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, group_of
-from llmservice_operator.planner.room import Holder, Room, Sharing
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup, group_of
+from llmservice_planner.room import Holder, Room, Sharing
 
 from tests.support.patience import PATIENCE
 

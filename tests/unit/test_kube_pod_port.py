@@ -19,8 +19,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_operator.api.holding import HoldingReport, LastUse
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import HoldingReport, LastUse
+from llmservice_api.service import Key
 from llmservice_operator.kube.pod_port import (
     LARGEST_REPORT,
     LIMIT,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.process.health import HealthServer, PortTaken, Readiness
 from llmservice_operator.process.log import ConsoleFormatter, JsonFormatter, object_logger

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from llmservice_api.holding import Activator
+from llmservice_api.service import Key
 from llmservice_operator.__main__ import Operator
-from llmservice_operator.api.holding import Activator
-from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.life import Stage
 from llmservice_operator.control.metrics import Metrics

@@ -9,8 +9,8 @@ from typing import Any
 
 import kopf
 import pytest
+from llmservice_api.service import Key
 from llmservice_operator import handlers
-from llmservice_operator.api.service import Key
 from llmservice_operator.control.watch import resync
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.ingest import EventHandler

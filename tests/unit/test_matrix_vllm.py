@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Check, Row
-from llmservice_operator.planner.compatibility import Combination, matches, verdicts
+from llmservice_api.matrix import DIMENSIONS, ROWS, Check, Row
+from llmservice_planner.compatibility import Combination, matches, verdicts
 
 from tests.unit import vllm_models
 from tests.unit.vllm_arguments import Values, engine_arguments, kept

@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Check, Row
-from llmservice_operator.api.matrix.dimensions import CAPABILITIES
-from llmservice_operator.api.matrix.methods import capability_of
+from llmservice_api.matrix import DIMENSIONS, ROWS, Check, Row
+from llmservice_api.matrix.dimensions import CAPABILITIES
+from llmservice_api.matrix.methods import capability_of
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.failures.rules import RULES
 from llmservice_vllm.quantization import CPU_KV_TYPES, DEPRECATED, NO_CPU_KERNEL

@@ -9,8 +9,8 @@ import pytest
 from llmservice_activator.certificate import MutualTls
 from llmservice_activator.holding.target import Reason as HeldReason
 from llmservice_activator.metrics import Metrics as ActivatorMetrics
-from llmservice_operator.api.holding import LastUse
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import LastUse
+from llmservice_api.service import Key
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.process.health import Certificate
 from llmservice_runtime import shared_counters

@@ -9,7 +9,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.control.containment import Part
 from llmservice_operator.control.reconcile import reconcile
 from llmservice_operator.control.watch.ingest import EventHandler

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
-from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_api.service import LLMService, parse_spec
 from llmservice_operator.build.resources import server_resources
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit import planning
 from llmservice_operator.kube.nodes import node_room, placed_of
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.quantity import LARGEST, LEAST, add_memory, amount, count, gibibytes, same_amount
-from llmservice_operator.planner.requests import request_of
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.quantity import LARGEST, LEAST, add_memory, amount, count, gibibytes, same_amount
+from llmservice_planner.requests import request_of
 
 from tests.unit.hostile import seeds
 

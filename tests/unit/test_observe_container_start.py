@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.reasons import Reason
 
 from tests.unit import failing_pods as pods
 from tests.unit.decide_world import a_pod

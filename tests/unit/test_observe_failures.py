@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.reasons import Reason
 from llmservice_operator.observe.failures.failure import FailureContext
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.planner.room import NodeRoom, Room
+from llmservice_planner.room import NodeRoom, Room
 from llmservice_runtime.contract import FailureReason
 
 from tests.unit import failing_pods as pods

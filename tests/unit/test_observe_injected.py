@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.reasons import Reason
 from llmservice_operator.observe.failures.failure import FailureContext
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_runtime.contract import FailureReason

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from llmservice_operator.api.status import PlanStatus
+from llmservice_api.status import PlanStatus
 from llmservice_operator.observe.status.plan import document, fitness
-from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
+from llmservice_planner.plan import Fit, Line, Plan, Remedy
 
 SHORTER = Remedy("set spec.batching.maxModelLen to 4096", (("batching.maxModelLen", 4096),), None, Fit.FITS, 4096, 9000)
 NO_CHANGE = "Too large. No change of the spec that was tried makes it fit."

@@ -9,7 +9,7 @@ import pytest
 from llmservice_operator.observe.failures.failure import FailureContext
 from llmservice_operator.observe.failures.scheduling import Wanted, gpus_text
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.planner.room import Holder, NodeRoom, Room
+from llmservice_planner.room import Holder, NodeRoom, Room
 
 from tests.unit import failing_pods as pods
 from tests.unit.failing_pods import must_fail

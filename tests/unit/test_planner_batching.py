@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.planner.batching import Batching, batching, steps_in_flight
-from llmservice_operator.planner.model.architecture import Architecture
-from llmservice_operator.planner.plan import Device, Draft, Request
-from llmservice_operator.planner.splits import layers_of_stages
+from llmservice_planner.batching import Batching, batching, steps_in_flight
+from llmservice_planner.model.architecture import Architecture
+from llmservice_planner.plan import Device, Draft, Request
+from llmservice_planner.splits import layers_of_stages
 
 MODEL = Architecture("LlamaForCausalLM", 64, 64, (), max_position_embeddings=8192)
 T4, A100 = Device("Tesla T4", 14.6, (7, 5)), Device("NVIDIA A100-SXM4-80GB", 79.2, (8, 0))

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import LLMService
+from llmservice_api.service import LLMService
 from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.effective import effective
 from llmservice_operator.build.revision import Chosen
-from llmservice_operator.planner import gpus
-from llmservice_operator.planner.batching import Batching, batching
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.plan import Request
-from llmservice_operator.planner.requests import request_of
+from llmservice_planner import gpus
+from llmservice_planner.batching import Batching, batching
+from llmservice_planner.model import config_json
+from llmservice_planner.plan import Request
+from llmservice_planner.requests import request_of
 
 from tests.unit import vllm_models
 from tests.unit.decide_world import an_llmservice

@@ -13,14 +13,14 @@ import pytest
 from annotated_types import Le
 from hypothesis import example, given
 from hypothesis import strategies as some
-from llmservice_operator.api.model import Architecture as Facts
+from llmservice_api.model import Architecture as Facts
 from llmservice_operator.control.config_reader import CPU_SECONDS
-from llmservice_operator.planner import memory
-from llmservice_operator.planner.model import config_json, reading, spec_facts
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
-from llmservice_operator.planner.model.config_keys import ALIASES, LARGEST, MOST_LAYERS
-from llmservice_operator.planner.model.reading import LARGEST_ANSWER, ReadingFailed
-from llmservice_operator.planner.plan import Draft, Request
+from llmservice_planner import memory
+from llmservice_planner.model import config_json, reading, spec_facts
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_planner.model.config_keys import ALIASES, LARGEST, MOST_LAYERS
+from llmservice_planner.model.reading import LARGEST_ANSWER, ReadingFailed
+from llmservice_planner.plan import Draft, Request
 from llmservice_runtime.inspection.config_json import INSPECTED_KEYS, SECTION_KEYS
 
 from tests.support import cpu

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from llmservice_operator.planner.constants import FITTED
-from llmservice_operator.planner.plan import Fit, Plan
+from llmservice_planner.constants import FITTED
+from llmservice_planner.plan import Fit, Plan
 
 from benchmarks.calibration import __main__ as calibration
 from benchmarks.calibration import earlier, judge, report

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import changes
-from llmservice_operator.planner.changes import Alternatives, ChangeKind
-from llmservice_operator.planner.plan import Draft, Fit, Plan, Request
+from llmservice_planner import changes
+from llmservice_planner.changes import Alternatives, ChangeKind
+from llmservice_planner.plan import Draft, Fit, Plan, Request
 
 from tests.unit.test_planner_remedies import ON_CPUS, OTHERS, asked, remedied
 

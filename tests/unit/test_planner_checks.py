@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.planner.checks import check
-from llmservice_operator.planner.versions import given, image_version
+from llmservice_api.service import LLMService
+from llmservice_planner.checks import check
+from llmservice_planner.versions import given, image_version
 
 from tests.unit.decide_world import an_llmservice, spec
 

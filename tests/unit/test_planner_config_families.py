@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.kv.blocks import Blocks, index_width
-from llmservice_operator.planner.kv.specs import placed_specs
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, Unplanned
-from llmservice_operator.planner.plan import Device, Request
+from llmservice_planner.kv.blocks import Blocks, index_width
+from llmservice_planner.kv.specs import placed_specs
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, Unplanned
+from llmservice_planner.plan import Device, Request
 
 from tests.unit.planner_models import CONFIGS
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_operator.planner import memory
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Unplanned
-from llmservice_operator.planner.model.families import FAMILIES
-from llmservice_operator.planner.plan import Request
-from llmservice_operator.planner.remedies import with_remedies
-from llmservice_operator.planner.weights import weigh
+from llmservice_planner import memory
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Incomplete, InvalidModel, Unplanned
+from llmservice_planner.model.families import FAMILIES
+from llmservice_planner.plan import Request
+from llmservice_planner.remedies import with_remedies
+from llmservice_planner.weights import weigh
 
 from tests.unit.planner_models import CONFIGS, gpu
 

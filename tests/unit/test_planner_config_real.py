@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Kind
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Kind
 
 # vLLM and torch warn while they are imported; that is theirs.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]

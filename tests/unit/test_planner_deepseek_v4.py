@@ -10,20 +10,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import LLMService
+from llmservice_api.service import LLMService
 from llmservice_operator.decide.fit import planning
-from llmservice_operator.planner import memory
-from llmservice_operator.planner.batching import batching
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
-from llmservice_operator.planner.kv_cache import layout
-from llmservice_operator.planner.model import config_json, reading
-from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, Unplanned
-from llmservice_operator.planner.overheads import load
-from llmservice_operator.planner.plan import GIB, Device, Draft, Fit, Request
-from llmservice_operator.planner.remedies import with_remedies
-from llmservice_operator.planner.requests import request_of
-from llmservice_operator.planner.splits import misfit, sizes
-from llmservice_operator.planner.weights import weigh
+from llmservice_planner import memory
+from llmservice_planner.batching import batching
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner.kv_cache import layout
+from llmservice_planner.model import config_json, reading
+from llmservice_planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, Unplanned
+from llmservice_planner.overheads import load
+from llmservice_planner.plan import GIB, Device, Draft, Fit, Request
+from llmservice_planner.remedies import with_remedies
+from llmservice_planner.requests import request_of
+from llmservice_planner.splits import misfit, sizes
+from llmservice_planner.weights import weigh
 
 from tests.unit.decide_world import SETTINGS, an_llmservice
 from tests.unit.planner_models import CONFIGS, gpu

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.batching import profiled_tokens
-from llmservice_operator.planner.model import config_json
+from llmservice_planner.batching import profiled_tokens
+from llmservice_planner.model import config_json
 
 from tests.unit.planner_models import CONFIGS
 

@@ -10,15 +10,15 @@ import math
 from typing import Any
 
 import pytest
-from llmservice_operator.api.matrix.backends import BACKENDS
-from llmservice_operator.planner import memory
-from llmservice_operator.planner.compatibility import Combination, verdicts
-from llmservice_operator.planner.kv_cache import layout
-from llmservice_operator.planner.memory import attention_per_gpu, flash_attention_bytes, naive_attention_bytes
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
-from llmservice_operator.planner.plan import GIB, Request
-from llmservice_operator.planner.weights import weigh
+from llmservice_api.matrix.backends import BACKENDS
+from llmservice_planner import memory
+from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.kv_cache import layout
+from llmservice_planner.memory import attention_per_gpu, flash_attention_bytes, naive_attention_bytes
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
+from llmservice_planner.plan import GIB, Request
+from llmservice_planner.weights import weigh
 
 from tests.unit.planner_models import CONFIGS, architecture, gpu
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.api.matrix.dimensions import CAPABILITIES
-from llmservice_operator.planner.gpus import ALSO_CALLED, CATALOGUE, GPUS, SLICES, device, from_label_mib, label, labels
-from llmservice_operator.planner.plan import Device
+from llmservice_api.matrix.dimensions import CAPABILITIES
+from llmservice_planner.gpus import ALSO_CALLED, CATALOGUE, GPUS, SLICES, device, from_label_mib, label, labels
+from llmservice_planner.plan import Device
 
 from tests.unit.planner_models import gpu
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.kv_cache import layout
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import (
+from llmservice_planner.kv_cache import layout
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import (
     Architecture,
     Attention,
     FeedForward,
@@ -18,7 +18,7 @@ from llmservice_operator.planner.model.architecture import (
     Linear,
     Part,
 )
-from llmservice_operator.planner.plan import GIB, Device, Draft, Request
+from llmservice_planner.plan import GIB, Device, Draft, Request
 
 from tests.unit.planner_models import CONFIGS
 

@@ -7,10 +7,10 @@ from itertools import product
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.kv.types import PLAIN_ROWS
-from llmservice_operator.planner.kv_cache import layout
-from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
-from llmservice_operator.planner.plan import Device, Draft, Request
+from llmservice_planner.kv.types import PLAIN_ROWS
+from llmservice_planner.kv_cache import layout
+from llmservice_planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
+from llmservice_planner.plan import Device, Draft, Request
 
 from tests.unit.planner_models import architecture as published
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import host
-from llmservice_operator.planner.batching import batching, longest_length
-from llmservice_operator.planner.memory import plan
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Kind
-from llmservice_operator.planner.model.tensors import Tensors
-from llmservice_operator.planner.plan import GIB, Device, Fit, Request
-from llmservice_operator.planner.remedies import with_remedies
+from llmservice_planner import host
+from llmservice_planner.batching import batching, longest_length
+from llmservice_planner.memory import plan
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Kind
+from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.plan import GIB, Device, Fit, Request
+from llmservice_planner.remedies import with_remedies
 
 from tests.unit.planner_models import CONFIGS, architecture
 

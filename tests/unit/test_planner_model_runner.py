@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.planner.overheads import model_runner
-from llmservice_operator.planner.plan import Draft, Request
+from llmservice_planner.overheads import model_runner
+from llmservice_planner.plan import Draft, Request
 
 from tests.unit.planner_models import architecture
 from tests.unit.test_planner_weights import EXPERTS

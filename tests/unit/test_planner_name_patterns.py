@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import InvalidModel
-from llmservice_operator.planner.model.module_forms import LONGEST, UnreadablePattern, glob, regular_expression
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import InvalidModel
+from llmservice_planner.model.module_forms import LONGEST, UnreadablePattern, glob, regular_expression
 
 from tests.unit.planner_models import CONFIGS
 
@@ -162,7 +162,7 @@ def test_a_pattern_that_is_not_read_is_named() -> None:
 
 def test_re2_is_loaded_for_patterns_only() -> None:
     program = (
-        "import sys; from llmservice_operator.planner.model import config_json; import llmservice_cli.app; "
+        "import sys; from llmservice_planner.model import config_json; import llmservice_cli.app; "
         "print('re2' in sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

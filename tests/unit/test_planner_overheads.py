@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.batching import Batching, batching
-from llmservice_operator.planner.constants import CONSTANTS
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture, Encoder
-from llmservice_operator.planner.overheads import Overheads, capture_sizes, load, model_runner, overheads
-from llmservice_operator.planner.plan import GIB, Device, Draft, Request
+from llmservice_planner.batching import Batching, batching
+from llmservice_planner.constants import CONSTANTS
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Architecture, Encoder
+from llmservice_planner.overheads import Overheads, capture_sizes, load, model_runner, overheads
+from llmservice_planner.plan import GIB, Device, Draft, Request
 
 from tests.unit.planner_models import CONFIGS
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.api.service import parse_spec
-from llmservice_operator.planner.versions import problems
+from llmservice_api.service import parse_spec
+from llmservice_planner.versions import problems
 from llmservice_vllm.versions import default_version, series
 
 VERSION = default_version()

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.api.untrusted import stored_record
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
-from llmservice_operator.planner.pick import GPUDemand, Pick, PlanFor, pick
-from llmservice_operator.planner.plan import Device, Fit, Plan
-from llmservice_operator.planner.room import Sharing
+from llmservice_api.untrusted import stored_record
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup, offers
+from llmservice_planner.pick import GPUDemand, Pick, PlanFor, pick
+from llmservice_planner.plan import Device, Fit, Plan
+from llmservice_planner.room import Sharing
 
 GPU = "nvidia.com/gpu"
 T4 = NodeGroup("Tesla-T4", 4, memory_mib=15360)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from llmservice_operator.planner import memory, splits
-from llmservice_operator.planner.gpus import CATALOGUE
-from llmservice_operator.planner.kv_cache import layout
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture
-from llmservice_operator.planner.plan import GIB, Adapters, Device, Draft, Fit, Plan, Request
-from llmservice_operator.planner.remedies import MOST, with_remedies
-from llmservice_operator.planner.served import unserved
-from llmservice_operator.planner.weights import weigh
+from llmservice_planner import memory, splits
+from llmservice_planner.gpus import CATALOGUE
+from llmservice_planner.kv_cache import layout
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Architecture
+from llmservice_planner.plan import GIB, Adapters, Device, Draft, Fit, Plan, Request
+from llmservice_planner.remedies import MOST, with_remedies
+from llmservice_planner.served import unserved
+from llmservice_planner.weights import weigh
 
 from tests.unit.planner_models import CONFIGS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.planner.quantity import add_memory, amount, same_amount
+from llmservice_planner.quantity import add_memory, amount, same_amount
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from itertools import product
 from typing import Any
 
 import pytest
-from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner import memory
-from llmservice_operator.planner.changes import LESS_BATCHING, rounded_length
-from llmservice_operator.planner.checks import check
-from llmservice_operator.planner.plan import Device, Draft, Fit, Plan, Remedy, Request
-from llmservice_operator.planner.remedies import MOST, with_remedies
-from llmservice_operator.planner.requests import request_of
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_planner import memory
+from llmservice_planner.changes import LESS_BATCHING, rounded_length
+from llmservice_planner.checks import check
+from llmservice_planner.plan import Device, Draft, Fit, Plan, Remedy, Request
+from llmservice_planner.remedies import MOST, with_remedies
+from llmservice_planner.requests import request_of
 
 from tests.unit.planner_models import PLAIN, architecture, gpu
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import parse_spec
-from llmservice_operator.planner.model.architecture import Architecture
-from llmservice_operator.planner.plan import Adapters, Device, Draft, Request
-from llmservice_operator.planner.requests import cpu, request_of
+from llmservice_api.service import parse_spec
+from llmservice_planner.model.architecture import Architecture
+from llmservice_planner.plan import Adapters, Device, Draft, Request
+from llmservice_planner.requests import cpu, request_of
 
 L4 = Device("NVIDIA-L4", 22.03, (8, 9))
 MODEL = Architecture("LlamaForCausalLM", 64, 256, (), max_position_embeddings=8192, default_max_len=4096)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_operator.planner.room import (
+from llmservice_planner.room import (
     Held,
     Holder,
     NodeRoom,

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llmservice_api.service import LLMService
 from llmservice_cli.plan.compare import compare
 from llmservice_cli.plan.questions import Question
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.decide.fit import planning
-from llmservice_operator.planner import memory
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
-from llmservice_operator.planner.model import config_json, reading
-from llmservice_operator.planner.plan import Device, Fit, Request
-from llmservice_operator.planner.remedies import with_remedies
-from llmservice_operator.planner.requests import request_of
-from llmservice_operator.planner.served import unserved
-from llmservice_operator.planner.weights import weigh
+from llmservice_planner import memory
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner.model import config_json, reading
+from llmservice_planner.plan import Device, Fit, Request
+from llmservice_planner.remedies import with_remedies
+from llmservice_planner.requests import request_of
+from llmservice_planner.served import unserved
+from llmservice_planner.weights import weigh
 
 from tests.unit.decide_world import SETTINGS, an_llmservice
 from tests.unit.planner_models import CONFIGS, gpu

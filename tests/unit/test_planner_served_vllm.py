@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
-from llmservice_operator.api.dtypes import KVCache
-from llmservice_operator.planner import splits
-from llmservice_operator.planner.kv.blocks import COMPRESSED_BLOCK
-from llmservice_operator.planner.kv.types import PLAIN_ROWS
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.plan import Request
-from llmservice_operator.planner.served import least_capability, method_of, unserved
+from llmservice_api.dtypes import KVCache
+from llmservice_planner import splits
+from llmservice_planner.kv.blocks import COMPRESSED_BLOCK
+from llmservice_planner.kv.types import PLAIN_ROWS
+from llmservice_planner.model import config_json
+from llmservice_planner.plan import Request
+from llmservice_planner.served import least_capability, method_of, unserved
 from llmservice_vllm.quantization import KERNELS_DECIDE, MINIMUM_CAPABILITY
 
 from tests.unit import test_planner_deepseek_v4 as deepseek_v4

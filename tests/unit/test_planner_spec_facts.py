@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.api.model import Architecture
-from llmservice_operator.planner.model import config_json, spec_facts
-from llmservice_operator.planner.model.architecture import Kind
+from llmservice_api.model import Architecture
+from llmservice_planner.model import config_json, spec_facts
+from llmservice_planner.model.architecture import Kind
 
 QWEN: dict[str, Any] = {
     "modelType": "qwen2",

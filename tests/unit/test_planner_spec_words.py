@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from llmservice_operator.api import engine, techniques
-from llmservice_operator.api.base import ApiModel
-from llmservice_operator.api.service import LLMService, parse_spec
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api import engine, techniques
+from llmservice_api.base import ApiModel
+from llmservice_api.service import LLMService, parse_spec
+from llmservice_api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import vllm_arguments
-from llmservice_operator.planner import memory, plan
-from llmservice_operator.planner.kv.types import value_bytes
-from llmservice_operator.planner.plan import Draft, Request
-from llmservice_operator.planner.requests import request_of
+from llmservice_planner import memory, plan
+from llmservice_planner.kv.types import value_bytes
+from llmservice_planner.plan import Draft, Request
+from llmservice_planner.requests import request_of
 from llmservice_vllm.versions import default_version
 
 from tests.unit.decide_world import an_llmservice

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import LLMService
+from llmservice_api.service import LLMService
 from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.revision import Chosen, start_plan
-from llmservice_operator.planner.start import Starting, StartPlan, plan
+from llmservice_planner.start import Starting, StartPlan, plan
 
 from tests.unit.decide_world import an_llmservice, spec
 from tests.unit.test_build_deployment import SETTINGS

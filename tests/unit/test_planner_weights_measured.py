@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.plan import GIB, Request
-from llmservice_operator.planner.weights import weigh
+from llmservice_planner.model import config_json
+from llmservice_planner.plan import GIB, Request
+from llmservice_planner.weights import weigh
 
 from tests.unit.planner_models import Json
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.api.constants import DELETION_COST_ANNOTATION
+from llmservice_api.constants import DELETION_COST_ANNOTATION
 from llmservice_operator.control import gather
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.kube.errors import ApiError, Conflict, Forbidden, NotFound, Refused, ServerError

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.control.context import Memory
-from llmservice_operator.planner.model import reading
-from llmservice_operator.planner.model.reading import Stopped
+from llmservice_planner.model import reading
+from llmservice_planner.model.reading import Stopped
 
 from tests.unit.decide_world import QWEN_7B
 from tests.unit.reconcile_world import KEY, World

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import parse_spec
+from llmservice_api.service import parse_spec
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.kube.errors import Forbidden, KubeError, Refused

@@ -10,7 +10,7 @@ from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import NodeRoom, Requirements
 from llmservice_operator.kube.errors import KubeError, ServerError, TooMany, Unreachable
-from llmservice_operator.planner.room import Room
+from llmservice_planner.room import Room
 
 from tests.unit.reconcile_world import KEY, World, parent
 

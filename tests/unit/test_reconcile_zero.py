@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.api.holding import Activator, HoldingReport
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import Activator, HoldingReport
+from llmservice_api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.decide.decide import decide

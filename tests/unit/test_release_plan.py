@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from llmservice_operator.planner.versions import image_version
+from llmservice_planner.versions import image_version
 
 from localcluster.errors import ClusterError
 from localcluster.paths import REPOSITORY

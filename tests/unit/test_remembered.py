@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.api import remembered
-from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.api.remembered import MOST, of_service, of_spec
-from llmservice_operator.api.service import LLMService, parse_spec
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api import remembered
+from llmservice_api.errors import InvalidSpec
+from llmservice_api.remembered import MOST, of_service, of_spec
+from llmservice_api.service import LLMService, parse_spec
+from llmservice_api.spec import LLMServiceSpec
 
 from tests.unit.decide_world import an_llmservice
 

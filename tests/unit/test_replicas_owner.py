@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_operator.api.replicas_owner import LAST_APPLIED_ANNOTATION, stated_by
-from llmservice_operator.api.service import LLMService
+from llmservice_api.replicas_owner import LAST_APPLIED_ANNOTATION, stated_by
+from llmservice_api.service import LLMService
 from llmservice_operator.control.watch.kinds import ParentFacts
 from llmservice_operator.observe.projections.children import ScaledObjectFacts
 

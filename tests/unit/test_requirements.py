@@ -16,8 +16,8 @@ from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.inputs import MADE_OF, Inputs, Part
 from llmservice_operator.decide.requirements import NodeGPUs, NodeRoom, Requirements, requirements
 from llmservice_operator.observe.failures.pod_events import PodEvents
-from llmservice_operator.planner import room as planner
-from llmservice_operator.planner.room import Room
+from llmservice_planner import room as planner
+from llmservice_planner.room import Room
 
 from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec
 from tests.unit.status_states import CASES, UNREPORTED, edited, served, service

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import LLMService
+from llmservice_api.service import LLMService
 from llmservice_operator.build.engine import vllm_arguments
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.options import ServeOptions

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture
-from llmservice_operator.planner.model.config_keys import ALIASES, Keys
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Architecture
+from llmservice_planner.model.config_keys import ALIASES, Keys
 from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, FailureReason
 from llmservice_runtime.inspection import config_json as inspected_config
 from llmservice_runtime.inspection.config_json import INSPECTED_KEYS, SECTION_KEYS, expanded, modules, selected

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from llmservice_fetch.inspection import inspect
-from llmservice_operator.planner.versions import check_extra_args
+from llmservice_planner.versions import check_extra_args
 from llmservice_runtime.contract import Failure, FailureReason, Measured
 from llmservice_runtime.inspection.inspected import Inspection
 from llmservice_runtime.preflight import cpu_features, model_checks, model_files

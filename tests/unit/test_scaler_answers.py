@@ -11,8 +11,8 @@ import pytest
 from llmservice_activator.answers import KEPT, USES_KEPT, Answers, LoadReader
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
-from llmservice_operator.api.holding import LastUse
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import LastUse
+from llmservice_api.service import Key
 from llmservice_operator.kube.pod_port import Requests, Unreadable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_activator.api_keys import AGAIN, KEPT, ApiKeys, KeyReader, keys_of
-from llmservice_operator.api.scalars import SecretKeyRef
-from llmservice_operator.api.service import Key
+from llmservice_api.scalars import SecretKeyRef
+from llmservice_api.service import Key
 from llmservice_operator.kube.errors import Forbidden, KubeError, ServerError
 
 from tests.unit.api_server import ApiServer, Connection

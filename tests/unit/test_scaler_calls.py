@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llmservice_activator import externalscaler
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.unit.api_server import ApiServer

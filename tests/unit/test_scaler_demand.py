@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_activator.demand import Bounds, Desired, Load, desired
-from llmservice_operator.api.autoscaling import MOST_REPLICAS
+from llmservice_api.autoscaling import MOST_REPLICAS
 
 WIDE = Bounds(1, MOST_REPLICAS, MOST_REPLICAS)
 

@@ -13,7 +13,7 @@ from llmservice_activator.answers import Answer
 from llmservice_activator.demand import Bounds, desired
 from llmservice_activator.events import Events
 from llmservice_activator.services import Service
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube.errors import AlreadyExists, Forbidden, KubeError
 
 from tests.support.patience import PATIENCE

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from llmservice_activator import directory
-from llmservice_operator.api.holding import LAST_USE
+from llmservice_api.holding import LAST_USE
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.support.patience import PATIENCE

@@ -21,7 +21,7 @@ from llmservice_activator.peers import (
     exposed,
     parsed,
 )
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube.errors import Forbidden
 from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.kube.resources import ENDPOINT_SLICE

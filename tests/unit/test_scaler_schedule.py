@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_activator import schedule
 from llmservice_activator.demand import Bounds
-from llmservice_operator.api.autoscaling import Autoscaling
+from llmservice_api.autoscaling import Autoscaling
 
 
 def autoscaling(*entries: dict[str, Any], least: int = 1, most: int = 8) -> Autoscaling:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_activator.services import Pod, Service, Services, Unknown, pod_of, service_of
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 
 from tests.unit.api_server import ApiServer

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_activator.services import Services, pod_of
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_runtime.contract import START_CEILING_SECONDS
 

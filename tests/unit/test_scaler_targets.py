@@ -17,7 +17,7 @@ from llmservice_activator.holding.limits import NAMESPACES, Limits
 from llmservice_activator.holding.target import Held, Target
 from llmservice_activator.services import Services, Unknown, service_of
 from llmservice_activator.zero import SEQUENCES
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 
 from tests.support.patience import PATIENCE

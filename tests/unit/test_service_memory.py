@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.api.runtime import ENV_LENGTH
-from llmservice_operator.api.service import LONGEST_SPEC, LLMService, parse_spec, spec_text
+from llmservice_api.errors import InvalidSpec
+from llmservice_api.runtime import ENV_LENGTH
+from llmservice_api.service import LONGEST_SPEC, LLMService, parse_spec, spec_text
 from llmservice_operator.control.watch.kinds import ParentFacts
 from llmservice_operator.observe.projections.children import ChildFacts, DeploymentFacts, RevisionFacts, ServiceFacts
 from llmservice_operator.observe.projections.drift import difference

@@ -1,4 +1,4 @@
-"""Labels, annotations and field managers have one home, api/constants.py; texts that cannot import it agree."""
+"""Labels, annotations and field managers have one home, constants.py; texts that cannot import it agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from llmservice_operator.api import constants
+from llmservice_api import constants
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
@@ -28,7 +28,7 @@ OTHER_KEYS = {
     f"{constants.GROUP}/localcluster",  # Go modules
 }
 ELSEWHERE = {
-    "operator/llmservice_operator/api/constants.py",
+    "operator/llmservice_api/constants.py",
     "tools/localcluster/install.py",  # the name of the chart's release
     "tools/localcluster/paths.py",  # a folder of the user's cache
     "operator/llmservice_operator/options.py",  # the name of the distribution
@@ -65,7 +65,7 @@ def test_code_imports_the_names(folder: str) -> None:
         for text in _strings((ROOT / path).read_text())
         if text.split("=")[0] in NAMES or text.endswith(f"={constants.OPERATOR}")
     ]
-    assert not again, "import them from api/constants.py"
+    assert not again, "import them from llmservice_api/constants.py"
 
 
 @pytest.mark.parametrize("folder", ["charts", "docs", "examples", "crds", "operator", "cli", "tools", "README.md"])

@@ -14,10 +14,10 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmservice_operator.api.constants import SERVICE_LABEL
-from llmservice_operator.api.errors import UnreadableObject
-from llmservice_operator.api.service import Key
-from llmservice_operator.api.status import LLMServiceStatus
+from llmservice_api.constants import SERVICE_LABEL
+from llmservice_api.errors import UnreadableObject
+from llmservice_api.service import Key
+from llmservice_api.status import LLMServiceStatus
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import step
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts

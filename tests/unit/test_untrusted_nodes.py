@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_operator.api.errors import UnreadableObject
+from llmservice_api.errors import UnreadableObject
 from llmservice_operator.kube.nodes import node_room, placed_of
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.quantity import amount
-from llmservice_operator.planner.room import Room, fitting, free_gpus, nodes_for, requests_of
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.quantity import amount
+from llmservice_planner.room import Room, fitting, free_gpus, nodes_for, requests_of
 
 from tests.unit.hostile import objects
 from tests.unit.test_kube_nodes import AMD, GPU, LABELS, TAINT, node

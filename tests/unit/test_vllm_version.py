@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from llmservice_operator.api.base import ApiModel, Knob
-from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner.model import registry
+from llmservice_api.base import ApiModel, Knob
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_planner.model import registry
 from llmservice_runtime.middleware import CLOSED_PATHS
 from llmservice_runtime.supervisor import client, read_ahead
 from llmservice_vllm import facts, metrics, paths, quantization, versions
@@ -247,9 +247,9 @@ PATCHES: tuple[tuple[str, str, str], ...] = (
 """By file: a text and what stands in its place; an empty text is the end."""
 JUDGE = """
 import json, sys
-from llmservice_operator.api.service import LLMService
+from llmservice_api.service import LLMService
 from llmservice_operator.build.engine import vllm_arguments
-from llmservice_operator.planner.checks import check
+from llmservice_planner.checks import check
 
 found = {}
 for name, spec in json.load(sys.stdin).items():
@@ -370,7 +370,7 @@ def test_each_default_is_that_of_the_version(known: str) -> None:
 VARIABLE = re.compile(r"\bVLLM_[A-Z_]+\b")
 FLAG = re.compile(r'"(--[a-z-]+)"')
 READ = (
-    "operator/llmservice_operator/planner/requests.py",
+    "operator/llmservice_planner/requests.py",
     "runtime/llmservice_runtime/supervisor/vllm_process.py",
 )
 """Files that look for flags by their names."""

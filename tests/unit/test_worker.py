@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.reconcile import AGAIN, Next
 from llmservice_operator.control.worker import Workers

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.api.holding import Activator, HoldingReport
+from llmservice_api.holding import Activator, HoldingReport
 from llmservice_operator.decide.zero import AGAIN_SECONDS, REST_SECONDS, SPREAD_SECONDS, About, Questions
 
 from tests.unit.decide_zero_world import (

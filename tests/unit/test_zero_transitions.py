@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from llmservice_activator import directory
-from llmservice_operator.api.holding import HoldingReport
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import HoldingReport
+from llmservice_api.service import Key
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 
 from tests.support.patience import PATIENCE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from llmservice_operator.api.holding import Activator, HoldingReport, PortClaim
+from llmservice_api.holding import Activator, HoldingReport, PortClaim
 from llmservice_operator.decide.zero import LONGEST_PAUSE, PATIENCE, trial
 
 from tests.unit.reconcile_world import KEY

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.api.matrix.techniques import NEEDS_DRAFT_MODEL
+from llmservice_api.matrix.techniques import NEEDS_DRAFT_MODEL
 from llmservice_operator.build.engine import constant, snake
 
 from tests.unit.vllm_models import LENGTH

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from llmservice_operator.planner.model.architecture import Attention, Kind
+from llmservice_planner.model.architecture import Attention, Kind
 from vllm.config import VllmConfig
 from vllm.distributed.utils import get_pp_indices
 from vllm.model_executor.layers.attention.attention import _largest_kernel_block_within

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.planner import gpus, memory
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.plan import Device, Fit, Request
-from llmservice_operator.planner.remedies import with_remedies
+from llmservice_planner import gpus, memory
+from llmservice_planner.model import config_json
+from llmservice_planner.plan import Device, Fit, Request
+from llmservice_planner.remedies import with_remedies
 
 from tests.unit.planner_models import CONFIGS, PLAIN
 

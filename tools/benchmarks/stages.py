@@ -20,10 +20,10 @@ from llmservice_operator.decide.children import desired_children
 from llmservice_operator.decide.rollout.revision import choose, match_revision
 from llmservice_operator.decide.rollout.strategy import first
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.planner import gpus, memory
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.plan import Device, Request
+from llmservice_planner import gpus, memory
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner.model import config_json
+from llmservice_planner.plan import Device, Request
 
 from benchmarks.scale.services import manifest
 from tests.unit.decide_world import QWEN_7B, SETTINGS, World, an_llmservice

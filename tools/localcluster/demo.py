@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from llmservice_operator.api.constants import SERVICE_LABEL
+from llmservice_api.constants import SERVICE_LABEL
 
 from localcluster.errors import ClusterError
 from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, Target, install, local_target

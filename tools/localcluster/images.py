@@ -78,6 +78,8 @@ OPERATOR = Image(
         "pyproject.toml",
         "uv.lock",
         "tools/scripts/requirements-build.txt",
+        "operator/llmservice_api",
+        "operator/llmservice_planner",
         "operator/llmservice_operator",
         "runtime/llmservice_runtime",
         "runtime/llmservice_vllm",

@@ -2,7 +2,7 @@
 
     for each in api/v1 apis/networking.k8s.io/v1; do kubectl get --raw /openapi/v3/$each; echo; done | \\
         python -m scripts.kubernetes_shapes > \\
-        operator/llmservice_operator/api/kubernetes_shapes.json
+        operator/llmservice_api/kubernetes_shapes.json
 
 The documents, one a line, have what a CRD needs but for maxima.
 """
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from llmservice_operator.api.kubernetes import VOLUME_SOURCES, Schema
+from llmservice_api.kubernetes import VOLUME_SOURCES, Schema
 
 _PREFIX = "#/components/schemas/"
 _CORE = "io.k8s.api.core.v1."

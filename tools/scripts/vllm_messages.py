@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.reasons import Reason
 from llmservice_runtime.contract import Failure, Phase
 from llmservice_runtime.failures.failures import End, classify
 from llmservice_vllm.messages import ANSWER, HOLE, MAKING, REQUESTS, SERVING, TOOLS, Message, load

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import re2
-from llmservice_operator.planner.quantity import amount
+from llmservice_planner.quantity import amount
 
 # CEL text to an expression tree: the part of the language that rules of the CRD are written in.
 #

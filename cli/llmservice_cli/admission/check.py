@@ -7,8 +7,8 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
-from llmservice_operator.api.crd import schema
-from llmservice_operator.api.errors import Problem
+from llmservice_api.crd import schema
+from llmservice_api.errors import Problem
 
 from . import structural
 from .cel import Failed, evaluate

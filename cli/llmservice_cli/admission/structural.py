@@ -14,7 +14,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
-from llmservice_operator.api.errors import Problem
+from llmservice_api.errors import Problem
 
 from llmservice_cli.namespaces import LABEL, is_namespace
 

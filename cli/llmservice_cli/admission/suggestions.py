@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-from llmservice_operator.api.crd import schema
-from llmservice_operator.api.flags import TYPED
+from llmservice_api.crd import schema
+from llmservice_api.flags import TYPED
 
 Schema = Mapping[str, Any]
 

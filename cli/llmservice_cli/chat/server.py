@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import httpx
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.holding import stored_port
+from llmservice_api.conditions import ConditionType
+from llmservice_api.holding import stored_port
 from llmservice_operator.kube.errors import Forbidden, KubeError
 
 from llmservice_cli.api import Json

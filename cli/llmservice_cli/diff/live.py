@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.api.child_kinds import CHILD_KINDS
-from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL, claim_names
-from llmservice_operator.api.errors import UnreadableObject
+from llmservice_api.child_kinds import CHILD_KINDS
+from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL, claim_names
+from llmservice_api.errors import UnreadableObject
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.errors import Forbidden, NotFound
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.room import Room
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.room import Room
 
 from llmservice_cli.api import Api
 from llmservice_cli.manifests import Json

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from llmservice_operator.api.constants import CRD_NAME, SERVICE_LABEL
+from llmservice_api.constants import CRD_NAME, SERVICE_LABEL
 from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unauthorized
 from llmservice_operator.kube.nodes import NODE
 from llmservice_operator.kube.resources import (

@@ -31,8 +31,8 @@ exit codes:
 
 def topics() -> Sequence[str]:
     """What a shell completes with."""
-    from llmservice_operator.api.conditions import ConditionType
-    from llmservice_operator.api.reasons import Reason
+    from llmservice_api.conditions import ConditionType
+    from llmservice_api.reasons import Reason
 
     return (*Reason, *ConditionType, "spec", "status")
 

@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.reason_sections import SECTIONS
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.conditions import ConditionType
+from llmservice_api.reason_sections import SECTIONS
+from llmservice_api.reasons import Reason
 
 from llmservice_cli.documents import show
 from llmservice_cli.errors import ExitCode, WrongUsage

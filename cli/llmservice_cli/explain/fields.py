@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from llmservice_operator.api.base import ApiModel, Knob
-from llmservice_operator.api.crd import schema
-from llmservice_operator.api.docs import type_of
-from llmservice_operator.api.flags import FLAGS
-from llmservice_operator.api.kubernetes import Schema
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api.base import ApiModel, Knob
+from llmservice_api.crd import schema
+from llmservice_api.docs import type_of
+from llmservice_api.flags import FLAGS
+from llmservice_api.kubernetes import Schema
+from llmservice_api.spec import LLMServiceSpec
 
 LIST = "[]"
 

@@ -9,9 +9,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from llmservice_operator.api import reason_sections as sections
-from llmservice_operator.api.conditions import ConditionType as Type
-from llmservice_operator.api.reasons import Reason
+from llmservice_api import reason_sections as sections
+from llmservice_api.conditions import ConditionType as Type
+from llmservice_api.reasons import Reason
 from llmservice_runtime.failures.reasons import END, MODEL, SPEC, START, FailureReason, Section
 
 _FIELD = re.compile(r"\b(?:spec|status)(?:\.[a-z][A-Za-z0-9]*)+")

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmservice_operator.api.service import LLMService
+from llmservice_api.service import LLMService
 from llmservice_operator.decide.fit.planning import demand
-from llmservice_operator.planner import splits
-from llmservice_operator.planner.cluster import Offer, offers
-from llmservice_operator.planner.plan import Fit, Request
+from llmservice_planner import splits
+from llmservice_planner.cluster import Offer, offers
+from llmservice_planner.plan import Fit, Request
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect

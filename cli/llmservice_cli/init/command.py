@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.planner.plan import Fit
+from llmservice_api.errors import InvalidSpec
+from llmservice_planner.plan import Fit
 from typer import BadParameter
 
 from llmservice_cli.api import Json

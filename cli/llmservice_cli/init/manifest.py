@@ -11,8 +11,8 @@ from textwrap import wrap
 from typing import Any
 
 import yaml
-from llmservice_operator.api.constants import API_VERSION, KIND
-from llmservice_operator.planner.plan import Fit
+from llmservice_api.constants import API_VERSION, KIND
+from llmservice_planner.plan import Fit
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx
-from llmservice_operator.api.conditions import ConditionType
+from llmservice_api.conditions import ConditionType
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.resources import POD, SERVICE, proxy_path
 from llmservice_operator.observe.projections.pods import PodFacts, replicas

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from zlib import crc32
 
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.conditions import ConditionType
+from llmservice_api.reasons import Reason
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from llmservice_operator.api.dtypes import LOAD_METHODS
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.planner import gpus, host, memory
-from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy, Request
-from llmservice_operator.planner.room import profile_of
+from llmservice_api.dtypes import LOAD_METHODS
+from llmservice_api.errors import Problem
+from llmservice_planner import gpus, host, memory
+from llmservice_planner.plan import Device, Fit, Plan, Remedy, Request
+from llmservice_planner.room import profile_of
 
 from llmservice_cli.errors import BadInput, ExitCode, print_problems
 
@@ -65,7 +65,7 @@ def answer(question: Question) -> Answer:
 
 def with_remedies(question: Question, request: Request, plan: Plan) -> Plan:
     """What helps. Of a request that is too long for the model, nothing does without a shorter one."""
-    from llmservice_operator.planner import remedies  # and with it all of the spec's models
+    from llmservice_planner import remedies  # and with it all of the spec's models
 
     plan_for = partial(plan_of, question)
 
@@ -237,7 +237,7 @@ def _together(request: Request, label: Label) -> Iterator[Problem]:
     stated = (request.quantization, request.weights, request.kv_cache_dtype, request.dtype)
     if all(value in (None, "auto") for value in stated) or request.device is None:
         return
-    from llmservice_operator.planner.compatibility import Combination, verdicts
+    from llmservice_planner.compatibility import Combination, verdicts
 
     fields = {dimension: label(name) for dimension, name in _LABELS.items()}
     for problem in verdicts(Combination(precision(request), request.device.name, fields)):

@@ -11,8 +11,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, TextIO
 
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.planner.plan import Fit
+from llmservice_api.errors import Problem
+from llmservice_planner.plan import Fit
 
 from llmservice_cli.documents import in_a_line
 from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text, syntax, unreadable

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.api.constants import API_VERSION, KIND
-from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.untrusted import stored_status
+from llmservice_api.constants import API_VERSION, KIND
+from llmservice_api.errors import InvalidSpec
+from llmservice_api.service import LLMService
+from llmservice_api.untrusted import stored_status
 from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.build.resources import accelerator_resource
@@ -22,15 +22,15 @@ from llmservice_operator.kube.nodes import RIGHT, RIGHT_TO_PODS, Nodes
 from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.observe.status.plan import document as plan_document
-from llmservice_operator.planner.cluster import ClusterGPUs, offers
-from llmservice_operator.planner.compatibility import Combination, verdicts
-from llmservice_operator.planner.model import spec_facts
-from llmservice_operator.planner.model.tensors import Tensors
-from llmservice_operator.planner.pick import pick
-from llmservice_operator.planner.plan import Device, Fit, Plan
-from llmservice_operator.planner.quotas import Quota
-from llmservice_operator.planner.requests import extended
-from llmservice_operator.planner.room import Room
+from llmservice_planner.cluster import ClusterGPUs, offers
+from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.model import spec_facts
+from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.pick import pick
+from llmservice_planner.plan import Device, Fit, Plan
+from llmservice_planner.quotas import Quota
+from llmservice_planner.requests import extended
+from llmservice_planner.room import Room
 
 from llmservice_cli.api import Api
 from llmservice_cli.cluster import Connection, connect

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.api.errors import Problem
+from llmservice_api.errors import Problem
 
 from llmservice_cli.errors import BadInput, ExitCode
 

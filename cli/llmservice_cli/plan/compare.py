@@ -11,12 +11,12 @@ from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from llmservice_operator.planner import gpus
-from llmservice_operator.planner.changes import INT4, Alternatives, fp8_cache
-from llmservice_operator.planner.compatibility import Combination, verdicts
-from llmservice_operator.planner.plan import Device, Fit, Plan, Request
-from llmservice_operator.planner.remedies import counts, is_enough
-from llmservice_operator.planner.served import unserved
+from llmservice_planner import gpus
+from llmservice_planner.changes import INT4, Alternatives, fp8_cache
+from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.plan import Device, Fit, Plan, Request
+from llmservice_planner.remedies import counts, is_enough
+from llmservice_planner.served import unserved
 
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.terminal import Row
@@ -28,7 +28,7 @@ from .text import VERDICT_STYLES, escaped
 from .text import table as markdown_table
 
 if TYPE_CHECKING:
-    from llmservice_operator.api.dtypes import KVCache
+    from llmservice_api.dtypes import KVCache
 
 NEEDED = "GPUs needed"
 AS_IT_IS = "as it is"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
+from llmservice_planner.plan import Fit, Line, Plan, Remedy
 
 from .answers import Answer
 from .options import OPTIONS, in_options, label, write

@@ -8,23 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmservice_operator.api.constants import API_VERSION
-from llmservice_operator.api.errors import InvalidSpec, Problem
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api.constants import API_VERSION
+from llmservice_api.errors import InvalidSpec, Problem
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import vllm_arguments, vllm_version
 from llmservice_operator.build.resources import accelerator_resource, effective_cpu_kv_cache_gib
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner import gpus
-from llmservice_operator.planner.changes import Fields
-from llmservice_operator.planner.checks import check
-from llmservice_operator.planner.compatibility import Combination, verdicts
-from llmservice_operator.planner.model import spec_facts
-from llmservice_operator.planner.model.architecture import Architecture
-from llmservice_operator.planner.plan import Device
-from llmservice_operator.planner.quantity import gibibytes
-from llmservice_operator.planner.requests import limit_gib, request_of
-from llmservice_operator.planner.room import profile_of
+from llmservice_planner import gpus
+from llmservice_planner.changes import Fields
+from llmservice_planner.checks import check
+from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.model import spec_facts
+from llmservice_planner.model.architecture import Architecture
+from llmservice_planner.plan import Device
+from llmservice_planner.quantity import gibibytes
+from llmservice_planner.requests import limit_gib, request_of
+from llmservice_planner.room import profile_of
 
 from llmservice_cli.admission.check import problems as refused
 from llmservice_cli.errors import BadInput, print_problems

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
-from llmservice_operator.planner.model.tensors import Tensors
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
+from llmservice_planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection import other_formats
 from llmservice_runtime.inspection.config_json import from_params, is_params

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
-from llmservice_operator.api.errors import Problem
+from llmservice_api.errors import Problem
 from llmservice_vllm.facts import GPU_MEMORY_UTILIZATION
 from llmservice_vllm.versions import DEFAULT
 

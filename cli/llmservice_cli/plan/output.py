@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmservice_operator.planner.plan import Fit
+from llmservice_planner.plan import Fit
 
 from llmservice_cli.documents import tell, written
 from llmservice_cli.errors import ExitCode, say

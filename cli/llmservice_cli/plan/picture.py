@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmservice_operator.planner.plan import Fit
+from llmservice_planner.plan import Fit
 
 from llmservice_cli.errors import BadInput
 

@@ -1,4 +1,4 @@
-"""Where replicas of a plan would run now: what is free by node, by the operator's own arithmetic (planner/room.py).
+"""Where replicas of a plan would run now: what is free by node, by the operator's arithmetic (llmservice_planner.room).
 
 The scheduler has the last word: what pods want of each other and where volumes are is not looked at.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.observe.failures.scheduling import Wanted, gpus_text
-from llmservice_operator.planner.cluster import ARCHITECTURE, device_of, group_of
-from llmservice_operator.planner.quotas import Admitted, Quota, least_admitted
-from llmservice_operator.planner.room import (
+from llmservice_planner.cluster import ARCHITECTURE, device_of, group_of
+from llmservice_planner.quotas import Admitted, Quota, least_admitted
+from llmservice_planner.room import (
     PODS,
     Amounts,
     NodeRoom,

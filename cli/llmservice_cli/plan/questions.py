@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.planner import gpus, splits
-from llmservice_operator.planner.plan import Adapters, Device, Request
+from llmservice_api.errors import Problem
+from llmservice_planner import gpus, splits
+from llmservice_planner.plan import Adapters, Device, Request
 from llmservice_vllm.versions import DEFAULT, default_version, series, words
 
 from llmservice_cli.errors import BadInput
@@ -21,8 +21,8 @@ from .options import OPTIONS, Reading, Values, read_options, share_out
 from .values import MOST_GPUS, NotGiven, Quantized, Refused, is_not_given, shown, text
 
 if TYPE_CHECKING:
-    from llmservice_operator.api.service import LLMService
-    from llmservice_operator.planner.changes import Fields
+    from llmservice_api.service import LLMService
+    from llmservice_planner.changes import Fields
 
 
 _OF_REQUEST = tuple(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 import yaml
-from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
+from llmservice_planner.plan import Fit, Line, Plan, Remedy
 
 from llmservice_cli.terminal import Row, Span
 

@@ -13,15 +13,15 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from llmservice_operator.api.dtypes import DType, KVCache, Quantization
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
-from llmservice_operator.planner.plan import Draft
+from llmservice_api.dtypes import DType, KVCache, Quantization
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
+from llmservice_planner.plan import Draft
 from llmservice_vllm.versions import default_version, known_versions, series
 
 from llmservice_cli.errors import syntax
 
 if TYPE_CHECKING:
-    from llmservice_operator.api.techniques import SpeculativeMethod
+    from llmservice_api.techniques import SpeculativeMethod
 
 
 Reader = Callable[[object], object]

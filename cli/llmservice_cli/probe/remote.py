@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from llmservice_operator.api.constants import API_VERSION, KIND
+from llmservice_api.constants import API_VERSION, KIND
 from llmservice_operator.kube.errors import KubeError, Refused, ServerError, Unreachable
 from llmservice_operator.kube.resources import DEPLOYMENT, POD
 from llmservice_runtime.contract import RUNTIME_CONTAINER

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.service import LLMService
+from llmservice_api.errors import Problem
+from llmservice_api.service import LLMService
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
@@ -19,9 +19,9 @@ from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.decide.rollout.selection import Turn
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.model.reading import Reading, Stopped, read, stopped
-from llmservice_operator.planner.room import Room
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.model.reading import Reading, Stopped, read, stopped
+from llmservice_planner.room import Room
 
 from llmservice_cli.errors import BadInput
 from llmservice_cli.manifests import File, Json

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmservice_operator.api import untrusted
-from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.replicas_owner import STATED_BY, stated_by
+from llmservice_api import untrusted
+from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.replicas_owner import STATED_BY, stated_by
 
 from llmservice_cli.admission.check import stored
 from llmservice_cli.errors import BadInput

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
-from llmservice_operator.api.constants import APPLIED_HASH_ANNOTATION, MANAGER
+from llmservice_api.constants import APPLIED_HASH_ANNOTATION, MANAGER
 from llmservice_operator.observe.projections.drift import ATOMIC_MAPS, MERGE_KEYS, QUANTITIES, UNSET, merge_key
-from llmservice_operator.planner.quantity import same_amount
+from llmservice_planner.quantity import same_amount
 
 from llmservice_cli.manifests import Json
 from llmservice_cli.masking import masked, redactor_of

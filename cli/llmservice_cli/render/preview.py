@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.reasons import Reason
 from llmservice_operator.decide.decision import Apply, Decision
 from llmservice_operator.decide.decision import Restart as RevisionChange
 from llmservice_operator.observe.observed import Observed

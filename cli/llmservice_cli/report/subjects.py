@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.api.constants import CRD_NAME, INSPECTS_LABEL, OPERATOR, SERVICE_LABEL
+from llmservice_api.constants import CRD_NAME, INSPECTS_LABEL, OPERATOR, SERVICE_LABEL
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube import resources
 from llmservice_operator.options import version

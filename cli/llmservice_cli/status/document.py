@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_api.reasons import Reason
 
 from llmservice_cli.api import Json
 from llmservice_cli.services import conditions_of, is_outdated

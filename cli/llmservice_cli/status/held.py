@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.api.holding import LAST_USE, LastUse, stored_port
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import LAST_USE, LastUse, stored_port
+from llmservice_api.service import Key
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import POD
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from shlex import quote
 from typing import Any
 
-from llmservice_operator.api.conditions import Condition, ConditionType
+from llmservice_api.conditions import Condition, ConditionType
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json

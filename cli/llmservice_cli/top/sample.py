@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import inf, isnan
 from typing import Any
 
-from llmservice_operator.api.constants import SERVICE_LABEL
-from llmservice_operator.api.holding import stored_port
+from llmservice_api.constants import SERVICE_LABEL
+from llmservice_api.holding import stored_port
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import KubeError

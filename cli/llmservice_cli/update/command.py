@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from llmservice_cli.api import Json

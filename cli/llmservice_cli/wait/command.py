@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmservice_operator.api.conditions import ConditionType
+from llmservice_api.conditions import ConditionType
 
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError, ExitCode

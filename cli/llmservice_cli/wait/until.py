@@ -9,8 +9,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
 
-from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_api.reasons import Reason
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
-from llmservice_operator.api.holding import LastUse
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import LastUse
+from llmservice_api.service import Key
 from llmservice_runtime import access
 from llmservice_runtime.contract import ACTIVATOR_PATH
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmservice_operator.api.holding import MOST_HELD_BYTES
+from llmservice_api.holding import MOST_HELD_BYTES
 
 NAMESPACES = 4
 """So many at least share the bytes of the process."""

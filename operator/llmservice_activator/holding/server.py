@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakValueDictionary
 
 from aiohttp import web
-from llmservice_operator.api.holding import LastUse
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import LastUse
+from llmservice_api.service import Key
 
 from llmservice_activator.holding import forward
 from llmservice_activator.holding.connections import Connections

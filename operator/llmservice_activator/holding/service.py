@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import aiohttp
-from llmservice_operator.api.holding import LastUse
+from llmservice_api.holding import LastUse
 from llmservice_runtime.access import Keys, parse_keys
 
 from llmservice_activator.holding.ledger import Bounds, Entry, Ledger

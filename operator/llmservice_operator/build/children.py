@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_runtime import adapter_list
-from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT_NAME
-
-from llmservice_operator.api.autoscaling import Autoscaling
-from llmservice_operator.api.child_kinds import CHILD_KINDS
-from llmservice_operator.api.constants import (
+from llmservice_api.autoscaling import Autoscaling
+from llmservice_api.child_kinds import CHILD_KINDS
+from llmservice_api.constants import (
     ADAPTERS_ANNOTATION,
     API_VERSION,
     GROUP,
@@ -20,17 +17,14 @@ from llmservice_operator.api.constants import (
     cache_claim_name,
     start_cache_claim_name,
 )
-from llmservice_operator.api.holding import (
-    ACTIVATOR_SLICES,
-    SERVICE_NAME_LABEL,
-    SLICE_MANAGER_LABEL,
-    Activator,
-    is_idle,
-)
-from llmservice_operator.api.model import AccessMode
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL, Activator, is_idle
+from llmservice_api.model import AccessMode
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_runtime import adapter_list
+from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT_NAME
+
 from llmservice_operator.build.meta import Manifest, Owner, adapters_config_name, labels, metadata, selector
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import adapter_path
@@ -300,7 +294,7 @@ def claim_manifest(llm: LLMService, claim: Claim) -> Manifest:
 Builder = Callable[[LLMService, Settings], Manifest | None]
 
 BUILDERS: Mapping[str, Builder] = {"PodDisruptionBudget": disruption_budget, "ScaledObject": scaled_object}
-"""By kind, of those in `api/child_kinds.py`."""
+"""By kind, of those in `llmservice_api/child_kinds.py`."""
 
 
 def declared_manifests(service: LLMService, settings: Settings) -> Iterator[Manifest]:

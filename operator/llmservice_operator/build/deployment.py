@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from llmservice_api.constants import STRATEGY_ANNOTATION
+from llmservice_api.remembered import of_service
+from llmservice_api.service import LLMService
 from llmservice_runtime import contract
 
-from llmservice_operator.api.constants import STRATEGY_ANNOTATION
-from llmservice_operator.api.remembered import of_service
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.engine import adapters_file, image, serve_options, vllm_arguments, vllm_version
 from llmservice_operator.build.environment import environment, transfer_environment
 from llmservice_operator.build.meta import (

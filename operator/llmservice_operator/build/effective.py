@@ -6,26 +6,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmservice_api.flags import in_force
+from llmservice_api.remembered import of_service
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec, LoRA
+from llmservice_api.techniques import Compilation
+from llmservice_api.uri import HubSource
+from llmservice_planner import gpus as catalogue
+from llmservice_planner.batching import batching
+from llmservice_planner.plan import GPU_MEMORY_UTILIZATION, Device
+from llmservice_planner.quantity import gibibytes
+from llmservice_planner.requests import request_of
+from llmservice_planner.versions import image_version
 from llmservice_runtime import contract
 from llmservice_runtime.options import ServeOptions
 
-from llmservice_operator.api.flags import in_force
-from llmservice_operator.api.remembered import of_service
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec, LoRA
-from llmservice_operator.api.techniques import Compilation
-from llmservice_operator.api.uri import HubSource
 from llmservice_operator.build.deployment import progress_deadline_seconds
 from llmservice_operator.build.engine import max_model_len
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.revision import NOTHING, Chosen
-from llmservice_operator.planner import gpus as catalogue
-from llmservice_operator.planner.batching import batching
-from llmservice_operator.planner.plan import GPU_MEMORY_UTILIZATION, Device
-from llmservice_operator.planner.quantity import gibibytes
-from llmservice_operator.planner.requests import request_of
-from llmservice_operator.planner.versions import image_version
 
 Json = Mapping[str, Any]
 

@@ -7,6 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from llmservice_api.flags import FLAGS
+from llmservice_api.service import LLMService
+from llmservice_api.spec import ANY_DOMAIN, LLMServiceSpec
+from llmservice_planner.quantity import gibibytes
+from llmservice_planner.versions import image_version
 from llmservice_runtime.contract import (
     ADAPTERS_DIR,
     ADAPTERS_KEY,
@@ -22,14 +27,9 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_vllm.flags import Flag
 from llmservice_vllm.versions import flag_table_or_default
 
-from llmservice_operator.api.flags import FLAGS
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import ANY_DOMAIN, LLMServiceSpec
 from llmservice_operator.build.revision import NOTHING, Chosen, revision_key
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.build.sources import draft_path, fetched, model_path
-from llmservice_operator.planner.quantity import gibibytes
-from llmservice_operator.planner.versions import image_version
 
 CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
 # Matches no host, since vLLM compares names in lower case; an empty list would allow all. Its refusals name the field.
@@ -65,7 +65,7 @@ def vllm_arguments(llm: LLMService, version: str, chosen: Chosen = NOTHING) -> t
 def _tokens(name: str, value: Any, flag: Flag | None) -> Iterator[str]:
     """One flag: nothing for None and empty values, what switches it off for False, JSON for a mapping, else its value.
 
-    `flag`: as the version has it; one that the version has not is refused by its name (planner/versions.py).
+    `flag`: as the version has it; one that the version has not is refused by its name (llmservice_planner/versions.py).
     """
     if isinstance(value, Mapping):
         # Sorted, so that the order of keys in the spec changes no pod.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from llmservice_api.model import Model
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_api.uri import HubSource
 from llmservice_runtime import contract
 
-from llmservice_operator.api.model import Model
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.api.uri import HubSource
 from llmservice_operator.build.resources import cpu_kv_cache_gib
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import needs_models_volume

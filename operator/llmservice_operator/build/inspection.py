@@ -6,12 +6,12 @@ reads some kilobytes, needs no accelerator, and is deleted once its result is re
 
 from __future__ import annotations
 
+from llmservice_api.constants import INSPECTS_LABEL
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, is_fetched
 from llmservice_runtime import contract
 
-from llmservice_operator.api.constants import INSPECTS_LABEL
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, is_fetched
 from llmservice_operator.build.environment import is_for_transfers, transfer_environment
 from llmservice_operator.build.meta import (
     Manifest,

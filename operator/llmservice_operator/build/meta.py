@@ -6,8 +6,9 @@ import hashlib
 import json
 from typing import Any, Protocol
 
-from llmservice_operator.api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL
-from llmservice_operator.api.service import LLMService
+from llmservice_api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL
+from llmservice_api.service import LLMService
+
 from llmservice_operator.build.settings import Settings
 
 Manifest = dict[str, Any]

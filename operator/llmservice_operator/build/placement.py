@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.service import LLMService
+from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.service import LLMService
+from llmservice_planner.cluster import ARCHITECTURE, IMAGES
+from llmservice_planner.room import slice_label
+
 from llmservice_operator.build.meta import Manifest, selector
 from llmservice_operator.build.resources import RESOURCES, accelerator_resource
 from llmservice_operator.build.revision import NOTHING, Chosen
-from llmservice_operator.planner.cluster import ARCHITECTURE, IMAGES
-from llmservice_operator.planner.room import slice_label
 
 _PRODUCT_LABELS = {"nvidia": "nvidia.com/gpu.product", "amd": "amd.com/gpu.product-name"}
 

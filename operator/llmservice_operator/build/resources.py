@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from llmservice_api.service import LLMService
+from llmservice_planner.quantity import GIB, add_memory, amount, count, same_amount
+from llmservice_planner.requests import cpu_offload_gib, kv_offloading_gib
 from llmservice_runtime import contract
 
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.engine import vllm_version
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner.quantity import GIB, add_memory, amount, count, same_amount
-from llmservice_operator.planner.requests import cpu_offload_gib, kv_offloading_gib
 
 Resources = dict[str, dict[str, str]]
 

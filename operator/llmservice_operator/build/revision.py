@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from llmservice_api.constants import REVISION_LABEL
+from llmservice_api.remembered import of_spec
+from llmservice_api.service import LLMService, parse_spec
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_planner import start
+from llmservice_planner.start import Starting
 from pydantic.alias_generators import to_camel
 
-from llmservice_operator.api.constants import REVISION_LABEL
-from llmservice_operator.api.remembered import of_spec
-from llmservice_operator.api.service import LLMService, parse_spec
-from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.meta import Manifest, digest, metadata
 from llmservice_operator.build.sources import adapter_stores, fetched
-from llmservice_operator.planner import start
-from llmservice_operator.planner.start import Starting
 
 Json = Mapping[str, Any]
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from llmservice_planner.quantity import amount
 from llmservice_vllm.versions import default_version
-
-from llmservice_operator.planner.quantity import amount
 
 DEFAULT_VLLM_VERSION = default_version()
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmservice_api.constants import cache_claim_name, start_cache_claim_name
+from llmservice_api.pod_rules import START_CACHE_VOLUME
+from llmservice_api.service import LLMService
 from llmservice_runtime import contract
 
-from llmservice_operator.api.constants import cache_claim_name, start_cache_claim_name
-from llmservice_operator.api.pod_rules import START_CACHE_VOLUME
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.engine import CHAT_TEMPLATE_FILE
 from llmservice_operator.build.environment import CA_DIR
 from llmservice_operator.build.meta import adapters_config_name

@@ -20,10 +20,10 @@ from functools import partial
 from hashlib import sha256
 from typing import Protocol
 
-from llmservice_operator.api.service import Key
-from llmservice_operator.planner.model import reader_process, reading
-from llmservice_operator.planner.model.reader_process import HEAD
-from llmservice_operator.planner.model.reading import Stopped
+from llmservice_api.service import Key
+from llmservice_planner.model import reader_process, reading
+from llmservice_planner.model.reader_process import HEAD
+from llmservice_planner.model.reading import Stopped
 
 logger = logging.getLogger(__name__)
 

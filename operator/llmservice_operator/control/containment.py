@@ -27,7 +27,8 @@ from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Literal, NamedTuple
 
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
+
 from llmservice_operator.process.log import object_logger
 
 logger = logging.getLogger("llmservice_operator.control.containment.internal_errors")
@@ -160,7 +161,7 @@ class InWork:
         self._write()
 
 
-_PACKAGES = ("llmservice_operator", "llmservice_runtime", "llmservice_vllm")
+_PACKAGES = ("llmservice_operator", "llmservice_api", "llmservice_planner", "llmservice_runtime", "llmservice_vllm")
 MOST_PARTS = 64
 """Open errors that are kept of one service: more say nothing more."""
 SHOWN_FOR = 60.0

@@ -8,8 +8,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
-from llmservice_operator.api.holding import Activators, HoldingReport, PortClaim
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import Activators, HoldingReport, PortClaim
+from llmservice_api.service import Key
+from llmservice_planner.quotas import Quotas
+from llmservice_planner.room import Room
+
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.config_reader import ConfigReader, Configs
 from llmservice_operator.control.containment import InternalErrors, InWork, Part
@@ -33,8 +36,6 @@ from llmservice_operator.kube.pod_port import Requests
 from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
 from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_operator.planner.quotas import Quotas
-from llmservice_operator.planner.room import Room
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 60.0

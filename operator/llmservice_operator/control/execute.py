@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Iterable, Mapping
 from itertools import filterfalse
 from typing import Any
 
-from llmservice_operator.api.child_kinds import REPORTED_APART
-from llmservice_operator.api.constants import DELETION_COST_ANNOTATION, MANAGER
+from llmservice_api.child_kinds import REPORTED_APART
+from llmservice_api.constants import DELETION_COST_ANNOTATION, MANAGER
+
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.decide.children import RETRY_SECONDS

@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from llmservice_operator.api.holding import HoldingReport, PortClaim, stored_port
-from llmservice_operator.api.service import Key
+from llmservice_api.holding import HoldingReport, PortClaim, stored_port
+from llmservice_api.service import Key
+from llmservice_planner.model.reading import Reading
+from llmservice_planner.quotas import Quotas
+from llmservice_planner.room import Room
+
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.decision import QUOTAS_SECONDS
@@ -23,9 +27,6 @@ from llmservice_operator.kube.errors import Gone, KubeError, NotLeader, ServerEr
 from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import ChildId, Observed, Unanswered
-from llmservice_operator.planner.model.reading import Reading
-from llmservice_operator.planner.quotas import Quotas
-from llmservice_operator.planner.room import Room
 
 logger = logging.getLogger(__name__)
 _holding_logger = logging.getLogger("llmservice_operator.control.holding")

@@ -6,8 +6,9 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.service import Key
+from llmservice_api.conditions import ConditionType
+from llmservice_api.service import Key
+
 from llmservice_operator.control.containment import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.execute import execute

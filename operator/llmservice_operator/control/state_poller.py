@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from llmservice_api.service import Key
 from llmservice_runtime.contract import State
 
-from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment import InternalErrors, InWork, Part
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.token_bucket import Bucket, step_bucket

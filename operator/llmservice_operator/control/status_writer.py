@@ -7,11 +7,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_operator.api.constants import OPERATOR, STATUS_MANAGER
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import Key
-from llmservice_operator.api.timestamps import rfc3339
+from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_api.constants import OPERATOR, STATUS_MANAGER
+from llmservice_api.reasons import Reason
+from llmservice_api.service import Key
+from llmservice_api.timestamps import rfc3339
+
 from llmservice_operator.control.containment import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.token_bucket import EDIT_WRITES

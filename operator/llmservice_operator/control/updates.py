@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
+
 from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PARENT

@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from llmservice_operator.api.conditions import ConditionType
+from llmservice_api.conditions import ConditionType
+
 from llmservice_operator.control.watch.kinds import ParentFacts
 
 K = TypeVar("K", bound=Hashable)

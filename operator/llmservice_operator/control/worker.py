@@ -7,8 +7,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import Key
+from llmservice_api.reasons import Reason
+from llmservice_api.service import Key
+
 from llmservice_operator.control.containment import Contained, Part
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.reconcile import Next, reconcile

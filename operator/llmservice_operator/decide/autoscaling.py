@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from llmservice_operator.api.conditions import ConditionStatus, ConditionType
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import LLMService
+from llmservice_api.conditions import ConditionStatus, ConditionType
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService
+from llmservice_planner.room import Amounts, requests_of
+
 from llmservice_operator.build.children import why_no_scaled_object
 from llmservice_operator.decide.decision import DeletionCost
 from llmservice_operator.decide.inputs import Inputs, value_of
@@ -24,7 +26,6 @@ from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.projections.children import KedaCondition, ScaledObjectFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.status.verdict import Finding
-from llmservice_operator.planner.room import Amounts, requests_of
 
 KIND = ScaledObjectFacts.kind
 MANAGED_ALREADY = "already managed by"

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
+from llmservice_api.child_kinds import CHILD_KINDS, REPORTED_APART, VERBS
+from llmservice_api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION, claim_names
+from llmservice_api.holding import is_idle
+from llmservice_api.reasons import Reason
+from llmservice_api.remembered import of_service
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
 
-from llmservice_operator.api.child_kinds import CHILD_KINDS, REPORTED_APART, VERBS
-from llmservice_operator.api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION, claim_names
-from llmservice_operator.api.holding import is_idle
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.remembered import of_service
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.children import (
     BUILDERS,
     adapters_config,
@@ -84,7 +84,7 @@ def _made(
 
 @of_service
 def _declared(service: LLMService, settings: Settings, stated_by: str | None, idle: bool) -> tuple[DesiredChild, ...]:
-    """Of the kinds in `api/child_kinds.py`. `stated_by` and `idle` are the service's: they are no part of the spec."""
+    """Of the kinds in `CHILD_KINDS`. `stated_by` and `idle` are the service's, and no part of the spec."""
     assert (service.replicas_stated_by, is_idle(service.spec.scaling, service.status)) == (stated_by, idle)
     return tuple(with_hash(manifest) for manifest in declared_manifests(service, settings))
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import LLMService, is_paused
-from llmservice_operator.api.timestamps import rfc3339
+from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService, is_paused
+from llmservice_api.timestamps import rfc3339
+
 from llmservice_operator.build import inspection
 from llmservice_operator.build.children import adapters_digest, endpoint
 from llmservice_operator.build.deployment import Strategy, pod_template

@@ -26,8 +26,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import LLMService
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService
+
 from llmservice_operator.decide.children import DesiredChild
 from llmservice_operator.decide.decision import Event
 from llmservice_operator.decide.inputs import Inputs, value_of

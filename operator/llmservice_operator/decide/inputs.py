@@ -8,19 +8,20 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
-from llmservice_operator.api.errors import InvalidSpec, Problem
-from llmservice_operator.api.holding import Activators, PortClaim
-from llmservice_operator.api.service import LLMService
+from llmservice_api.errors import InvalidSpec, Problem
+from llmservice_api.holding import Activators, PortClaim
+from llmservice_api.service import LLMService
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.model.reading import Reading
+from llmservice_planner.quotas import Quotas
+from llmservice_planner.room import Room
+
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.decide.rollout.selection import Selection, Turn, select
 from llmservice_operator.decide.zero import Known, Reports, Zero, with_replicas, zero
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.model.reading import Reading
-from llmservice_operator.planner.quotas import Quotas
-from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 T = TypeVar("T")

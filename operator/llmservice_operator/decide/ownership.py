@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 
-from llmservice_operator.api.child_kinds import REPORTED_APART
-from llmservice_operator.api.constants import MANAGED_BY_LABEL
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.child_kinds import REPORTED_APART
+from llmservice_api.constants import MANAGED_BY_LABEL
+from llmservice_api.errors import Problem
+from llmservice_api.reasons import Reason
+
 from llmservice_operator.build.meta import Owner
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.observed import Observed

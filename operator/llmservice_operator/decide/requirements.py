@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmservice_api.service import LLMService
 from llmservice_runtime.contract import FailureReason
 
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.decide.autoscaling import needs_quotas, pods_to_count
 from llmservice_operator.decide.decide import activators_to_ask

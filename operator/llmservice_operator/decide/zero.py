@@ -34,10 +34,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from llmservice_operator.api.holding import Activator, Activators, HoldingReport, PortClaim, holds, is_idle, stored_port
-from llmservice_operator.api.remembered import of_service, of_spec
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api.holding import Activator, Activators, HoldingReport, PortClaim, holds, is_idle, stored_port
+from llmservice_api.remembered import of_service, of_spec
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
+
 from llmservice_operator.build.children import holding_slices
 from llmservice_operator.build.meta import Owner
 from llmservice_operator.build.settings import Settings

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, Unpack
 
-from llmservice_operator.api.constants import DRY_RUN_MANAGER
+from llmservice_api.constants import DRY_RUN_MANAGER
+
 from llmservice_operator.kube.errors import Invalid, NotFound, NotLeader
 from llmservice_operator.kube.resources import EVENT, Resource, resource_of
 from llmservice_operator.kube.transport import REQUEST_TIMEOUT, Options, Transport

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from llmservice_operator.api.timestamps import rfc3339
+from llmservice_api.timestamps import rfc3339
+
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden
 from llmservice_operator.kube.resources import EVENT, LLMSERVICE

@@ -12,9 +12,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from llmservice_operator.api.constants import MANAGED_BY_LABEL, OPERATOR
-from llmservice_operator.api.holding import FIRST_PORT, LAST_PORT
-from llmservice_operator.api.service import Key
+from llmservice_api.constants import MANAGED_BY_LABEL, OPERATOR
+from llmservice_api.holding import FIRST_PORT, LAST_PORT
+from llmservice_api.service import Key
+
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import AlreadyExists, Conflict, Forbidden, KubeError
 from llmservice_operator.kube.resources import LEASE, LLMSERVICE

@@ -20,8 +20,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from llmservice_operator.api.constants import SPLIT_ANNOTATION
-from llmservice_operator.api.timestamps import rfc3339
+from llmservice_api.constants import SPLIT_ANNOTATION
+from llmservice_api.timestamps import rfc3339
+
 from llmservice_operator.kube.errors import (
     ApiError,
     Conflict,

@@ -11,12 +11,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from llmservice_operator.api.constants import SERVICE_LABEL
-from llmservice_operator.api.errors import refusing
+from llmservice_api.constants import SERVICE_LABEL
+from llmservice_api.errors import refusing
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.room import NodeRoom, Placed, Room, amounts, filled, requests_of
+
 from llmservice_operator.kube.errors import Forbidden, Invalid
 from llmservice_operator.kube.resources import POD, Resource
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.room import NodeRoom, Placed, Room, amounts, filled, requests_of
 
 JSON = Mapping[str, Any]
 _T = TypeVar("_T")

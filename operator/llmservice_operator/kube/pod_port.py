@@ -15,6 +15,9 @@ from typing import Self
 from urllib.parse import quote
 
 import aiohttp
+from llmservice_api.constants import OPERATOR
+from llmservice_api.holding import INTERNAL_PORT, METHOD, PATH, HoldingReport, LastUse
+from llmservice_api.service import Key
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 from llmservice_runtime.contract import (
     LAST_REQUEST,
@@ -26,10 +29,6 @@ from llmservice_runtime.contract import (
     OtherVersion,
     State,
 )
-
-from llmservice_operator.api.constants import OPERATOR
-from llmservice_operator.api.holding import INTERNAL_PORT, METHOD, PATH, HoldingReport, LastUse
-from llmservice_operator.api.service import Key
 
 TIMEOUT = 2.0
 LIMIT = 64 * 1024

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from llmservice_planner.quotas import Quota
+
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden
 from llmservice_operator.kube.resources import RESOURCE_QUOTA
-from llmservice_operator.planner.quotas import Quota
 
 KEPT_SECONDS = 2.0
 """Services of one namespace that ask at about the same time share one list."""

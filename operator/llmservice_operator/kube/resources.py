@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from llmservice_operator.api.child_kinds import CHILD_KINDS
+from llmservice_api.child_kinds import CHILD_KINDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any, Self, TypedDict, Unpack
 
 import aiohttp
 import orjson
+from llmservice_api.constants import OPERATOR
 
-from llmservice_operator.api.constants import OPERATOR
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import (
     ApiError,

@@ -11,11 +11,11 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from llmservice_api.reasons import Reason
+from llmservice_api.status import MOST_GATED
+from llmservice_api.timestamps import rfc3339
 from llmservice_runtime.contract import Phase, State
 
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.status import MOST_GATED
-from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.projections.children import DeploymentFacts

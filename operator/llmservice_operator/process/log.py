@@ -7,8 +7,8 @@ import json
 import logging
 from typing import Any
 
-from llmservice_operator.api.service import Key
-from llmservice_operator.api.timestamps import rfc3339
+from llmservice_api.service import Key
+from llmservice_api.timestamps import rfc3339
 
 ObjectLogger = logging.LoggerAdapter[logging.Logger]
 """Adds the LLMService to each record."""

@@ -1,7 +1,7 @@
 """Why a server ended, could not start, or has no model: each reason with its texts, in one row.
 
 A row is all that a reason needs beside the place where it is detected. The operator's own reasons are rows of the same
-shape (`llmservice_operator.api.reasons`); `docs/reference/reasons.md` is made from both.
+shape (`llmservice_api.reasons`); `docs/reference/reasons.md` is made from both.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.planner import gpus
+from llmservice_planner import gpus
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.preflight import accelerators
 
@@ -56,7 +56,7 @@ def test_the_catalogue_knows_this_gpu(findings: Findings, record: Record) -> Non
     device = accelerators.list_devices()[0]
     known = gpus.find(device.name)
     if known is None:
-        pytest.skip(f"{device.name} is not in planner/gpus.tsv")
+        pytest.skip(f"{device.name} is not in llmservice_planner/gpus.tsv")
     record(catalogue_gib=known.memory_gib, driver_gib=round(device.total / accelerators.GIB, 2))
     assert known.capability == device.capability
     assert known.memory_gib == pytest.approx(device.total / accelerators.GIB, rel=0.02)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import aiohttp
 import yaml
+from llmservice_api.holding import FIRST_PORT, LAST_PORT
 from llmservice_cli.text import table as in_columns
-from llmservice_operator.api.holding import FIRST_PORT, LAST_PORT
 
 from benchmarks.autoscaling.figures import Figures, goals, rest
 from benchmarks.autoscaling.run import PORT_LEASE, Activator, Plan, Scene, listened, run

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from llmservice_activator.externalscaler import MESSAGES, METRIC, SERVICE
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 
 INTERVAL = 15.0
 """Seconds between two observations of a ScaledObject: pollingInterval as the operator writes it, and the HPA's own."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 from llmservice_runtime.contract import (
     HTTP_PORT,
     METRICS_PATH,

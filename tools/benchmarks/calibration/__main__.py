@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from llmservice_operator.planner import constants
+from llmservice_planner import constants
 
 from benchmarks.calibration import earlier, report
 from benchmarks.calibration.fit import VARIED, fit, points

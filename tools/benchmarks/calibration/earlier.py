@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from llmservice_operator.planner import kv_cache, weights
-from llmservice_operator.planner.batching import longest_length
-from llmservice_operator.planner.constants import CONSTANTS, Constant, Constants
-from llmservice_operator.planner.kv.blocks import Blocks
-from llmservice_operator.planner.kv.specs import placed_specs
-from llmservice_operator.planner.kv_cache import Group
-from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind
-from llmservice_operator.planner.plan import Plan, Request
+from llmservice_planner import kv_cache, weights
+from llmservice_planner.batching import longest_length
+from llmservice_planner.constants import CONSTANTS, Constant, Constants
+from llmservice_planner.kv.blocks import Blocks
+from llmservice_planner.kv.specs import placed_specs
+from llmservice_planner.kv_cache import Group
+from llmservice_planner.model.architecture import Architecture, Attention, FeedForward, Kind
+from llmservice_planner.plan import Plan, Request
 
 Version = tuple[int, int, int]
 

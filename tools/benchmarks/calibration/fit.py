@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from llmservice_operator.planner import weights
-from llmservice_operator.planner.batching import batching
-from llmservice_operator.planner.constants import Constant, Constants
-from llmservice_operator.planner.overheads import Load, ModelRunner, load, model_runner, overheads
-from llmservice_operator.planner.plan import GIB, Device, Request
+from llmservice_planner import weights
+from llmservice_planner.batching import batching
+from llmservice_planner.constants import Constant, Constants
+from llmservice_planner.overheads import Load, ModelRunner, load, model_runner, overheads
+from llmservice_planner.plan import GIB, Device, Request
 
 from benchmarks.calibration.earlier import PRIOR, EarlierConstants, constants_of, generation
 from benchmarks.calibration.records import Startup

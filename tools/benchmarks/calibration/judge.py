@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmservice_operator.planner.memory import plan
-from llmservice_operator.planner.plan import Fit, Plan
+from llmservice_planner.memory import plan
+from llmservice_planner.plan import Fit, Plan
 
 from benchmarks.calibration.earlier import ALL, EarlierConstants, constants_of, printed
 from benchmarks.calibration.fit import Errors, fit, points

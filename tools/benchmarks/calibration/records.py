@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_cli.plan.batch import question
-from llmservice_operator.planner import kv_cache
-from llmservice_operator.planner.plan import GIB, Request
+from llmservice_planner import kv_cache
+from llmservice_planner.plan import GIB, Request
 
 from benchmarks.calibration import earlier
 from benchmarks.gpu.served import results

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from llmservice_operator.planner.batching import batching, whole_item
-from llmservice_operator.planner.kv_cache import layout
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture, Unplanned
-from llmservice_operator.planner.overheads import load
-from llmservice_operator.planner.plan import GIB, Device, Draft, Fit, Request
-from llmservice_operator.planner.weights import weigh
+from llmservice_planner.batching import batching, whole_item
+from llmservice_planner.kv_cache import layout
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Architecture, Unplanned
+from llmservice_planner.overheads import load
+from llmservice_planner.plan import GIB, Device, Draft, Fit, Request
+from llmservice_planner.weights import weigh
 
 from benchmarks.calibration.earlier import ALL, packed_tokens
 from benchmarks.calibration.fit import VARIED

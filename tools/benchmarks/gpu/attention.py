@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.planner.memory import flash_attention_bytes, naive_attention_bytes
+from llmservice_planner.memory import flash_attention_bytes, naive_attention_bytes
 
 from benchmarks.gpu.findings import GIB, Attention, Skipped
 

@@ -45,7 +45,7 @@ class Attention:
     peak_bytes: int
     """What it takes beside its inputs."""
     planned_bytes: int
-    """By planner/memory.py: the scores of naive attention, what FlashAttention stores."""
+    """By llmservice_planner/memory.py: the scores of naive attention, what FlashAttention stores."""
 
 
 @dataclass(slots=True)

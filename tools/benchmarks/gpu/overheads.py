@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from llmservice_operator.planner.constants import CONSTANTS, Constant
+from llmservice_planner.constants import CONSTANTS, Constant
 
 from benchmarks.calibration.earlier import ALL
 from benchmarks.gpu.findings import GIB, Figure, Skipped

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
-from llmservice_operator.api.constants import SERVICE_LABEL
+from llmservice_api.constants import SERVICE_LABEL
 
 from benchmarks.scale import services
 

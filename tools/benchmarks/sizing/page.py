@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from llmservice_operator.planner.plan import Plan
+from llmservice_planner.plan import Plan
 
 from benchmarks.pages import header, row
 from benchmarks.sizing.plans import GPUS, LONG, SHORT, Model, Size, sizes

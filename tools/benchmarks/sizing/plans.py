@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_cli.plan.compare import refusal
-from llmservice_operator.planner import gpus, memory
-from llmservice_operator.planner.changes import INT4
-from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture
-from llmservice_operator.planner.plan import Device, Fit, Plan, Request
-from llmservice_operator.planner.remedies import counts, over
+from llmservice_planner import gpus, memory
+from llmservice_planner.changes import INT4
+from llmservice_planner.model import config_json
+from llmservice_planner.model.architecture import Architecture
+from llmservice_planner.plan import Device, Fit, Plan, Request
+from llmservice_planner.remedies import counts, over
 
 HERE = Path(__file__).parent
 MODELS = HERE / "models.json"

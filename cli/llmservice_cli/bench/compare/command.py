@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.api.errors import Problem
+from llmservice_api.errors import Problem
 from llmservice_runtime.bounded_json import Refused
 
 from llmservice_cli.bench.arguments import COMPARE, Options

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from llmservice_operator.api.constants import CRD_NAME, VERSION
-from llmservice_operator.api.crd import schema
+from llmservice_api.constants import CRD_NAME, VERSION
+from llmservice_api.crd import schema
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.conditions import ConditionType
+from llmservice_api.reasons import Reason
 from llmservice_operator.build.resources import helpers
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner.quantity import amount
-from llmservice_operator.planner.quotas import Quota
+from llmservice_planner.quantity import amount
+from llmservice_planner.quotas import Quota
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json

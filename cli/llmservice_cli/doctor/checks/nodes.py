@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llmservice_operator.api.errors import UnreadableObject
+from llmservice_api.errors import UnreadableObject
 from llmservice_operator.kube.nodes import node_room
-from llmservice_operator.planner.cluster import TRANSIENT_TAINTS, device_of, group_of
-from llmservice_operator.planner.cpus import PREFIX
-from llmservice_operator.planner.gpus import find
-from llmservice_operator.planner.quantity import amount
-from llmservice_operator.planner.room import MIG, SHARED, NodeRoom, tolerates
+from llmservice_planner.cluster import TRANSIENT_TAINTS, device_of, group_of
+from llmservice_planner.cpus import PREFIX
+from llmservice_planner.gpus import find
+from llmservice_planner.quantity import amount
+from llmservice_planner.room import MIG, SHARED, NodeRoom, tolerates
 
 from llmservice_cli.api import Json
 from llmservice_cli.doctor.facts import Facts, labels_of, status_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llmservice_operator.api.constants import GROUP, PLURAL
+from llmservice_api.constants import GROUP, PLURAL
 
 from llmservice_cli.doctor.facts import Facts, Right
 from llmservice_cli.doctor.findings import Check, Finding, names, ok, problem, warning

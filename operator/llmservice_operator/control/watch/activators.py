@@ -8,7 +8,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from llmservice_operator.api.holding import SERVICE_NAME_LABEL, Activator, Activators
+from llmservice_api.holding import SERVICE_NAME_LABEL, Activator, Activators
+
 from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import ENDPOINT_SLICE, Resource

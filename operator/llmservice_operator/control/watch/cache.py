@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from llmservice_operator.api.service import Key
+from llmservice_api.service import Key
 
 JSON = Mapping[str, Any]
 

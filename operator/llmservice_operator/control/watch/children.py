@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-from llmservice_operator.api.child_kinds import CHILD_KINDS
+from llmservice_api.child_kinds import CHILD_KINDS
+
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import OF_CHILDREN, selector
 from llmservice_operator.control.watch.sync_state import SyncState

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
-from llmservice_operator.api.service import Key
+from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL
+from llmservice_api.service import Key
+
 from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.watch.cache import Cache, Seen, newer
 from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource

@@ -6,19 +6,20 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmservice_operator.api import untrusted
-from llmservice_operator.api.child_kinds import CHILD_KINDS
-from llmservice_operator.api.constants import MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL, UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.errors import refusing
-from llmservice_operator.api.replicas_owner import STATED_BY, stated_by
-from llmservice_operator.api.service import Key, spec_text
+from llmservice_api import untrusted
+from llmservice_api.child_kinds import CHILD_KINDS
+from llmservice_api.constants import MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL, UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.errors import refusing
+from llmservice_api.replicas_owner import STATED_BY, stated_by
+from llmservice_api.service import Key, spec_text
+from llmservice_planner.room import Placed
+
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.watch.cache import Cache, Index, Project
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.observe import observed
 from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_operator.planner.room import Placed
 
 JSON = Mapping[str, Any]
 

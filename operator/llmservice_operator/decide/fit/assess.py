@@ -10,13 +10,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from llmservice_api.conditions import ConditionStatus
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService
+from llmservice_planner import cpus
+from llmservice_planner import gpus as catalogue
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.pick import Pick
+from llmservice_planner.plan import Device, Fit, Plan
+from llmservice_planner.room import Room
 from llmservice_runtime.contract import GPU, FailureReason
 from llmservice_runtime.preflight import cpu_features
 from llmservice_runtime.preflight.cpu_features import Requirement
 
-from llmservice_operator.api.conditions import ConditionStatus
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import placement
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.build.revision import NOTHING, Chosen
@@ -28,12 +34,6 @@ from llmservice_operator.decide.rollout.selection import Selection
 from llmservice_operator.observe.failures.pod_failure import gpu_of
 from llmservice_operator.observe.status.plan import document, fitness, plan_of
 from llmservice_operator.observe.status.verdict import Finding, Obstacle
-from llmservice_operator.planner import cpus
-from llmservice_operator.planner import gpus as catalogue
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.pick import Pick
-from llmservice_operator.planner.plan import Device, Fit, Plan
-from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from llmservice_api.service import LLMService
+from llmservice_api.status import InspectedTensors
+from llmservice_api.uri import ImageSource
+from llmservice_planner.model import spec_facts
 from llmservice_runtime.contract import Failure
 from llmservice_runtime.inspection.inspected import Inspection
 
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.status import InspectedTensors
-from llmservice_operator.api.uri import ImageSource
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job_name
 from llmservice_operator.decide.fit.planning import is_enough, stated_memory_gib
 from llmservice_operator.decide.rollout.revision import RevisionMatch
@@ -26,7 +27,6 @@ from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import JobFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts, InspectionState
 from llmservice_operator.observe.status.plan import revision_of
-from llmservice_operator.planner.model import spec_facts
 
 Json = Mapping[str, Any]
 

@@ -9,28 +9,29 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.api.service import REMEMBERED_LENGTH, LLMService, parse_spec
-from llmservice_operator.api.techniques import ContextExtension
+from llmservice_api.errors import InvalidSpec
+from llmservice_api.service import REMEMBERED_LENGTH, LLMService, parse_spec
+from llmservice_api.techniques import ContextExtension
+from llmservice_planner import gpus, host, memory, remedies
+from llmservice_planner.checks import check
+from llmservice_planner.cluster import ARCHITECTURE, ClusterGPUs, is_part
+from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.model import reading
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
+from llmservice_planner.model.reading import ReadingFailed, ReadingStopped, Stopped
+from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.pick import GPUDemand, Pick, pick
+from llmservice_planner.plan import NOT_READ, Device, Fit, Plan, Request
+from llmservice_planner.quantity import gibibytes
+from llmservice_planner.requests import extended, limit_gib, request_of
+from llmservice_planner.room import profile_of
+
 from llmservice_operator.build.effective import Server, server
 from llmservice_operator.build.engine import vllm_version
 from llmservice_operator.build.placement import tolerations
 from llmservice_operator.build.resources import accelerator_resource, effective_cpu_kv_cache_gib
 from llmservice_operator.build.revision import Chosen
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
-from llmservice_operator.planner import gpus, host, memory, remedies
-from llmservice_operator.planner.checks import check
-from llmservice_operator.planner.cluster import ARCHITECTURE, ClusterGPUs, is_part
-from llmservice_operator.planner.compatibility import Combination, verdicts
-from llmservice_operator.planner.model import reading
-from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
-from llmservice_operator.planner.model.reading import ReadingFailed, ReadingStopped, Stopped
-from llmservice_operator.planner.model.tensors import Tensors
-from llmservice_operator.planner.pick import GPUDemand, Pick, pick
-from llmservice_operator.planner.plan import NOT_READ, Device, Fit, Plan, Request
-from llmservice_operator.planner.quantity import gibibytes
-from llmservice_operator.planner.requests import extended, limit_gib, request_of
-from llmservice_operator.planner.room import profile_of
 
 logger = logging.getLogger(__name__)
 

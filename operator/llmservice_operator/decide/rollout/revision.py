@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import orjson
+from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.remembered import of_text
+from llmservice_api.service import LLMService
 
-from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.remembered import of_text
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.deployment import pod_template
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.revision import (

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.errors import InvalidSpec, Problem
+from llmservice_api.reasons import Reason
+from llmservice_api.scalars import SecretKeyRef
+from llmservice_api.service import LLMService, parse_spec
+from llmservice_api.spec import ANY_DOMAIN, LLMServiceSpec
 from llmservice_runtime.contract import API_KEYS_FILE
 
-from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.errors import InvalidSpec, Problem
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.scalars import SecretKeyRef
-from llmservice_operator.api.service import LLMService, parse_spec
-from llmservice_operator.api.spec import ANY_DOMAIN, LLMServiceSpec
 from llmservice_operator.build.effective import server_arguments
 from llmservice_operator.build.engine import NO_MEDIA_DOMAIN
 from llmservice_operator.build.revision import returned_to, spec_digest

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.remembered import of_service
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_api.errors import Problem
+from llmservice_api.remembered import of_service
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_planner.checks import check
+
 from llmservice_operator.build.engine import image, vllm_arguments, vllm_version
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Update
@@ -29,7 +31,6 @@ from llmservice_operator.decide.rollout.revision import (
 from llmservice_operator.decide.rollout.rollback import Rollback, digest_of, rollback_for
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts, RevisionFacts
-from llmservice_operator.planner.checks import check
 
 Json = Mapping[str, Any]
 

@@ -14,10 +14,21 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService
+from llmservice_planner.room import (
+    SHARED,
+    Amounts,
+    NodeRoom,
+    Room,
+    fitting,
+    fitting_apart,
+    minus,
+    nodes_for,
+    requests_of,
+)
 from llmservice_runtime.contract import Failure, FailureReason
 
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.children import claim_holders
 from llmservice_operator.build.deployment import USUAL, Strategy
 from llmservice_operator.build.meta import Manifest
@@ -31,17 +42,6 @@ from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.rollout import gates, gates_of
 from llmservice_operator.observe.status.verdict import Obstacle
-from llmservice_operator.planner.room import (
-    SHARED,
-    Amounts,
-    NodeRoom,
-    Room,
-    fitting,
-    fitting_apart,
-    minus,
-    nodes_for,
-    requests_of,
-)
 
 Json = Mapping[str, Any]
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from llmservice_api.reasons import Reason
+from llmservice_planner.room import Room
 from llmservice_runtime.contract import FailureReason
 
-from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import PodEvents, of_events
 from llmservice_operator.observe.failures.pod_failure import (
@@ -32,7 +33,6 @@ from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Reports
 from llmservice_operator.observe.rollout import Progress
 from llmservice_operator.observe.status.verdict import Verdict
-from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 

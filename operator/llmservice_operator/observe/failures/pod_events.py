@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Self
 
+from llmservice_api.reasons import Reason
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import SERVER_CONTAINER, Phase
 
-from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures.pod_failure import is_of_full_disk, sentence_of
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
 from llmservice_operator.observe.projections.pods import PodFacts

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from llmservice_api.reasons import Reason
+from llmservice_planner.room import Room
 from llmservice_runtime.contract import (
     FETCH_CONTAINER,
     GPU,
@@ -20,12 +22,10 @@ from llmservice_runtime.contract import (
     FailureReason,
 )
 
-from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures import normalize, scheduling
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
 from llmservice_operator.observe.projections.pods import PodFacts, Termination, Waiting
 from llmservice_operator.observe.reports import Reports, report_of
-from llmservice_operator.planner.room import Room
 
 IMAGE_WORDS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.planner.cluster import MOST_TAINTS, TRANSIENT_TAINTS
-from llmservice_operator.planner.room import Held, NodeRoom, Room, free_gpus, held, nodes_for, tolerates, toleration
+from llmservice_api.reasons import Reason
+from llmservice_planner.cluster import MOST_TAINTS, TRANSIENT_TAINTS
+from llmservice_planner.room import Held, NodeRoom, Room, free_gpus, held, nodes_for, tolerates, toleration
 
 Json = Mapping[str, Any]
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from llmservice_api.reasons import Reason
 from llmservice_runtime.failures.reasons import Ends
-
-from llmservice_operator.api.reasons import Reason
 
 Json = Mapping[str, Any]
 

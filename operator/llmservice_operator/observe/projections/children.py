@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import orjson
-from llmservice_runtime.bounded_json import clean
-
-from llmservice_operator.api.constants import (
+from llmservice_api.constants import (
     ADAPTERS_ANNOTATION,
     GROUP,
     KIND,
@@ -25,8 +23,10 @@ from llmservice_operator.api.constants import (
     SERVICE_LABEL,
     STRATEGY_ANNOTATION,
 )
-from llmservice_operator.api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL
-from llmservice_operator.api.untrusted import stored_record
+from llmservice_api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL
+from llmservice_api.untrusted import stored_record
+from llmservice_runtime.bounded_json import clean
+
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.projections.drift import foreign_paths, is_applied
 
@@ -163,7 +163,7 @@ _OF_KIND: Mapping[str, type[ChildFacts]] = {ScaledObjectFacts.kind: ScaledObject
 
 
 def facts_of(kind: str) -> type[ChildFacts]:
-    """The projection of a kind of `api/child_kinds.py`: by default what is common to all children, nothing else."""
+    """The projection of one of `CHILD_KINDS`: by default what is common to all children, nothing else."""
     return _OF_KIND.get(kind) or _plain(kind)
 
 

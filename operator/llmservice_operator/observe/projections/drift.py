@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from llmservice_operator.api.constants import MANAGER
-from llmservice_operator.planner.quantity import same_amount
+from llmservice_api.constants import MANAGER
+from llmservice_planner.quantity import same_amount
 
 Json = Mapping[str, Any]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_runtime.contract import INSPECT_CONTAINER
 from llmservice_runtime.inspection.inspected import Inspection
 
-from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_operator.observe.failures.scheduling import are_gates
 from llmservice_operator.observe.projections.children import identity_of
 from llmservice_operator.observe.projections.pods import PodFacts, text_of

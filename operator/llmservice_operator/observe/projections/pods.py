@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from llmservice_api.constants import DELETION_COST_ANNOTATION, REVISION_LABEL, SERVICE_LABEL, is_replica
+from llmservice_planner.room import Amounts, requests_of
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import (
     FETCH_CONTAINER,
@@ -16,10 +18,8 @@ from llmservice_runtime.contract import (
     DrainReport,
 )
 
-from llmservice_operator.api.constants import DELETION_COST_ANNOTATION, REVISION_LABEL, SERVICE_LABEL, is_replica
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.projections.children import controller_of, identity_of, is_deleting
-from llmservice_operator.planner.room import Amounts, requests_of
 
 Json = Mapping[str, Any]
 

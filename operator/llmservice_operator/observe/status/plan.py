@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmservice_operator.api.conditions import ConditionStatus
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.conditions import ConditionStatus
+from llmservice_api.reasons import Reason
+from llmservice_planner.plan import NOT_READ, Fit, Line, Plan, Remedy
+
 from llmservice_operator.observe.status.verdict import Finding
-from llmservice_operator.planner.plan import NOT_READ, Fit, Line, Plan, Remedy
 
 Json = Mapping[str, Any]
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from llmservice_operator.api.autoscaling import MOST_CONCURRENCY, Autoscaling
-from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_operator.api.constants import TYPICAL_REQUEST
-from llmservice_operator.api.reasons import Reason
-from llmservice_operator.api.status import LLMServiceStatus
-from llmservice_operator.api.timestamps import rfc3339
+from llmservice_api.autoscaling import MOST_CONCURRENCY, Autoscaling
+from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_api.constants import TYPICAL_REQUEST
+from llmservice_api.reasons import Reason
+from llmservice_api.status import LLMServiceStatus
+from llmservice_api.timestamps import rfc3339
+from llmservice_planner.room import Room
+
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.failure import (
     FailureContext,
@@ -32,7 +34,6 @@ from llmservice_operator.observe.projections.pods import OPERATORS_CONTAINERS
 from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
 from llmservice_operator.observe.rollout import PATIENCE, Progress, gates_of, progress, rollout_of
 from llmservice_operator.observe.status.verdict import Subject, Verdict
-from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 

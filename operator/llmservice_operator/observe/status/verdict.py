@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from llmservice_operator.api.autoscaling import Autoscaling
-from llmservice_operator.api.conditions import ConditionStatus
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.reasons import Reason
+from llmservice_api.autoscaling import Autoscaling
+from llmservice_api.conditions import ConditionStatus
+from llmservice_api.errors import Problem
+from llmservice_api.reasons import Reason
+
 from llmservice_operator.observe.rollout import Rolling
 
 Json = Mapping[str, Any]

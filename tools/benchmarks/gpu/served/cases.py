@@ -9,14 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from llmservice_api.constants import API_VERSION
+from llmservice_api.service import LLMService
 from llmservice_cli.plan import models
-from llmservice_operator.api.constants import API_VERSION
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.engine import vllm_arguments
-from llmservice_operator.planner import gpus, memory
-from llmservice_operator.planner.constants import CONSTANTS
-from llmservice_operator.planner.plan import Plan, Request
-from llmservice_operator.planner.requests import request_of
+from llmservice_planner import gpus, memory
+from llmservice_planner.constants import CONSTANTS
+from llmservice_planner.plan import Plan, Request
+from llmservice_planner.requests import request_of
 
 from benchmarks.calibration import earlier
 from benchmarks.gpu.served.engine_log import Value

@@ -1,0 +1,240 @@
+"""spec.precision, spec.parallelism, spec.batching, spec.accelerator: what vLLM computes with."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from llmservice_api.base import ApiModel, Many, knob
+from llmservice_api.dtypes import LOAD_METHODS, DType, KVCache, Quantization, Weights, float_dtype
+from llmservice_api.scalars import QUALIFIED_NAME, Quantity, integer_or_auto_schema
+
+MAX_TOKENS = 134_217_728
+"""More than any model's context; small enough that sums stay far from an overflow."""
+
+MaxModelLen = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal["auto"], integer_or_auto_schema(MAX_TOKENS)
+]
+ResourceName = Annotated[str, StringConstraints(min_length=3, max_length=317, pattern=QUALIFIED_NAME)]
+Product = Annotated[
+    str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+]
+
+
+class Precision(ApiModel):
+    """What the weights and the KV cache are held in, and what vLLM computes in."""
+
+    weights: Weights = knob(
+        "auto",
+        description="What the weights are held in. auto: as the checkpoint has them, quantized or not. fp8 converts a "
+        "16-bit checkpoint at load, to half its memory; int8 and int4 need one that is quantized so. Must "
+        "agree with dtype and quantization: see docs/serving/precision.md.",
+        examples=["fp8"],
+    )
+    dtype: DType = knob(
+        "auto",
+        description="The type that vLLM computes in (--dtype). auto: the checkpoint's own 16-bit type. Use float16 on "
+        "GPUs older than Ampere, which have no bfloat16, and float32 on CPUs without 16-bit arithmetic. Where weights "
+        "names a float type, leave it at auto.",
+        examples=["bfloat16"],
+        flag="--dtype",
+    )
+    quantization: Quantization | None = knob(
+        description="vLLM's quantization method (--quantization), for a checkpoint without a quantization_config that "
+        "names it, or for one particular online method. Where weights is set too, the method must hold that type. "
+        "Default: the checkpoint's, or that of weights.",
+        examples=["compressed-tensors"],
+        flag="--quantization",
+    )
+    kv_cache: KVCache = knob(
+        "auto",
+        description="What the KV cache is held in (--kv-cache-dtype). auto is the compute type. fp8 doubles the "
+        "tokens that fit, for a small loss of accuracy.",
+        examples=["fp8"],
+        flag="--kv-cache-dtype",
+    )
+
+    @property
+    def compute_dtype(self) -> DType:
+        return float_dtype(self.dtype, self.weights)
+
+    @property
+    def method(self) -> str | None:
+        """The quantization method that was named, else the one that converts to the asked weights at load."""
+        return self.quantization or LOAD_METHODS.get(self.weights)
+
+
+class Parallelism(ApiModel):
+    """How one replica is spread over accelerators. GPUs of one replica: the product of the three sizes."""
+
+    tensor_parallel_size: int = knob(
+        1,
+        description="Split every layer over this many GPUs of one node (--tensor-parallel-size). Raise it when the "
+        "model does not fit into one GPU, or to answer faster; it must divide the model's attention heads.",
+        examples=[2],
+        bounds=(1, 64),
+        flag="--tensor-parallel-size",
+    )
+    pipeline_parallel_size: int = knob(
+        1,
+        description="Split the layers into this many stages, a GPU or group of GPUs each (--pipeline-parallel-size). "
+        "Raise it when tensor parallelism alone cannot hold the model, or the GPUs have no fast link.",
+        examples=[2],
+        bounds=(1, 64),
+        flag="--pipeline-parallel-size",
+    )
+    data_parallel_size: int = knob(
+        1,
+        description="Run this many copies of the engine behind one endpoint in one pod (--data-parallel-size). Meant "
+        "for mixture-of-experts models with expertParallel; for other models use scaling.replicas.",
+        examples=[2],
+        bounds=(1, 64),
+        flag="--data-parallel-size",
+    )
+    expert_parallel: bool = knob(
+        False,
+        description="Place whole experts of a mixture-of-experts model on different GPUs instead of slicing each "
+        "(--enable-expert-parallel). Needs more than one GPU by tensor or data parallelism.",
+        examples=[True],
+        flag="--enable-expert-parallel",
+    )
+
+    @property
+    def accelerators(self) -> int:
+        """GPUs that one replica needs."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+
+class Batching(ApiModel):
+    """Continuous batching and PagedAttention: how many requests share a step, and how long they may be."""
+
+    max_num_seqs: int | None = knob(
+        description="Most sequences that are worked on in one step (--max-num-seqs). More raise throughput and, under "
+        "load, the time per token of each. Default: vLLM's, by the accelerator's memory (256 to 1024; 128 on CPUs).",
+        examples=[256],
+        bounds=(1, 65_536),
+        flag="--max-num-seqs",
+    )
+    max_num_batched_tokens: int | None = knob(
+        description="Most tokens, of all sequences together, in one step (--max-num-batched-tokens). Lower it for a "
+        "steadier time per token, raise it for throughput on long prompts. At least maxNumSeqs. Default: vLLM's, by "
+        "the accelerator's memory (2048 to 16384).",
+        examples=[8192],
+        bounds=(1, MAX_TOKENS),
+        flag="--max-num-batched-tokens",
+    )
+    max_model_len: MaxModelLen | None = knob(
+        description="Most tokens of one request, prompt and answer together (--max-model-len). An integer, or `auto` "
+        "for the longest that surely fits, by the plan; where nothing could be planned, by vLLM. Lower it when the KV "
+        "cache is too small for the model's own length. Default: the model's own.",
+        examples=[32768, "auto"],
+        flag="--max-model-len",
+    )
+    max_num_queued_requests: int | None = knob(
+        description="Most requests in a replica at once, running and waiting together (--max-num-queued-reqs); one "
+        "more is answered 503. Take maxNumSeqs (times dataParallelSize) and add the queue that you want: below it the "
+        "batch never fills. Default: no limit.",
+        examples=[64],
+        bounds=(1, 1_000_000),
+        flag="--max-num-queued-reqs",
+    )
+    max_num_queued_tokens: int | None = knob(
+        description="Most prompt tokens, all together, of requests whose prompt is not computed yet "
+        "(--max-num-queued-tokens); a request beyond that is answered 503. A good limit: the prompt tokens that a "
+        "replica computes in a second, times the seconds that a first token may take. Default: no limit.",
+        examples=[131072],
+        bounds=(1, 1_000_000_000),
+        flag="--max-num-queued-tokens",
+    )
+    chunked_prefill: bool | None = knob(
+        description="Work long prompts off in pieces between the steps of other requests (--enable-chunked-prefill). "
+        "Default: on where the model supports it. Turning it off asks for maxNumBatchedTokens of at least maxModelLen.",
+        examples=[True],
+        flag="--enable-chunked-prefill",
+    )
+    long_prefill_token_threshold: int | None = knob(
+        description="Prompts longer than this count as long, and one step takes at most so many of their tokens "
+        "(--long-prefill-token-threshold): short requests then wait less behind long ones. 0 is off. Default: 0.",
+        examples=[2048],
+        bounds=(0, MAX_TOKENS),
+        flag="--long-prefill-token-threshold",
+        silent=0,
+        effective=0,
+    )
+    prefix_caching: bool | None = knob(
+        description="Keep the KV cache of finished requests and reuse it for prompts that begin alike "
+        "(--enable-prefix-caching). Default: on for most models. Turn it off when prompts never repeat and timing "
+        "between tenants must not show what others asked.",
+        examples=[True],
+        flag="--enable-prefix-caching",
+    )
+    prefix_caching_hash_algo: Literal["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"] | None = knob(
+        description="Hash that cached blocks are found by (--prefix-caching-hash-algo). The _cbor ones are the same in "
+        "every process, for shared caches; xxhash is faster, but an attacker could make prompts collide: only where "
+        "all clients trust each other. Default: sha256.",
+        examples=["sha256_cbor"],
+        flag="--prefix-caching-hash-algo",
+        effective="sha256",
+    )
+    scheduling_policy: Literal["fcfs", "priority"] | None = knob(
+        description="Which waiting request comes next (--scheduling-policy): fcfs, first come first served (vLLM's "
+        "default), or priority, by the `priority` in each request.",
+        examples=["priority"],
+        flag="--scheduling-policy",
+        effective="fcfs",
+    )
+    block_size: Literal[1, 8, 16, 32, 64, 128, 256] | None = knob(
+        description="Tokens in one block of the paged KV cache (--block-size). Leave it out unless an attention "
+        "backend asks for one. Default: vLLM's, by the backend (16; 128 on CPUs).",
+        examples=[16],
+        flag="--block-size",
+    )
+    kv_offloading_size: Quantity | None = knob(
+        description="Memory of the node to keep KV cache in that the GPU has no room for (--kv-offloading-size): "
+        "prefixes come back from there instead of being computed again. All ranks of a replica share it, and the "
+        "container's memory must have room for it. Default: none.",
+        examples=["64Gi"],
+        flag="--kv-offloading-size",
+    )
+    kv_offloading_backend: Literal["native", "lmcache"] | None = knob(
+        description="What moves KV cache to the node's memory (--kv-offloading-backend): vLLM itself (native), or "
+        "lmcache, which the image must have and whose server must run beside vLLM (a sidecar in podTemplate) with a "
+        "size of its own. Only with kvOffloadingSize. Default: native.",
+        examples=["lmcache"],
+        flag="--kv-offloading-backend",
+        effective=lambda batching: batching.kv_offloading_size and "native",
+    )
+
+
+class Accelerator(ApiModel):
+    """What the model runs on."""
+
+    type: Literal["nvidia", "amd", "cpu"] = knob(
+        "nvidia",
+        description="Kind of accelerator. nvidia asks for nvidia.com/gpu, amd for amd.com/gpu; cpu asks for no GPU and "
+        "is for small models and tests.",
+        examples=["nvidia"],
+    )
+    products: Many[Product] | None = knob(
+        description="Acceptable GPUs, by preference: values of the node label nvidia.com/gpu.product or "
+        "amd.com/gpu.product-name. Pods go only to nodes with the first on which the model fits; without it, to any "
+        "GPU that is large enough. See docs/serving/accelerator.md.",
+        examples=[["NVIDIA-H100-80GB-HBM3", "NVIDIA-L40S"]],
+        min_length=1,
+        max_length=16,
+    )
+    resource_name: ResourceName | None = knob(
+        description="Resource that a GPU is asked for by, when it is not the type's own: a MIG slice, or what a "
+        "vendor's device plugin or time-slicing advertises. Default: nvidia.com/gpu or amd.com/gpu.",
+        examples=["nvidia.com/mig-3g.40gb"],
+    )
+    memory: Quantity | None = knob(
+        description="Memory of one GPU, for the plan when neither a node nor the operator's catalogue can say.",
+        examples=["80Gi"],
+    )
+    gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=1.0)] | None = knob(
+        description="Share of each GPU's memory that vLLM may take for weights, activations and KV cache together "
+        "(--gpu-memory-utilization). Lower it when something else uses the GPU or it runs out of memory under load. "
+        "Default: 0.92.",
+        examples=[0.9],
+        flag="--gpu-memory-utilization",
+    )

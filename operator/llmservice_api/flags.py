@@ -1,0 +1,144 @@
+"""vLLM's flags that have a field, from the fields' declarations, and flags that only the operator sets."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, get_args
+
+from llmservice_api.base import ApiModel, Knob
+from llmservice_api.spec import LLMServiceSpec
+
+_NO_KNOB = Knob()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFlag:
+    """One flag, or one key of a flag's JSON (`--flag.key`), and its field."""
+
+    name: str
+    field: str
+    """As users write it: spec.batching.maxNumSeqs."""
+    path: tuple[str, ...]
+    """The attributes that lead to it from the spec."""
+    silent: tuple[object, ...]
+    """Values that are not rendered: vLLM's defaults."""
+    is_switch: bool
+    """A switch that is rendered with another flag's value."""
+
+    def read(self, spec: LLMServiceSpec) -> Any:
+        """The value to render; None for no flag."""
+        value: Any = spec
+        for name in self.path:
+            value = getattr(value, name, None)  # a section that is absent has no fields
+        if value is None or value in self.silent:
+            return None
+        return True if self.is_switch else value
+
+
+def _flags(model: type[ApiModel], path: tuple[str, ...] = (), field: str = "spec") -> Iterator[FieldFlag]:
+    for name, info in model.model_fields.items():
+        where, words = (*path, name), f"{field}.{info.alias}"
+        knob = next((one for one in info.metadata if isinstance(one, Knob)), _NO_KNOB)
+        silent = (info.default, knob.silent)
+        for flag in knob.flags:
+            yield FieldFlag(flag, words, where, silent, is_switch=flag != knob.flags[-1])
+        for kind in (info.annotation, *get_args(info.annotation)):
+            if isinstance(kind, type) and issubclass(kind, ApiModel):
+                yield from _flags(kind, where, words)
+
+
+# Rendered in the order of the spec, the accelerator's last: another order would be another pod template.
+FLAGS: tuple[FieldFlag, ...] = tuple(sorted(_flags(LLMServiceSpec), key=lambda flag: flag.path[0] == "accelerator"))
+
+# Flags that are refused but never rendered: the operator, the supervisor or another flag does the same.
+_NEVER_RENDERED: Mapping[str, str] = MappingProxyType(
+    {
+        "--attention-config.backend": "spec.attention.backend",
+        "--revision": "spec.model.uri",
+        "--api-key": "spec.endpoint.apiKeySecretRef",
+        "--hf-token": "spec.model.hfTokenSecretRef",
+        "--lora-modules": "spec.adapters",
+        "--spec-method": "spec.speculativeDecoding",
+        "--spec-model": "spec.speculativeDecoding",
+        "--spec-tokens": "spec.speculativeDecoding",
+    }
+)
+_FIELDS = {**{flag.name: flag.field for flag in FLAGS}, **_NEVER_RENDERED}
+
+TYPED: Mapping[str, str] = MappingProxyType({flag: field for flag, field in _FIELDS.items() if "." not in flag})
+"""Flags with a field of their own, and the field."""
+
+
+def _keyed() -> Mapping[str, Mapping[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for flag, field in _FIELDS.items():
+        name, _, key = flag.partition(".")
+        if key:
+            found.setdefault(name, {})[key] = field
+    return MappingProxyType(found)
+
+
+KEYED = _keyed()
+"""Flags of which single keys have a field, and the fields; extraArgs may set the other keys, in the dotted form."""
+
+
+def in_force(section: ApiModel) -> dict[str, Any]:
+    """A section as JSON, with the effective values of the fields that it leaves out; absent is what vLLM decides."""
+    fields = section.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for name, effective in _effective(type(section)):
+        value = effective(section) if callable(effective) else effective
+        if value is not None:
+            fields.setdefault(name, value)
+    return {name: value for name, value in fields.items() if value != {}}
+
+
+@functools.cache
+def _effective(section: type[ApiModel]) -> tuple[tuple[str, object], ...]:
+    """Declared effective values of its fields, by name in JSON."""
+    fields = ((info.alias or name, info.metadata) for name, info in section.model_fields.items())
+    found = ((name, one.effective) for name, metadata in fields for one in metadata if isinstance(one, Knob))
+    return tuple((name, effective) for name, effective in found if effective is not None)
+
+
+_NO_TLS = "the supervisor speaks plain HTTP to vLLM; end TLS in front of the Service"
+_ONE_POD = "every replica is one pod; use spec.parallelism and spec.scaling.replicas"
+_BALANCED = "the Service balances over replicas; use spec.scaling.replicas"
+
+# Flags that the operator's own work depends on, and what would break or what to do instead.
+OPERATOR_OWNED: Mapping[str, str] = MappingProxyType(
+    {
+        "--host": "vLLM listens at all addresses of the pod already, of IPv4 and IPv6, and the Service relies on it",
+        "--port": "the Service and the probes rely on the operator's port; spec.endpoint.port is the Service's",
+        "--uds": "the Service reaches vLLM over TCP",
+        "--allowed-local-media-path": "clients could have files of the pod read; send media within the request",
+        "--grpc": "the Service serves the HTTP API",
+        "--config": "a file could say anything that fields and checks cover; write its entries as fields or extraArgs",
+        "--middleware": "draining is done by the operator's middleware",
+        "--shutdown-timeout": "the supervisor waits for streams; set spec.drain.timeoutSeconds",
+        "--disable-access-log-for-endpoints": "it keeps probes and scrapes out of the log",
+        "--ssl-keyfile": _NO_TLS,
+        "--ssl-certfile": _NO_TLS,
+        "--ssl-ca-certs": _NO_TLS,
+        "--ssl-cert-reqs": _NO_TLS,
+        "--ssl-ciphers": _NO_TLS,
+        "--enable-ssl-refresh": _NO_TLS,
+        "--headless": "every replica is a whole server; use spec.scaling.replicas",
+        "--api-server-count": "the server runs one API process; use spec.scaling.replicas",
+        "--nnodes": _ONE_POD,
+        "--node-rank": _ONE_POD,
+        "--master-addr": _ONE_POD,
+        "--master-port": _ONE_POD,
+        "--data-parallel-rank": _ONE_POD,
+        "--data-parallel-start-rank": _ONE_POD,
+        "--data-parallel-size-local": _ONE_POD,
+        "--data-parallel-address": _ONE_POD,
+        "--data-parallel-rpc-port": _ONE_POD,
+        "--data-parallel-external-lb": _BALANCED,
+        "--data-parallel-hybrid-lb": _BALANCED,
+        "--data-parallel-multi-port-external-lb": _BALANCED,
+        "--help": "vLLM would print its help and end",
+    }
+)

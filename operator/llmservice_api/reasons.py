@@ -1,0 +1,466 @@
+"""Every reason that a condition, an Event or a failure may carry: the operator's own, and what the pods report.
+
+A row is all that a reason needs beside the place where it is detected; `make crds` makes docs/reference/reasons.md.
+"""
+
+from llmservice_runtime.failures.reasons import END, SPEC, Ends, Explained, FailureReason
+
+from llmservice_api import autoscaling_reasons
+from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL
+from llmservice_api.reason_sections import FINE, INTERNAL, NODE, PLACE, PLAN, POD, ROLLOUT
+
+
+class Reason(Explained):
+    """The operator's own rows, and in their midst those of the pods: `Reason(FailureReason.X)` is the one of X."""
+
+    INSUFFICIENT_GPUS = PLACE.row(
+        "InsufficientGPUs",
+        "No node has as many free GPUs as a pod of this service needs. The message says how many are free, of which "
+        "product, and who holds the others: services of its namespace by name, pods of other namespaces as a number; "
+        "it is brought up to date once a minute.",
+        "Free GPUs, add nodes with them, or ask for less: spec.parallelism, spec.scaling.replicas, or another "
+        "spec.accelerator.products.",
+        look="The message; `kubectl describe nodes` lists who asks for how much.",
+        ends=Ends.OUTSIDE,
+    )
+    INSUFFICIENT_RESOURCES = PLACE.row(
+        "InsufficientResources",
+        "No node has as much free CPU, memory, storage, or as many free places for pods, as a pod of this service "
+        "asks for.",
+        "Ask for less in spec.runtime.resources, free some, or add nodes.",
+        ends=Ends.OUTSIDE,
+    )
+    UNTOLERATED_TAINT = PLACE.row(
+        "UntoleratedTaint",
+        "The nodes that could take the pod carry a taint that it does not tolerate, or their node controller does: a "
+        "node that is not reachable, not ready, or short of memory or disk is tainted too.",
+        "Add a toleration in spec.podTemplate.spec.tolerations, or take the taint off (`kubectl taint nodes NODE "
+        "KEY-`).",
+        look="`kubectl describe nodes`: their Taints.",
+        ends=Ends.OUTSIDE,
+    )
+    NO_MATCHING_NODE = PLACE.row(
+        "NoMatchingNode",
+        "No node matches the pod's node selector, affinity or spread constraints, among them the GPU product that "
+        "the spec asks for.",
+        "Correct spec.podTemplate.spec.nodeSelector, spec.podTemplate.spec.affinity or spec.accelerator.products, or "
+        "label a node. Where nodes have no label of their GPU's product, spec.accelerator.memory goes without one.",
+        look="`kubectl get nodes --show-labels`, beside the pod's nodeSelector and affinity.",
+        ends=Ends.OUTSIDE,
+    )
+    VOLUME_UNAVAILABLE = PLACE.row(
+        "VolumeUnavailable",
+        "A volume cannot be mounted: its claim does not exist or is not bound, or what it is made of (a Secret, a "
+        "key of it, a ConfigMap) is missing or cannot be reached.",
+        "Create or repair what the message names, or correct the reference to it: spec.model.uri, spec.model.cache, "
+        "spec.endpoint.apiKeySecretRef or spec.podTemplate.spec.volumes.",
+        look="`kubectl get pvc`, and `kubectl describe pvc CLAIM`, which says why it is not bound; of a Secret, its "
+        "name and its keys.",
+        ends=Ends.OUTSIDE,
+    )
+    UNSCHEDULABLE = PLACE.row(
+        "Unschedulable",
+        "The scheduler finds no node with room for a pod; the message quotes it.",
+        "Free or add nodes with the accelerator that is asked for, or change spec.accelerator, spec.parallelism, "
+        "spec.runtime.resources or the placement fields in spec.podTemplate.spec.",
+        ends=Ends.OUTSIDE,
+    )
+    SCHEDULING_GATED = PLACE.row(
+        "SchedulingGated",
+        "A pod has a scheduling gate: the scheduler looks for no node until who set the gate takes it away, as Kueue "
+        "does once its queue has quota. This time does not count towards the deadline of the rollout.",
+        "Look at who set the gate. For Kueue: free quota of the queue that the pod's label kueue.x-k8s.io/queue-name "
+        "names, or have it raised.",
+        look="The message, which names the gate; of Kueue's, `kubectl get workloads`.",
+        ends=Ends.OUTSIDE,
+    )
+    QUOTA_EXCEEDED = PLACE.row(
+        "QuotaExceeded",
+        "A ResourceQuota of the namespace refuses the pods.",
+        "Have the quota that the message names raised, or need less of what it counts: fewer replicas or services, or "
+        "less in spec.runtime.resources.",
+        look="`kubectl describe resourcequota`.",
+    )
+    LIMIT_RANGE_EXCEEDED = PLACE.row(
+        "LimitRangeExceeded",
+        "A LimitRange of the namespace does not admit the pods or claims: the message has its bound. Where that is a "
+        "limit which the spec does not set, it is a default of the LimitRange, and below what the pod requests.",
+        "Set requests and limits within the bound, and a limit where the LimitRange has a default, in "
+        "spec.runtime.resources; of the operator's own containers in services.helperCpu and services.helperMemory of "
+        "its chart's values; of a claim in spec.model.cache.size. Or have the LimitRange changed.",
+        look="`kubectl describe limitrange`; `llmservice doctor`.",
+    )
+    ADMISSION_REFUSED = PLACE.row(
+        "AdmissionRefused",
+        "The API server or an admission webhook refuses an object that the service needs, or the deletion of one that "
+        "it no longer needs; the message quotes it.",
+        "Change the field or the policy that the message names.",
+        look="The message: it names the policy or webhook.",
+    )
+    ADMISSION_UNAVAILABLE = PLACE.row(
+        "AdmissionUnavailable",
+        "An admission webhook that has to be asked before a pod is made does not answer; what serves goes on.",
+        "Bring back the webhook that the message names, or have its owner set failurePolicy: Ignore.",
+        look="`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations`.",
+        ends=Ends.BY_RESTART,
+    )
+    API_SERVER_FAILING = PLACE.row(
+        "APIServerFailing",
+        "The API server fails, or does not answer, each time the operator writes an object of the service; the message "
+        "quotes it. What serves goes on.",
+        "Nothing needs to be done where it passes: the operator tries again by itself. Where it stays, read the API "
+        "server's log; a value that it cannot merge, such as two volumes of one name, is in the object that the "
+        "message names.",
+        look="The message; `kubectl get --raw /readyz?verbose`, and the API server's log.",
+        ends=Ends.OUTSIDE,
+    )
+    IMAGE_NOT_FOUND = POD.row(
+        "ImageNotFound",
+        "The registry has no such image or tag, its name is not a valid one, or the node may not pull and does not "
+        "have it.",
+        "Correct spec.runtime.image, or its spec.runtime.imagePullPolicy where that is Never.",
+    )
+    IMAGE_PULL_DENIED = POD.row(
+        "ImagePullDenied",
+        "The registry does not give this image to the cluster. Some registries say so of images that do not exist.",
+        "Name a Secret with a login for it in spec.runtime.imagePullSecrets, and check the name in spec.runtime.image.",
+        look="The message, and the Secrets in spec.runtime.imagePullSecrets: of which registry, and in this namespace?",
+    )
+    IMAGE_ARCHITECTURE_MISMATCH = POD.row(
+        "ImageArchitectureMismatch",
+        "The image has no build for the CPU architecture of the node that the pod was placed on.",
+        "Place the pods on nodes of an architecture that the image has, with kubernetes.io/arch in "
+        "spec.podTemplate.spec.nodeSelector, or set spec.runtime.image to an image for that of the node.",
+        look="`kubectl get nodes -L kubernetes.io/arch`; the platforms that the image's registry lists.",
+    )
+    REGISTRY_UNAVAILABLE = POD.row(
+        "RegistryUnavailable",
+        "The image's registry does not answer the node, or turns it away for now (429, 5xx). The kubelet tries again "
+        "by itself, with growing pauses.",
+        "Wait. Where it lasts, look at the registry and its limits, at the node's name server, proxy and network.",
+        look="The message, which quotes the node's container runtime; the registry's own status.",
+        ends=Ends.BY_TIME,
+    )
+    IMAGE_PULL_FAILED = POD.row(
+        "ImagePullFailed",
+        "A node cannot pull an image: its name server does not know the registry's host, it does not trust the "
+        "registry's certificate, or what the message says. The kubelet tries again by itself, with growing pauses.",
+        "Check spec.runtime.image, and spec.runtime.imagePullSecrets where the registry asks for a login.",
+        ends=Ends.BY_TIME,
+    )
+    CONTAINER_CONFIG_INVALID = POD.row(
+        "ContainerConfigInvalid",
+        "The kubelet cannot set a container up: a Secret, ConfigMap, key or volume that it needs is missing.",
+        "Create what the message names, or correct the reference to it in the spec.",
+        look="The message; `kubectl get secrets,configmaps` of the namespace.",
+    )
+    CONTAINER_NOT_STARTED = POD.row(
+        "ContainerNotStarted",
+        "The node's container runtime cannot start a container; nothing of it has run, and it has no log. The message "
+        "quotes the runtime.",
+        "Correct what the message names: a path in spec.podTemplate.spec.volumeMounts, a program that the image in "
+        "spec.runtime.image lacks, spec.podTemplate.spec.runtimeClassName, or the node's container runtime itself.",
+        look="`kubectl describe pod POD`: State and Last State of the container.",
+        ends=Ends.BY_TIME,
+    )
+    INIT_CONTAINER_FAILED = POD.row(
+        "InitContainerFailed",
+        "A container that runs before the server ended with an error.",
+        "Correct it in spec.podTemplate.spec.initContainers; the one named `runtime` is the operator's, whose image "
+        "the node must be able to run.",
+        look="`kubectl logs POD -c CONTAINER --previous`.",
+        ends=Ends.BY_RESTART,
+    )
+    INJECTED_CONTAINER_FAILED = POD.row(
+        "InjectedContainerFailed",
+        "A container that is not of this service fails, or is not ready: a webhook or policy of the cluster added it "
+        "to the pod, as service meshes and agents do.",
+        "Read its log, where it has run, and ask those who run what adds it. Most of them leave out a pod with a "
+        "label or annotation of theirs, which spec.podTemplate.metadata can set.",
+        look="`kubectl logs POD -c CONTAINER`, with `--previous` where it ended; `kubectl get "
+        "mutatingwebhookconfigurations,mutatingadmissionpolicies`.",
+        ends=Ends.BY_RESTART,
+    )
+    POD_SANDBOX_FAILED = POD.row(
+        "PodSandboxFailed",
+        "The node cannot set up the pod's sandbox, its network or the devices that it claims.",
+        "It is tried again; if it stays, look at the node's container runtime, network plugin and device drivers.",
+        ends=Ends.BY_TIME,
+    )
+    _ignore_ = "each"
+    for each in FailureReason:
+        vars()[each.name] = each.row
+    CRASH_LOOP = END.row(
+        "CrashLoop",
+        "The container ended again and again and left no word about why; it is started with growing pauses.",
+        "Read the last lines in status.failure.evidence and `kubectl logs --previous`, then correct the image or the "
+        "spec.",
+    )
+    UNKNOWN = END.row(
+        "Unknown",
+        "The container ended and left no word about why.",
+        "Read `kubectl logs --previous` and `kubectl describe` of the pod.",
+        look="`kubectl logs --previous` and `kubectl describe pod`: the reason and exit code of its last state.",
+        ends=Ends.BY_RESTART,
+    )
+    NODE_LOST = NODE.row(
+        "NodeLost",
+        "The node of a pod no longer reports to the cluster, so that the pod counts as not ready; its requests fail "
+        "or hang.",
+        "Bring the node back or delete it (`kubectl delete node NODE`). After its tolerations' time, five minutes by "
+        "default, the pod is made anew elsewhere.",
+        look="`kubectl get nodes`: is it NotReady? Then the node itself, and its way to the API server.",
+        ends=Ends.OUTSIDE,
+    )
+    NODE_DISK_FULL = NODE.row(
+        "NodeDiskFull",
+        "The node's disk is full, so that an image cannot be unpacked, or a pod not be set up. The kubelet removes "
+        "images that no pod uses, and tries again.",
+        "A runtime image alone takes 10 to 30 GB unpacked: give the node a larger disk for images, or remove images "
+        "and pods that it does not need.",
+        look="`kubectl describe node NODE`: the condition DiskPressure, and ephemeral-storage; `crictl images` there.",
+        ends=Ends.BY_TIME,
+    )
+    DRIVER_UNAVAILABLE = NODE.row(
+        "DriverUnavailable",
+        "The node cannot give a container its GPU yet: the driver is not loaded, was updated without a reboot, or has "
+        "no CDI specification of the device. Nothing of the container has run; it is tried again.",
+        "Wait, where the node has just started or its driver is being updated. Where it lasts, look at the driver "
+        "and at the pods of the GPU operator on the node; `nvidia-smi` there shows whether the driver works.",
+        look="The message, which quotes the container runtime; `nvidia-smi` on the node; the GPU operator's pods.",
+        ends=Ends.BY_TIME,
+    )
+    EVICTED = NODE.row(
+        "Evicted",
+        "The node put the pod out because it ran short of disk or memory; another one is made.",
+        "Free space on the node, or ask for what the pod really needs in spec.runtime.resources, ephemeral-storage "
+        "included.",
+        look="`kubectl describe node NODE`: the conditions DiskPressure and MemoryPressure.",
+        ends=Ends.OUTSIDE,
+    )
+    POD_REJECTED = NODE.row(
+        "PodRejected",
+        "The node refused the pod after the scheduler had chosen it; another one is made.",
+        "Look at the node's kubelet and device plugin; a GPU that its plugin no longer offers is the usual cause.",
+        ends=Ends.OUTSIDE,
+    )
+    PROBE_BLOCKED = NODE.row(
+        "ProbeBlocked",
+        "The server runs, and the kubelet's probes get no answer from its port 8081: a NetworkPolicy, a firewall "
+        "rule or a proxy on the node keeps them off, or the node has no CPU time left for the pod.",
+        "Let the node reach port 8081 of the pod. The evidence is what the kubelet says of its probe.",
+        look="`kubectl describe pod POD`: the Events named Unhealthy; `kubectl get networkpolicies`; the node's "
+        "firewall.",
+        ends=Ends.OUTSIDE,
+    )
+    NO_ENDPOINTS = NODE.row(
+        "NoEndpoints",
+        "Pods are ready, and the Service has no address for them, so that its clients are refused.",
+        "Look at who changed the Service's selector, and at the cluster's endpoint slice controller.",
+        look="`kubectl get endpointslices -l kubernetes.io/service-name=NAME`, beside `kubectl get pods -o wide`.",
+        ends=Ends.OUTSIDE,
+    )
+    PROGRESS_DEADLINE_EXCEEDED = ROLLOUT.row(
+        "ProgressDeadlineExceeded",
+        "A rollout made no progress for longer than its deadline.",
+        "See status.failure and the pod's log; correct the spec, or raise spec.rollout.progressDeadlineSeconds.",
+        look="`status.failure`, and the log of a pod of the new revision.",
+    )
+    NO_REPLICA_READY = ROLLOUT.row(
+        "NoReplicaReady", "No replica answers.", "See the Ready condition and status.failure for the cause."
+    )
+    WAITING_FOR_GPU = ROLLOUT.row(
+        "WaitingForGPU",
+        "spec.rollout.strategy is Surge and no GPU is free for one more pod: the old replicas go on serving.",
+        "Free or add a GPU, or set spec.rollout.strategy to Auto or Replace to have a replica replaced in its place.",
+        look="The message: how many GPUs are free, and who holds the others.",
+    )
+    GAP_EXPECTED = ROLLOUT.row(
+        "GapExpected",
+        "There is one replica and no free GPU for a second pod, so that the next change ends it before the new one "
+        "serves.",
+        "To have no gap free a GPU for the time of the change, or set spec.rollout.strategy to Surge, which waits "
+        "for one.",
+    )
+    SURGE_FELL_BACK = ROLLOUT.row(
+        "SurgeFellBack",
+        "A pod that was to be there before an old one goes found no place in time, so an old one is replaced first.",
+        "Nothing to do; to wait for a place instead, set spec.rollout.strategy to Surge.",
+    )
+    ROLLED_BACK = ROLLOUT.row(
+        "RolledBack",
+        "The latest revision failed, and what served before it serves again because spec.rollout.autoRollback is on.",
+        "Correct the spec: the next change of it is tried. status.rollout.failedRevision is the one that failed.",
+    )
+    UPDATE_WAITING = ROLLOUT.row(
+        "UpdateWaiting",
+        "A change of the operator was asked for, and other services of the cluster have their turn first.",
+        "Wait: it takes effect when they are done.",
+    )
+    STREAMS_ENDED = ROLLOUT.row(
+        "StreamsEnded",
+        "Streams lasted longer than a pod that went away could wait for, and were ended; the message says how many. "
+        "Seen in Events only.",
+        "Raise spec.drain.timeoutSeconds to the length of your longest answers.",
+        look="The metric llmservice_streams_ended_total.",
+    )
+    ADAPTER_NOT_SERVED = ROLLOUT.row(
+        "AdapterNotServed",
+        "An adapter of the spec cannot be served; the model and the other adapters are. Seen in Events only.",
+        "Do what the message and status.adapters say; the server tries again by itself.",
+        look="`status.adapters`.",
+    )
+    INVALID_SPEC = SPEC.row(
+        "InvalidSpec",
+        "The spec says something that the operator cannot act on; the message names the field.",
+        "Change the field that the message names. Whatever served before goes on serving.",
+    )
+    NAME_CONFLICT = SPEC.row(
+        "NameConflict",
+        "An object with a name that this service needs exists and belongs to somebody else.",
+        "Rename or delete the object that the message names, or give the LLMService another name.",
+        look="`kubectl get deployment,service NAME -o yaml`: its ownerReferences and managedFields.",
+    )
+    TENSOR_PARALLEL_SIZE_INVALID = SPEC.row(
+        "TensorParallelSizeInvalid",
+        "The tensor-parallel size does not divide the model's attention heads.",
+        "Set spec.parallelism.tensorParallelSize to a divisor; the message lists those that work.",
+    )
+    UNSUPPORTED_COMBINATION = SPEC.row(
+        "UnsupportedCombination",
+        "Two things that the spec asks for do not go together in vLLM, or not on this accelerator.",
+        "Change one of the fields that the message names; docs/reference/compatibility.md lists every such pair.",
+        look="The message, and [what goes with what](compatibility.md).",
+    )
+    UNKNOWN_FLAG = SPEC.row(
+        "UnknownFlag",
+        "spec.runtime.extraArgs holds a flag that this version of vLLM does not have, or an ambiguous abbreviation.",
+        "Correct the flag, or set spec.runtime.version to the vLLM version that has it.",
+    )
+    UNKNOWN_VERSION = SPEC.row(
+        "UnknownVersion",
+        "The operator has no table of flags for the vLLM version that spec.runtime names.",
+        "Use a version that the message lists, or set spec.runtime.version to the one that the image is built from.",
+    )
+    REVISION_NOT_FOUND = SPEC.row(
+        "RevisionNotFound",
+        "No record is left of the revision that spec.rollout.pinnedRevision names.",
+        f"Name a revision that `kubectl get controllerrevisions -l {SERVICE_LABEL}=NAME` lists, or remove "
+        "spec.rollout.pinnedRevision.",
+        look=f"`kubectl get controllerrevisions -l {SERVICE_LABEL}=NAME`.",
+    )
+    REVISION_UNPROTECTED = SPEC.row(
+        "RevisionUnprotected",
+        "The revision that runs, or that spec.rollout.pinnedRevision names, was made without protection that the spec "
+        "asks for now: an API key, narrower media domains, no code of the model's own, or a security context.",
+        "Remove spec.rollout.pinnedRevision, or set it anew: a rollback that begins now has today's protection. One to "
+        "a record of an early release, which cannot be rendered with it, is refused.",
+        look="The message, which names the fields; `llmservice history`.",
+    )
+    DOES_NOT_FIT = PLAN.row(
+        "DoesNotFit",
+        "By the plan, the model or the KV cache of one request of full length is larger than the accelerator's "
+        "memory; the message has the figures. With fitPolicy Enforce no pod is made or changed, and what serves goes "
+        "on. A pod that came to another GPU than was planned, and failed there, is planned again for that card, and "
+        "the message names it.",
+        "Make one of the changes in status.plan.remedies, each with a patch for `kubectl patch llms NAME --type "
+        "merge -p`, or set spec.fitPolicy to Warn to try it all the same.",
+    )
+    TIGHT = PLAN.row(
+        "Tight",
+        "By the plan it fits, or does not, by less than the plan's own error: it may start or not.",
+        "Nothing to do if it starts. For a sure start lower spec.batching.maxModelLen to status.plan.maxModelLen, or "
+        "take one of status.plan.remedies.",
+    )
+    FACTS_MISSING = PLAN.row(
+        "FactsMissing",
+        "Too little is known to say whether the model fits; the message says what is missing. It is started all the "
+        "same.",
+        "Give what the message names: facts of the model in spec.model.architecture, the memory of a GPU in "
+        "spec.accelerator.memory, its product in spec.accelerator.products where nodes have that label, a toleration, "
+        "or the right to list nodes.",
+        look="`status.plan.missing`.",
+    )
+    INSPECTING_MODEL = PLAN.row(
+        "InspectingModel",
+        "A short Job reads the model's config.json and the headers of its weights; the rollout waits for it.",
+        "Wait: two minutes at most, and half a minute when its pod cannot run. Facts in spec.model.architecture make "
+        "it unnecessary.",
+        look=f"`kubectl get pods -l {INSPECTS_LABEL}=NAME`.",
+    )
+    CONFIG_TOO_COMPLEX = PLAN.row(
+        "ConfigTooComplex",
+        "Reading the model's config.json took more processor time, memory or time than it may, and was stopped; the "
+        "message says which. Nothing was planned, and the model is started all the same.",
+        "Give the model's facts in spec.model.architecture: its config.json is not read then. Look at what the "
+        "repository holds before you run it: config.json of a usual model is read in milliseconds.",
+        look="The metric `llmservice_config_reads_total`, by result.",
+    )
+    POLICY_IGNORE = PLAN.row(
+        "PolicyIgnore",
+        "spec.fitPolicy is Ignore, so nothing was planned.",
+        "Set spec.fitPolicy to Warn or Enforce to have the next revision planned.",
+    )
+    FITS = PLAN.row(
+        "Fits",
+        "By the plan, the model and the KV cache of its longest request fit into the accelerator's memory.",
+        "Nothing to do; status.plan has the figures.",
+    )
+    AUTOSCALING_DISABLED = autoscaling_reasons.AUTOSCALING_DISABLED
+    KEDA_MISSING = autoscaling_reasons.KEDA_MISSING
+    REPLICAS_STATED = autoscaling_reasons.REPLICAS_STATED
+    QUOTA_BELOW_MAXIMUM = autoscaling_reasons.QUOTA_BELOW_MAXIMUM
+    AUTOSCALER_CONFLICT = autoscaling_reasons.AUTOSCALER_CONFLICT
+    SCALER_UNAVAILABLE = autoscaling_reasons.SCALER_UNAVAILABLE
+    HOLDING_UNAVAILABLE = autoscaling_reasons.HOLDING_UNAVAILABLE
+    INTERNAL_ERROR = INTERNAL.row(
+        "InternalError",
+        "The operator failed on an internal error while it handled this service; what serves keeps serving.",
+        "Report it, with the operator's log lines about this service. The operator tries again with back-off; "
+        "undoing the last edit may avoid the error.",
+    )
+    QUARANTINED = INTERNAL.row(
+        "Quarantined",
+        "Two operator processes in a row ended abnormally while they handled this service and no other, so it is not "
+        "handled any more; what serves keeps serving.",
+        "Report it, with the operator's log from before its restarts. A change of the spec or another version of the "
+        "operator has it tried again, and so does a new pod of the operator.",
+        look="`kubectl -n llmservice-system logs deployment/llmservice-operator --previous`; the restarts of the "
+        "operator's pod and the reason of its last termination.",
+    )
+    VALID = FINE.row(
+        "Valid", "The spec is valid and nothing else owns the names that the service needs.", "Nothing to do."
+    )
+    ROLLED_OUT = FINE.row("RolledOut", "Every replica runs the current generation and answers.", "Nothing to do.")
+    REPLICAS_READY = FINE.row("ReplicasReady", "At least one replica answers.", "Nothing to do.")
+    PROGRESSING = FINE.row(
+        "Progressing",
+        "A rollout is under way and its pods are being made or replaced.",
+        "Wait; the message says which step it is at.",
+    )
+    STARTING = FINE.row(
+        "Starting",
+        "Pods run and the model is being fetched or loaded.",
+        "Wait; the message says what the pod is doing. Loading a large model takes minutes.",
+        look="`status.progress`.",
+    )
+    STARTING_SLOWLY = FINE.row(
+        "StartingSlowly",
+        "A pod takes longer than such a start usually does, and is still making progress. This is no failure.",
+        "Wait. The next start is shorter where the model does not have to be fetched again: give spec.model.cache.",
+        look="`status.progress`: what it is doing; the message says how long it usually takes.",
+    )
+    SCALED_TO_ZERO = FINE.row(
+        "ScaledToZero",
+        "spec.scaling.replicas is 0, so nothing serves.",
+        "Set spec.scaling.replicas to 1 or more, or `kubectl scale llms/NAME --replicas=1`.",
+    )
+    PAUSED = FINE.row(
+        "Paused",
+        "spec.paused is true: the operator changes and repairs nothing.",
+        "Set spec.paused to false to have the spec carried out again.",
+    )
+    AUTOSCALING = autoscaling_reasons.AUTOSCALING
+    SCALED = autoscaling_reasons.SCALED
+    IDLE = autoscaling_reasons.IDLE
+    DELETING = FINE.row("Deleting", "The LLMService is being deleted.", "Nothing to do.")

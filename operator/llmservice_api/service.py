@@ -1,0 +1,161 @@
+"""An LLMService as the operator works with it: parsed once, never changed."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import orjson
+from pydantic import ValidationError
+
+from llmservice_api.errors import InvalidSpec, Problem
+from llmservice_api.network_peers import check_peers
+from llmservice_api.replicas_owner import STATED_BY, stated_by
+from llmservice_api.schedule import check_schedule
+from llmservice_api.spec import LLMServiceSpec
+
+_SHORTER = (
+    "Move what is long into ConfigMaps: spec.runtime.env takes valueFrom, spec.podTemplate.spec.volumes mounts files."
+)
+_REMEDY = "Correct it and apply the LLMService again; `kubectl explain llms.spec --recursive` lists the fields."
+
+# What pydantic adds to the location of a value that may be of several types.
+_TYPE_TAGS = frozenset({"constrained-int", "literal['auto']"})
+
+
+class Key(NamedTuple):
+    """Namespace and name of an LLMService: its key in queues and caches."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class LLMService:
+    """One object of the API server."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    resource_version: str
+    is_deleting: bool
+    spec: LLMServiceSpec
+    status: Mapping[str, Any]
+    annotations: Mapping[str, str]
+    replicas_stated_by: str | None = None
+    """Who states spec.scaling.replicas in a manifest beside spec.scaling.autoscaling; None: nobody does."""
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.name)
+
+    @property
+    def served_model_names(self) -> tuple[str, ...]:
+        """Names that clients may give as `model`."""
+        return self.spec.model.served_model_names or (self.name,)
+
+    @classmethod
+    def from_object(cls, obj: Mapping[str, Any]) -> "LLMService":
+        """Parse a stored object; raises InvalidSpec where this operator cannot act on it."""
+        metadata, spec = obj["metadata"], parse_spec(obj.get("spec"))
+        stated = None
+        if spec.scaling.autoscaling is not None:
+            stated = obj[STATED_BY] if STATED_BY in obj else stated_by(metadata)
+        return cls(
+            name=metadata["name"],
+            namespace=metadata["namespace"],
+            uid=metadata.get("uid", ""),
+            generation=metadata.get("generation", 0),
+            resource_version=metadata.get("resourceVersion", ""),
+            is_deleting="deletionTimestamp" in metadata,
+            spec=spec,
+            status=MappingProxyType(obj.get("status") or {}),
+            annotations=MappingProxyType(metadata.get("annotations") or {}),
+            replicas_stated_by=stated,
+        )
+
+
+REMEMBERED_SPECS = 512
+"""The most recent ones; with their results in `api.remembered` some 50 KiB each."""
+REMEMBERED_LENGTH = 8 * 1024
+"""Bytes of the longest spec that is cached: Python objects take some thirty times as much."""
+LONGEST_SPEC = 64 * 1024
+"""Bytes of a spec, as JSON, that the operator acts on. The API server stores objects of a MiB and a half."""
+
+
+def spec_text(raw: object) -> bytes:
+    """A spec as JSON, which takes a tenth of the memory of objects; of one that is too long only its length."""
+    text = orjson.dumps({} if raw is None else raw)
+    return text if len(text) <= LONGEST_SPEC else b"%d" % len(text)
+
+
+def parse_spec(raw: object) -> LLMServiceSpec:
+    """The spec as a value, the same one for the same text; InvalidSpec names every field that is wrong.
+
+    `raw` is what the API server stores, or its `spec_text`.
+    """
+    if isinstance(raw, bytes):
+        return _of_text(raw)
+    given = {} if raw is None else raw
+    try:
+        text = spec_text(given)
+    except TypeError:  # nothing that the API server stores: YAML has more than JSON
+        return _validated(given)
+    return _of_text(text) if text.isdigit() or orjson.loads(text) == given else _validated(given)
+
+
+def is_paused(raw: object) -> bool:
+    """spec.paused of a spec, or of its `spec_text`; the rest may be invalid."""
+    spec = orjson.loads(raw) if isinstance(raw, bytes) else raw
+    return isinstance(spec, Mapping) and bool(spec.get("paused"))
+
+
+def _of_text(text: bytes) -> LLMServiceSpec:
+    if text.isdigit():
+        length = f"is {int(text):,} bytes long as JSON, and the operator acts on at most {LONGEST_SPEC:,}."
+        raise InvalidSpec([Problem("spec", length, _SHORTER)])
+    return _parsed(text) if len(text) <= REMEMBERED_LENGTH else _validated(orjson.loads(text))
+
+
+@functools.lru_cache(maxsize=REMEMBERED_SPECS)
+def _parsed(text: bytes) -> LLMServiceSpec:
+    return _validated(orjson.loads(text))
+
+
+def _validated(raw: object) -> LLMServiceSpec:
+    try:
+        spec = LLMServiceSpec.model_validate(raw, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise InvalidSpec(_problems(error)) from None
+    _ = spec.sources
+    check_schedule(spec.scaling.autoscaling)
+    check_peers(spec.scaling.holding.clients)
+    return spec
+
+
+def _problems(error: ValidationError) -> Iterator[Problem]:
+    """One problem a field: a field of several types is reported once for each of them."""
+    messages: dict[str, list[str]] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        messages.setdefault(_path(item["loc"]), []).append(item["msg"])
+    for path, some in messages.items():
+        # A list of which an item is wrong is also reported as too short: that item was not counted.
+        if any(other.startswith(f"{path}[") for other in messages):
+            continue
+        yield Problem(path, f"{', or '.join(dict.fromkeys(some))}.", _REMEDY)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """The path as the API server writes it, without pydantic's tags for the types of one field."""
+    path = "spec"
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part not in _TYPE_TAGS:
+            path += f".{part}"
+    return path

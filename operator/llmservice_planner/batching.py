@@ -1,0 +1,119 @@
+"""The scheduler's limits where the spec sets none (vLLM's engine/arg_utils.py, get_batch_defaults)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmservice_vllm.facts import facts
+
+from llmservice_planner.model.architecture import Architecture, Encoder, Kind
+from llmservice_planner.plan import Request
+
+# What an engine profiles an encoder with: one item of the kind that becomes most tokens, a picture or a video.
+#
+# As vllm/multimodal/encoder_budget.py chooses it (MultiModalBudget.get_modality_with_max_tokens), with what the
+# models answer there (models/qwen2_vl.py and qwen3_vl.py, get_mm_max_tokens_per_item). With --limit-mm-per-prompt
+# '{"video": 0}' a model that takes both is profiled with pictures.
+
+
+def profiled_tokens(
+    model: Architecture, length: int | None, step_tokens: int, without: frozenset[str] = frozenset()
+) -> int:
+    """Tokens that the encoder works on at a time, and whose results are kept while the language model runs.
+
+    `step_tokens`: of one step; `length`: of the longest request, None: unlimited; `without`: kinds of input (image,
+    video) that the model is started without. 0 where nothing is encoded.
+    """
+    image = 0 if "image" in without else model.encoder.tokens
+    video = 0 if "video" in without else _video_tokens(model.encoder, length)
+    return max(step_tokens, image, video) if model.encoder.values and (image or video) else 0
+
+
+def whole_item(model: Architecture, without: frozenset[str] = frozenset()) -> tuple[int, str]:
+    """Tokens of the largest item that has to be in one step, and what it is; 0: items may be cut."""
+    encoder = model.encoder
+    items = {"image": encoder.tokens, "video": encoder.video} if encoder.is_whole else {}
+    left = [(tokens, kind) for kind, tokens in items.items() if kind not in without]
+    return max(left, default=(0, ""))
+
+
+def _video_tokens(encoder: Encoder, length: int | None) -> int:
+    """The longest video that a request can hold: pairs of frames, or as many tokens as all frames share."""
+    each = encoder.frames
+    if not each or length is None:
+        return encoder.video
+    return min(encoder.video, max(1, length // each) * each)
+
+
+_CPU = (128, 2048)
+_SMALL = (256, 2048)
+_LARGE = (1024, 8192)
+_LARGEST = (1024, 16384)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """What one step works on at most."""
+
+    sequences: int
+    """max_num_seqs."""
+    tokens: int
+    """max_num_batched_tokens."""
+
+
+def batching(request: Request) -> Batching:
+    """As requested, else the default of vLLM's OpenAI server. Without a device: the default of GPUs below 70 GiB."""
+    sequences, tokens = _defaults(request)
+    if request.device is not None and request.device.is_cpu:
+        ranks = request.tensor_parallel_size * request.pipeline_parallel_size
+        sequences, tokens = sequences * ranks, tokens * ranks
+    sequences = request.max_num_seqs or sequences
+    if request.max_num_batched_tokens is not None:
+        return Batching(sequences, request.max_num_batched_tokens)
+    if request.architecture is not None and not (request.device is not None and request.device.is_cpu):
+        tokens = max(tokens, whole_item(request.architecture, request.without)[0])
+    length = longest_length(request)
+    if length is None:
+        return Batching(sequences, tokens)
+    if request.chunked_prefill is False or _is_encoder(request):  # a step holds the longest prompt
+        tokens = max(tokens, length)
+    return Batching(sequences, min(tokens, sequences * length))
+
+
+def _is_encoder(request: Request) -> bool:
+    """Whether tokens attend to later ones too, so that no prompt can be cut into steps."""
+    model = request.architecture
+    return model is not None and any(layer.attention.kind is Kind.ENCODER for layer, _ in model.distinct_layers)
+
+
+def longest_length(request: Request) -> int | None:
+    """The length that vLLM starts from: the requested one, else the model's own longest; None: unlimited."""
+    if isinstance(request.max_model_len, int):
+        return request.max_model_len
+    model = request.architecture
+    return None if model is None else model.max_position_embeddings or model.default_max_len
+
+
+def _defaults(request: Request) -> tuple[int, int]:
+    device = request.device
+    if device is None or device.capability in facts(request.vllm_version).small_batch_capabilities:
+        return _SMALL
+    if device.is_cpu:
+        return _CPU
+    if device.memory_gib >= 160:
+        return _LARGEST
+    # Large batches slow an A100 down (vLLM PR 17885).
+    if device.memory_gib >= 70 and "a100" not in device.name.lower():
+        return _LARGE
+    return _SMALL
+
+
+def steps_in_flight(request: Request) -> int:
+    """Batches that are scheduled and not yet settled: a stage each, and one more where scheduling runs ahead.
+
+    vLLM schedules ahead everywhere but on CPUs, and but for speculation that its GPU cannot draft by itself.
+    """
+    runs_ahead = request.device is None or not request.device.is_cpu
+    if request.draft is not None and request.draft.method in facts(request.vllm_version).methods_in_turn:
+        runs_ahead = False
+    return request.pipeline_parallel_size + (1 if runs_ahead else 0)

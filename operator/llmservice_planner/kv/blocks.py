@@ -1,0 +1,170 @@
+"""How many tokens a block has: the user's choice, or what the attention backend takes (vLLM, platforms/)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from llmservice_planner.kv.types import head_bytes, is_compressed, is_packed, latent_bytes, value_bytes
+from llmservice_planner.model.architecture import Architecture, Attention, Kind, Layer
+from llmservice_planner.plan import Request
+
+# States of fixed size: Mamba, linear attention, short convolutions (vLLM, model_executor/layers/mamba).
+
+_KERNEL = 4
+_SHORT_KERNEL = 3
+"""Width of the convolution in published models, with a recurrent state and without; its state has one value less."""
+_HEEDED = ("NemotronH", "Nemotron_Nano", "Qwen3_5", "Qwen4Exp")
+"""Classes for which vLLM heeds the type of the recurrent state in config.json."""
+_FLOAT32 = ("NemotronH", "Nemotron_Nano", "KimiLinear", "KimiK3", "Glm5Next")
+"""Classes that keep it in float32 where config.json does not say it."""
+
+
+def has_state(attention: Attention) -> bool:
+    """Whether a layer keeps one, alone or beside attention."""
+    return bool(attention.conv_values or attention.recurrent_values)
+
+
+def state_bytes(request: Request, attention: Attention, ranks: int, wide: bool) -> int:
+    """Of one request's state in one layer on one GPU. `wide`: CPUs with AVX-512 BF16 keep it in float32."""
+    size = value_bytes(request)
+    conv = attention.conv_values
+    if attention.state_groups % ranks:
+        # Every rank needs the groups of its own heads: they are made to be as many as ranks.
+        conv += (ranks - attention.state_groups) * attention.group_values
+    # Speculation keeps the values of tokens that may be taken back.
+    kernel = _KERNEL if attention.recurrent_values else _SHORT_KERNEL
+    conv += conv // (kernel - 1) * _guesses(request)
+    recurrent = 4 if wide else _recurrent_bytes(request, attention, size)
+    return conv // ranks * size + attention.recurrent_values // ranks * recurrent
+
+
+def state_blocks(request: Request, attention: Attention) -> int:
+    """States of one request: its own, one for each guessed token, and one or two for prefix caching.
+
+    Prefix caching is taken to be on, as it is by default. Models of nothing but states have none.
+    """
+    architecture = request.architecture
+    layers = architecture.layers if architecture is not None else ()
+    if not any(layer.attention.heads for layer in layers):
+        return 1 + _guesses(request)
+    # Mamba 2, which alone has groups, writes one more at the end of a prompt.
+    return 2 + _guesses(request) + (1 if attention.state_groups else 0)
+
+
+def _recurrent_bytes(request: Request, attention: Attention, size: int) -> int:
+    name = request.architecture.name if request.architecture is not None else ""
+    if attention.recurrent_bytes and name.startswith(_HEEDED):
+        return attention.recurrent_bytes
+    return 4 if name.startswith(_FLOAT32) else size
+
+
+def _guesses(request: Request) -> int:
+    return request.draft.num_speculative_tokens if request.draft is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Tokens of a block."""
+
+    full: int
+    sliding: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Backend:
+    """What an attention backend takes."""
+
+    default: int
+    sizes: tuple[int, ...]
+    """Kernel block sizes."""
+    multiples: bool = True
+    """Any multiple of the only size."""
+
+    def at_most(self, tokens: int) -> int:
+        """The largest size within that many tokens; the smallest where none is."""
+        if self.multiples:
+            return max(self.sizes[0], tokens // self.sizes[0] * self.sizes[0])
+        return max((size for size in self.sizes if size <= tokens), default=self.sizes[0])
+
+
+_CPU = _Backend(128, (32,))
+_CPU_MLA = _Backend(16, (16,), multiples=False)
+_GPU = _Backend(16, (16,))
+_FLASHINFER = _Backend(16, (16, 32, 64), multiples=False)
+_FLASH_MLA = _Backend(64, (64,), multiples=False)
+_SPARSE_MLA = _Backend(64, (64,))
+COMPRESSED_BLOCK = 256
+"""The only size that DeepSeek V4's kernels take; of its windows' and compressors' blocks specs.py knows."""
+_FLASHINFER_MLA = _Backend(32, (32, 64), multiples=False)
+
+
+def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_states: bool) -> Blocks:
+    """For one model on one device. `amx`, `wide_states`: the CPU has AMX tiles, AVX-512 BF16."""
+    if is_compressed(architecture):
+        return Blocks(COMPRESSED_BLOCK, COMPRESSED_BLOCK)
+    layers = {id(layer): layer for layer in architecture.layers}.values()
+    latent = any(layer.attention.kind is Kind.LATENT for layer in layers)
+    backend = _SPARSE_MLA if is_sparse(architecture) else _backend(request, latent, amx)
+    full = backend.default if backend is _CPU_MLA else request.block_size or backend.default
+    attending = [one.attention for one in layers if one.attention.kind not in (Kind.STATE, Kind.ENCODER)]
+    if attending and len(attending) == len(layers) and is_packed(request.kv_cache_dtype):
+        full = _covering(full, request, attending[0])
+    states = [
+        state_bytes(request, layer.attention, request.tensor_parallel_size, wide_states)
+        for layer in layers
+        if has_state(layer.attention)
+    ]
+    if states and attending:
+        full = _aligned(full, backend, max(states), _token_bytes(request, attending[0]), latent)
+    return Blocks(full, backend.at_most(full))
+
+
+def is_sparse(architecture: Architecture) -> bool:
+    """Whether attention looks at some tokens only, which an index finds (DeepSeek V3.2)."""
+    return any(map(index_width, {id(layer): layer for layer in architecture.layers}.values()))
+
+
+def index_width(layer: Layer) -> int:
+    """Of sparse MLA's index (DeepSeek V3.2); 0: the layer has none."""
+    return next((linear.outputs for linear in layer.linears if linear.module.endswith("indexer.wk")), 0)
+
+
+def index_bytes(width: int) -> int:
+    """Of one token's key in the index: values of 8 bits, and a scale of 32 for every 128 of them."""
+    return width + width // 128 * 4
+
+
+def _aligned(full: int, backend: _Backend, state: int, token: int, latent: bool) -> int:
+    """A block of attention is at least as large as a state, since both come from one pool."""
+    step = max(backend.sizes[0], full, 128 if latent else 0)
+    tokens = step * -(-state // (step * token))
+    return max(full, -(-tokens // backend.sizes[0]) * backend.sizes[0])
+
+
+def _covering(full: int, request: Request, attention: Attention) -> int:
+    """With layers that stay unquantized, a block of the others holds at least 16 tokens of those."""
+    packed, plain = _token_bytes(request, attention), _token_bytes(replace(request, kv_cache_dtype="auto"), attention)
+    return max(full, full * -(-16 * plain // (full * packed)))
+
+
+def _token_bytes(request: Request, attention: Attention) -> int:
+    plain = value_bytes(request)
+    if attention.kind is Kind.LATENT:
+        return latent_bytes(request.kv_cache_dtype, attention.latent_dim + attention.rope_dim, plain)
+    heads = max(1, attention.kv_heads // request.tensor_parallel_size)
+    return heads * head_bytes(request.kv_cache_dtype, attention.key_dim, attention.value_dim, plain)
+
+
+def _backend(request: Request, latent: bool, amx: bool) -> _Backend:
+    """That vLLM chooses first on the device."""
+    device = request.device
+    if device is not None and device.is_cpu:
+        return _CPU if not latent or amx else _CPU_MLA
+    major = device.capability[0] if device is not None and device.capability is not None else 0
+    if not latent:
+        return _FLASHINFER if major == 10 else _GPU
+    if major == 10:
+        return _FLASHINFER_MLA
+    if major == 9 and request.kv_cache_dtype.startswith("fp8"):
+        return _FLASH_MLA
+    return _GPU

@@ -1,0 +1,362 @@
+"""A model's config.json, or facts under the same names, made into an Architecture.
+
+It follows vLLM's model classes. Keys that are absent have transformers' defaults for the model_type, where
+published files leave them out. Checkpoints are judged by what their files say, never by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sized
+from dataclasses import replace
+from typing import Any
+
+from llmservice_planner.model import deepseek_v4, gemma, module_forms, quantization_config, qwen4, registry, vision
+from llmservice_planner.model.architecture import (
+    KEPT,
+    Architecture,
+    Attention,
+    FeedForward,
+    InvalidModel,
+    Kind,
+    Layer,
+    Linear,
+    Part,
+    Quantization,
+    Split,
+)
+from llmservice_planner.model.config_keys import MOST_LAYERS, MOST_PARAMETERS, Keys
+from llmservice_planner.model.families import NESTED_DEFAULTS, Family, canonical, family_of
+from llmservice_planner.model.mixers import Mixer, attention, encoding, indexed, kinds, sharing
+from llmservice_planner.model.mlps import Mlp, dense, dense_width, expert_layers, experts
+from llmservice_planner.model.positions import lengths
+from llmservice_planner.model.states import state
+
+NESTED = (
+    *("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config"),
+    "transformer_layer_config",
+)
+"""Where multimodal files keep the language model's part, and speculators the draft's layers."""
+MOST_DISTINCT = 128
+"""Layers that differ from each other: each is computed with. Real models have up to a dozen kinds."""
+_NAME_LENGTH = 128
+_MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+_MOST_MTP_LAYERS = 64
+_DTYPES: Mapping[str, str] = {
+    "float32": "float32",
+    "float": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "half": "float16",
+}
+
+
+def read(document: Mapping[str, Any]) -> Architecture:
+    """What the model is made of.
+
+    `document` is the content of config.json, or facts under its names (model.architecture, an inspection's selection
+    with lists as [[value, count], ...]). Incomplete names what is indispensable and missing; InvalidModel names a key
+    whose value makes no sense; Unplanned what the planner does not know.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidModel("config.json", "must be an object")
+    return bounded(_Reader(document).architecture())
+
+
+def text_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's keys, with those of the whole file behind them."""
+    text = document
+    for _ in range(3):
+        inner = next((text[name] for name in NESTED if isinstance(text.get(name), Mapping)), None)
+        if inner is None:
+            break
+        outer = {key: value for key, value in text.items() if key not in NESTED and key in _SHARED}
+        text = {**outer, **{key: value for key, value in inner.items() if value is not None}}
+    return text
+
+
+def bounded(made: Architecture) -> Architecture:
+    """What is planned with: how long that takes, and how large its numbers get, does not depend on the repository."""
+    distinct = [layer for layer, _ in made.distinct_layers]
+    _check_distinct(distinct)
+    forms = 1 if made.quantization is None else len(made.quantization.forms)
+    head = KEPT if made.quantization is None else made.quantization.head
+    if not all(KEPT <= form < forms for form in (head, *(one.form for layer in distinct for one in layer.linears))):
+        raise InvalidModel("quantization_config", "has a module in a form that it does not describe")
+    states = (layer.attention.conv_values + layer.attention.recurrent_values for layer in distinct)
+    encoder = made.encoder
+    others = (made.rotary_values, made.table_bytes, encoder.tokens, encoder.values, encoder.shared_values)
+    if max(made.counted_parameters, made.max_position_embeddings or 0, *states, *others) > MOST_PARAMETERS:
+        raise InvalidModel("config.json", f"describes a model of more than {MOST_PARAMETERS:,} parameters or values")
+    return made
+
+
+def _check_distinct(layers: Sized) -> None:
+    if len(layers) > MOST_DISTINCT:
+        raise InvalidModel("config.json", f"describes more than {MOST_DISTINCT} different layers")
+
+
+_SHARED = frozenset(
+    {"quantization_config", "compression_config", "torch_dtype", "dtype", "tie_word_embeddings", "architectures"}
+    | {"vision_config", "total_parameters"}
+    | {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
+    | {"num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window", "rope_scaling", "rope_theta"}
+)
+"""Keys that some files say outside the language model's part, or say there for it."""
+
+
+class _Reader:
+    """One document."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        text = text_part(document)
+        model_type = text.get("model_type", document.get("model_type"))
+        if model_type is not None and not isinstance(model_type, str):
+            raise InvalidModel("model_type", "must be a string")
+        classes = document.get("architectures") or text.get("architectures")
+        self.outer_type = document.get("model_type") if isinstance(document.get("model_type"), str) else ""
+        self.classes = (
+            tuple(one for one in classes if isinstance(one, str)) if isinstance(classes, list | tuple) else ()
+        )
+        self.model_type = registry.read_as(model_type or self.outer_type or "", self.classes)
+        self.stem = canonical(self.model_type)
+        self.family: Family = family_of(self.model_type)
+        nested = {} if text is document else NESTED_DEFAULTS.get(self.stem, {})
+        self.keys = Keys({**text, "model_type": self.stem}, {**nested, **self.family.defaults})
+        if self.family.positions is not None and self.keys.text("position_embedding_type") in ("rotary", "alibi"):
+            is_rotary = self.keys.text("position_embedding_type") == "rotary"
+            self.family = replace(self.family, positions=None, rope=is_rotary)
+        self.is_qwen4 = self.stem == qwen4.TYPE
+        self.is_v4 = self.stem == deepseek_v4.TYPE
+        self.is_causal = not self.family.is_encoder and self._is_causal()
+        self.document = document
+        self.layers_count = self._layers_count()
+
+    def _is_causal(self) -> bool:
+        """Whether tokens attend to earlier ones only; vLLM heeds what the file says of it (layers/attention)."""
+        if not registry.WITHOUT_A_CACHE.isdisjoint(self.classes) or self.keys.raw("is_causal") is False:
+            return False
+        return not ("Gemma3TextModel" in self.classes and self.keys.raw("use_bidirectional_attention") is True)
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Of an encoder's layers all are full: windows change nothing where nothing is stored."""
+        if self.is_v4:
+            return deepseek_v4.kinds(self.keys, self.layers_count)
+        return (
+            ("full",) * self.layers_count
+            if self.family.is_encoder
+            else kinds(self.keys, self.family, self.layers_count)
+        )
+
+    def _layers_count(self) -> int:
+        if not self.keys.has("num_hidden_layers"):
+            listed = self.keys.values("layers_block_type") or self.keys.text("hybrid_override_pattern")
+            if listed:
+                return len(listed)
+        return self.keys.needed("num_hidden_layers", most=MOST_LAYERS)
+
+    def architecture(self) -> Architecture:
+        keys, family = self.keys, self.family
+        hidden, vocabulary = keys.needed("hidden_size"), keys.needed("vocab_size")
+        each = self._kinds()
+        found = lengths(keys, family, each)
+        quantization = quantization_config.read(keys)
+        layers, mtp = self.layers(each), None
+        if self.is_v4:
+            quantization = deepseek_v4.with_experts(keys, quantization)
+            layers = (*layers, deepseek_v4.mtp_layer(keys, layers[0]))
+        if quantization is not None:
+            layers = module_forms.marked(layers, quantization)
+        if self.is_v4:
+            layers, mtp = layers[:-1], layers[-1]
+        made = Architecture(
+            name=self._name(),
+            hidden_size=hidden,
+            vocab_size=vocabulary,
+            layers=layers,
+            tie_word_embeddings=family.is_encoder or keys.flag("tie_word_embeddings", family.tied),
+            max_position_embeddings=found.longest,
+            default_max_len=found.default,
+            dtype=self._dtype(),
+            quantization=quantization,
+            total_parameters=keys.integer("total_parameters", most=MOST_PARAMETERS),
+            encoder=vision.read(self.document, hidden),
+            extra=self._extra(),
+            extra_parameters=self._extra_parameters(),
+            embedding_size=self._embedding_size(hidden),
+            head_bias=family.head_bias,
+            rotary_values=deepseek_v4.rotary_values(keys, each) if self.is_v4 else found.rotary_values,
+            rotary_wide=self.is_v4,
+            table_bytes=_table_bytes(keys, quantization),
+            mtp_layers=self._mtp_layers(),
+            mtp_layer=mtp,
+            residual_streams=keys.needed("hc_mult") if self.is_v4 else 1,
+            ratios_by_word=self.is_v4 and not keys.has("compress_ratios"),
+        )
+        return _fitted(made, self)
+
+    def _mtp_layers(self) -> int:
+        found = (self.keys.integer(name, least=0, most=_MOST_MTP_LAYERS) for name in _MTP_LAYERS)
+        return next(filter(None, found), 0)
+
+    def _name(self) -> str:
+        return next(iter(self.classes), self.model_type or "model")[:_NAME_LENGTH]
+
+    def _dtype(self) -> str | None:
+        text = self.keys.text("dtype")
+        return None if text is None else _DTYPES.get(text.removeprefix("torch."))
+
+    def layers(self, each: tuple[str, ...] | None = None) -> tuple[Layer, ...]:
+        """One object for equal layers, so that what comes later counts few and not a hundred."""
+        each = self._kinds() if each is None else each
+        with_experts = expert_layers(self.keys, len(each))
+        widths = self._widths(len(each))
+        shared = self._sharing(each)
+        has_index = indexed(self.keys, len(each))
+        made: dict[tuple[str, bool, int, bool, bool], Layer] = {}
+        result = []
+        for index, kind in enumerate(each):
+            key = (kind, with_experts[index], widths[index], shared[index], has_index[index])
+            if key not in made:
+                made[key] = self._layer(kind, with_experts[index], index, shared[index], has_index[index])
+                _check_distinct(made)
+            result.append(made[key])
+        return tuple(result)
+
+    def _widths(self, layers: int) -> tuple[int, ...]:
+        stated = self.keys.raw("intermediate_size")
+        if not isinstance(stated, list | tuple):
+            return (0,) * layers
+        return tuple(dense_width(self.keys, index) for index in range(layers))
+
+    def _sharing(self, each: tuple[str, ...]) -> tuple[bool, ...]:
+        """Gemma 3n and 4: the last layers read what earlier ones stored."""
+        sharing = min(self.keys.count("num_kv_shared_layers"), len(each))
+        return (False,) * (len(each) - sharing) + (True,) * sharing
+
+    def _layer(self, kind: str, with_experts: bool, index: int, shares: bool, has_index: bool) -> Layer:
+        mixer = self._mixer(kind, has_index)
+        if shares:
+            mixer = sharing(mixer, self.keys)
+        mlp = self._mlp(kind, with_experts, index, shares)
+        additions = qwen4.streams(self.keys) if self.is_qwen4 else gemma.per_layer(self.keys)
+        linears = (*mixer.linears, *mlp[1], *additions[0])
+        norm = self.keys.needed("hidden_size") * (2 if self.family.norm_bias else 1)
+        return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + additions[1] + self.family.norms * norm)
+
+    def _mixer(self, kind: str, has_index: bool) -> Mixer:
+        if self.is_v4:
+            return deepseek_v4.mixer(self.keys, kind)
+        if kind in ("mlp", "moe"):
+            return Mixer(Attention(Kind.STATE), ())
+        if kind in ("mamba", "linear", "conv"):
+            return state(self.keys, kind)
+        if kind != "hybrid":
+            found = attention(self.keys, self.family, kind, has_index)
+            if self.is_qwen4:
+                return qwen4.indexed(found, self.keys)
+            return found if self.is_causal else encoding(found)
+        mamba, main = state(self.keys, "mamba"), attention(self.keys, self.family, "full")
+        both = replace(
+            main.attention,
+            conv_values=mamba.attention.conv_values,
+            recurrent_values=mamba.attention.recurrent_values,
+            recurrent_bytes=mamba.attention.recurrent_bytes,
+            state_groups=mamba.attention.state_groups,
+            group_values=mamba.attention.group_values,
+        )
+        return Mixer(both, (*main.linears, *mamba.linears), main.small + mamba.small)
+
+    def _mlp(self, kind: str, with_experts: bool, index: int, shares: bool) -> Mlp:
+        nothing: Mlp = (FeedForward(gated=self.family.gated), (), 0)
+        if self.stem in ("mamba", "mamba2", "falcon_mamba"):
+            return nothing
+        if self.stem == "nemotron_h":
+            if kind == "moe":
+                return experts(self.keys, self.family)
+            return dense(self.keys, self.family, index) if kind == "mlp" else nothing
+        if not with_experts:
+            twice = 2 if shares and self.keys.flag("use_double_wide_mlp") else 1
+            return dense(self.keys, self.family, index, twice)
+        routed = experts(self.keys, self.family)
+        if not self.keys.flag("enable_moe_block"):
+            return routed
+        both = dense(self.keys, self.family, index)
+        values = replace(routed[0], intermediate=both[0].intermediate)
+        return values, (*both[1], *routed[1]), both[2] + routed[2]
+
+    def _extra(self) -> tuple[Linear, ...]:
+        found: list[Linear] = []
+        hidden, narrow = self.keys.needed("hidden_size"), self.keys.integer("word_embed_proj_dim")
+        if narrow is not None and narrow != hidden:
+            found += [
+                Linear("project_in", Part.OTHER, narrow, hidden, Split.NONE),
+                Linear("project_out", Part.OTHER, hidden, narrow, Split.NONE),
+            ]
+        if self.is_v4:
+            return tuple(deepseek_v4.extra(self.keys, self.layers_count))
+        found += qwen4.extra(self.keys)[0] if self.is_qwen4 else gemma.extra(self.keys, self.layers_count)
+        return tuple(found)
+
+    def _extra_parameters(self) -> int:
+        hidden, family = self.keys.needed("hidden_size"), self.family
+        norm = hidden * (2 if family.norm_bias else 1)
+        # OPT's models that norm after each layer have no norm at the end.
+        final = family.final_norm and self.keys.flag("do_layer_norm_before", True)
+        total = (norm if final else 0) + (norm if family.embedding_norm else 0)
+        if family.positions is not None:
+            length = self.keys.integer("max_position_embeddings", "n_positions")
+            total += ((length or 1024) + family.positions) * hidden
+        if family.is_encoder:
+            total += self.keys.count("type_vocab_size") * hidden
+        return total + (qwen4.extra(self.keys)[1] if self.is_qwen4 else gemma.extra_parameters(self.keys))
+
+    def _embedding_size(self, hidden: int) -> int | None:
+        narrow = self.keys.integer("word_embed_proj_dim")
+        return None if narrow in (None, hidden) else narrow
+
+
+def _fitted(made: Architecture, reader: _Reader) -> Architecture:
+    """Where only facts and a total are known, what they leave open follows from which form comes closest to it."""
+    total = made.total_parameters
+    if total is None or reader.model_type:
+        return made
+    forms = [made]
+    if not reader.keys.has("num_experts"):
+        reader.family = replace(reader.family, gated=not reader.family.gated)
+        forms.append(replace(made, layers=reader.layers()))
+    if not reader.keys.has("tie_word_embeddings"):
+        forms += [replace(form, tie_word_embeddings=True) for form in forms]
+    return min(forms, key=lambda form: abs(form.counted_parameters - total))
+
+
+_FP8 = "float8_e4m3fn"
+_TABLES = "ngram_embedding"
+_VALUES_OF_SCALE = 32
+"""DeepSeek's tables are in fp8, with a byte of scale for so many values."""
+
+
+def _table_bytes(keys: Keys, quantization: Quantization | None) -> int:
+    """Of all layers' tables of n-grams, which vLLM keeps in pinned memory of the node (vllm/config/engram.py); 0 where
+    the model has none.
+
+    Qwen's have `ngram_vocab_size_base` rows for each head, whose widths are `ple_embed_dim` together; DeepSeek says the
+    rows of each layer.
+    """
+    layers = keys.values("ple_layer_ids")
+    if layers:
+        values = len(set(map(str, layers))) * keys.count("ple_embed_dim") * keys.count("ngram_vocab_size_base")
+        return values * (1 if _has_fp8_tables(keys, quantization) else 2)
+    if keys.values("engram_layer_ids"):
+        rows = sum(keys.checked("engram_num_embeddings", one) for one in keys.values("engram_num_embeddings") or ())
+        values = rows * keys.count("engram_head_dim")
+        return values + values // _VALUES_OF_SCALE
+    return 0
+
+
+def _has_fp8_tables(keys: Keys, quantization: Quantization | None) -> bool:
+    """As Qwen4ExpPLEEmbeddingMethod.from_quant_config has it (vllm/models/qwen4_exp/common/ngram_embedding.py)."""
+    if keys.text("ple_embedding_dtype") == _FP8:
+        return True
+    if quantization is None or quantization.method != "fp8":
+        return False
+    return not any(_TABLES in one for one in quantization.kept)

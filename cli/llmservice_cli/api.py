@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from llmservice_operator.kube.client import AlwaysOpen, KubeClient
-from llmservice_operator.kube.errors import NotFound
-from llmservice_operator.kube.resources import POD, Resource, proxy_path
-from llmservice_operator.kube.transport import Transport, object_of
+from kubeloop.client import AlwaysOpen, KubeClient
+from kubeloop.errors import NotFound
+from kubeloop.resources import POD, Resource, proxy_path
+from kubeloop.transport import Transport, object_of
 
 FIELD_MANAGER = USER_AGENT = "llmservice-cli"
 MERGE_PATCH = "application/merge-patch+json"

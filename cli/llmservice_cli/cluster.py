@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from llmservice_operator.kube import credentials
-from llmservice_operator.kube.credentials import Credentials
-from llmservice_operator.kube.errors import InBetween, KubeError, NotFound, ServerError, Unreachable
-from llmservice_operator.kube.resources import LLMSERVICE
-from llmservice_operator.kube.transport import Transport
+from kubeloop import credentials
+from kubeloop.credentials import Credentials
+from kubeloop.errors import InBetween, KubeError, NotFound, ServerError, Unreachable
+from kubeloop.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 
 from .api import USER_AGENT, Api
 from .errors import CliError, WrongUsage

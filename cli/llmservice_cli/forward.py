@@ -18,9 +18,9 @@ from typing import Any
 
 import aiohttp
 import httpx
-from llmservice_operator.kube.credentials import Credentials
-from llmservice_operator.kube.errors import Forbidden, KubeError, Unreachable, from_status
-from llmservice_operator.kube.resources import POD
+from kubeloop.credentials import Credentials
+from kubeloop.errors import Forbidden, KubeError, Unreachable, from_status
+from kubeloop.resources import POD
 from llmservice_runtime.bounded_json import clean
 
 from .api import USER_AGENT

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kubeloop.errors import Forbidden
+from kubeloop.resources import POD, Resource
 from llmservice_api.constants import OPERATOR
-from llmservice_operator.kube.errors import Forbidden
-from llmservice_operator.kube.resources import POD, Resource
 
 from .api import Api, Json
 

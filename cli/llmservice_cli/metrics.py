@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 
-from llmservice_operator.kube.resources import POD
+from kubeloop.resources import POD
 from llmservice_runtime.contract import HTTP_PORT
 from llmservice_vllm.metrics import PREFIX
 

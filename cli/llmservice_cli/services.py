@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llmservice_api.conditions import Condition
 from llmservice_api.constants import DEFAULT_ENDPOINT_PORT
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_api.kinds import LLMSERVICE
 
 from .api import Api, Json
 from .errors import CliError

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf, isinf
 
-from llmservice_api.timestamps import rfc3339
+from kubeloop.timestamps import rfc3339
 from typer import BadParameter
 
 # Numbers on the command line: parsers for typer, with the message for a wrong value.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmservice_operator.kube.errors import Forbidden, KubeError, Refused
+from kubeloop.errors import Forbidden, KubeError, Refused
 from llmservice_runtime.bounded_json import clean
 
 LONGEST = 300

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
-from llmservice_operator.kube.errors import Gone, ServerError, TooMany, Unreachable, from_status
-from llmservice_operator.kube.resources import Resource
+from kubeloop.errors import Gone, ServerError, TooMany, Unreachable, from_status
+from kubeloop.resources import Resource
 
 from .api import Api, Json
 

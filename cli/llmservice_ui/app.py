@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment
+from kubeloop.errors import KubeError, Unauthorized
 from llmservice_cli.errors import CliError
 from llmservice_cli.revisions import Revision, recorded
 from llmservice_cli.status.frame import frame
 from llmservice_cli.unread import why
-from llmservice_operator.kube.errors import KubeError, Unauthorized
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request

@@ -8,9 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kubeloop.errors import Forbidden, KubeError, Refused, Unauthorized
+from kubeloop.resources import DEPLOYMENT
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_cli.api import Api
-from llmservice_operator.kube.errors import Forbidden, KubeError, Refused, Unauthorized
-from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE
 from llmservice_runtime.bounded_json import Reader
 
 from .fleet import Row, row_of

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kubeloop.errors import KubeError
+from kubeloop.resources import POD
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_cli.api import Api
 from llmservice_cli.top.sample import Rates, Reading, ServiceKey, between, read_pages_of, together
 from llmservice_cli.unread import why
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts, replicas
 
 MOST_PODS = 64

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from kubeloop.errors import Forbidden, KubeError, Refused, Unreachable
 from llmservice_cli.cluster import cli_error
 from llmservice_cli.errors import CliError
-from llmservice_operator.kube.errors import Forbidden, KubeError, Refused, Unreachable
 
 from .viewer import Viewer
 

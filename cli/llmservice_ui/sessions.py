@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Unpack
 
+from kubeloop.errors import Unauthorized
+from kubeloop.resources import Resource
+from kubeloop.transport import Options, Transport
 from llmservice_cli.api import USER_AGENT, Api
-from llmservice_operator.kube.errors import Unauthorized
-from llmservice_operator.kube.resources import Resource
-from llmservice_operator.kube.transport import Options, Transport
 
 from .fleet_reading import FleetReader
 from .meter import Meter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmservice_operator.kube.credentials import Credentials, Token
+from kubeloop.credentials import Credentials, Token
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Hosts that are accepted always: a port-forward's."""

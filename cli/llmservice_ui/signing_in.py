@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from jinja2 import Environment
-from llmservice_operator.kube.errors import KubeError, Unauthorized
+from kubeloop.errors import KubeError, Unauthorized
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response

@@ -6,9 +6,9 @@ import base64
 import binascii
 from dataclasses import dataclass
 
+from kubeloop.errors import Unauthorized
+from kubeloop.resources import Resource
 from llmservice_cli.api import Api
-from llmservice_operator.kube.errors import Unauthorized
-from llmservice_operator.kube.resources import Resource
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 
 LONGEST_TOKEN = 32 * 1024

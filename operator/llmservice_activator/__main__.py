@@ -12,16 +12,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 import grpc.aio
-from llmservice_api.service import Key
-from llmservice_operator.kube import credentials as kube_credentials
-from llmservice_operator.kube.client import AlwaysOpen, KubeClient
-from llmservice_operator.kube.errors import ConfigError
-from llmservice_operator.kube.informer import Informer
-from llmservice_operator.kube.pod_port import RequestsReader
-from llmservice_operator.kube.resources import ENDPOINT_SLICE
-from llmservice_operator.kube.transport import Transport
-from llmservice_operator.process import log
-from llmservice_operator.process.health import HealthServer, PortTaken, Readiness
+from kubeloop import credentials as kube_credentials
+from kubeloop import log
+from kubeloop.client import AlwaysOpen, KubeClient
+from kubeloop.errors import ConfigError
+from kubeloop.health import HealthServer, PortTaken, Readiness
+from kubeloop.informer import Informer
+from kubeloop.resources import ENDPOINT_SLICE, Key
+from kubeloop.transport import Transport
+from llmservice_operator.readers.pod_port import RequestsReader
 from prometheus_client import disable_created_metrics
 
 from llmservice_activator import options, server
@@ -226,7 +225,7 @@ class Scaler:
                 loop.add_signal_handler(number, self.stop)
 
     def _changed(self, before: Service, after: Service) -> None:
-        logger.info("replicas %d -> %d", before.replicas, after.replicas, extra={"llmservice": after.key})
+        logger.info("replicas %d -> %d", before.replicas, after.replicas, extra={log.KEY: after.key})
         self._events.changed(before, after)
         if after.replicas == 0 and self.holding.held(after.key).requests:
             self._holds(after.key)  # it came while the last replica went

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 
 from llmservice_activator.demand import Load
 from llmservice_activator.services import Service

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from kubeloop.resources import Key
 from llmservice_api.network_peers import Address, Block, Peer, Requirement
-from llmservice_api.service import Key
 
 from llmservice_activator.holding.target import Refusal, Target
 from llmservice_activator.services import Service

@@ -8,9 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from kubeloop.resources import Key
 from llmservice_api.holding import LastUse
-from llmservice_api.service import Key
-from llmservice_operator.kube.pod_port import Requests, Unreadable
+from llmservice_operator.readers.pod_port import Requests, Unreadable
 
 from llmservice_activator import schedule
 from llmservice_activator.activity import ALWAYS, Activities, Activity

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kubeloop import log
+from kubeloop.errors import Forbidden, KubeError, NotFound
+from kubeloop.resources import Key, Resource
+from kubeloop.transport import Transport
 from llmservice_api.scalars import SecretKeyRef
-from llmservice_api.service import Key
-from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound
-from llmservice_operator.kube.resources import Resource
-from llmservice_operator.kube.transport import Transport
 from llmservice_runtime.access import split_keys
 
 logger = logging.getLogger(__name__)
@@ -132,13 +132,13 @@ class KeyReader:
             entry.found = ApiKeys(frozenset(), f"there is no Secret {ref.name}; create it with API keys in {ref.key}")
         except KubeError as error:
             # What was read before still holds.
-            logger.warning("cannot read the Secret with the API keys: %s", error, extra={"llmservice": key})
+            logger.warning("cannot read the Secret with the API keys: %s", error, extra={log.KEY: key})
             if not before.keys:
                 entry.found = ApiKeys(frozenset(), f"Secret {ref.name} cannot be read: {' '.join(str(error).split())}")
         entry.due = self._clock() + (AGAIN if entry.found.problem else KEPT)
         if entry.found != before:
             if entry.found.problem:
-                logger.warning("%s", entry.found.problem, extra={"llmservice": key})
+                logger.warning("%s", entry.found.problem, extra={log.KEY: key})
             self._changed(key)
 
 

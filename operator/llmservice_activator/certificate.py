@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from llmservice_operator.kube.errors import ConfigError
-from llmservice_operator.process.health import expires_at
+from kubeloop.errors import ConfigError
+from kubeloop.health import expires_at
 
 logger = logging.getLogger(__name__)
 

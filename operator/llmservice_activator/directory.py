@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
 
-from llmservice_api.service import Key
+from kubeloop import log
+from kubeloop.resources import Key
 from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_activator.api_keys import KeyReader
@@ -106,7 +107,7 @@ class Directory:
                 try:
                     await self._report(key)
                 except Exception:  # what is wrong with one service ends no other's requests
-                    logger.exception("requests cannot be held", extra={"llmservice": key})
+                    logger.exception("requests cannot be held", extra={log.KEY: key})
                     self._problems[key] = "internal error; see the activator's log"
             self._reporting = None
 
@@ -220,7 +221,7 @@ class Directory:
         if not problem:
             self._problems.pop(key, None)
         elif self._problems.get(key) != problem:
-            logger.warning("requests cannot be held: %s", problem, extra={"llmservice": key})
+            logger.warning("requests cannot be held: %s", problem, extra={log.KEY: key})
             self._problems[key] = problem
 
     def _move(self, key: Key, port: int) -> None:

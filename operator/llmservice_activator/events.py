@@ -11,10 +11,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from kubeloop.errors import AlreadyExists, KubeError
+from kubeloop.events import About, manifest
+from kubeloop.resources import Key
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.reasons import Reason
-from llmservice_api.service import Key
-from llmservice_operator.kube.errors import AlreadyExists, KubeError
-from llmservice_operator.kube.events import About, manifest
 
 from llmservice_activator.answers import Answer
 from llmservice_activator.services import Service
@@ -88,7 +89,7 @@ class Events:
 
     def _manifest(self, before: Service, after: Service, reason: str) -> dict[str, Any]:
         message = f"Replicas {before.replicas} → {after.replicas}: {reason}."
-        about = About(after.key.namespace, after.key.name, after.uid, after.resource_version)
+        about = About(LLMSERVICE, after.key.namespace, after.key.name, after.uid, after.resource_version)
         return manifest(
             about,
             f"{after.key.name[:200]}.{_digest(after)}",

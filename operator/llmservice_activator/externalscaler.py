@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 
 PACKAGE = "externalscaler"
 SERVICE = f"{PACKAGE}.ExternalScaler"

@@ -6,8 +6,8 @@ import sys
 import time
 from collections.abc import Mapping
 
+from kubeloop.resources import Key
 from llmservice_api.holding import LAST_USE, LastUse
-from llmservice_api.service import Key
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 

@@ -19,11 +19,10 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from llmservice_api.service import Key
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.pod_port import PodPort, Unreadable
-from llmservice_operator.kube.resources import Resource
-from llmservice_operator.process.health import PortTaken
+from kubeloop.errors import KubeError
+from kubeloop.health import PortTaken
+from kubeloop.resources import Key, Resource
+from llmservice_operator.readers.pod_port import PodPort, Unreadable
 
 from llmservice_activator.answers import Held
 from llmservice_activator.services import Services

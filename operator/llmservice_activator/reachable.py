@@ -10,7 +10,7 @@ from typing import Self
 
 import aiohttp
 import orjson
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 KEPT = 2.0

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import grpc.aio
-from llmservice_api.service import Key
+from kubeloop import log
+from kubeloop.resources import Key
 
 from llmservice_activator import externalscaler
 from llmservice_activator.answers import Answers
@@ -97,7 +98,7 @@ class ExternalScaler:
         key = externalscaler.metrics_request(request).key
         self._known(key)
         answer = await self._answers.get(key)
-        logger.debug("%g: %s", answer.desired.metric, answer.desired.reason, extra={"llmservice": key})
+        logger.debug("%g: %s", answer.desired.metric, answer.desired.reason, extra={log.KEY: key})
         return externalscaler.metrics(answer.desired.metric)
 
     async def _stream_is_active(self, request: bytes, context: Context) -> AsyncIterator[bytes]:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kubeloop import log
+from kubeloop.resources import POD, Key, Resource
 from llmservice_api.autoscaling import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling
 from llmservice_api.conditions import ConditionType
 from llmservice_api.constants import SERVICE_LABEL, is_replica
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.holding import holds
 from llmservice_api.lifecycle import Scaling
-from llmservice_api.service import Key
-from llmservice_operator.kube.resources import POD, Resource
 from llmservice_runtime.contract import SERVER_CONTAINER, START_CEILING_SECONDS
 from pydantic import ValidationError
 
@@ -193,7 +193,7 @@ class Services:
             found = service_of(obj, self._now())
         except Unknown as error:
             if self._refused.get(key) != str(error):
-                logger.info("%s", error, extra={"llmservice": key})
+                logger.info("%s", error, extra={log.KEY: key})
             before = self._services.get(key)
             kept = _ended(obj, before) if isinstance(error, Unheld) else _unread(obj, before, error)
             if kept is None:

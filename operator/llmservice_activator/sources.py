@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.resources import POD, Resource
-from llmservice_operator.kube.transport import Transport
+from kubeloop.errors import KubeError
+from kubeloop.resources import POD, Resource
+from kubeloop.transport import Transport
 
 from llmservice_activator.admission import Labels, Source, Unidentified
 

@@ -7,11 +7,12 @@ import logging
 import time
 from collections.abc import Callable
 
-from llmservice_api.service import Key
-from llmservice_operator.kube.client import MERGE_PATCH
-from llmservice_operator.kube.errors import Conflict, KubeError
-from llmservice_operator.kube.resources import LLMSERVICE
-from llmservice_operator.kube.transport import Transport
+from kubeloop import log
+from kubeloop.client import MERGE_PATCH
+from kubeloop.errors import Conflict, KubeError
+from kubeloop.resources import Key
+from kubeloop.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 
 from llmservice_activator.events import COMPONENT
 from llmservice_activator.services import Service, Services
@@ -80,14 +81,14 @@ class Wake:
             pause = min(LONGEST_PAUSE, 2 * self._failed.get(key, (FIRST_PAUSE / 2, 0))[0])
             self._failed[key] = pause, self._clock() + pause
             self._count("failed")
-            logger.error("cannot start a replica for requests that are held: %s", error, extra={"llmservice": key})
+            logger.error("cannot start a replica for requests that are held: %s", error, extra={log.KEY: key})
             return
         self._failed.pop(key, None)
         if not is_woken:
             self._woken.pop(key, None)
         self._count("woken" if is_woken else "already")
         if is_woken:
-            logger.info("a request is held: replicas 0 -> 1", extra={"llmservice": key})
+            logger.info("a request is held: replicas 0 -> 1", extra={log.KEY: key})
 
     async def _set_one(self, service: Service) -> bool:
         """Whether it was at zero.

@@ -7,11 +7,12 @@ import logging
 import time
 from collections.abc import Callable
 
+from kubeloop.errors import KubeError
+from kubeloop.informer import Informer
+from kubeloop.resources import POD, Resource
+from kubeloop.transport import Transport
 from llmservice_api.constants import SERVICE_LABEL
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.informer import Informer
-from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
-from llmservice_operator.kube.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 
 from llmservice_activator.services import Services
 

@@ -4,9 +4,10 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
+from kubeloop.resources import Key
 from pydantic import ValidationError
 
 from llmservice_api.errors import InvalidSpec, Problem
@@ -22,16 +23,6 @@ _REMEDY = "Correct it and apply the LLMService again; `kubectl explain llms.spec
 
 # What pydantic adds to the location of a value that may be of several types.
 _TYPE_TAGS = frozenset({"constrained-int", "literal['auto']"})
-
-
-class Key(NamedTuple):
-    """Namespace and name of an LLMService: its key in queues and caches."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

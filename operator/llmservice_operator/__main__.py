@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 import logging
 import signal
 import sys
@@ -11,10 +12,25 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import uvloop
-from llmservice_api.service import Key
+from kubeloop import credentials as kube_credentials
+from kubeloop import garbage, log
+from kubeloop.access import Access, open_to_all
+from kubeloop.cache import Cache
+from kubeloop.client import AlwaysOpen, Gate, KubeClient
+from kubeloop.errors import ConfigError
+from kubeloop.events import PodEventReader
+from kubeloop.health import Certificate, HealthServer, PortTaken
+from kubeloop.kopf_source import Resync, Watch
+from kubeloop.lease import Lease
+from kubeloop.queue import WorkQueue
+from kubeloop.resources import Key
+from kubeloop.sync_state import SyncState
+from kubeloop.transport import Transport
+from llmservice_api.constants import OPERATOR, SPLIT_ANNOTATION
+from llmservice_api.kinds import LLMSERVICE
 from prometheus_client import disable_created_metrics
 
-from llmservice_operator import handlers, options
+from llmservice_operator import options
 from llmservice_operator.control.config_reader import ConfigReader
 from llmservice_operator.control.containment import InternalErrors, InWork, Part
 from llmservice_operator.control.context import Context
@@ -23,7 +39,6 @@ from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.activators import ActivatorsWatch
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.children import ChildrenWatch
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import (
@@ -33,28 +48,16 @@ from llmservice_operator.control.watch.kinds import (
     identity_of,
     key_of,
     may_hold,
+    of_children,
     placed,
     watched_children,
 )
-from llmservice_operator.control.watch.resync import Resync
-from llmservice_operator.control.watch.sync_state import SyncState
-from llmservice_operator.control.work_queue import WorkQueue, of_children
 from llmservice_operator.control.worker import Workers
-from llmservice_operator.kube import credentials as kube_credentials
-from llmservice_operator.kube.access import Access, open_to_all
-from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
-from llmservice_operator.kube.errors import ConfigError
-from llmservice_operator.kube.events import PodEventReader
-from llmservice_operator.kube.holding_ports import HoldingPorts
-from llmservice_operator.kube.lease import Lease
-from llmservice_operator.kube.nodes import Nodes
-from llmservice_operator.kube.pod_port import ActivatorReader, RequestsReader, StateReader
-from llmservice_operator.kube.quotas import QuotaReader
-from llmservice_operator.kube.resources import LLMSERVICE
-from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options, version
-from llmservice_operator.process import garbage, log
-from llmservice_operator.process.health import Certificate, HealthServer, PortTaken
+from llmservice_operator.readers.holding_ports import HoldingPorts
+from llmservice_operator.readers.nodes import Nodes
+from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
+from llmservice_operator.readers.quotas import QuotaReader
 
 logger = logging.getLogger("llmservice_operator")
 
@@ -80,7 +83,13 @@ class Operator:
         self._transport = transport
         self._metrics = metrics
         namespace = opts.lease_namespace or transport.credentials.namespace
-        lease = Lease(transport, namespace=namespace, name=opts.lease_name, identity=opts.identity)
+        lease = Lease(
+            transport,
+            namespace=namespace,
+            name=opts.lease_name,
+            identity=opts.identity,
+            split_annotation=SPLIT_ANNOTATION,
+        )
         self._lease = lease if opts.leader_elect else None
         gate: Gate = self._lease or AlwaysOpen()
         kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS, INDICES)
@@ -127,14 +136,15 @@ class Operator:
         self._workers = Workers(self._ctx)
         children = watched_children(opts.services)
         namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
-        self._sync = SyncState(
-            namespaces, (LLMSERVICE, *children), on_warm=self._take_up_all, on_hidden=self._take_up_all
-        )
+        self._sync = SyncState(namespaces, LLMSERVICE, children, on_warm=self._take_up_all, on_hidden=self._take_up_all)
         self._life = Life(self._sync, lambda: self._lease.problem if self._lease else None)
         handler = EventHandler(
             self._ctx.cache, self._changed, self._children_changed, self._errors, pod_deleted=self._ctx.pod_deleted
         )
-        self._resyncs = {name: Resync(transport, handler, name, self._sync, errors=self._errors) for name in namespaces}
+        contained = functools.partial(self._errors.contained, Part.RESYNC)
+        self._resyncs = {
+            name: Resync(transport, LLMSERVICE, handler, name, self._sync, contained=contained) for name in namespaces
+        }
         self._ctx.is_current = lambda parent: self._resync_of(parent.namespace).is_current(parent.uid)
         self._children = ChildrenWatch(transport, handler, namespaces, self._sync, children)
         self._ctx.hidden = self._sync.hidden
@@ -215,7 +225,7 @@ class Operator:
     async def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         async with asyncio.TaskGroup() as group:
             for namespace, resync in self._resyncs.items():
-                watch = handlers.Watch(
+                watch = Watch(
                     self._transport.credentials,
                     resync,
                     namespace,
@@ -336,7 +346,7 @@ async def serve(opts: Options) -> int:
     metrics = Metrics()
     found = await kube_credentials.load(kubeconfig=opts.kubeconfig, context=opts.context)
     async with (
-        Transport(found, observer=metrics.observe_request) as transport,
+        Transport(found, user_agent=OPERATOR, observer=metrics.observe_request) as transport,
         StateReader() as reader,
         RequestsReader() as requests,
         ActivatorReader() as activators,

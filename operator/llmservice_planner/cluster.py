@@ -1,4 +1,4 @@
-"""The cluster's GPUs as a value: kube/nodes.py reads it, pick.py chooses from it."""
+"""The cluster's GPUs as a value: readers/nodes.py reads it, pick.py chooses from it."""
 
 from __future__ import annotations
 

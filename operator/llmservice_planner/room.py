@@ -1,4 +1,4 @@
-"""What is free on the cluster's nodes, as a value: kube/nodes.py reads it, and a rollout that must choose asks it.
+"""What is free on the cluster's nodes, as a value: readers/nodes.py reads it, and a rollout that must choose asks it.
 
 The scheduler has the last word: what pods want of each other (anti-affinity, spreading, volumes) is not looked at.
 """

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from kubeloop.credentials import load
+from kubeloop.errors import Invalid
+from kubeloop.resources import Resource
 from llmservice_api import constants
 from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.errors import CliError
 from llmservice_cli.options import Scope
-from llmservice_operator.kube.credentials import load
-from llmservice_operator.kube.errors import Invalid
-from llmservice_operator.kube.resources import Resource
 
 from tests.contract.api import GROUP, NAMESPACE, Api
 from tests.contract.manifests import manifest

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from llmservice_operator.kube.errors import ConfigError
-from llmservice_operator.kube.kubeconfig import from_kubeconfig
+from kubeloop.errors import ConfigError
+from kubeloop.kubeconfig import from_kubeconfig
 
 Json = dict[str, Any]
 

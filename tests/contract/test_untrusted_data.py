@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import orjson
 import pytest
-from llmservice_operator.kube.wire import lenient
+from kubeloop.wire import lenient
 
 NAMESPACE = "contract-untrusted-data"
 REVISIONS = f"/apis/apps/v1/namespaces/{NAMESPACE}/controllerrevisions"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from llmservice_operator.kube.errors import NOT_OURS
+from kubeloop.errors import NOT_OURS
 
 from tests.e2e._chart import AUTOSCALED, EVERYTHING, GUARDED, JSON, of_kind, only, render
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from llmservice_api.autoscaling import Holding
-from llmservice_api.child_kinds import VERBS
+from llmservice_api.kinds import VERBS
 
 from tests.e2e._chart import AUTOSCALED, EVERYTHING, JSON, ChartRefused, of_kind, only, render
 

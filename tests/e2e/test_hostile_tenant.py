@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from llmservice_operator.control.token_bucket import WRITE_BURST, WRITE_SECONDS
+from kubeloop.token_bucket import WRITE_BURST, WRITE_SECONDS
 
 from tests.e2e.conftest import make_namespace, own_namespace
 from tests.support.audit import writes_since

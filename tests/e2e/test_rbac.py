@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from llmservice_api.child_kinds import CHILD_KINDS, VERBS
+from llmservice_api.kinds import CHILD_KINDS, VERBS
 from llmservice_api.service import LLMService
 from llmservice_operator.build.inspection import job_name
 
@@ -70,7 +70,11 @@ def granted(cluster: Cluster) -> set[Right]:
 def optional() -> set[Right]:
     """On kinds whose CRD this cluster need not have, and what is read for services that have such a child only."""
     kinds = [child for child in CHILD_KINDS if child.is_optional]
-    return {Right(child.group, child.plural, verb) for child in kinds for verb in VERBS} | {QUOTAS, OPENSHIFTS} | SLICES
+    return (
+        {Right(child.resource.group, child.resource.plural, verb) for child in kinds for verb in VERBS}
+        | {QUOTAS, OPENSHIFTS}
+        | SLICES
+    )
 
 
 def audited(cluster: Cluster) -> Iterator[JSON]:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from kubeloop.client import APPLY, MERGE_PATCH
+from kubeloop.credentials import Credentials, Issued, Token
+from kubeloop.errors import AlreadyExists, ApiError, Conflict, FieldConflict, KubeError, NotFound
+from kubeloop.resources import EVENT, LEASE, Resource
+from kubeloop.transport import Transport
+from llmservice_api.kinds import BY_KIND, LLMSERVICE
 from llmservice_operator.control.watch.kinds import WATCHED
-from llmservice_operator.kube.client import APPLY, MERGE_PATCH
-from llmservice_operator.kube.credentials import Credentials, Issued, Token
-from llmservice_operator.kube.errors import AlreadyExists, ApiError, Conflict, FieldConflict, KubeError, NotFound
-from llmservice_operator.kube.nodes import NODE
-from llmservice_operator.kube.resources import BY_KIND, EVENT, LEASE, LLMSERVICE, Resource
-from llmservice_operator.kube.transport import Transport
+from llmservice_operator.readers.nodes import NODE
 
 Json = dict[str, Any]
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import yaml
 from aiohttp import web
+from kubeloop.resources import Resource
+from llmservice_api.kinds import BY_KIND
 from llmservice_cli.render.desired import new
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.kube.nodes import NODE
-from llmservice_operator.kube.resources import BY_KIND, Resource
 from llmservice_operator.options import version
+from llmservice_operator.readers.nodes import NODE
 
 from .cli_world import ApiServer, Command, Json, Ran
 from .decide_world import World

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from aiohttp import web
 from llmservice_api.constants import API_VERSION, KIND
+from llmservice_api.kinds import BY_KIND
 from llmservice_cli.app import parse, run, start
-from llmservice_operator.kube.nodes import NODE
-from llmservice_operator.kube.resources import ALL
+from llmservice_operator.readers.nodes import NODE
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ FACTS = {
 OTHER_KIND: Json = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}}
 SERVICES = "/apis/llmservice.dev/v1alpha1/namespaces/team/llmservices"
 PODS = "/api/v1/namespaces/team/pods"
-_PLURALS = {resource.plural for resource in (*ALL, NODE)} | {"clusterrolebindings"}
+_PLURALS = {resource.plural for resource in (*BY_KIND.values(), NODE)} | {"clusterrolebindings"}
 
 
 def manifest(name: str = "chat", **spec: Any) -> Json:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmservice_api.service import Key
+from kubeloop.resources import Key, Resource
 from llmservice_operator.control.containment import InWork
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.reconcile import Next, reconcile
@@ -50,8 +50,8 @@ class Life:
         ctx.in_work = InWork(Path(folder), "1", lambda key: identity_of(ctx.cache, key), lambda: ctx.queue.depth > 0)
         write = self.world.kube.apply_status
 
-        async def logged(manifest: Any, *, manager: str) -> Any:
-            answer = await write(manifest, manager=manager)
+        async def logged(resource: Resource, manifest: Any, *, manager: str) -> Any:
+            answer = await write(resource, manifest, manager=manager)
             reasons = [c["reason"] for c in manifest["status"].get("conditions", ())]
             self._log("status", manifest["metadata"]["name"], *reasons[:1])
             return answer

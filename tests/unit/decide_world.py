@@ -11,9 +11,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from llmservice_api.child_kinds import CHILD_KINDS
 from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.holding import Activators, HoldingReport, PortClaim
+from llmservice_api.kinds import CHILD_KINDS
 from llmservice_api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide

@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
+from kubeloop.resources import Key
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.server import HoldingServer
 from llmservice_activator.holding.target import Admits, Reason, Refusal, Renews, Target
-from llmservice_api.service import Key
 from yarl import URL
 
 from tests.support.http_servers import application

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
-from llmservice_operator.kube.lease import Lease, LeaseTiming
-from llmservice_operator.kube.resources import Resource
-from llmservice_operator.kube.transport import Transport
+from kubeloop.credentials import Credentials, Token
+from kubeloop.errors import AlreadyExists, Conflict, NotFound, Unreachable
+from kubeloop.lease import Lease, LeaseTiming
+from kubeloop.resources import Resource
+from kubeloop.transport import Transport
+from llmservice_api.constants import SPLIT_ANNOTATION
 
 SPLIT = "llmservice.dev/shards"
 SECOND_LEASE = "op-1"
@@ -151,7 +152,13 @@ class Process:
         self.cluster, self.name = cluster, name
         self.connection = Connection(cluster, name)
         self.lease = Lease(
-            self.connection, namespace="ns", name="op", identity=name, clock=cluster.clock, sleep=cluster.sleep
+            self.connection,
+            namespace="ns",
+            name="op",
+            identity=name,
+            split_annotation=SPLIT_ANNOTATION,
+            clock=cluster.clock,
+            sleep=cluster.sleep,
         )
         self.is_working = self.busy = False
         self.gains = 0

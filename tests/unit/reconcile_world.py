@@ -3,25 +3,25 @@
 import datetime
 from typing import Any
 
-from llmservice_api.service import Key
+from kubeloop.cache import Cache
+from kubeloop.client import AlwaysOpen, KubeClient
+from kubeloop.events import PodEventReader
+from kubeloop.queue import WorkQueue
+from kubeloop.resources import Key
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.containment import InternalErrors
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.reconcile import AGAIN, Next, reconcile
 from llmservice_operator.control.state_poller import StatePoller
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
-from llmservice_operator.control.work_queue import WorkQueue
 from llmservice_operator.decide.decide import complete
 from llmservice_operator.decide.decision import Apply, Decision, Event, Prune
 from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.kube.client import AlwaysOpen, KubeClient
-from llmservice_operator.kube.events import PodEventReader
-from llmservice_operator.kube.nodes import Nodes
-from llmservice_operator.kube.pod_port import Requests, Unreadable
-from llmservice_operator.kube.quotas import QuotaReader
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.readers.nodes import Nodes
+from llmservice_operator.readers.pod_port import Requests, Unreadable
+from llmservice_operator.readers.quotas import QuotaReader
 from llmservice_planner.model import reading
 from llmservice_runtime.contract import Phase, State
 

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
+from kubeloop.credentials import Credentials, Token
+from kubeloop.resources import LEASE
+from kubeloop.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.pod_port import ActivatorReader, RequestsReader, StateReader
-from llmservice_operator.kube.resources import LEASE, LLMSERVICE
-from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options
+from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE

@@ -14,15 +14,15 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from kubeloop import informer
+from kubeloop.credentials import Credentials, Token
+from kubeloop.resources import ENDPOINT_SLICE, POD, Key
+from kubeloop.transport import Transport
 from llmservice_activator import externalscaler
 from llmservice_activator.__main__ import Network, Scaler
 from llmservice_activator.options import Options
-from llmservice_api.service import Key
-from llmservice_operator.kube import informer
-from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.pod_port import Requests, Unreadable
-from llmservice_operator.kube.resources import BY_KIND, ENDPOINT_SLICE, LLMSERVICE, POD
-from llmservice_operator.kube.transport import Transport
+from llmservice_api.kinds import BY_KIND, LLMSERVICE
+from llmservice_operator.readers.pod_port import Requests, Unreadable
 
 from tests.support.certificates import Authority
 from tests.support.http_servers import application

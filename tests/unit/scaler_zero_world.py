@@ -14,8 +14,8 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from llmservice_api.service import Key
-from llmservice_operator.kube.resources import LLMSERVICE
+from kubeloop.resources import Key
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_runtime.contract import HTTP_PORT
 
 from tests.unit.scaler_world import World, service

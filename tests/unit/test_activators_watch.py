@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from kubeloop import informer
+from kubeloop.credentials import Credentials
+from kubeloop.errors import Forbidden, Unreachable
+from kubeloop.resources import ENDPOINT_SLICE
+from kubeloop.transport import Transport
 from llmservice_api.holding import Activator
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.watch.activators import MOST, TRIES, ActivatorsWatch, ready
-from llmservice_operator.kube import informer
-from llmservice_operator.kube.credentials import Credentials
-from llmservice_operator.kube.errors import Forbidden, Unreachable
-from llmservice_operator.kube.resources import ENDPOINT_SLICE
-from llmservice_operator.kube.transport import Transport
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kubeloop.resources import Key
 from llmservice_api.crd import schema
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.kubernetes import SHAPED_FIELDS
 from llmservice_api.reasons import Reason
-from llmservice_api.service import Key, LLMService, parse_spec
+from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, Source, is_fetched, parse
 
 from tests.contract.manifests import SECTIONS, Case, manifest

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubeloop.resources import Key
 from llmservice_api.autoscaling import Autoscaling
-from llmservice_api.service import Key
 
 from benchmarks.autoscaling import page
 from benchmarks.autoscaling.figures import Figures, goals, rest

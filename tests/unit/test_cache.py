@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
-from llmservice_operator.control.watch.cache import Cache, newer
+from kubeloop.cache import Cache, newer
+from kubeloop.resources import Key
 
 
 @dataclass(frozen=True)

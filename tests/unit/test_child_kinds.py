@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_api.child_kinds import CHILD_KINDS, VERBS, ChildKind
+from llmservice_api.kinds import CHILD_KINDS, VERBS, ChildKind
 from llmservice_operator.build.children import BUILDERS
 from llmservice_operator.control.watch.kinds import OF_CHILDREN
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
@@ -31,7 +31,11 @@ def rules() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("child", CHILD_KINDS, ids=lambda child: child.kind)
 def test_the_chart_grants_what_a_declared_kind_needs(child: ChildKind) -> None:
-    granted = [r["verbs"] for r in rules() if child.group in r["apiGroups"] and child.plural in r["resources"]]
+    granted = [
+        r["verbs"]
+        for r in rules()
+        if child.resource.group in r["apiGroups"] and child.resource.plural in r["resources"]
+    ]
     assert [sorted(verbs) for verbs in granted] == [sorted(VERBS)]
 
 
@@ -42,7 +46,7 @@ def test_a_declared_kind_is_watched_and_projected_as_its_builder_makes_it(child:
     (resource,) = (each for each in OF_CHILDREN if each.kind == child.kind)
     assert (manifest["apiVersion"], manifest["kind"]) == (resource.api_version, child.kind)
     assert manifest["metadata"]["name"] == "x"
-    assert resource.full_name == child.full_name
+    assert resource == child.resource
     live = {**manifest, "metadata": {**manifest["metadata"], "uid": "u"}}
     projected: ChildFacts = PROJECTIONS[child.kind](live, None)
     assert projected.kind == child.kind

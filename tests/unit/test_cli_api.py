@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from kubeloop import credentials, errors
+from kubeloop.credentials import Credentials, Issued, Token
+from kubeloop.resources import CONTROLLER_REVISION, POD
+from kubeloop.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_cli.api import USER_AGENT, Api
 from llmservice_cli.cluster import connect
 from llmservice_cli.options import Scope
-from llmservice_operator.kube import credentials, errors
-from llmservice_operator.kube.credentials import Credentials, Issued, Token
-from llmservice_operator.kube.resources import CONTROLLER_REVISION, LLMSERVICE, POD
-from llmservice_operator.kube.transport import Transport
 from yarl import URL
 
 from tests.support.http_servers import application

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from kubeloop.resources import Key
 from llmservice_activator.holding.target import Target
-from llmservice_api.service import Key
 from llmservice_cli.app import options_of
 from llmservice_cli.chat import server
 from llmservice_cli.errors import CliError

@@ -115,8 +115,8 @@ def test_what_there_is_not_comes_with_what_is_similar(word: str, expected: str, 
 @pytest.mark.parametrize(
     ("word", "kept_out"),
     [
-        ("ModelNotFound", ("pydantic", "httpx", "aiohttp", "kubernetes", "llmservice_operator.kube")),
-        ("spec.batching", ("httpx", "aiohttp", "kubernetes", "llmservice_operator.kube")),
+        ("ModelNotFound", ("pydantic", "httpx", "aiohttp", "kubernetes", "kubeloop.client")),
+        ("spec.batching", ("httpx", "aiohttp", "kubernetes", "kubeloop.client")),
     ],
 )
 def test_no_client_of_the_api_is_imported(word: str, kept_out: tuple[str, ...]) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from kubeloop.resources import Key
 from llmservice_activator.holding.target import Held
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
 from llmservice_api.holding import LastUse
-from llmservice_api.service import Key
 from llmservice_cli.status.held import METRICS_PORT, MOST_ACTIVATORS, Count, read_held
 
 from .cli_world import SERVICES, ApiServer, Command, Json

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 from aiohttp import web
+from kubeloop.client import KubeClient
+from kubeloop.errors import Unreachable
+from kubeloop.resources import Resource
 from llmservice_cli.errors import CliError, WrongUsage
 from llmservice_cli.ui import command
-from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Unreachable
-from llmservice_operator.kube.resources import Resource
 
 from tests.support.forward_proxy import forward_proxy
 from tests.support.http_servers import application

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 from llmservice_operator.control.config_reader import LOOKS, ConfigReader, ReaderUnavailable
 from llmservice_planner.model import config_json, reading
 from llmservice_planner.model.architecture import Architecture

@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from kubeloop.cache import Cache
+from kubeloop.resources import Key
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
-from llmservice_api.service import Key
 from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.state_poller import INTERVAL, PATIENCE, StatePoller
 from llmservice_operator.control.updates import Updates
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
 from llmservice_operator.control.worker import Workers
 from llmservice_operator.decide.decide import complete
@@ -98,7 +98,7 @@ async def test_a_decision_that_raises_is_shown_on_its_service_and_touches_no_oth
     assert Reason.INTERNAL_ERROR.remedy in found["Ready"]["message"]
     assert world.status["endpoint"] == {"url": "u"}
     assert errors_of(world, Part.RECONCILE) == 1
-    assert [record.llmservice for record in caplog.records if hasattr(record, "llmservice")] == [BAD]
+    assert [record.object_key for record in caplog.records if hasattr(record, "object_key")] == [BAD]
     assert world.api.calls.count("event InternalError") == 1
 
 
@@ -193,7 +193,7 @@ async def test_what_fails_around_the_reconcile_is_reported_with_its_service_and_
         patched.setattr(world.ctx.in_work, what, broken)
         await work_until_idle(world, BAD)
     assert world.stored("Service") is None
-    assert {record.llmservice for record in caplog.records if hasattr(record, "llmservice")} == {BAD}
+    assert {record.object_key for record in caplog.records if hasattr(record, "object_key")} == {BAD}
     assert errors_of(world, Part.BOOKKEEPING) == 2, "once more since its condition changed, and then after a while"
     assert conditions(world)["Stalled"]["reason"] == "InternalError"
     assert world.ctx.queue.delayed == 1, "nothing else brings it back"
@@ -303,7 +303,7 @@ def test_errors_are_bounded_and_reported_by_type_and_place_and_never_by_their_te
     with errors.contained(Part.STATE, KEY, "of pod x"):
         Cache(PROJECTIONS).update(PARENT, {"metadata": {"secret": "word"}})
     shown = errors.degraded(KEY)
-    assert shown.startswith("state of pod x: KeyError at llmservice_operator/control/watch/cache.py:")
+    assert shown.startswith("state of pod x: KeyError at kubeloop/cache.py:")
     assert "word" not in shown
     for number in range(1000):
         errors.record(Part.PROJECTION, KEY, ValueError(), f"of pod {number}")

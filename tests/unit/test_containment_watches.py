@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop import kopf_source
+from kubeloop.cache import Cache
+from kubeloop.informer import Informer
+from kubeloop.resources import DEPLOYMENT, SERVICE, Key
+from kubeloop.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.control.containment import SHOWN_FOR, InternalErrors
-from llmservice_operator.control.watch import resync
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
-from llmservice_operator.kube.informer import Informer
-from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
-from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options, version
 
 from tests.unit.api_server import ApiServer
@@ -114,7 +114,7 @@ async def test_an_llmservice_that_cannot_be_read_keeps_no_other_from_being_recon
         return project(raw, known)
 
     monkeypatch.setitem(PROJECTIONS, PARENT, projected)
-    monkeypatch.setattr(resync, "RETRY", 0.1)
+    monkeypatch.setattr(kopf_source, "RETRY", 0.1)
     api = ApiServer(refused_service("ns", "unreadable"), refused_service("ns", "chat"))
     async with running(api) as operator:
         assert await operator.becomes_ready()
@@ -127,7 +127,7 @@ async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever may make their namespace unreadable for a while would have a service that kills tried again and again."""
-    monkeypatch.setattr(resync, "RETRY", 0.1)
+    monkeypatch.setattr(kopf_source, "RETRY", 0.1)
     build = f"{version()} {Options().services.operator_image}"
     (tmp_path / "in-work").write_text(f"{build}\n2 reconcile b x b-x/1\n\n")
     api = ApiServer(refused_service("a", "y"), refused_service("b", "x"))

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from kubeloop.timestamps import rfc3339
 from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.errors import Problem
 from llmservice_api.reasons import Reason
-from llmservice_api.timestamps import rfc3339
 from llmservice_operator.build import environment, placement
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.rollout.selection import Turn

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.cache import Cache
+from kubeloop.queue import Backoff, WorkQueue
+from kubeloop.resources import DEPLOYMENT, POD, Key, Resource
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.control.containment import InternalErrors
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import PROJECTIONS
-from llmservice_operator.control.work_queue import Backoff, WorkQueue
-from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, POD, Resource
 
 CHAT = Key("ns", "chat")
 

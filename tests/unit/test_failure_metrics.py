@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 from llmservice_operator.control.metrics import Metrics
 
 A, B = Key("ns", "a"), Key("ns", "b")

@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
-from llmservice_operator.process import garbage
-from llmservice_operator.process.garbage import LATEST, REST, YOUNG, collect_while_idle
+from kubeloop import garbage
+from kubeloop.garbage import LATEST, REST, YOUNG, collect_while_idle
 
 
 class Over(Exception):

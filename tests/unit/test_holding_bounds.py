@@ -7,10 +7,10 @@ import time
 from dataclasses import replace
 
 import pytest
+from kubeloop.resources import Key
 from llmservice_activator.holding.connections import Shares
 from llmservice_activator.holding.ledger import Bounds, Ledger
 from llmservice_activator.holding.target import Target
-from llmservice_api.service import Key
 
 from tests.support.patience import PATIENCE
 

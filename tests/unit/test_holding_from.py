@@ -13,9 +13,9 @@ from llmservice_activator.admission import Admission, Source, Unidentified, addr
 from llmservice_activator.holding.target import Refusal, Target
 from llmservice_activator.services import Services, Unknown
 from llmservice_api.errors import InvalidSpec
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.network_peers import Block, Requirement, peers_of
 from llmservice_api.service import LLMService
-from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.unit.decide_world import an_llmservice, spec
 from tests.unit.holding_world import KEY, target, world

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kubeloop.resources import Key
 from llmservice_activator.holding.connections import Head, Shares
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.target import Target
-from llmservice_api.service import Key
 
 from tests.support.patience import PATIENCE
 

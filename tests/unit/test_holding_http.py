@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
+from kubeloop.resources import Key
 from llmservice_activator.holding.server import HoldingServer
-from llmservice_api.service import Key
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.patience import PATIENCE

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port

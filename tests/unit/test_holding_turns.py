@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kubeloop.resources import Key
 from llmservice_activator.holding.turns import Turns
-from llmservice_api.service import Key
 
 KEYS = [Key(namespace, name) for namespace in "abc" for name in "xy"]
 STEPS = st.lists(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 from llmservice_operator.control.containment import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, Activity, Interrupted, InWork
 
 from tests.support.patience import PATIENCE

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop import informer
+from kubeloop.cache import Cache
+from kubeloop.credentials import Credentials, Token
+from kubeloop.resources import CONTROLLER_REVISION as REVISION
+from kubeloop.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, POD, Key, Resource
+from kubeloop.sync_state import SyncState, watch_of
+from kubeloop.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.control.watch import children
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.children import ChildrenWatch
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import OF_CHILDREN, PROJECTIONS
-from llmservice_operator.control.watch.sync_state import WATCH, SyncState
-from llmservice_operator.kube import informer
-from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.resources import CONTROLLER_REVISION as REVISION
-from llmservice_operator.kube.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, LLMSERVICE, POD, Resource
-from llmservice_operator.kube.transport import Transport
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE
@@ -95,8 +95,9 @@ async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -
         changed.set()
 
     async with serving(api, token) as credentials, Transport(credentials) as transport:
-        sync = SyncState((None,), OF_CHILDREN)
-        sync.synced(None, WATCH)
+        sync = SyncState((None,), LLMSERVICE, OF_CHILDREN)
+        for part in (watch_of(LLMSERVICE), LLMSERVICE.full_name):
+            sync.synced(None, part)
         children = ChildrenWatch(transport, EventHandler(cache, enqueue, enqueue), (None,), sync)
         running = asyncio.create_task(children.run())
         patch = pytest.MonkeyPatch()

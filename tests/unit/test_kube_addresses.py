@@ -15,15 +15,15 @@ import pytest
 import uvloop
 from aiohttp import web
 from kopf._cogs.clients.auth import APIContext
+from kubeloop import kopf_source
+from kubeloop.client import AlwaysOpen, KubeClient
+from kubeloop.credentials import load
+from kubeloop.errors import Unreachable
+from kubeloop.resources import POD
+from kubeloop.transport import Transport
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError
 from llmservice_cli.options import Scope
-from llmservice_operator import handlers
-from llmservice_operator.kube.client import AlwaysOpen, KubeClient
-from llmservice_operator.kube.credentials import load
-from llmservice_operator.kube.errors import Unreachable
-from llmservice_operator.kube.resources import POD
-from llmservice_operator.kube.transport import Transport
 
 from localcluster import pki
 from localcluster.paths import ClusterPaths
@@ -46,7 +46,7 @@ async def by_the_transport(kubeconfig: str) -> Any:
 
 
 async def by_kopf(kubeconfig: str) -> Any:
-    context = APIContext(info := await handlers.connection(await load(kubeconfig=kubeconfig)))
+    context = APIContext(info := await kopf_source.connection(await load(kubeconfig=kubeconfig)))
     async with context.session as session, session.get(info.server + PATH) as response:
         return await response.json()
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from llmservice_operator.kube import errors
-from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
-from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.resources import CONFIG_MAP, DEPLOYMENT, EVENT, LLMSERVICE, POD, Resource, resource_of
-from llmservice_operator.kube.transport import Transport, with_subresource
+from kubeloop import errors
+from kubeloop.client import AlwaysOpen, Gate, KubeClient
+from kubeloop.credentials import Credentials, Token
+from kubeloop.resources import CONFIG_MAP, DEPLOYMENT, EVENT, POD, Resource
+from kubeloop.transport import Transport, with_subresource
+from llmservice_api.constants import DRY_RUN_MANAGER
+from llmservice_api.kinds import LLMSERVICE, resource_of
 
 from tests.support.http_servers import application
 
@@ -70,7 +72,7 @@ class Harness:
 
     async def apply(self, *answers: Handler, gate: Gate | None = None) -> dict[str, Any]:
         self.api.answers = list(answers)
-        return await self.client(gate).apply(DEPLOY, manager="me")
+        return await self.client(gate).apply(DEPLOYMENT, DEPLOY, manager="me")
 
 
 @pytest.fixture
@@ -106,17 +108,17 @@ async def test_an_image_volume_that_the_server_would_leave_out_is_refused(kube: 
     manifest, client = with_image_volume(image={"reference": "m:1"}), kube.client()
     kube.api.answers = [answers(200, with_image_volume())]
     with pytest.raises(errors.Invalid, match="feature gate ImageVolume"):
-        await client.apply(manifest, manager="me")
+        await client.apply(DEPLOYMENT, manifest, manager="me")
     kube.api.answers = [answers(200, manifest)]
     for _ in range(2):
-        assert await client.apply(manifest, manager="me") == manifest
+        assert await client.apply(DEPLOYMENT, manifest, manager="me") == manifest
     assert ["dryRun" in query for _, _, query, _ in kube.api.seen] == [True, True, False, False]
 
 
 async def test_status_goes_to_the_subresource_by_force(kube: Harness) -> None:
     kube.api.answers = [answers(200, {})]
     manifest = {"apiVersion": "llmservice.dev/v1alpha1", "kind": "LLMService", "metadata": DEPLOY["metadata"]}
-    await kube.client().apply_status(manifest, manager="me-status")
+    await kube.client().apply_status(LLMSERVICE, manifest, manager="me-status")
     _, path, query, _ = kube.api.seen[0]
     assert path == "/apis/llmservice.dev/v1alpha1/namespaces/ns/llmservices/chat/status"
     assert query == {"fieldManager": "me-status", "force": "true"}
@@ -220,8 +222,8 @@ async def test_retries(kube: Harness, case: str) -> None:
 
 
 WRITES: dict[str, Callable[[KubeClient], Awaitable[object]]] = {
-    "apply": lambda k: k.apply(DEPLOY, manager="m"),
-    "apply_status": lambda k: k.apply_status(DEPLOY, manager="m"),
+    "apply": lambda k: k.apply(DEPLOYMENT, DEPLOY, manager="m"),
+    "apply_status": lambda k: k.apply_status(DEPLOYMENT, DEPLOY, manager="m"),
     "delete": lambda k: k.delete(DEPLOYMENT, "ns", "chat", uid="u"),
     "json_patch": lambda k: k.json_patch(DEPLOYMENT, "ns", "chat", [], manager="m"),
     "create_event": lambda k: k.create_event({"metadata": {"namespace": "ns"}}),
@@ -289,7 +291,7 @@ async def test_metadata_is_read_by_a_dry_run_that_would_create_what_is_missing(
     kube: Harness, code: int, metadata: dict[str, Any], found: dict[str, Any] | None
 ) -> None:
     kube.api.answers = [answers(code, {"kind": "PartialObjectMetadata", "metadata": metadata})]
-    assert await kube.client().metadata_of(CONFIG_MAP, "ns", "c") == found
+    assert await kube.client().metadata_of(CONFIG_MAP, "ns", "c", manager=DRY_RUN_MANAGER) == found
     (method, path, query, body) = kube.api.seen[-1]
     assert (method, path) == ("PATCH", "/api/v1/namespaces/ns/configmaps/c")
     assert query == {"fieldManager": "llmservice-operator-look", "force": "false", "dryRun": "All"}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_operator.kube import credentials as product
-from llmservice_operator.kube.credentials import Issued, Token, load
-from llmservice_operator.kube.errors import ConfigError
+from kubeloop import credentials as product
+from kubeloop.credentials import Issued, Token, load
+from kubeloop.errors import ConfigError
 
 from tests.support.kubeconfig import kubeconfig
 

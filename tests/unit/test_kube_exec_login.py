@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubeloop.credentials import load
+from kubeloop.errors import ConfigError
+from kubeloop.kubeconfig import Login, Program
 from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import ConfigNode
-from llmservice_operator.kube.credentials import load
-from llmservice_operator.kube.errors import ConfigError
-from llmservice_operator.kube.kubeconfig import Login, Program
 
 from tests.support.kubeconfig import kubeconfig
 
@@ -66,7 +66,7 @@ async def test_failures_have_their_remedy_and_no_secret(case: str, tmp_path: Pat
 
 
 async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmservice_operator.kube.kubeconfig.PLUGIN_SECONDS", 2.0)
+    monkeypatch.setattr("kubeloop.kubeconfig.PLUGIN_SECONDS", 2.0)
     pids = tmp_path / "pids"
     script = (
         "import os, subprocess, sys, time\n"
@@ -85,7 +85,7 @@ async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monk
 
 def test_nothing_is_left_of_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process is waited for: else what stands for it in the event loop outlives the loop."""
-    monkeypatch.setattr("llmservice_operator.kube.kubeconfig.PLUGIN_SECONDS", 0.3)
+    monkeypatch.setattr("kubeloop.kubeconfig.PLUGIN_SECONDS", 0.3)
     left: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: left.append(str(found.exc_value)))
 

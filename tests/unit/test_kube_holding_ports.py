@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from kubeloop.client import AlwaysOpen, KubeClient
+from kubeloop.errors import Conflict, Forbidden, KubeError, NotLeader
+from kubeloop.resources import Key
 from llmservice_api.holding import FIRST_PORT, LAST_PORT
-from llmservice_api.service import Key
-from llmservice_operator.kube import holding_ports
-from llmservice_operator.kube.client import AlwaysOpen, KubeClient
-from llmservice_operator.kube.errors import Conflict, Forbidden, KubeError, NotLeader
-from llmservice_operator.kube.holding_ports import MOST_TRIES, HoldingPorts, candidates
+from llmservice_operator.readers import holding_ports
+from llmservice_operator.readers.holding_ports import MOST_TRIES, HoldingPorts, candidates
 
 from tests.unit.api_server import ApiServer, Connection, llmservice
 

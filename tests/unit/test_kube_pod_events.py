@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.kube.client import AlwaysOpen, KubeClient
-from llmservice_operator.kube.errors import Forbidden, ServerError
-from llmservice_operator.kube.events import KEPT_SECONDS, REFUSED_SECONDS, PodEventReader
+from kubeloop.client import AlwaysOpen, KubeClient
+from kubeloop.errors import Forbidden, ServerError
+from kubeloop.events import KEPT_SECONDS, REFUSED_SECONDS, PodEventReader
 
 
 class Events(KubeClient):

@@ -19,9 +19,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as some
+from kubeloop.resources import Key
 from llmservice_api.holding import HoldingReport, LastUse
-from llmservice_api.service import Key
-from llmservice_operator.kube.pod_port import (
+from llmservice_operator.readers.pod_port import (
     LARGEST_REPORT,
     LIMIT,
     LONGEST_PROBLEM,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.kube.client import AlwaysOpen, KubeClient
-from llmservice_operator.kube.errors import Forbidden, ServerError
-from llmservice_operator.kube.quotas import KEPT_SECONDS, MOST_QUOTAS, REFUSED_SECONDS, QuotaReader
+from kubeloop.client import AlwaysOpen, KubeClient
+from kubeloop.errors import Forbidden, ServerError
+from llmservice_operator.readers.quotas import KEPT_SECONDS, MOST_QUOTAS, REFUSED_SECONDS, QuotaReader
 
 from tests.unit.test_decide_quotas import ONE_REPLICA, quota
 

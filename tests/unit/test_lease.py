@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from llmservice_operator.kube.lease import LeaseTiming
+from kubeloop.lease import LeaseTiming
 
 from tests.unit.lease_world import SECOND_LEASE, Cluster, Former, Process
 

@@ -1,15 +1,15 @@
 """The one life of a process: its stages, in their order, and what /readyz makes of them."""
 
 import pytest
+from kubeloop.sync_state import SyncState, watch_of
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.control.life import Life, Stage
 from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.watch.sync_state import WATCH, SyncState
-from llmservice_operator.kube.resources import LLMSERVICE
 
 
 def life(lease_problem: str | None = None) -> Life:
-    sync = SyncState((None,), (LLMSERVICE,))
-    for part in (WATCH, LLMSERVICE.full_name):
+    sync = SyncState((None,), LLMSERVICE)
+    for part in (watch_of(LLMSERVICE), LLMSERVICE.full_name):
         sync.synced(None, part)
     return Life(sync, lambda: lease_problem)
 
@@ -31,7 +31,7 @@ def test_readyz_and_the_metric_show_the_stage(stage: Stage, is_ready: bool) -> N
     made, metrics = life(), Metrics()
     made.reach(stage)
     assert made.readiness() == (is_ready, (f"stage: {stage}",))
-    metrics.set_life(made.stage, SyncState((None,), (LLMSERVICE,)))
+    metrics.set_life(made.stage, SyncState((None,), LLMSERVICE))
     without_lease = life("missing right: get leases")
     without_lease.reach(Stage.SYNCED)
     assert without_lease.readiness() == (False, ("stage: synced", "missing right: get leases"))

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from llmservice_api.service import Key
+from kubeloop.health import HealthServer, PortTaken, Readiness
+from kubeloop.log import ConsoleFormatter, JsonFormatter, object_logger
+from kubeloop.resources import Key
 from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.process.health import HealthServer, PortTaken, Readiness
-from llmservice_operator.process.log import ConsoleFormatter, JsonFormatter, object_logger
 
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kubeloop.resources import ENDPOINT_SLICE, Key
+from kubeloop.sync_state import watch_of
 from llmservice_api.holding import Activator
-from llmservice_api.service import Key
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.life import Stage
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.watch.kinds import PARENT, watched_children
-from llmservice_operator.control.watch.sync_state import WATCH
-from llmservice_operator.kube.pod_port import ActivatorReader, RequestsReader, StateReader
-from llmservice_operator.kube.resources import ENDPOINT_SLICE, LLMSERVICE
 from llmservice_operator.options import Options
+from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.reconcile_world import parent
@@ -36,7 +36,11 @@ async def operator() -> Operator:
     for key in KEYS:
         made._ctx.cache.update(PARENT, parent(namespace=key.namespace, uid=str(key)))
     made._life.reach(Stage.ACTING)
-    for resource in (WATCH, LLMSERVICE.full_name, *(each.full_name for each in watched_children(Settings()))):
+    for resource in (
+        watch_of(LLMSERVICE),
+        LLMSERVICE.full_name,
+        *(each.full_name for each in watched_children(Settings())),
+    ):
         made._sync.synced(None, resource)
     gain(made)
     for key in KEYS:
@@ -125,7 +129,11 @@ async def test_activators_that_come_or_go_wake_the_services_whose_requests_may_b
         made = parent(namespace=key.namespace, uid=str(key))
         made["spec"] |= {"scaling": scaling}
         operator._ctx.cache.update(PARENT, made)
-    for resource in (WATCH, LLMSERVICE.full_name, *(each.full_name for each in watched_children(settings))):
+    for resource in (
+        watch_of(LLMSERVICE),
+        LLMSERVICE.full_name,
+        *(each.full_name for each in watched_children(settings)),
+    ):
         operator._sync.synced(None, resource)
     assert operator._activators is not None
     operator._life.reach(Stage.ACTING)

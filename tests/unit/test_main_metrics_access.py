@@ -9,13 +9,13 @@ from typing import Any
 
 import aiohttp
 import pytest
-from llmservice_operator.kube import access
-from llmservice_operator.kube.access import ACCESS_REVIEW, TOKEN_REVIEW, Access, Refusal
-from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError
-from llmservice_operator.kube.resources import Resource
-from llmservice_operator.kube.transport import Transport
-from llmservice_operator.process.health import Certificate, HealthServer, Readiness
+from kubeloop import access
+from kubeloop.access import ACCESS_REVIEW, TOKEN_REVIEW, Access, Refusal
+from kubeloop.credentials import Credentials, Token
+from kubeloop.errors import ConfigError, Forbidden, KubeError
+from kubeloop.health import Certificate, HealthServer, Readiness
+from kubeloop.resources import Resource
+from kubeloop.transport import Transport
 
 from tests.support.ports import free_port
 

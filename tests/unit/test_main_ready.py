@@ -15,13 +15,13 @@ from typing import Any
 import aiohttp
 import kopf
 import pytest
-from llmservice_operator import handlers
+from kubeloop import informer, kopf_source
+from kubeloop.credentials import Credentials, load
+from kubeloop.errors import KubeError
+from kubeloop.resources import Resource
+from llmservice_api.kinds import BY_KIND
 from llmservice_operator.control.life import Stage
-from llmservice_operator.control.watch import children, resync
-from llmservice_operator.kube import informer
-from llmservice_operator.kube.credentials import Credentials, load
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.resources import BY_KIND
+from llmservice_operator.control.watch import children
 
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE
@@ -43,9 +43,9 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     monkeypatch.setattr(informer, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(informer, "LONGEST_PAUSE", 0.1)
     monkeypatch.setattr(informer, "LONGEST_PAUSE_WITHOUT_RIGHT", 0.1)
-    monkeypatch.setattr(resync, "RETRY", 0.1)
-    monkeypatch.setattr(resync, "AFTER_RELIST", 0.1)
-    monkeypatch.setattr(handlers, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(kopf_source, "RETRY", 0.1)
+    monkeypatch.setattr(kopf_source, "AFTER_RELIST", 0.1)
+    monkeypatch.setattr(kopf_source, "FIRST_PAUSE", 0.05)
     yield ApiServer()
     gc.collect()  # a session that kopf left open would be another test's affair
 
@@ -213,15 +213,15 @@ async def test_an_api_server_that_is_away_for_long_is_a_warning(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No replacement of the pod would help; errors of kopf once ended its readiness."""
-    real = handlers.settings
+    real = kopf_source.settings
 
-    def impatient() -> kopf.OperatorSettings:
-        made = real()
+    def impatient(resource: Resource) -> kopf.OperatorSettings:
+        made = real(resource)
         made.networking.error_backoffs = (0.01, 0.01)
         return made
 
-    monkeypatch.setattr(handlers, "settings", impatient)
-    monkeypatch.setattr(handlers, "FIRST_PAUSE", 30.0)  # it stays ended during the test
+    monkeypatch.setattr(kopf_source, "settings", impatient)
+    monkeypatch.setattr(kopf_source, "FIRST_PAUSE", 30.0)  # it stays ended during the test
     async with running(api) as operator:
         await operator.becomes_ready()
         api.refused_watches["llmservices"] = (503, "ServiceUnavailable")
@@ -246,7 +246,7 @@ async def test_an_api_server_that_is_away_for_long_is_a_warning(
     ids=repr,
 )
 def test_which_ends_of_kopfs_watch_pass_by_themselves(error: Exception, passes: bool) -> None:
-    assert isinstance(handlers._reason(error), KubeError) is passes
+    assert isinstance(kopf_source._reason(error), KubeError) is passes
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)

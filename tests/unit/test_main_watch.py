@@ -9,16 +9,15 @@ from typing import Any
 
 import kopf
 import pytest
-from llmservice_api.service import Key
-from llmservice_operator import handlers
-from llmservice_operator.control.watch import resync
-from llmservice_operator.control.watch.cache import Cache
+from kubeloop import kopf_source
+from kubeloop.cache import Cache
+from kubeloop.credentials import Credentials, Token
+from kubeloop.resources import Key, Resource
+from kubeloop.sync_state import SyncState
+from kubeloop.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import PROJECTIONS, WATCHED
-from llmservice_operator.control.watch.sync_state import SyncState
-from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.resources import LLMSERVICE
-from llmservice_operator.kube.transport import Transport
+from llmservice_operator.control.watch.kinds import OF_CHILDREN, PROJECTIONS
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE
@@ -31,7 +30,7 @@ class Watching:
         self.api = api
         self.keys: list[Key] = []
         self.cache = Cache(PROJECTIONS)
-        self.sync = SyncState((None,), WATCHED)
+        self.sync = SyncState((None,), LLMSERVICE, OF_CHILDREN)
         self.spawned = 0
 
     def take_signals(self) -> None:
@@ -54,9 +53,9 @@ class Watching:
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    monkeypatch.setattr(handlers, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(resync, "AFTER_RELIST", 0.1)
-    monkeypatch.setattr(resync, "RETRY", 0.1)
+    monkeypatch.setattr(kopf_source, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(kopf_source, "AFTER_RELIST", 0.1)
+    monkeypatch.setattr(kopf_source, "RETRY", 0.1)
     yield ApiServer()
     gc.collect()  # a session that kopf left open would be another test's affair
 
@@ -69,8 +68,8 @@ async def watching(api: ApiServer, token: Token | None = None, *, begun: bool = 
         async with Transport(credentials) as transport:
             seen = Watching(api)
             handler = EventHandler(seen.cache, seen.keys.append, seen.keys.append)
-            lists = resync.Resync(transport, handler, None, seen.sync)
-            watch = handlers.Watch(credentials, lists, None, "test", spawned=seen.take_signals)
+            lists = kopf_source.Resync(transport, LLMSERVICE, handler, None, seen.sync)
+            watch = kopf_source.Watch(credentials, lists, None, "test", spawned=seen.take_signals)
             running = [group.create_task(lists.run()), group.create_task(watch.run())]
             try:
                 if begun:
@@ -155,14 +154,14 @@ async def test_an_answer_that_ends_kopf_does_not_end_the_watch(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = handlers.settings
+    real = kopf_source.settings
 
-    def impatient() -> kopf.OperatorSettings:
-        made = real()
+    def impatient(resource: Resource) -> kopf.OperatorSettings:
+        made = real(resource)
         made.networking.error_backoffs = (0.01, 0.01)
         return made
 
-    monkeypatch.setattr(handlers, "settings", impatient)
+    monkeypatch.setattr(kopf_source, "settings", impatient)
     api.objects[LLMSERVICE] = [service("one", 5)]
     async with watching(api) as seen:
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
@@ -185,8 +184,8 @@ async def test_where_discovery_lags_kopf_is_started_again_until_it_watches(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The CRD is new, and the API server that kopf asked does not know it yet: kopf then waits for ever."""
-    monkeypatch.setattr(resync, "FIRST_EVENT", 0.1)
-    monkeypatch.setattr(resync, "LONGEST_FIRST_EVENT", 0.2)
+    monkeypatch.setattr(kopf_source, "FIRST_EVENT", 0.1)
+    monkeypatch.setattr(kopf_source, "LONGEST_FIRST_EVENT", 0.2)
     api.undiscovered.add(LLMSERVICE)
     async with watching(api, begun=False) as seen:
         await seen.until(lambda: seen.spawned == 1 and not seen.sync.problems()[1:])
@@ -195,8 +194,8 @@ async def test_where_discovery_lags_kopf_is_started_again_until_it_watches(
         api.objects[LLMSERVICE] = [service("one", 5)]
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
         await seen.until(lambda: seen.spawned > 1)
-        monkeypatch.setattr(resync, "FIRST_EVENT", 5.0)  # on a busy machine kopf takes its time
-        monkeypatch.setattr(resync, "LONGEST_FIRST_EVENT", 5.0)
+        monkeypatch.setattr(kopf_source, "FIRST_EVENT", 5.0)  # on a busy machine kopf takes its time
+        monkeypatch.setattr(kopf_source, "LONGEST_FIRST_EVENT", 5.0)
         api.undiscovered.clear()
         await asyncio.wait_for(api.watching[LLMSERVICE].wait(), PATIENCE)
         spawned = seen.spawned
@@ -226,7 +225,7 @@ async def test_any_task_of_kopfs_that_ends_is_the_end_of_its_watch(
 
     kopf itself would kill the process, by SIGKILL, ten minutes after its tasks were cancelled.
     """
-    assert handlers.settings().process.ultimate_exiting_timeout is None
+    assert kopf_source.settings(LLMSERVICE).process.ultimate_exiting_timeout is None
     real, others = kopf.spawn_tasks, list[asyncio.Task[Any]]()
 
     async def ends() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kubeloop import informer
+from kubeloop.resources import ENDPOINT_SLICE
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.kube import informer
-from llmservice_operator.kube.holding_ports import candidates
-from llmservice_operator.kube.resources import ENDPOINT_SLICE
+from llmservice_operator.readers.holding_ports import candidates
 
 from tests.unit.api_server import ApiServer, llmservice
 from tests.unit.running_operator import Running, running

@@ -9,12 +9,12 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.errors import Forbidden, Unreachable
+from kubeloop.resources import SERVICE, Key
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.control.containment import Part
 from llmservice_operator.control.reconcile import reconcile
 from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.kube.errors import Forbidden, Unreachable
-from llmservice_operator.kube.resources import LLMSERVICE, SERVICE
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import Phase, State, Transfer, TransferStep
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.cache import Cache
+from kubeloop.resources import Key
 from llmservice_operator.control.context import Memory
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.rollout import PATIENCE

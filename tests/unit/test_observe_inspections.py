@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
-from llmservice_operator.control.watch.cache import Cache
+from kubeloop.cache import Cache
+from kubeloop.resources import Key
 from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import JobFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 from llmservice_operator.control.metrics import Metrics
 
 KEY, OTHER = Key("team-a", "x"), Key("team-a", "y")

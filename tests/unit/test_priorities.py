@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from llmservice_operator.control.watch.kinds import ParentFacts
-from llmservice_operator.control.work_queue import Priority, of_children, of_itself
+from kubeloop.queue import Priority
+from llmservice_operator.control.watch.kinds import ParentFacts, of_children, of_itself
 
 from tests.unit.reconcile_world import parent
 

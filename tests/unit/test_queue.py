@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from llmservice_operator.control.work_queue import TURN_OF_THE_LAST, Backoff, Priority, Schedule, WorkQueue
+from kubeloop.queue import TURN_OF_THE_LAST, Backoff, Priority, Schedule, WorkQueue
 
 from tests.support.patience import PATIENCE
 

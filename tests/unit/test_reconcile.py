@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
+from kubeloop.queue import Priority
+from kubeloop.resources import Key, Resource
 from llmservice_operator.control.reconcile import FIRST_STATUS_AFTER, Next
 from llmservice_operator.control.watch.kinds import PARENT
-from llmservice_operator.control.work_queue import Priority
 from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.requirements import Requirements
-from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 
 from tests.unit.api_server import CREATED
 from tests.unit.reconcile_world import KEY, LABELS, World, parent, service
@@ -75,9 +75,9 @@ async def test_the_answer_to_a_status_write(edits: dict[str, Any], waits: Priori
     write = world.kube.apply_status
     queued: list[Key] = []
 
-    async def edited_just_before(manifest: Any, *, manager: str) -> Any:
+    async def edited_just_before(resource: Resource, manifest: Any, *, manager: str) -> Any:
         world.api.put(world.stored(), **edits)
-        answer = await write(manifest, manager=manager)
+        answer = await write(resource, manifest, manager=manager)
         if not edits:
             queued.extend(world.ctx.cache.update(PARENT, answer))  # the watch may be faster than the answer
         return answer

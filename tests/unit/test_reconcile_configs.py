@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 from llmservice_operator.control.context import Memory
 from llmservice_planner.model import reading
 from llmservice_planner.model.reading import Stopped

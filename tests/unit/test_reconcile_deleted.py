@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from kubeloop.errors import KubeError
 from llmservice_operator.control.reconcile import Next
 from llmservice_operator.control.watch.kinds import PARENT
-from llmservice_operator.kube.errors import KubeError
 
 from tests.unit.reconcile_world import KEY, World, parent, service
 

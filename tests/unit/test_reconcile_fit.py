@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from kubeloop.errors import Forbidden, KubeError, Refused
+from kubeloop.resources import JOB
 from llmservice_api.service import parse_spec
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.decide.decide import decide
-from llmservice_operator.kube.errors import Forbidden, KubeError, Refused
-from llmservice_operator.kube.resources import JOB
 from llmservice_runtime.inspection.inspected import Inspection
 
 from tests.unit.decide_world import QWEN_7B

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kubeloop.errors import ApiError, Forbidden, ServerError, TooMany, Unreachable
 from llmservice_operator.decide.decision import QUOTAS_SECONDS
-from llmservice_operator.kube.errors import ApiError, Forbidden, ServerError, TooMany, Unreachable
-from llmservice_operator.kube.quotas import KEPT_SECONDS, REFUSED_SECONDS
+from llmservice_operator.readers.quotas import KEPT_SECONDS, REFUSED_SECONDS
 
 from tests.unit.decide_world import a_pod
 from tests.unit.reconcile_world import KEY, LABELS, World

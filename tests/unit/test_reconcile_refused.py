@@ -7,8 +7,8 @@ import datetime
 from typing import Any
 
 import pytest
+from kubeloop.errors import Forbidden, Invalid, KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.control.watch.kinds import PARENT
-from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.pods import PodFacts
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from kubeloop.errors import KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.control.gather import NOT_READ
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import NodeRoom, Requirements
-from llmservice_operator.kube.errors import KubeError, ServerError, TooMany, Unreachable
 from llmservice_planner.room import Room
 
 from tests.unit.reconcile_world import KEY, World, parent

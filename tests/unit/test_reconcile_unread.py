@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kubeloop.errors import NOT_OURS, Forbidden, KubeError, NotOurs, Refused
 from llmservice_operator.decide.decide import decide
-from llmservice_operator.kube.errors import NOT_OURS, Forbidden, KubeError, NotOurs, Refused
 
 from tests.unit.reconcile_world import World, parent
 

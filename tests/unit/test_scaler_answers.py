@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kubeloop.resources import POD, Key
 from llmservice_activator.answers import KEPT, USES_KEPT, Answers, LoadReader
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
 from llmservice_api.holding import LastUse
-from llmservice_api.service import Key
-from llmservice_operator.kube.pod_port import Requests, Unreadable
-from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_api.kinds import LLMSERVICE
+from llmservice_operator.readers.pod_port import Requests, Unreadable
 
 from tests.unit.scaler_world import pod, service
 

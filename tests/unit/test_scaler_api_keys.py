@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from kubeloop.errors import Forbidden, KubeError, ServerError
+from kubeloop.resources import Key
 from llmservice_activator.api_keys import AGAIN, KEPT, ApiKeys, KeyReader, keys_of
 from llmservice_api.scalars import SecretKeyRef
-from llmservice_api.service import Key
-from llmservice_operator.kube.errors import Forbidden, KubeError, ServerError
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.test_scaler_targets import secret

@@ -11,9 +11,9 @@ import grpc.aio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kubeloop.resources import Key
 from llmservice_activator import externalscaler
-from llmservice_api.service import Key
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_api.kinds import LLMSERVICE
 
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import certificates, pod, reference, request, running, service

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmservice_activator import directory
 from llmservice_activator.services import Unknown
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.unit.scaler_world import pod

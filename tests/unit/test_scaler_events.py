@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from kubeloop.errors import AlreadyExists, Forbidden, KubeError
+from kubeloop.resources import Key
 from llmservice_activator import events
 from llmservice_activator.answers import Answer
 from llmservice_activator.demand import Bounds, desired
 from llmservice_activator.events import Events
 from llmservice_activator.services import Service
-from llmservice_api.service import Key
-from llmservice_operator.kube.errors import AlreadyExists, Forbidden, KubeError
 
 from tests.support.patience import PATIENCE
 from tests.unit.test_scaler_demand import load

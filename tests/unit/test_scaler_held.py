@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from llmservice_activator import directory
 from llmservice_api.holding import LAST_USE
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port

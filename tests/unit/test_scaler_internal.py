@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
+from kubeloop.resources import Key
 from llmservice_activator.peers import PeerReader
 from llmservice_activator.reachable import ATTEMPTS, KEPT, Reachability, uid_of, url_of
-from llmservice_api.service import Key
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.http_servers import application

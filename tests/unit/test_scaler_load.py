@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from llmservice_activator import answers
 from llmservice_activator.answers import LoadReader
-from llmservice_operator.kube import pod_port
-from llmservice_operator.kube.pod_port import Requests, Unreadable
+from llmservice_operator.readers import pod_port
+from llmservice_operator.readers.pod_port import Requests, Unreadable
 
 from tests.support.patience import PATIENCE
 

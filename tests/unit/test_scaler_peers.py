@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from kubeloop.errors import Forbidden
+from kubeloop.resources import ENDPOINT_SLICE, Key
 from llmservice_activator.answers import Held
 from llmservice_activator.peers import (
     HELD_PATH,
@@ -21,10 +23,7 @@ from llmservice_activator.peers import (
     exposed,
     parsed,
 )
-from llmservice_api.service import Key
-from llmservice_operator.kube.errors import Forbidden
-from llmservice_operator.kube.pod_port import Unreadable
-from llmservice_operator.kube.resources import ENDPOINT_SLICE
+from llmservice_operator.readers.pod_port import Unreadable
 from llmservice_runtime.supervisor import state_server
 
 from tests.support.ports import free_port

@@ -11,9 +11,9 @@ import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kubeloop.resources import POD, Key
 from llmservice_activator.services import Pod, Service, Services, Unknown, pod_of, service_of
-from llmservice_api.service import Key
-from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_api.kinds import LLMSERVICE
 
 from tests.unit.api_server import ApiServer
 from tests.unit.decide_world import of_another

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from kubeloop.errors import Forbidden, Unreachable
 from llmservice_activator import sources
 from llmservice_activator.admission import Source, Unidentified
 from llmservice_activator.sources import KEPT, KEPT_ABSENT, KEPT_LABELS, Sources, sources_of
-from llmservice_operator.kube.errors import Forbidden, Unreachable
 
 from tests.unit.api_server import ApiServer, Connection
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kubeloop.resources import POD, Key
 from llmservice_activator.services import Services, pod_of
-from llmservice_api.service import Key
-from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_runtime.contract import START_CEILING_SECONDS
 
 from tests.unit.scaler_world import pod, service

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from kubeloop.resources import POD, Key
 from llmservice_activator import directory
 from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.directory import Directory
@@ -17,8 +18,7 @@ from llmservice_activator.holding.limits import NAMESPACES, Limits
 from llmservice_activator.holding.target import Held, Target
 from llmservice_activator.services import Services, Unknown, service_of
 from llmservice_activator.zero import SEQUENCES
-from llmservice_api.service import Key
-from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer, Connection

@@ -11,9 +11,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from kubeloop.errors import ConfigError
 from llmservice_activator import certificate
 from llmservice_activator.certificate import MutualTls
-from llmservice_operator.kube.errors import ConfigError
 
 from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE

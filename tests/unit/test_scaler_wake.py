@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from kubeloop.errors import Forbidden, KubeError, NotFound, ServerError
 from llmservice_activator.services import Services
 from llmservice_activator.wake import ATTEMPTS, LONGEST_PAUSE, Wake
-from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, ServerError
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_api.kinds import LLMSERVICE
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.scaler_zero_world import CHAT, NOON, at_zero

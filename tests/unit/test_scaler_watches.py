@@ -10,14 +10,15 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from kubeloop import informer
+from kubeloop.credentials import Credentials, Token
+from kubeloop.errors import Gone
+from kubeloop.resources import POD, Resource
+from kubeloop.transport import Transport
 from llmservice_activator import watches as watches_module
 from llmservice_activator.services import Services
 from llmservice_activator.watches import OUTDATED_AFTER, Watches
-from llmservice_operator.kube import informer
-from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.errors import Gone
-from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
-from llmservice_operator.kube.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE

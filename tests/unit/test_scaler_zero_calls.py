@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubeloop.resources import ENDPOINT_SLICE
 from llmservice_activator import externalscaler
 from llmservice_activator.answers import KEPT
-from llmservice_operator.kube.resources import ENDPOINT_SLICE
 
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port

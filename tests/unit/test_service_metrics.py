@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from kubeloop.resources import Key
 from llmservice_api.reasons import Reason
-from llmservice_api.service import Key
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.observe.projections.pods import PodFacts
 

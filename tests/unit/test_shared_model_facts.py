@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.cache import Cache
+from kubeloop.resources import Key
 from llmservice_operator.control.gather import sibling_model
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
 
 from tests.unit.reconcile_world import KEY, World, parent

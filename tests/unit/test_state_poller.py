@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import (
     CONCURRENCY,
@@ -18,8 +18,8 @@ from llmservice_operator.control.state_poller import (
     QUIET,
     StatePoller,
 )
-from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.reports import Ask
+from llmservice_operator.readers.pod_port import Unreadable
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
 
 KEY = Key("team-a", "x")

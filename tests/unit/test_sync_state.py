@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.control.watch.sync_state import WATCH, SyncState, problem_of
-from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, ServerError, TooMany, Unreachable
-from llmservice_operator.kube.resources import DEPLOYMENT, JOB, LLMSERVICE
+from kubeloop.errors import Forbidden, KubeError, NotFound, Refused, ServerError, TooMany, Unreachable
+from kubeloop.resources import DEPLOYMENT, JOB
+from kubeloop.sync_state import SyncState, problem_of, watch_of
+from llmservice_api.kinds import LLMSERVICE
 
-KINDS = (LLMSERVICE, DEPLOYMENT, JOB)
-PARTS = (WATCH, *(resource.full_name for resource in KINDS))
+CHILDREN = (DEPLOYMENT, JOB)
+WATCH = watch_of(LLMSERVICE)
+PARTS = (WATCH, *(resource.full_name for resource in (LLMSERVICE, *CHILDREN)))
 NO_RIGHT = Forbidden("no", right="list deployments.apps")
 
 
 def state(*namespaces: str | None, warm: tuple[str | None, ...] = ()) -> SyncState:
-    made = SyncState(namespaces, KINDS)
+    made = SyncState(namespaces, LLMSERVICE, CHILDREN)
     for namespace in warm:
         for part in PARTS:
             made.synced(namespace, part)
@@ -34,7 +36,7 @@ def test_one_that_only_takes_its_time_is_waited_for_and_one_with_a_problem_is_no
 
 def test_work_begins_once_for_each_namespace() -> None:
     begun: list[str | None] = []
-    seen = SyncState((None,), KINDS, on_warm=begun.append)
+    seen = SyncState((None,), LLMSERVICE, CHILDREN, on_warm=begun.append)
     for part in (*PARTS, *PARTS):
         seen.synced(None, part)
     assert begun == [None]
@@ -68,7 +70,7 @@ def test_a_warm_namespace_goes_on_through_what_passes_and_says_so(case: str) -> 
 
 def test_a_kind_that_is_done_without_is_no_problem_and_is_reported_when_it_changes() -> None:
     changed: list[str | None] = []
-    seen = SyncState(("blue",), KINDS, on_hidden=changed.append)
+    seen = SyncState(("blue",), LLMSERVICE, CHILDREN, on_hidden=changed.append)
     for _ in range(2):
         seen.hide("blue", JOB)
     assert (seen.hidden("blue"), seen.hidden("green")) == (frozenset({"Job"}), frozenset())

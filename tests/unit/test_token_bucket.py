@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.control.state_poller import INTERVAL
-from llmservice_operator.control.token_bucket import (
+from kubeloop.token_bucket import (
     EDIT_WRITES,
     EVENT_BURST,
     EVENT_SECONDS,
@@ -17,8 +16,9 @@ from llmservice_operator.control.token_bucket import (
     WRITE_SECONDS,
     Bucket,
 )
+from llmservice_operator.control.state_poller import INTERVAL
 from llmservice_operator.decide.report import events
-from llmservice_operator.kube.pod_port import Unreadable
+from llmservice_operator.readers.pod_port import Unreadable
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
 
 from tests.unit.reconcile_world import World, parent

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kubeloop.errors import Forbidden
 from llmservice_cli.errors import CliError
-from llmservice_operator.kube.errors import Forbidden
 from llmservice_ui import sessions
 from llmservice_ui.problems import problem_of
 from llmservice_ui.sessions import CODE_SECONDS, MOST_CODES_OF_ONE

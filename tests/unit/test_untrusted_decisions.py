@@ -14,14 +14,13 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kubeloop.resources import Key
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_api.errors import UnreadableObject
-from llmservice_api.service import Key
 from llmservice_api.status import LLMServiceStatus
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import step
-from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
-from llmservice_operator.control.work_queue import of_children, of_itself
+from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts, of_children, of_itself
 from llmservice_operator.decide.report import events
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.failures.pod_events import PodEvent

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_api.errors import UnreadableObject
-from llmservice_operator.kube.nodes import node_room, placed_of
+from llmservice_operator.readers.nodes import node_room, placed_of
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.quantity import amount
 from llmservice_planner.room import Room, fitting, free_gpus, nodes_for, requests_of

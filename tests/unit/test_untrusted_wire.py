@@ -11,8 +11,8 @@ from collections.abc import Callable
 import orjson
 import pytest
 from hypothesis import given
-from llmservice_operator.kube import wire
-from llmservice_operator.kube.wire import DEEPEST, lenient, parsed
+from kubeloop import wire
+from kubeloop.wire import DEEPEST, lenient, parsed
 
 from tests.unit.hostile import anything, texts
 

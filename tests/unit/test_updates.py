@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_api.service import Key
+from kubeloop.cache import Cache
+from kubeloop.resources import Key
 from llmservice_operator.control.updates import Updates
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.decide.decision import Update
 from llmservice_operator.decide.rollout.selection import Turn, why_waiting

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from llmservice_api.service import Key
+from kubeloop.errors import Unreachable
+from kubeloop.resources import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.reconcile import AGAIN, Next
 from llmservice_operator.control.worker import Workers
-from llmservice_operator.kube.errors import Unreachable
 
 from tests.support.patience import PATIENCE
 from tests.unit.reconcile_world import KEY, World, parent

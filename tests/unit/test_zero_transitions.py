@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from kubeloop.resources import POD, Key
 from llmservice_activator import directory
 from llmservice_api.holding import HoldingReport
-from llmservice_api.service import Key
-from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.unit import decide_world

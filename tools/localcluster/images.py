@@ -78,6 +78,7 @@ OPERATOR = Image(
         "pyproject.toml",
         "uv.lock",
         "tools/scripts/requirements-build.txt",
+        "operator/kubeloop",
         "operator/llmservice_api",
         "operator/llmservice_planner",
         "operator/llmservice_operator",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
-from llmservice_operator.kube.errors import KubeError
+from kubeloop.errors import KubeError
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.cluster import cli_error

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import httpx
+from kubeloop.errors import Forbidden, KubeError
 from llmservice_api.conditions import ConditionType
 from llmservice_api.holding import stored_port
-from llmservice_operator.kube.errors import Forbidden, KubeError
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection

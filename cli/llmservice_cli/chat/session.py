@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from llmservice_operator.kube.errors import KubeError
+from kubeloop.errors import KubeError
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 from llmservice_runtime.redact import Redactor
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from kubeloop.errors import Forbidden
+from kubeloop.resources import CONTROLLER_REVISION
+from llmservice_api.kinds import BY_KIND, LLMSERVICE
 from llmservice_operator.decide.decision import Apply
-from llmservice_operator.kube.errors import Forbidden
-from llmservice_operator.kube.resources import BY_KIND, CONTROLLER_REVISION, LLMSERVICE
 from llmservice_operator.observe.observed import AppliedRecord, Observed
 
 from llmservice_cli.api import Api

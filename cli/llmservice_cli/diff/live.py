@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_api.child_kinds import CHILD_KINDS
+from kubeloop import resources
+from kubeloop.errors import Forbidden, NotFound
 from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL, claim_names
 from llmservice_api.errors import UnreadableObject
-from llmservice_operator.kube import resources
-from llmservice_operator.kube.errors import Forbidden, NotFound
-from llmservice_operator.kube.nodes import Nodes
+from llmservice_api.kinds import BY_KIND, CHILD_KINDS, LLMSERVICE
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
+from llmservice_operator.readers.nodes import Nodes
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.room import Room
 
@@ -22,7 +22,7 @@ from llmservice_cli.render.decided import Source
 
 ChildId = tuple[str, str]
 
-_NAMED = (resources.DEPLOYMENT, resources.SERVICE, *(resources.BY_KIND[child.kind] for child in CHILD_KINDS))
+_NAMED = (resources.DEPLOYMENT, resources.SERVICE, *(BY_KIND[child.kind] for child in CHILD_KINDS))
 _LABELLED = (
     (resources.CONTROLLER_REVISION, SERVICE_LABEL),
     (resources.JOB, SERVICE_LABEL),
@@ -69,7 +69,7 @@ async def _not_served(kube: Api, namespace: str) -> frozenset[str]:
     for child in CHILD_KINDS:
         if child.is_optional:
             try:
-                await kube.list_all(resources.BY_KIND[child.kind], namespace, label_selector=SERVICE_LABEL)
+                await kube.list_all(BY_KIND[child.kind], namespace, label_selector=SERVICE_LABEL)
             except (Forbidden, NotFound):
                 found.add(child.kind)
     return frozenset(found)
@@ -93,7 +93,7 @@ class Cluster(Source):
         return Room(unknown=_NO_RIGHT) if found.unknown else found
 
     async def model(self, inspection: str) -> Json:
-        for item in await self._kube.list_all(resources.LLMSERVICE, self._namespace):
+        for item in await self._kube.list_all(LLMSERVICE, self._namespace):
             model: Json = (item.get("status") or {}).get("model") or {}
             is_same = model.get("inspection") == inspection and model.get("config")
             if is_same and item["metadata"]["name"] != self._name:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
+from kubeloop.errors import Forbidden
+from kubeloop.resources import CONFIG_MAP
 from llmservice_operator.build.settings import InvalidSettings, Settings
-from llmservice_operator.kube.errors import Forbidden
-from llmservice_operator.kube.resources import CONFIG_MAP
 from llmservice_operator.options import version
 
 from llmservice_cli.api import Api, Json

@@ -8,21 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from kubeloop.errors import Forbidden, KubeError, NotFound, Refused, Unauthorized
+from kubeloop.resources import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, LEASE, POD, RESOURCE_QUOTA, Resource
 from llmservice_api.constants import CRD_NAME, SERVICE_LABEL
-from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unauthorized
-from llmservice_operator.kube.nodes import NODE
-from llmservice_operator.kube.resources import (
-    BY_KIND,
-    CONFIG_MAP,
-    DEPLOYMENT,
-    ENDPOINT_SLICE,
-    LEASE,
-    LLMSERVICE,
-    POD,
-    RESOURCE_QUOTA,
-    Resource,
-)
+from llmservice_api.kinds import BY_KIND, LLMSERVICE
 from llmservice_operator.options import version
+from llmservice_operator.readers.nodes import NODE
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.doctor.checks.rights import INSTALLING, TEAM

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx
-from llmservice_operator.kube.errors import Forbidden, KubeError
-from llmservice_operator.kube.resources import Resource
+from kubeloop.errors import Forbidden, KubeError
+from kubeloop.resources import Resource
 from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
 from llmservice_runtime.redact import Redactor
 

@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 import httpx
-from llmservice_operator.kube.errors import ApiError
-from llmservice_operator.kube.resources import POD
-from llmservice_operator.kube.transport import failure
+from kubeloop.errors import ApiError
+from kubeloop.resources import POD
+from kubeloop.transport import failure
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection

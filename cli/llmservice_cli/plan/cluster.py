@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kubeloop.errors import Forbidden, NotFound
 from llmservice_api.constants import API_VERSION, KIND
 from llmservice_api.errors import InvalidSpec
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.service import LLMService
 from llmservice_api.untrusted import stored_status
 from llmservice_operator.build.deployment import pod_template
@@ -17,11 +19,9 @@ from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.revision import Chosen
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit.planning import demand
-from llmservice_operator.kube.errors import Forbidden, NotFound
-from llmservice_operator.kube.nodes import RIGHT, RIGHT_TO_PODS, Nodes
-from llmservice_operator.kube.quotas import QuotaReader
-from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.observe.status.plan import document as plan_document
+from llmservice_operator.readers.nodes import RIGHT, RIGHT_TO_PODS, Nodes
+from llmservice_operator.readers.quotas import QuotaReader
 from llmservice_planner.cluster import ClusterGPUs, offers
 from llmservice_planner.compatibility import Combination, verdicts
 from llmservice_planner.model import spec_facts

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from kubeloop.errors import KubeError, Refused, ServerError, Unreachable
+from kubeloop.resources import DEPLOYMENT, POD
 from llmservice_api.constants import API_VERSION, KIND
-from llmservice_operator.kube.errors import KubeError, Refused, ServerError, Unreachable
-from llmservice_operator.kube.resources import DEPLOYMENT, POD
 from llmservice_runtime.contract import RUNTIME_CONTAINER
 
 from llmservice_cli.api import Json

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llmservice_operator.kube.errors import KubeError, NotFound
-from llmservice_operator.kube.resources import EVENT, POD, Resource
+from kubeloop.errors import KubeError, NotFound
+from kubeloop.resources import EVENT, POD, Resource
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.resources import EVENT
+from kubeloop.errors import KubeError
+from kubeloop.resources import EVENT
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json

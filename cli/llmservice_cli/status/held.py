@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kubeloop.errors import KubeError
+from kubeloop.resources import POD, Key
 from llmservice_api.holding import LAST_USE, LastUse, stored_port
-from llmservice_api.service import Key
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.resources import POD
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators

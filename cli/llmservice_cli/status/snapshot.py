@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kubeloop.errors import KubeError
+from kubeloop.resources import POD
 from llmservice_operator.build.meta import selector_text
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts, replicas
 from llmservice_vllm import metrics
 

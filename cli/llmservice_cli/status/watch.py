@@ -9,8 +9,8 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from llmservice_operator.kube.errors import ServerError, TooMany, Unreachable
-from llmservice_operator.kube.resources import LLMSERVICE
+from kubeloop.errors import ServerError, TooMany, Unreachable
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json

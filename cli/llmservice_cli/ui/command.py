@@ -11,9 +11,9 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import httpx
+from kubeloop.errors import Forbidden, KubeError, ServerError, TooMany, Unreachable
+from kubeloop.resources import POD, Resource
 from llmservice_fetch.proxies import proxy_of
-from llmservice_operator.kube.errors import Forbidden, KubeError, ServerError, TooMany, Unreachable
-from llmservice_operator.kube.resources import POD, Resource
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_api.kinds import LLMSERVICE
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection, connect

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.reasons import Reason
-from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
+from kubeloop import log
+from kubeloop.resources import Key
 from llmservice_api.holding import LastUse
-from llmservice_api.service import Key
 from llmservice_runtime import access
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
@@ -89,13 +90,13 @@ class Exchange:
             response = await client.answer(answered.answer)
             self._shared.count.answered(key, answered.answer.reason)
         except PodFailed as error:
-            logger.warning("a replica failed while it had a request: %s", error, extra={"llmservice": key})
+            logger.warning("a replica failed while it had a request: %s", error, extra={log.KEY: key})
             response = client.cut() if client.is_relayed else await client.answer(answer.POD_FAILED)
             self._lost(Reason.POD_FAILED)
         except (ConnectionError, Stalled):
             raise
         except Exception:  # an error about one request ends no other
-            logger.exception("a request failed", extra={"llmservice": key})
+            logger.exception("a request failed", extra={log.KEY: key})
             response = client.cut() if client.is_relayed else await client.answer(answer.INTERNAL)
             self._lost(Reason.INTERNAL)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answered

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakValueDictionary
 
 from aiohttp import web
+from kubeloop import log
+from kubeloop.resources import Key
 from llmservice_api.holding import LastUse
-from llmservice_api.service import Key
 
 from llmservice_activator.holding import forward
 from llmservice_activator.holding.connections import Connections
@@ -160,7 +161,7 @@ class HoldingServer:
         assert self._connections is not None
         service.listener = await self._connections.listen(service, self._host, port)
         service.port = port
-        logger.info("holding at port %d", port, extra={"llmservice": service.key})
+        logger.info("holding at port %d", port, extra={log.KEY: service.key})
 
     async def _remove(self, key: Key, refusal: Refusal = GONE) -> None:
         service = self._services.pop(key, None)

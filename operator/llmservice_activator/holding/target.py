@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from kubeloop.resources import Key
 from llmservice_api.network_peers import Peer
-from llmservice_api.service import Key
 from llmservice_runtime.str_enum import StrEnum
 
 

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 
 W = TypeVar("W", bound=Hashable)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_api.autoscaling import Autoscaling
-from llmservice_api.child_kinds import CHILD_KINDS
 from llmservice_api.constants import (
     ADAPTERS_ANNOTATION,
     API_VERSION,
@@ -18,6 +17,7 @@ from llmservice_api.constants import (
     start_cache_claim_name,
 )
 from llmservice_api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL, Activator, is_idle
+from llmservice_api.kinds import CHILD_KINDS
 from llmservice_api.model import AccessMode
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
@@ -294,7 +294,7 @@ def claim_manifest(llm: LLMService, claim: Claim) -> Manifest:
 Builder = Callable[[LLMService, Settings], Manifest | None]
 
 BUILDERS: Mapping[str, Builder] = {"PodDisruptionBudget": disruption_budget, "ScaledObject": scaled_object}
-"""By kind, of those in `llmservice_api/child_kinds.py`."""
+"""By kind, of those in `llmservice_api/kinds.py`."""
 
 
 def declared_manifests(service: LLMService, settings: Settings) -> Iterator[Manifest]:

@@ -20,7 +20,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Protocol
 
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 from llmservice_planner.model import reader_process, reading
 from llmservice_planner.model.reader_process import HEAD
 from llmservice_planner.model.reading import Stopped

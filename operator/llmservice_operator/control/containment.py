@@ -27,9 +27,8 @@ from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Literal, NamedTuple
 
-from llmservice_api.service import Key
-
-from llmservice_operator.process.log import object_logger
+from kubeloop.log import object_logger
+from kubeloop.resources import Key
 
 logger = logging.getLogger("llmservice_operator.control.containment.internal_errors")
 _work_logger = logging.getLogger("llmservice_operator.control.containment.in_work")
@@ -161,7 +160,14 @@ class InWork:
         self._write()
 
 
-_PACKAGES = ("llmservice_operator", "llmservice_api", "llmservice_planner", "llmservice_runtime", "llmservice_vllm")
+_PACKAGES = (
+    "kubeloop",
+    "llmservice_operator",
+    "llmservice_api",
+    "llmservice_planner",
+    "llmservice_runtime",
+    "llmservice_vllm",
+)
 MOST_PARTS = 64
 """Open errors that are kept of one service: more say nothing more."""
 SHOWN_FOR = 60.0

@@ -8,8 +8,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
+from kubeloop.cache import Cache
+from kubeloop.client import KubeClient
+from kubeloop.errors import ConfigError
+from kubeloop.events import PodEventReader
+from kubeloop.queue import Priority, WorkQueue
+from kubeloop.resources import Key
+from kubeloop.token_bucket import Bucket, event_bucket, write_bucket
 from llmservice_api.holding import Activators, HoldingReport, PortClaim
-from llmservice_api.service import Key
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
@@ -18,24 +24,18 @@ from llmservice_operator.control.config_reader import ConfigReader, Configs
 from llmservice_operator.control.containment import InternalErrors, InWork, Part
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import StatePoller
-from llmservice_operator.control.token_bucket import Bucket, event_bucket, write_bucket
 from llmservice_operator.control.updates import Updates
-from llmservice_operator.control.watch.cache import Cache
-from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
-from llmservice_operator.control.work_queue import Priority, WorkQueue, of_itself
+from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, of_itself
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.decide.zero import Questions
-from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import ConfigError
-from llmservice_operator.kube.events import PodEventReader
-from llmservice_operator.kube.nodes import Nodes
-from llmservice_operator.kube.pod_port import Requests
-from llmservice_operator.kube.quotas import QuotaReader
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
 from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.readers.nodes import Nodes
+from llmservice_operator.readers.pod_port import Requests
+from llmservice_operator.readers.quotas import QuotaReader
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 60.0

@@ -6,14 +6,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from itertools import filterfalse
 from typing import Any
 
-from llmservice_api.child_kinds import REPORTED_APART
-from llmservice_api.constants import DELETION_COST_ANNOTATION, MANAGER
-
-from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
-from llmservice_operator.decide.children import RETRY_SECONDS
-from llmservice_operator.decide.decision import Adopt, Apply, Decision, DeletionCost, Prune, is_route
-from llmservice_operator.kube.errors import (
+from kubeloop.errors import (
     ApiError,
     Conflict,
     Forbidden,
@@ -26,11 +19,18 @@ from llmservice_operator.kube.errors import (
     TooMany,
     Unreachable,
 )
-from llmservice_operator.kube.resources import BY_KIND, DEPLOYMENT, POD
+from kubeloop.log import ObjectLogger
+from kubeloop.resources import DEPLOYMENT, POD
+from llmservice_api.constants import DELETION_COST_ANNOTATION, DRY_RUN_MANAGER, MANAGER
+from llmservice_api.kinds import BY_KIND, REPORTED_APART, resource_of
+
+from llmservice_operator.control.context import Context, Memory
+from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
+from llmservice_operator.decide.children import RETRY_SECONDS
+from llmservice_operator.decide.decision import Adopt, Apply, Decision, DeletionCost, Prune, is_route
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
 from llmservice_operator.observe.projections.drift import removal_patch, restoring_patch
-from llmservice_operator.process.log import ObjectLogger
 
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
 _NO_ANSWER = (ServerError, TooMany, Unreachable)
@@ -149,7 +149,7 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
 async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
     """Force where it carries our controller reference; an orphan is adopted without; other things are not ours."""
     try:
-        there = await ctx.kube.metadata_of(BY_KIND[apply.kind], parent.namespace, apply.name)
+        there = await ctx.kube.metadata_of(BY_KIND[apply.kind], parent.namespace, apply.name, manager=DRY_RUN_MANAGER)
         owner = controller_of(there) if there is not None else None
         if there is not None and not _may_take(there, parent):
             return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
@@ -194,7 +194,7 @@ async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
     manifest: Mapping[str, Any] = apply.manifest
     if uid is not None:
         manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
-    return await ctx.kube.apply(manifest, manager=MANAGER, force=uid is not None)
+    return await ctx.kube.apply(resource_of(manifest), manifest, manager=MANAGER, force=uid is not None)
 
 
 async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> dict[str, Any]:
@@ -303,7 +303,7 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
 async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | None:
     """The uid of what is not cached, if it is there and ours to delete."""
     try:
-        there = await ctx.kube.metadata_of(BY_KIND[prune.kind], parent.namespace, prune.name)
+        there = await ctx.kube.metadata_of(BY_KIND[prune.kind], parent.namespace, prune.name, manager=DRY_RUN_MANAGER)
     except NotOurs:
         return None
     return str(there["uid"]) if there is not None and _may_take(there, parent) else None

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from kubeloop.errors import Gone, KubeError, NotLeader, ServerError, TooMany, Unreachable
+from kubeloop.resources import Key
 from llmservice_api.holding import HoldingReport, PortClaim, stored_port
-from llmservice_api.service import Key
 from llmservice_planner.model.reading import Reading
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
@@ -23,10 +24,9 @@ from llmservice_operator.decide.decision import QUOTAS_SECONDS
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import NodeRoom, Requirements
 from llmservice_operator.decide.zero import SELDOM_AFTER, About, Questions, Reports, turn
-from llmservice_operator.kube.errors import Gone, KubeError, NotLeader, ServerError, TooMany, Unreachable
-from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import ChildId, Observed, Unanswered
+from llmservice_operator.readers.pod_port import Unreadable
 
 logger = logging.getLogger(__name__)
 _holding_logger = logging.getLogger("llmservice_operator.control.holding")

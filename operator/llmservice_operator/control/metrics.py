@@ -6,16 +6,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from kubeloop.resources import Key
+from kubeloop.sync_state import SyncState
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
-from llmservice_api.service import Key
 from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
 from llmservice_runtime.supervisor.metrics import METRICS as SERVER_METRICS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.control.life import Stage
-from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.status.plan import is_plan_of_another
 

@@ -6,22 +6,22 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple
 
+from kubeloop.errors import KubeError
+from kubeloop.log import ObjectLogger, object_logger
+from kubeloop.queue import Priority
+from kubeloop.resources import POD, Key
 from llmservice_api.conditions import ConditionType
-from llmservice_api.service import Key
+from llmservice_api.kinds import LLMSERVICE
 
 from llmservice_operator.control.containment import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.execute import execute
 from llmservice_operator.control.gather import gather
 from llmservice_operator.control.status_writer import paced, report, report_drains
-from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
-from llmservice_operator.control.work_queue import Priority, has_no_status
+from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, has_no_status, key_of
 from llmservice_operator.decide.decision import Decision, soonest
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.failures.scheduling import wanted_of
 from llmservice_operator.observe.projections.pods import replicas
-from llmservice_operator.process.log import ObjectLogger, object_logger
 
 logger = logging.getLogger(__name__)
 

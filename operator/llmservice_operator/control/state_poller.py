@@ -15,16 +15,16 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from llmservice_api.service import Key
+from kubeloop.log import object_logger
+from kubeloop.queue import WorkQueue
+from kubeloop.resources import Key
+from kubeloop.token_bucket import Bucket, step_bucket
 from llmservice_runtime.contract import State
 
 from llmservice_operator.control.containment import InternalErrors, InWork, Part
 from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.token_bucket import Bucket, step_bucket
-from llmservice_operator.control.work_queue import WorkQueue
-from llmservice_operator.kube.pod_port import Unreadable
 from llmservice_operator.observe.reports import Ask, Report
-from llmservice_operator.process.log import object_logger
+from llmservice_operator.readers.pod_port import Unreadable
 
 logger = logging.getLogger(__name__)
 

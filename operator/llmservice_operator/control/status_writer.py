@@ -7,22 +7,22 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from kubeloop.errors import KubeError
+from kubeloop.events import About, manifest
+from kubeloop.log import ObjectLogger
+from kubeloop.resources import POD, Key
+from kubeloop.timestamps import rfc3339
+from kubeloop.token_bucket import EDIT_WRITES
 from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_api.constants import OPERATOR, STATUS_MANAGER
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.reasons import Reason
-from llmservice_api.service import Key
-from llmservice_api.timestamps import rfc3339
 
 from llmservice_operator.control.containment import Part
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.token_bucket import EDIT_WRITES
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.decision import Decision, Event
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.events import About, manifest
-from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.projections.pods import PodFacts, replicas
-from llmservice_operator.process.log import ObjectLogger
 
 
 def paced(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Decision:
@@ -64,7 +64,7 @@ async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Cont
         "status": status,
     }
     with ctx.cache.expecting(PARENT, parent.with_status(status)):
-        answer = await ctx.kube.apply_status(manifest, manager=STATUS_MANAGER)
+        answer = await ctx.kube.apply_status(LLMSERVICE, manifest, manager=STATUS_MANAGER)
         ctx.take_up(ctx.cache.update(PARENT, answer))
     memory.writes.take(ctx.clock())
     memory.parent_version = answer["metadata"]["resourceVersion"]
@@ -81,7 +81,7 @@ async def write_event(event: Event, parent: ParentFacts, ctx: Context, log: Obje
         ctx.metrics.rate_limited.labels("event").inc()
         return
     log.info("%s: %s", event.reason, event.message)
-    about = About(parent.namespace, parent.name, parent.uid, parent.resource_version)
+    about = About(LLMSERVICE, parent.namespace, parent.name, parent.uid, parent.resource_version)
     body = manifest(
         about,
         # As client-go names them: unique as long as nobody reports twice in a nanosecond.

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from llmservice_api.service import Key
+from kubeloop.cache import Cache
+from kubeloop.resources import CONTROLLER_REVISION, DEPLOYMENT, Key
 
 from llmservice_operator.control.containment import InternalErrors, Part
-from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.decide.decision import Update
 from llmservice_operator.decide.rollout.selection import Turn, is_by_request
-from llmservice_operator.kube.resources import CONTROLLER_REVISION, DEPLOYMENT
 
 
 @dataclass(slots=True)

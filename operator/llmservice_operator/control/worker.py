@@ -7,17 +7,16 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from kubeloop.errors import KubeError, NotLeader
+from kubeloop.log import object_logger
+from kubeloop.resources import Key
 from llmservice_api.reasons import Reason
-from llmservice_api.service import Key
 
 from llmservice_operator.control.containment import Contained, Part
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.control.status_writer import report_unhandled
-from llmservice_operator.control.watch.kinds import PARENT
-from llmservice_operator.control.work_queue import of_itself
-from llmservice_operator.kube.errors import KubeError, NotLeader
-from llmservice_operator.process.log import object_logger
+from llmservice_operator.control.watch.kinds import PARENT, of_itself
 
 logger = logging.getLogger("llmservice_operator.control.queue.worker")
 """Logs are searched by this name."""

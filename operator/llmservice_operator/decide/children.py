@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from llmservice_api.child_kinds import CHILD_KINDS, REPORTED_APART, VERBS
 from llmservice_api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION, claim_names
 from llmservice_api.holding import is_idle
+from llmservice_api.kinds import CHILD_KINDS, REPORTED_APART, VERBS
 from llmservice_api.reasons import Reason
 from llmservice_api.remembered import of_service
 from llmservice_api.service import LLMService
@@ -224,7 +224,7 @@ def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Ite
     """Children of kinds that the API server does not serve, or that the operator may not list."""
     for child in CHILD_KINDS:
         if child.kind in observed.hidden and (child.kind, service.name) in ids:
-            resource = child.full_name
+            resource = child.resource.full_name
             message = f"{child.kind} {service.name} is not made: {resource} cannot be listed."
             remedy = f"Install the CRD {resource}, or grant the operator {', '.join(VERBS)} on {resource}."
             yield Obstacle(Reason.ADMISSION_REFUSED, message, remedy=remedy)

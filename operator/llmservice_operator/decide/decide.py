@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from kubeloop.timestamps import rfc3339
 from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
-from llmservice_api.timestamps import rfc3339
 
 from llmservice_operator.build import inspection
 from llmservice_operator.build.children import adapters_digest, endpoint

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from llmservice_api.child_kinds import REPORTED_APART
 from llmservice_api.constants import MANAGED_BY_LABEL
 from llmservice_api.errors import Problem
+from llmservice_api.kinds import REPORTED_APART
 from llmservice_api.reasons import Reason
 
 from llmservice_operator.build.meta import Owner

@@ -8,9 +8,9 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Self
 
-from llmservice_api.child_kinds import CHILD_KINDS
 from llmservice_api.constants import claim_names
 from llmservice_api.errors import refusing
+from llmservice_api.kinds import CHILD_KINDS
 
 from llmservice_operator.observe.projections.children import (
     ChildFacts,
@@ -91,7 +91,7 @@ class Observed:
     service: ServiceFacts | None = None
     claims: tuple[ClaimFacts, ...] = ()
     others: tuple[ChildFacts, ...] = ()
-    """Those of the kinds in `llmservice_api/child_kinds.py`."""
+    """Those of the kinds in `llmservice_api/kinds.py`."""
     revisions: tuple[RevisionFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
     endpoints: frozenset[str] | None = None

@@ -11,9 +11,9 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from kubeloop.timestamps import rfc3339
 from llmservice_api.reasons import Reason
 from llmservice_api.status import MOST_GATED
-from llmservice_api.timestamps import rfc3339
 from llmservice_runtime.contract import Phase, State
 
 from llmservice_operator.observe.failures import scheduling

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 from llmservice_runtime.contract import (
     HTTP_PORT,
     METRICS_PATH,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmservice_api.errors import UnreadableObject
-from llmservice_operator.kube.nodes import node_room
+from llmservice_operator.readers.nodes import node_room
 from llmservice_planner.cluster import TRANSIENT_TAINTS, device_of, group_of
 from llmservice_planner.cpus import PREFIX
 from llmservice_planner.gpus import find

@@ -8,12 +8,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from kubeloop.errors import Forbidden, KubeError, NotFound
+from kubeloop.informer import Informer
+from kubeloop.resources import ENDPOINT_SLICE, Resource
+from kubeloop.transport import Transport
 from llmservice_api.holding import SERVICE_NAME_LABEL, Activator, Activators
-
-from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound
-from llmservice_operator.kube.informer import Informer
-from llmservice_operator.kube.resources import ENDPOINT_SLICE, Resource
-from llmservice_operator.kube.transport import Transport
 
 logger = logging.getLogger(__name__)
 

@@ -6,15 +6,15 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-from llmservice_api.child_kinds import CHILD_KINDS
+from kubeloop.errors import Forbidden, KubeError, NotFound
+from kubeloop.informer import Informer
+from kubeloop.resources import ENDPOINT_SLICE, JOB, Resource
+from kubeloop.sync_state import SyncState
+from kubeloop.transport import Transport
+from llmservice_api.kinds import BY_KIND, CHILD_KINDS
 
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import OF_CHILDREN, selector
-from llmservice_operator.control.watch.sync_state import SyncState
-from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound
-from llmservice_operator.kube.informer import Informer
-from llmservice_operator.kube.resources import BY_KIND, ENDPOINT_SLICE, JOB, Resource
-from llmservice_operator.kube.transport import Transport
 
 logger = logging.getLogger(__name__)
 

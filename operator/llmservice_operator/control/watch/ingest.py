@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from kubeloop.cache import Cache, Seen, newer
+from kubeloop.resources import POD, Key, Resource
 from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL
-from llmservice_api.service import Key
+from llmservice_api.kinds import LLMSERVICE
 
 from llmservice_operator.control.containment import InternalErrors, Part
-from llmservice_operator.control.watch.cache import Cache, Seen, newer
-from llmservice_operator.kube.resources import LLMSERVICE, POD, Resource
 from llmservice_operator.observe.projections.pods import PodFacts
 
 
@@ -27,7 +27,7 @@ class _Unreadable(NamedTuple):
 
 
 class EventHandler:
-    """A `kube.informer.ResourceEventHandler` for all kinds: kopf's watch of LLMServices uses it too."""
+    """A `kubeloop.informer.ResourceEventHandler` for all kinds: kopf's watch of LLMServices uses it too."""
 
     def __init__(
         self,

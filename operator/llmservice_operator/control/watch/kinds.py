@@ -6,18 +6,20 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kubeloop import resources
+from kubeloop.cache import Cache, Index, Project
+from kubeloop.queue import Priority
+from kubeloop.resources import Key, Resource
 from llmservice_api import untrusted
-from llmservice_api.child_kinds import CHILD_KINDS
+from llmservice_api.conditions import ConditionType
 from llmservice_api.constants import MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL, UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.errors import refusing
+from llmservice_api.kinds import BY_KIND, CHILD_KINDS, LLMSERVICE
 from llmservice_api.replicas_owner import STATED_BY, stated_by
-from llmservice_api.service import Key, spec_text
+from llmservice_api.service import spec_text
 from llmservice_planner.room import Placed
 
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.watch.cache import Cache, Index, Project
-from llmservice_operator.kube import resources
-from llmservice_operator.kube.resources import Resource
 from llmservice_operator.observe import observed
 from llmservice_operator.observe.projections.pods import PodFacts
 
@@ -71,8 +73,8 @@ class ParentFacts:
                 "status": status,
             },
             obj={
-                "apiVersion": resources.LLMSERVICE.api_version,
-                "kind": resources.LLMSERVICE.kind,
+                "apiVersion": LLMSERVICE.api_version,
+                "kind": LLMSERVICE.kind,
                 "metadata": kept,
                 "spec": spec,
                 STATED_BY: stated,
@@ -85,7 +87,7 @@ class ParentFacts:
         return replace(self, content={**self.content, "status": status}, obj={**self.obj, "status": status})
 
 
-PARENT = resources.LLMSERVICE.kind
+PARENT = LLMSERVICE.kind
 
 
 def key_of(parent: ParentFacts) -> Key:
@@ -102,8 +104,8 @@ def may_hold(parent: ParentFacts) -> bool:
 PROJECTIONS: Mapping[str, Project] = {PARENT: refusing(PARENT, ParentFacts.from_object), **observed.PROJECTIONS}
 """What is no object of its kind is UnreadableObject: what was known of it stays."""
 
-WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
-OF_CHILDREN: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not resources.LLMSERVICE)
+WATCHED: tuple[Resource, ...] = tuple(BY_KIND[kind] for kind in PROJECTIONS)
+OF_CHILDREN: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not LLMSERVICE)
 
 
 def watched_children(settings: Settings) -> tuple[Resource, ...]:
@@ -119,7 +121,7 @@ def selector(resource: Resource) -> str:
     """
     if resource is resources.POD:
         return f"{MANAGED_BY_LABEL}={OPERATOR}"
-    return "" if resource is resources.LLMSERVICE else SERVICE_LABEL
+    return "" if resource is LLMSERVICE else SERVICE_LABEL
 
 
 def _inspected(parent: Any) -> Hashable | None:
@@ -143,3 +145,31 @@ def placed(cache: Cache) -> Iterator[Placed]:
     for facts in cache.all_of(resources.POD.kind):
         if isinstance(facts, PodFacts) and facts.node and facts.phase not in ("Succeeded", "Failed"):
             yield Placed(facts.node, facts.asked, facts.namespace, facts.service or facts.name)
+
+
+def of_itself(parent: ParentFacts | None) -> Priority:
+    """Of an LLMService that changed, or that is found at a start.
+
+    The same for both: what was edited while nobody looked is served before the thousands that are well.
+    """
+    if parent is None or parent.deleting:
+        return Priority.REST
+    if has_no_status(parent):
+        return Priority.NEW
+    return (
+        Priority.REST if parent.obj["status"]["observedGeneration"] == parent.content["generation"] else Priority.EDITED
+    )
+
+
+def of_children(parent: ParentFacts | None) -> Priority:
+    """Of a service to whose children something happened."""
+    if parent is None or parent.deleting:
+        return Priority.REST
+    conditions = parent.obj["status"].get("conditions") or ()
+    serves = any((c.get("type"), c.get("status")) == (ConditionType.AVAILABLE, "True") for c in conditions)
+    return Priority.SERVES if serves else Priority.REST
+
+
+def has_no_status(parent: ParentFacts) -> bool:
+    """Whether no status was ever written: it has no observedGeneration then, or the CRD's default, -1."""
+    return bool(parent.obj["status"].get("observedGeneration", -1) < 0)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from kubeloop.timestamps import rfc3339
 from llmservice_api.autoscaling import MOST_CONCURRENCY, Autoscaling
 from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_api.constants import TYPICAL_REQUEST
 from llmservice_api.reasons import Reason
 from llmservice_api.status import LLMServiceStatus
-from llmservice_api.timestamps import rfc3339
 from llmservice_planner.room import Room
 
 from llmservice_operator.observe.failures import scheduling

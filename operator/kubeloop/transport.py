@@ -14,20 +14,11 @@ from typing import Any, Self, TypedDict, Unpack
 
 import aiohttp
 import orjson
-from llmservice_api.constants import OPERATOR
 
-from llmservice_operator.kube.credentials import Credentials
-from llmservice_operator.kube.errors import (
-    ApiError,
-    ServerError,
-    Silent,
-    TooMany,
-    Unauthorized,
-    Unreachable,
-    from_status,
-)
-from llmservice_operator.kube.resources import Resource
-from llmservice_operator.kube.wire import parsed
+from kubeloop.credentials import Credentials
+from kubeloop.errors import ApiError, ServerError, Silent, TooMany, Unauthorized, Unreachable, from_status
+from kubeloop.resources import Resource
+from kubeloop.wire import parsed
 
 Observer = Callable[[str, str, int, float], None]
 """Called after every request with verb, resource, status code (0: no answer) and seconds."""
@@ -56,7 +47,7 @@ class Transport:
         self,
         credentials: Credentials,
         *,
-        user_agent: str = OPERATOR,
+        user_agent: str = "kubeloop",
         observer: Observer = lambda verb, resource, code, seconds: None,
         login_timeout: float | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

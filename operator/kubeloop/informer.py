@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from llmservice_operator.kube.errors import Forbidden, Gone, KubeError, NotFound, Silent, from_status
-from llmservice_operator.kube.resources import Resource
-from llmservice_operator.kube.transport import Transport
-from llmservice_operator.kube.wire import parsed
+from kubeloop.errors import Forbidden, Gone, KubeError, NotFound, Silent, from_status
+from kubeloop.resources import Resource
+from kubeloop.transport import Transport
+from kubeloop.wire import parsed
 
 logger = logging.getLogger(__name__)
 

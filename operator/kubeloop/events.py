@@ -1,4 +1,4 @@
-"""Events about LLMServices, as the API server takes them; and Events about single pods, read with a short cache."""
+"""Events about an object, as the API server takes them; and Events about single pods, read with a short cache."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from llmservice_api.timestamps import rfc3339
-
-from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Forbidden
-from llmservice_operator.kube.resources import EVENT, LLMSERVICE
+from kubeloop.client import KubeClient
+from kubeloop.errors import Forbidden
+from kubeloop.resources import EVENT, Resource
+from kubeloop.timestamps import rfc3339
 
 JSON = Mapping[str, Any]
 
@@ -22,8 +21,9 @@ LONGEST_MESSAGE = 1024
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The LLMService of an Event."""
+    """The object of an Event."""
 
+    resource: Resource
     namespace: str
     name: str
     uid: str
@@ -40,8 +40,8 @@ def manifest(
         "kind": EVENT.kind,
         "metadata": {"name": name, "namespace": about.namespace},
         "involvedObject": {
-            "apiVersion": LLMSERVICE.api_version,
-            "kind": LLMSERVICE.kind,
+            "apiVersion": about.resource.api_version,
+            "kind": about.resource.kind,
             "name": about.name,
             "namespace": about.namespace,
             "uid": about.uid,

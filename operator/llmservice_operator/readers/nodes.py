@@ -11,13 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from kubeloop.errors import Forbidden, Invalid
+from kubeloop.resources import POD, Resource
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_api.errors import refusing
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.room import NodeRoom, Placed, Room, amounts, filled, requests_of
-
-from llmservice_operator.kube.errors import Forbidden, Invalid
-from llmservice_operator.kube.resources import POD, Resource
 
 JSON = Mapping[str, Any]
 _T = TypeVar("_T")

@@ -15,9 +15,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.resources import Resource
-from llmservice_operator.kube.transport import Transport
+from kubeloop.errors import KubeError
+from kubeloop.resources import Resource
+from kubeloop.transport import Transport
 
 logger = logging.getLogger(__name__)
 

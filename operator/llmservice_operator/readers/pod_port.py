@@ -15,9 +15,9 @@ from typing import Self
 from urllib.parse import quote
 
 import aiohttp
+from kubeloop.resources import Key
 from llmservice_api.constants import OPERATOR
 from llmservice_api.holding import INTERNAL_PORT, METHOD, PATH, HoldingReport, LastUse
-from llmservice_api.service import Key
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 from llmservice_runtime.contract import (
     LAST_REQUEST,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from llmservice_operator.kube.access import Guard, open_to_all
-from llmservice_operator.kube.errors import ConfigError
+from kubeloop.access import Guard, open_to_all
+from kubeloop.errors import ConfigError
 
 # The certificate that /metrics is served with, from a folder as a Secret is mounted: tls.crt and tls.key.
 

@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Self
 
-from llmservice_operator.kube.errors import ConfigError, KubeError
+from kubeloop.errors import ConfigError, KubeError
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Credentials:
             context.verify_mode = ssl.CERT_NONE
         if self.client_certificate and self.client_key:
             # OpenSSL reads key pairs from files only.
-            with tempfile.NamedTemporaryFile(prefix="llmservice-") as pair:
+            with tempfile.NamedTemporaryFile(prefix="kubeloop-") as pair:
                 pair.write(self.client_certificate + b"\n" + self.client_key)
                 pair.flush()
                 context.load_cert_chain(pair.name)
@@ -172,7 +172,7 @@ async def load(
     """A named kubeconfig wins; else the pod's service account; else $KUBECONFIG or ~/.kube/config."""
     if kubeconfig is None and context is None and (service_account / "token").exists():
         return await in_cluster(clock=clock, environ=environ, service_account=service_account)
-    from llmservice_operator.kube.kubeconfig import from_kubeconfig
+    from kubeloop.kubeconfig import from_kubeconfig
 
     found = kubeconfig or environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     return await from_kubeconfig(found, context=context, clock=clock)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, Unpack
 
-from llmservice_api.constants import DRY_RUN_MANAGER
-
-from llmservice_operator.kube.errors import Invalid, NotFound, NotLeader
-from llmservice_operator.kube.resources import EVENT, Resource, resource_of
-from llmservice_operator.kube.transport import REQUEST_TIMEOUT, Options, Transport
+from kubeloop.errors import Invalid, NotFound, NotLeader
+from kubeloop.resources import EVENT, Resource
+from kubeloop.transport import REQUEST_TIMEOUT, Options, Transport
 
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
@@ -17,7 +15,7 @@ MERGE_PATCH = "application/merge-patch+json"
 METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 PAGE = 500
 NO_IMAGE_VOLUMES = (
-    "this cluster has no image volumes, so a model or an adapter from image:// would be missing: turn on the feature "
+    "this cluster has no image volumes, so what comes from image:// would be missing: turn on the feature "
     "gate ImageVolume for API server and kubelets (it is on by default from Kubernetes 1.35), or take it from a claim "
     "(pvc://) or a repository"
 )
@@ -90,27 +88,35 @@ class KubeClient:
 
     # Writes
 
-    async def apply(self, manifest: Manifest, *, manager: str, force: bool = False) -> dict[str, Any]:
+    async def apply(
+        self, resource: Resource, manifest: Manifest, *, manager: str, force: bool = False
+    ) -> dict[str, Any]:
         """Server-side apply. Without force another manager's fields answer FieldConflict.
 
         Invalid, and nothing is written, where the API server would leave out image volumes: without the feature gate
-        it takes the rest in silence, and pods would start without their model (dropImageVolumes, pkg/api/pod/util.go).
+        it takes the rest in silence, and pods would start without them (dropImageVolumes, pkg/api/pod/util.go).
         """
         wanted = _image_volumes(manifest)
         if wanted and not self._keeps_image_volumes:
-            if wanted - _image_volumes(await self._apply(manifest, manager, force, dryRun="All")):
+            if wanted - _image_volumes(await self._apply(resource, manifest, manager, force, dryRun="All")):
                 raise Invalid(NO_IMAGE_VOLUMES, code=422)
             self._keeps_image_volumes = True
-        return await self._apply(manifest, manager, force)
+        return await self._apply(resource, manifest, manager, force)
 
-    async def apply_status(self, manifest: Manifest, *, manager: str) -> dict[str, Any]:
+    async def apply_status(self, resource: Resource, manifest: Manifest, *, manager: str) -> dict[str, Any]:
         """Server-side apply of /status by force: all of it belongs to this operator."""
-        return await self._apply(manifest, manager, True, "status")
+        return await self._apply(resource, manifest, manager, True, "status")
 
     async def _apply(
-        self, manifest: Manifest, manager: str, force: bool, subresource: str | None = None, **more: str
+        self,
+        resource: Resource,
+        manifest: Manifest,
+        manager: str,
+        force: bool,
+        subresource: str | None = None,
+        **more: str,
     ) -> dict[str, Any]:
-        resource, metadata = resource_of(manifest), manifest["metadata"]
+        metadata = manifest["metadata"]
         path = resource.path(metadata["namespace"], metadata["name"], subresource)
         params = {"fieldManager": manager, "force": "true" if force else "false", **more}
         return await self._write("patch", resource, path, body=manifest, params=params, content_type=APPLY)
@@ -129,10 +135,12 @@ class KubeClient:
         path, params = resource.path(namespace, name), {"fieldManager": manager}
         return await self._write("patch", resource, path, body=patch, params=params, content_type=MERGE_PATCH)
 
-    async def metadata_of(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+    async def metadata_of(
+        self, resource: Resource, namespace: str, name: str, *, manager: str
+    ) -> dict[str, Any] | None:
         """Metadata of an object that we may change but not read, or None where there is none.
 
-        An apply of nothing, as a dry run, under a name that owns nothing, answers it; the contents are not asked for.
+        An apply of nothing, as a dry run, by a manager that owns nothing, answers it; the contents are not asked for.
         """
         empty = {"apiVersion": resource.api_version, "kind": resource.kind}
         answer = await self._write(
@@ -140,7 +148,7 @@ class KubeClient:
             resource,
             resource.path(namespace, name),
             body=empty | {"metadata": {"name": name, "namespace": namespace}},
-            params={"fieldManager": DRY_RUN_MANAGER, "force": "false", "dryRun": "All"},
+            params={"fieldManager": manager, "force": "false", "dryRun": "All"},
             content_type=APPLY,
             accept=METADATA_OF_ONE,
         )

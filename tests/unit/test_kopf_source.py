@@ -5,16 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llmservice_api.service import Key
-from llmservice_operator.control.watch import resync
-from llmservice_operator.control.watch.cache import Cache
+from kubeloop import kopf_source
+from kubeloop.cache import Cache
+from kubeloop.errors import Forbidden, Gone
+from kubeloop.kopf_source import AFTER_RELIST, CURRENT, INTERVAL, LONGEST_RELIST, RETRY, Resync
+from kubeloop.resources import Key
+from kubeloop.sync_state import SyncState
+from kubeloop.transport import Transport
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS, WATCHED
-from llmservice_operator.control.watch.resync import AFTER_RELIST, CURRENT, INTERVAL, LONGEST_RELIST, RETRY, Resync
-from llmservice_operator.control.watch.sync_state import SyncState
-from llmservice_operator.kube.errors import Forbidden, Gone
-from llmservice_operator.kube.resources import LLMSERVICE
-from llmservice_operator.kube.transport import Transport
+from llmservice_operator.control.watch.kinds import OF_CHILDREN, PARENT, PROJECTIONS
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import llmservice as service
@@ -55,9 +55,11 @@ class Harness:
         """Called at the end of each sleep."""
         self.keys: list[Key] = []
         self.kube, self.cache = Lists(*listed), Cache(projections)
-        self.sync = SyncState((None,), WATCHED)
+        self.sync = SyncState((None,), LLMSERVICE, OF_CHILDREN)
         self.handler = EventHandler(self.cache, self.keys.append, self.keys.append)
-        self.resync = Resync(self.kube, self.handler, None, self.sync, sleep=self._sleep, clock=lambda: self.now)
+        self.resync = Resync(
+            self.kube, LLMSERVICE, self.handler, None, self.sync, sleep=self._sleep, clock=lambda: self.now
+        )
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -153,7 +155,7 @@ async def test_one_that_cannot_be_read_is_tried_once_for_each_version() -> None:
 
 @pytest.mark.parametrize("error", [Gone("too old"), Forbidden("no", right="list x"), KeyError("an HTML page")], ids=str)
 async def test_a_list_that_fails_is_tried_again_soon(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resync, "RETRY", 0.001)
+    monkeypatch.setattr(kopf_source, "RETRY", 0.001)
     made = Harness(service("a", 5))
     made.kube.fails = [error]
     running = asyncio.create_task(made.resync.run())
@@ -188,7 +190,7 @@ async def test_it_lists_after_kopf_did_after_its_watch_ended_and_at_intervals(mo
     made.resync.event(None, service("a", 5))
     await until(lambda: made.kube.requests == 2)
     assert made.slept == [AFTER_RELIST], "when what kopf listed has come in"
-    monkeypatch.setattr(resync, "INTERVAL", 0.01)
+    monkeypatch.setattr(kopf_source, "INTERVAL", 0.01)
     made.resync.ended("it was reset")
     assert made.sync.problems() == ["it was reset"]
     assert not made.resync.listed.is_set(), "kopf starts after the list"
@@ -238,7 +240,7 @@ async def test_the_first_list_for_kopf_is_soon_then_seldom_and_ends_with_its_fir
 async def test_what_the_watch_missed_is_named_and_what_it_brings_a_moment_later_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(resync, "INTERVAL", 0.01)
+    monkeypatch.setattr(kopf_source, "INTERVAL", 0.01)
     made = Harness(service("a", 5), service("b", 5))
     made.resync.started()
     running = asyncio.create_task(made.resync.run())

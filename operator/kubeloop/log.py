@@ -1,4 +1,4 @@
-"""Log lines that name their LLMService."""
+"""Log lines that name their object."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import json
 import logging
 from typing import Any
 
-from llmservice_api.service import Key
-from llmservice_api.timestamps import rfc3339
+from kubeloop.resources import Key
+from kubeloop.timestamps import rfc3339
 
 ObjectLogger = logging.LoggerAdapter[logging.Logger]
-"""Adds the LLMService to each record."""
+"""Adds the object to each record."""
+
+
+KEY = "object_key"
+"""The attribute of a record: `extra={KEY: key}`."""
 
 
 def object_logger(logger: logging.Logger, key: Key) -> ObjectLogger:
-    """A logger for one LLMService."""
-    return ObjectLogger(logger, {"llmservice": key})
+    """A logger for one object."""
+    return ObjectLogger(logger, {KEY: key})
 
 
 class ConsoleFormatter(logging.Formatter):
@@ -50,7 +54,7 @@ class JsonFormatter(logging.Formatter):
 
 def _key_of(record: logging.LogRecord) -> Key | None:
     """Ours say it themselves; the watching library's records carry an object reference."""
-    key = getattr(record, "llmservice", None)
+    key = getattr(record, KEY, None)
     if key is not None:
         return Key(*key)
     reference = getattr(record, "k8s_ref", None)

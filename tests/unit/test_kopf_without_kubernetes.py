@@ -8,7 +8,7 @@ import sys
 import llmservice_operator.__main__
 assert "kopf" in sys.modules
 print(sorted(name for name in sys.modules if name.partition(".")[0] == "kubernetes"))
-import llmservice_operator.kube.kubeconfig
+import kubeloop.kubeconfig
 import kubernetes.client
 print(kubernetes.client.V1Pod.__name__)
 """

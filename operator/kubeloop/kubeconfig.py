@@ -29,8 +29,8 @@ from kubernetes.config import ConfigException
 from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader, KubeConfigMerger
 
-from llmservice_operator.kube.credentials import TOKEN_MAX_AGE, Credentials, Issued, Token
-from llmservice_operator.kube.errors import ConfigError
+from kubeloop.credentials import TOKEN_MAX_AGE, Credentials, Issued, Token
+from kubeloop.errors import ConfigError
 
 PLUGIN_SECONDS = 60.0
 KILLED_SECONDS = 2.0
@@ -194,7 +194,7 @@ class _Scope:
                 self.user.value["token"] = login.token
         configuration = Configuration()
         # The package hands certificates over as files.
-        with tempfile.TemporaryDirectory(prefix="llmservice-") as folder:
+        with tempfile.TemporaryDirectory(prefix="kubeloop-") as folder:
             try:
                 KubeConfigLoader(self.config, self.context, temp_file_path=folder, config_base_path=None).load_and_set(
                     configuration

@@ -12,13 +12,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from kubeloop.client import KubeClient
+from kubeloop.errors import AlreadyExists, Conflict, Forbidden, KubeError
+from kubeloop.resources import LEASE, Key
 from llmservice_api.constants import MANAGED_BY_LABEL, OPERATOR
 from llmservice_api.holding import FIRST_PORT, LAST_PORT
-from llmservice_api.service import Key
-
-from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import AlreadyExists, Conflict, Forbidden, KubeError
-from llmservice_operator.kube.resources import LEASE, LLMSERVICE
+from llmservice_api.kinds import LLMSERVICE
 
 MOST_TRIES = 256
 """Ports that are looked at for one service: each is one request or three."""

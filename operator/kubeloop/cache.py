@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from llmservice_api.service import Key
+from kubeloop.resources import Key
 
 JSON = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ class Facts(Protocol):
     def resource_version(self) -> str: ...
     @property
     def service(self) -> str | None:
-        """Name of the LLMService that it belongs to; None: none of ours."""
+        """Name of the parent that it belongs to; None: none of ours."""
 
 
 Project = Callable[[JSON, Any], Facts]

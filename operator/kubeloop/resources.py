@@ -1,13 +1,20 @@
-"""The kinds that the operator touches, and where the API server keeps them."""
+"""Where the API server keeps the objects of a kind."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import quote
 
-from llmservice_api.child_kinds import CHILD_KINDS
+
+class Key(NamedTuple):
+    """Namespace and name of an object: its key in queues and caches."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,6 @@ def proxy_path(resource: Resource, namespace: str, name: str, port: int) -> str:
     return f"{resource.path(namespace)}/{quote(name, safe='')}:{port}/proxy"
 
 
-LLMSERVICE = Resource("llmservice.dev", "v1alpha1", "llmservices", "LLMService")
 DEPLOYMENT = Resource("apps", "v1", "deployments", "Deployment")
 CONTROLLER_REVISION = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 SERVICE = Resource("", "v1", "services", "Service")
@@ -60,8 +66,7 @@ EVENT = Resource("", "v1", "events", "Event")
 RESOURCE_QUOTA = Resource("", "v1", "resourcequotas", "ResourceQuota")
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
-ALL = (
-    LLMSERVICE,
+STANDARD = (
     DEPLOYMENT,
     CONTROLLER_REVISION,
     SERVICE,
@@ -73,14 +78,4 @@ ALL = (
     EVENT,
     RESOURCE_QUOTA,
     LEASE,
-    *(Resource(child.group, child.version, child.plural, child.kind) for child in CHILD_KINDS),
 )
-BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in ALL}
-
-
-def resource_of(manifest: Mapping[str, Any]) -> Resource:
-    """The resource of a manifest; a kind that we do not know is a bug of ours."""
-    resource = BY_KIND[manifest["kind"]]
-    if resource.api_version != manifest["apiVersion"]:
-        raise KeyError(f"{manifest['apiVersion']}/{manifest['kind']}")
-    return resource

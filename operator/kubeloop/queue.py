@@ -16,10 +16,6 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from llmservice_api.conditions import ConditionType
-
-from llmservice_operator.control.watch.kinds import ParentFacts
-
 K = TypeVar("K", bound=Hashable)
 
 
@@ -286,31 +282,3 @@ class WorkQueue(Generic[K]):
         if (worked := self._schedule.longest_work(now)) > longest_work:
             return f"a worker has been busy with one key for {worked:.0f} s"
         return None
-
-
-def of_itself(parent: ParentFacts | None) -> Priority:
-    """Of an LLMService that changed, or that is found at a start.
-
-    The same for both: what was edited while nobody looked is served before the thousands that are well.
-    """
-    if parent is None or parent.deleting:
-        return Priority.REST
-    if has_no_status(parent):
-        return Priority.NEW
-    return (
-        Priority.REST if parent.obj["status"]["observedGeneration"] == parent.content["generation"] else Priority.EDITED
-    )
-
-
-def of_children(parent: ParentFacts | None) -> Priority:
-    """Of a service to whose children something happened."""
-    if parent is None or parent.deleting:
-        return Priority.REST
-    conditions = parent.obj["status"].get("conditions") or ()
-    serves = any((c.get("type"), c.get("status")) == (ConditionType.AVAILABLE, "True") for c in conditions)
-    return Priority.SERVES if serves else Priority.REST
-
-
-def has_no_status(parent: ParentFacts) -> bool:
-    """Whether no status was ever written: it has no observedGeneration then, or the CRD's default, -1."""
-    return bool(parent.obj["status"].get("observedGeneration", -1) < 0)

@@ -20,10 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from llmservice_api.constants import SPLIT_ANNOTATION
-from llmservice_api.timestamps import rfc3339
-
-from llmservice_operator.kube.errors import (
+from kubeloop.errors import (
     ApiError,
     Conflict,
     Forbidden,
@@ -34,8 +31,9 @@ from llmservice_operator.kube.errors import (
     Refused,
     Unauthorized,
 )
-from llmservice_operator.kube.resources import LEASE
-from llmservice_operator.kube.transport import Transport
+from kubeloop.resources import LEASE
+from kubeloop.timestamps import rfc3339
+from kubeloop.transport import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +83,7 @@ class Lease:
         namespace: str,
         name: str,
         identity: str,
+        split_annotation: str,
         timing: LeaseTiming | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
@@ -93,6 +92,7 @@ class Lease:
         self.namespace = namespace
         self.name = name
         self.identity = identity
+        self._split_annotation = split_annotation
         self.timing = timing or LeaseTiming()
         self.is_acting = False
         """Whether work may begin."""
@@ -206,7 +206,7 @@ class Lease:
         if taken is None:
             return False
         self._held, self._renewed_at, self._lost = taken, started, self._stopping
-        self._in_force_at = None if _split(taken) == ALONE else self._clock() + self.timing.duration
+        self._in_force_at = None if self._split(taken) == ALONE else self._clock() + self.timing.duration
         return self._left() > 0
 
     async def _take(self, duties: Duties) -> dict[str, Any] | None:
@@ -218,7 +218,7 @@ class Lease:
         if not self._is_free(live) or not self._may_take(duties):
             return None
         taken = {**live, "spec": self._taken_over(live.get("spec") or {})}
-        return await self._request("update", taken if _split(live) == ALONE else _marked(taken, PAUSE))
+        return await self._request("update", taken if self._split(live) == ALONE else self._marked(taken, PAUSE))
 
     def _is_free(self, live: dict[str, Any]) -> bool:
         """Nobody else holds it, or its record did not change for the holder's own duration while we looked. Our own
@@ -248,11 +248,11 @@ class Lease:
             self._held = None
             # A pause of ours ends with a write of ours, whose answer may have been lost.
             splits = (ALONE,) if self._in_force_at is None else (ALONE, PAUSE)
-            if (live.get("spec") or {}).get("holderIdentity") != self.identity or _split(live) not in splits:
+            if (live.get("spec") or {}).get("holderIdentity") != self.identity or self._split(live) not in splits:
                 self._lost = True
                 return False
             renewed = {**live, "spec": {**live["spec"], "renewTime": self._timestamp()}}
-            self._held = await self._request("update", _marked(renewed, ALONE) if is_due else renewed)
+            self._held = await self._request("update", self._marked(renewed, ALONE) if is_due else renewed)
         except Conflict:
             return False  # somebody touched it: the next try reads it and sees whether we still hold it
         except KubeError as error:
@@ -296,12 +296,10 @@ class Lease:
             },
         }
 
+    def _split(self, lease: Mapping[str, Any]) -> str:
+        """Over how many Leases the work is split; no number while nobody may write."""
+        return str(((lease.get("metadata") or {}).get("annotations") or {}).get(self._split_annotation) or ALONE)
 
-def _split(lease: Mapping[str, Any]) -> str:
-    """Over how many Leases the work is split; no number while nobody may write."""
-    return str(((lease.get("metadata") or {}).get("annotations") or {}).get(SPLIT_ANNOTATION) or ALONE)
-
-
-def _marked(lease: dict[str, Any], split: str) -> dict[str, Any]:
-    annotations = {**(lease["metadata"].get("annotations") or {}), SPLIT_ANNOTATION: split}
-    return {**lease, "metadata": {**lease["metadata"], "annotations": annotations}}
+    def _marked(self, lease: dict[str, Any], split: str) -> dict[str, Any]:
+        annotations = {**(lease["metadata"].get("annotations") or {}), self._split_annotation: split}
+        return {**lease, "metadata": {**lease["metadata"], "annotations": annotations}}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from kubeloop.client import KubeClient
+from kubeloop.errors import Forbidden
+from kubeloop.resources import RESOURCE_QUOTA
 from llmservice_planner.quotas import Quota
-
-from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Forbidden
-from llmservice_operator.kube.resources import RESOURCE_QUOTA
 
 KEPT_SECONDS = 2.0
 """Services of one namespace that ask at about the same time share one list."""

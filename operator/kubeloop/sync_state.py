@@ -13,26 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmservice_operator.kube.errors import (
-    ApiError,
-    Conflict,
-    Forbidden,
-    Gone,
-    KubeError,
-    NotFound,
-    Refused,
-    ServerError,
-    TooMany,
-)
-from llmservice_operator.kube.resources import LLMSERVICE, Resource
+from kubeloop.errors import ApiError, Conflict, Forbidden, Gone, KubeError, NotFound, Refused, ServerError, TooMany
+from kubeloop.resources import Resource
 
 logger = logging.getLogger(__name__)
 
-WATCH = "watch of LLMServices"
-"""The part that kopf is; the others are named like their resources."""
-NO_CRD = f"the CRD {LLMSERVICE.full_name} is not installed; waiting for it"
 _PASSING = (Conflict, Gone, ServerError, TooMany)
 _NAMED = 20
+
+
+def watch_of(parent: Resource) -> str:
+    """The part that kopf is; the others are named like their resources."""
+    return f"watch of {parent.kind}s"
 
 
 def problem_of(error: KubeError) -> str:
@@ -68,25 +60,28 @@ class Unwatched(NamedTuple):
 class SyncState:
     """State of the watches, read by the workers and by /readyz.
 
-    `namespaces` are those that are watched, or (None,) for all together; `on_warm` is called once for each, `on_hidden`
-    whenever the kinds change that a namespace is worked on without.
+    `namespaces` are those that are watched, or (None,) for all together; keys are those of `parent`, the one kind
+    without which there is nothing to do. `on_warm` is called once for each namespace, `on_hidden` whenever the kinds
+    change that it is worked on without.
     """
 
     def __init__(
         self,
         namespaces: Iterable[str | None],
-        resources: Iterable[Resource],
+        parent: Resource,
+        children: Iterable[Resource] = (),
         *,
         on_warm: Callable[[str | None], None] = lambda _: None,
         on_hidden: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        names = (WATCH, *(resource.full_name for resource in resources))
+        self._parent = parent
+        names = (watch_of(parent), *(resource.full_name for resource in (parent, *children)))
         self._parts = {namespace: {name: _Part() for name in names} for namespace in namespaces}
         self._hidden: dict[str | None, frozenset[str]] = dict.fromkeys(self._parts, frozenset())
         self._warm: set[str | None] = set()
         self._on_warm, self._on_hidden = on_warm, on_hidden
         self.listable = asyncio.Event()
-        """Set as soon as the LLMServices of one namespace may be listed."""
+        """Set as soon as the parents of one namespace may be listed."""
         self.settled = asyncio.Event()
         """Set as soon as one namespace is warm, and each other one is too or cannot be for now."""
 
@@ -98,7 +93,7 @@ class SyncState:
         if state.problem:
             logger.info("%s%s is watched again", _where(namespace), part)
         self._parts[namespace][part] = _Part(is_synced=True)
-        if part == LLMSERVICE.full_name:
+        if part == self._parent.full_name:
             self.listable.set()
         self._weigh(namespace)
 
@@ -107,7 +102,7 @@ class SyncState:
         known = self._parts[namespace][part]
         problem, lasts = (error, True) if isinstance(error, str) else (problem_of(error), is_lasting(error))
         if isinstance(error, NotFound):
-            problem = NO_CRD
+            problem = f"the CRD {self._parent.full_name} is not installed; waiting for it"
         if not known.problem or known.cause is not type(error):
             logger.warning("%scannot watch %s: %s", _where(namespace), part, problem if lasts else error)
         self._parts[namespace][part] = _Part(

@@ -14,7 +14,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale bench-autoscaling bench-fetch calibration docs diagrams lint format crds operator engine release release-check clean
+.PHONY: help demo test test-full test-tools test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale bench-autoscaling bench-fetch calibration docs diagrams lint format crds operator engine release release-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ operator: $(SYNCED) ## rebuild the operator's image and put it into the running 
 
 unit: $(WITH_VLLM) ## unit tests (no cluster), but for those that only `make test-full` runs
 	@.venv/bin/pytest $(PARALLEL) -m "not full" tests/unit
+
+test-tools: $(WITH_VLLM) ## tests of what lies in tools/ and is no part of what users run (no cluster)
+	@.venv/bin/pytest $(PARALLEL) -m "not full" tools
 
 contract: $(SYNCED) ## manifests against the running cluster's API server
 	@.venv/bin/pytest tests/contract

@@ -17,7 +17,7 @@ from benchmarks.gpu import machine, overheads
 from benchmarks.gpu.findings import Skipped
 from benchmarks.gpu.served.__main__ import described
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 78 * GIB, 79 * GIB)
 
 

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.gpu.served import results
 from benchmarks.gpu.served.results import Outcome
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LIST = ROOT / "tools" / "benchmarks" / "gpu" / "packages.txt"
 PINS = [line for line in LIST.read_text().splitlines() if line and not line.startswith("#")]
 OWN = ("operator", "runtime", "cli", "tools", ".")

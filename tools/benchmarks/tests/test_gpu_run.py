@@ -23,7 +23,7 @@ from benchmarks.gpu.served.run import Ended, Planned
 from benchmarks.gpu.served.server import Place, StepFailed
 from benchmarks.gpu.served.steps import Context, Group, Step
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WELL = Ended("", ())
 ONE, TWO, THREE = (Planned(name, 10, ((f"{name}-a", 20), (f"{name}-b", 20))) for name in ("one", "two", "three"))
 

@@ -25,7 +25,7 @@ from benchmarks.gpu.served.cases import Machine, arguments
 from benchmarks.gpu.served.engine_log import LINES, PHASES
 from benchmarks.gpu.served.without_vllm import RECORDED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CARRIED = "0.26.0"
 H100 = Machine("NVIDIA H100 80GB HBM3", 79.19, CARRIED)
 METRICS = ("num_requests_running", "kv_cache_usage_perc", "prefix_cache_hits")

@@ -18,7 +18,7 @@ from benchmarks.gpu.served.cases import LLAMA, Case, Machine, planned, startup
 from benchmarks.gpu.served.results import MACHINE, Outcome, Result
 from benchmarks.pages import stale
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H100 = Machine("NVIDIA H100 80GB HBM3", 79.19, "0.26.0")
 CASE = Case(LLAMA, {"batching": {"maxModelLen": 8192}})
 LOG = {"weights_gib": 14.99, "kv_cache_gib": 57.0, "kv_cache_tokens": 466_944, "activation_gib": 1.0}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PYTEST = """#!{python}
 import json, os, pathlib, sys
 plan = json.loads(pathlib.Path("plan").read_text())

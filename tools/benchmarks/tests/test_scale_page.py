@@ -16,7 +16,7 @@ from benchmarks.scale.figures import Figures
 from benchmarks.scale.kept import FOLDER, Kept, kept, plain, read
 from benchmarks.scale.peers import PEERS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_fresh() -> None:

@@ -17,7 +17,7 @@ from benchmarks.fetch.places import make_files, same
 from benchmarks.fetch.proxy import proxied
 from benchmarks.pages import stale
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
 GB = 1_000_000_000
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.scale.process import PROFILE_TITLE, retitle
 
-KEPT = Path(__file__).parents[2] / "docs/scale-profile.svg"
+KEPT = Path(__file__).parents[3] / "docs/scale-profile.svg"
 
 
 def test_the_title_takes_the_place_of_the_command(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from benchmarks.pages import stale
 from benchmarks.sizing.page import BEGIN, END, PAGE, TOP, generated, with_rows
 from benchmarks.sizing.plans import Model, Size, models, sizes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODELS = models()
 all_sizes = cache(lambda: tuple(sizes()))
 

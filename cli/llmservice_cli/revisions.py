@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kubeloop.resources import CONTROLLER_REVISION
-from llmservice_api.constants import REVISION_LABEL
+from llmservice_api.constants import REVISION_LABEL, selector_text
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import parse_spec
-from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.revision import returned_to
 from llmservice_operator.decide.rollout.rollback import lacking
 

@@ -59,6 +59,11 @@ TYPICAL_REQUEST: Final = 2048
 """Tokens that a request has on average, prompt and answer: few are near the longest that is allowed."""
 
 
+def selector_text(service: str) -> str:
+    """What selects a service's pods and children, as `kubectl -l` and autoscalers write it."""
+    return f"{SERVICE_LABEL}={service}"
+
+
 def is_replica(metadata: Mapping[str, Any], service: str) -> bool:
     """Whether a pod with the label of this service is of its Deployment: of a ReplicaSet that this one named.
 

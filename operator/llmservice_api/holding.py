@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from llmservice_api.lifecycle import Scaling
+if TYPE_CHECKING:  # the spec is made of pydantic models, which commands that only read statuses do without
+    from llmservice_api.lifecycle import Scaling
 
 FIRST_PORT: Final = 10_240
 LAST_PORT: Final = 32_767

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llmservice_api.constants import start_cache_claim_name
-from llmservice_operator.build.meta import selector_text
+from llmservice_api.constants import selector_text, start_cache_claim_name
 
 from localcluster.tinymodel.pairs import PAIRS
 from tests.e2e.conftest import own_namespace

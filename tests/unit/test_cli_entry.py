@@ -88,8 +88,10 @@ def test_a_command_is_its_folder_and_nothing_else() -> None:
     [
         ("--help", ("aiohttp", "httpx", "kubernetes", "pydantic")),
         ("status --help", ("aiohttp", "httpx", "kubernetes", "pydantic")),
-        ("status -A --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.rules")),
-        ("wait chat --kubeconfig none", ("httpx", "llmservice_api.rules")),
+        ("status -A --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec")),
+        ("top --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec")),
+        ("update chat --kubeconfig none", ("httpx", "llmservice_api.spec")),
+        ("wait chat --kubeconfig none", ("httpx", "llmservice_api.spec")),
         ("probe --url http://127.0.0.1:9 --for 1", ("aiohttp", "kubernetes", "pydantic")),
         ("plan --parameters 7B --gpu L4", ("aiohttp", "httpx", "kubernetes")),
         ("render -f examples/smallest.yaml", ("aiohttp", "httpx", "kubernetes")),

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmservice_api.constants import selector_text
 from llmservice_cli.errors import BadInput, CliError
 from llmservice_cli.report import reading
 from llmservice_cli.report.bundle import Entry, Gap, Material, Planned, archive, files, readme
 from llmservice_cli.report.reading import AT_A_TIME, MOST_LOG_BYTES, MOST_PODS, log_of, read_all
 from llmservice_cli.report.redaction import Cleaner
 from llmservice_cli.report.subjects import is_about
-from llmservice_operator.build.meta import selector_text
 
 from .cli_doctor_world import deployment, service, waiting
 from .cli_world import PODS, SERVICES, ApiServer, Command, Json

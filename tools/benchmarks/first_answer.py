@@ -23,8 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from llmservice_api.constants import start_cache_claim_name
-from llmservice_operator.build.meta import selector_text
+from llmservice_api.constants import selector_text, start_cache_claim_name
 from llmservice_vllm.modules import ENTRY
 
 from localcluster.paths import ClusterPaths

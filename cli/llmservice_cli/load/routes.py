@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import httpx
 from kubeloop.resources import POD, SERVICE, proxy_path
 from llmservice_api.conditions import ConditionType
-from llmservice_operator.build.meta import selector_text
+from llmservice_api.constants import selector_text
 from llmservice_operator.observe.projections.pods import PodFacts, replicas
 from llmservice_runtime.contract import HTTP_PORT
 

@@ -11,8 +11,8 @@ from zlib import crc32
 from kubeloop.errors import KubeError
 from kubeloop.resources import POD
 from llmservice_api.conditions import ConditionType
+from llmservice_api.constants import selector_text
 from llmservice_api.reasons import Reason
-from llmservice_operator.build.meta import selector_text
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.redact import Redactor
 

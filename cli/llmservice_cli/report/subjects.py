@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from kubeloop import resources
-from llmservice_api.constants import CRD_NAME, INSPECTS_LABEL, OPERATOR, SERVICE_LABEL
+from llmservice_api.constants import CRD_NAME, INSPECTS_LABEL, OPERATOR, SERVICE_LABEL, selector_text
 from llmservice_api.kinds import BY_KIND
-from llmservice_operator.build.meta import selector_text
 from llmservice_operator.options import version
 from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.contract import HTTP_PORT, METRICS_PATH, STATE_PATH, STATE_PORT

@@ -13,9 +13,8 @@ from kubeloop.credentials import Credentials
 from kubeloop.errors import KubeError
 from kubeloop.resources import POD, Resource
 from kubeloop.transport import Transport
-from llmservice_api.constants import SERVICE_LABEL
+from llmservice_api.constants import SERVICE_LABEL, selector_text
 from llmservice_api.holding import stored_port
-from llmservice_operator.build.meta import selector_text
 from llmservice_operator.observe.projections.pods import PodFacts, replicas
 from llmservice_vllm import metrics
 

@@ -32,11 +32,6 @@ def selector(service: LLMService) -> dict[str, str]:
     return {SERVICE_LABEL: service.name}
 
 
-def selector_text(name: str) -> str:
-    """The same as `kubectl -l` and autoscalers write it."""
-    return f"{SERVICE_LABEL}={name}"
-
-
 def labels(service: Owner) -> dict[str, str]:
     """Labels that every child carries."""
     return {

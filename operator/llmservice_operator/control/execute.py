@@ -29,8 +29,9 @@ from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.decide.children import RETRY_SECONDS
 from llmservice_operator.decide.decision import Adopt, Apply, Decision, DeletionCost, Prune, is_route
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
-from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
+from llmservice_operator.observe.projections.children import ChildFacts, is_marked
 from llmservice_operator.observe.projections.drift import removal_patch, restoring_patch
+from llmservice_operator.observe.projections.metadata import Controller, controller_of
 
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
 _NO_ANSWER = (ServerError, TooMany, Unreachable)

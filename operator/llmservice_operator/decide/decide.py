@@ -9,6 +9,7 @@ from typing import Any
 
 from kubeloop.timestamps import rfc3339
 from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_api.constants import selector_text
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
@@ -16,7 +17,6 @@ from llmservice_operator.build import inspection
 from llmservice_operator.build.children import adapters_digest, endpoint
 from llmservice_operator.build.deployment import Strategy, pod_template
 from llmservice_operator.build.effective import effective, gpus
-from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.placement import where_pods_go
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.children import (

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from llmservice_api.constants import selector_text
 from llmservice_api.errors import Problem
 from llmservice_api.holding import stored_idle, stored_port
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 
-from llmservice_operator.build.meta import selector_text
 from llmservice_operator.decide.autoscaling import autoscaled, deletion_costs
 from llmservice_operator.decide.children import DesiredChild, apply_of, lingering
 from llmservice_operator.decide.decision import QUOTAS_SECONDS, REFRESH_SECONDS, Decision, Event, Prune, soonest

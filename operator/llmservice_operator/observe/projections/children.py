@@ -16,7 +16,6 @@ import orjson
 from llmservice_api.constants import (
     ADAPTERS_ANNOTATION,
     GROUP,
-    KIND,
     MANAGED_BY_LABEL,
     OPERATOR,
     REVISION_LABEL,
@@ -29,6 +28,7 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.projections.drift import foreign_paths, is_applied
+from llmservice_operator.observe.projections.metadata import Controller, controller_of, identity_of, is_deleting
 
 Json = Mapping[str, Any]
 
@@ -39,19 +39,6 @@ MOST_FOREIGN = 256
 """Paths of others that are kept of one object."""
 LONGEST_ANNOTATION = 1024
 """Characters; ours are digests and words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Controller:
-    """The ownerReference with `controller: true`."""
-
-    kind: str
-    name: str
-    uid: str
-
-    def is_earlier(self, name: str, uid: str) -> bool:
-        """Whether it is an LLMService of this name under another uid: names are unique, so it is gone."""
-        return (self.kind, self.name) == (KIND, name) and self.uid != uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,24 +325,6 @@ def _own_annotations(metadata: Json) -> dict[str, str]:
     """Only ours: the Deployment controller and others write theirs as they like."""
     annotations = metadata.get("annotations") or {}
     return {key: text[:LONGEST_ANNOTATION] for key, text in annotations.items() if key.startswith(f"{GROUP}/")}
-
-
-def identity_of(metadata: Json) -> dict[str, Any]:
-    """Namespace, name, uid and resource_version, for a projection."""
-    names = {name: metadata[name] for name in ("namespace", "name", "uid")}
-    return names | {"resource_version": metadata.get("resourceVersion", "")}
-
-
-def is_deleting(metadata: Json) -> bool:
-    return metadata.get("deletionTimestamp") is not None
-
-
-def controller_of(metadata: Json) -> Controller | None:
-    """Who an object belongs to."""
-    for reference in metadata.get("ownerReferences") or ():
-        if reference.get("controller"):
-            return Controller(reference["kind"], reference["name"], reference["uid"])
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from llmservice_runtime.contract import INSPECT_CONTAINER
 from llmservice_runtime.inspection.inspected import Inspection
 
 from llmservice_operator.observe.failures.scheduling import are_gates
-from llmservice_operator.observe.projections.children import identity_of
+from llmservice_operator.observe.projections.metadata import identity_of
 from llmservice_operator.observe.projections.pods import PodFacts, text_of
 
 Json = Mapping[str, Any]

@@ -19,7 +19,7 @@ from llmservice_runtime.contract import (
 )
 
 from llmservice_operator.observe.failures import normalize
-from llmservice_operator.observe.projections.children import controller_of, identity_of, is_deleting
+from llmservice_operator.observe.projections.metadata import controller_of, identity_of, is_deleting
 
 Json = Mapping[str, Any]
 

@@ -1,5 +1,5 @@
-"""One work queue: each key once, one worker a key, by the priority that a stored status calls for; failures back off
-exponentially, with jitter.
+"""One work queue: each key once, one worker a key, by priority; within a priority tenants take turns, so that who
+changes hundreds of objects all the time delays nobody else. Failures back off exponentially, with jitter.
 
 `Schedule` is the plain data structure on a given clock; `WorkQueue` lets tasks wait for it.
 """
@@ -11,7 +11,7 @@ import enum
 import heapq
 import random
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Priority(enum.IntEnum):
-    """What comes first where more waits than workers can do at once. Within a priority, who came first."""
+    """What comes first where more waits than workers can do at once."""
 
     EDITED = 0
     """Its spec was changed."""
@@ -54,13 +54,53 @@ class _Waiting(NamedTuple):
     since: float
 
 
+class _Line(Generic[K]):
+    """The keys of one priority: one of each tenant in turn, and of one tenant in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._by_tenant: OrderedDict[Hashable, deque[K]] = OrderedDict()
+        """The first is the next one whose turn it is; none is empty."""
+
+    def append(self, tenant: Hashable, key: K) -> None:
+        """Whoever had none comes after all that have."""
+        self._by_tenant.setdefault(tenant, deque()).append(key)
+
+    def drop_while(self, is_over: Callable[[K], bool]) -> None:
+        """Keys at the beginning."""
+        while self._by_tenant:
+            tenant, keys = next(iter(self._by_tenant.items()))
+            while keys and is_over(keys[0]):
+                keys.popleft()
+            if keys:
+                return
+            del self._by_tenant[tenant]
+
+    def __bool__(self) -> bool:
+        return bool(self._by_tenant)
+
+    def pop(self) -> K:
+        """The first; its tenant's next one comes after those of all others."""
+        tenant, keys = next(iter(self._by_tenant.items()))
+        key = keys.popleft()
+        if keys:
+            self._by_tenant.move_to_end(tenant)
+        else:
+            del self._by_tenant[tenant]
+        return key
+
+
+def _one_tenant(_: Hashable) -> Hashable:
+    return None
+
+
 class Schedule(Generic[K]):
     """What to work on now and what later. Pure: time comes in as an argument."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: Callable[[K], Hashable] = _one_tenant) -> None:
+        self._tenant = tenant
         self._ready: dict[K, _Waiting] = {}
-        self._lines: dict[Priority, deque[K]] = {priority: deque() for priority in Priority}
-        """In the order of each priority; a key that was taken, or stands in a better line since, is skipped."""
+        self._lines: dict[Priority, _Line[K]] = {priority: _Line() for priority in Priority}
+        """A key that was taken, or stands in a better line since, is skipped."""
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K, Priority]] = []
         self._sequence = 0
@@ -78,7 +118,7 @@ class Schedule(Generic[K]):
         if waiting is not None and waiting.priority <= priority:
             return
         self._due.pop(key, None)
-        self._lines[priority].append(key)
+        self._lines[priority].append(self._tenant(key), key)
         self._ready[key] = _Waiting(priority, now if waiting is None else waiting.since)
 
     def add_at(self, key: K, due: float, priority: Priority = Priority.REST) -> None:
@@ -141,8 +181,7 @@ class Schedule(Generic[K]):
     def waits(self, priority: Priority) -> bool:
         """Whether any key of this priority waits for a worker."""
         line = self._lines[priority]
-        while line and not self._is_in_line(line[0], priority):
-            line.popleft()
+        line.drop_while(lambda key: not self._is_in_line(key, priority))
         return bool(line)
 
     def _is_in_line(self, key: K, priority: Priority) -> bool:
@@ -152,7 +191,7 @@ class Schedule(Generic[K]):
         is_turn_of_the_last = self._taken % TURN_OF_THE_LAST == TURN_OF_THE_LAST - 1
         for priority in reversed(Priority) if is_turn_of_the_last else Priority:
             if self.waits(priority):
-                return self._lines[priority].popleft()
+                return self._lines[priority].pop()
         return None
 
     def promote(self, now: float) -> None:
@@ -176,11 +215,13 @@ class WorkQueue(Generic[K]):
         clock: Callable[[], float] = time.monotonic,
         rng: Callable[[], float] = random.random,
         backoff: Backoff | None = None,
+        tenant: Callable[[K], Hashable] = _one_tenant,
     ) -> None:
+        """`tenant`: whose a key is; within a priority they take turns."""
         self._clock = clock
         self._rng = rng
         self._backoff = backoff or Backoff()
-        self._schedule: Schedule[K] = Schedule()
+        self._schedule: Schedule[K] = Schedule(tenant)
         self._failures: dict[K, int] = {}
         self._offers = asyncio.Semaphore(0)
         """One for each key that waits: each wakes one worker, and the others sleep on."""

@@ -114,7 +114,7 @@ class Operator:
         self._ctx = Context(
             kube=kube,
             cache=cache,
-            queue=WorkQueue(),
+            queue=WorkQueue(tenant=lambda key: key.namespace),
             state_poller=self._state_poller,
             nodes=Nodes(kube, own=own, contained=lambda what: self._errors.contained(Part.NODES, subject=what)),
             configs=self._configs,

@@ -81,6 +81,44 @@ def test_priorities_of_keys_in_work_and_of_delayed_keys_are_kept() -> None:
     assert drain(schedule, 1) == ["a", "c", "b", "d"]
 
 
+TURNS: dict[str, tuple[str, str]] = {
+    "one tenant, in order": ("a1 a2 a3", "a1 a2 a3"),
+    "many of one, then one of another": ("a1 a2 a3 a4 b1", "a1 b1 a2 a3 a4"),
+    "three in turn": ("a1 a2 b1 c1 b2 a3 c2", "a1 b1 c1 a2 b2 c2 a3"),
+}
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_tenants_take_turns_within_a_priority(case: str) -> None:
+    added, expected = TURNS[case]
+    schedule: Schedule[str] = Schedule(lambda key: key[0])
+    for key in added.split():
+        schedule.add(key, 0.0)
+    assert drain(schedule, 0.0) == expected.split()
+
+
+def test_who_changes_everything_all_the_time_delays_others_by_one_key() -> None:
+    schedule: Schedule[str] = Schedule(lambda key: key[0])
+    flood = [f"a{number}" for number in range(100)]
+    for round_ in range(20):
+        for key in flood:
+            schedule.add(key, 0.0)
+        schedule.add(f"b{round_}", 0.0)
+        taken = schedule.take(0.0), schedule.take(0.0)
+        assert f"b{round_}" in taken
+        for each in taken:
+            assert each is not None
+            schedule.done(each, 0.0)
+
+
+def test_a_key_that_came_to_a_better_priority_is_skipped_in_the_line_of_its_tenant() -> None:
+    schedule: Schedule[str] = Schedule(lambda key: key[0])
+    for key in ("a1", "b1", "a2"):
+        schedule.add(key, 0.0)
+    schedule.add("b1", 0.0, Priority.EDITED)
+    assert drain(schedule, 0.0) == ["b1", "a1", "a2"]
+
+
 def test_the_last_priority_does_not_wait_for_ever() -> None:
     """Thousands of new services arrive; those that are on their way have their turns meanwhile."""
     schedule: Schedule[str] = Schedule()

@@ -90,7 +90,7 @@ class Resync:
         namespace: str | None,
         sync: SyncState,
         *,
-        contained: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+        contained: Callable[[], AbstractContextManager[object]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

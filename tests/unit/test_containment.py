@@ -216,7 +216,7 @@ async def test_a_status_that_cannot_be_made_is_reported_with_its_service_and_not
     monkeypatch.setattr("llmservice_operator.control.worker.report_unhandled", broken)
     await work_until_idle(world, BAD)
     said = [record for record in caplog.records if "internal error: bookkeeping" in record.message]
-    assert {getattr(record, "llmservice", None) for record in said} == {BAD}
+    assert {getattr(record, "object_key", None) for record in said} == {BAD}
     assert 1 <= len(said) <= 2
     assert world.ctx.queue.delayed == 1
 

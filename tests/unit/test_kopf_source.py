@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kubeloop.resources import Key
 from kubeloop.sync_state import SyncState
 from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
+from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import OF_CHILDREN, PARENT, PROJECTIONS
 
@@ -58,7 +60,14 @@ class Harness:
         self.sync = SyncState((None,), LLMSERVICE, OF_CHILDREN)
         self.handler = EventHandler(self.cache, self.keys.append, self.keys.append)
         self.resync = Resync(
-            self.kube, LLMSERVICE, self.handler, None, self.sync, sleep=self._sleep, clock=lambda: self.now
+            self.kube,
+            LLMSERVICE,
+            self.handler,
+            None,
+            self.sync,
+            contained=partial(InternalErrors().contained, Part.RESYNC),
+            sleep=self._sleep,
+            clock=lambda: self.now,
         )
 
     async def _sleep(self, seconds: float) -> None:

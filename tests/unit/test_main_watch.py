@@ -68,7 +68,9 @@ async def watching(api: ApiServer, token: Token | None = None, *, begun: bool = 
         async with Transport(credentials) as transport:
             seen = Watching(api)
             handler = EventHandler(seen.cache, seen.keys.append, seen.keys.append)
-            lists = kopf_source.Resync(transport, LLMSERVICE, handler, None, seen.sync)
+            lists = kopf_source.Resync(
+                transport, LLMSERVICE, handler, None, seen.sync, contained=contextlib.nullcontext
+            )
             watch = kopf_source.Watch(credentials, lists, None, "test", spawned=seen.take_signals)
             running = [group.create_task(lists.run()), group.create_task(watch.run())]
             try:

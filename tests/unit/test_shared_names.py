@@ -40,7 +40,7 @@ ELSEWHERE = {
 
 
 def _files(folder: str, suffix: str = "") -> list[str]:
-    return [path for path in _tracked() if path.startswith(folder) and path.endswith(suffix)]
+    return [path for path in _tracked() if path.startswith(folder) and path.endswith(suffix) and "/tests/" not in path]
 
 
 @functools.cache

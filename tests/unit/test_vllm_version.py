@@ -38,7 +38,8 @@ from llmservice_vllm.versions import FOLDER, default_version, flag_table, known_
 from tests.support import flag_forms
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("operator", "runtime", "cli", "charts", "tools", "examples", "docs")
+TOOLS = ("tools/localcluster", "tools/monitoring", "tools/scripts")
+FOLDERS = ("operator", "runtime", "cli", "charts", *TOOLS, "examples", "docs")
 DERIVED = {
     "charts/llmservice-operator/files/crd.yaml": "make crds",
     "docs/reference/fields.md": "make crds",
@@ -122,7 +123,9 @@ def test_no_other_file_names_an_image_of_the_default_version() -> None:
     listing = ["git", "ls-files", *FOLDERS, "pyproject.toml"]
     tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True)
     texts = {
-        path: (ROOT / path).read_text(errors="replace") for path in tracked.stdout.split() if not path.endswith(".svg")
+        path: (ROOT / path).read_text(errors="replace")
+        for path in tracked.stdout.split()
+        if not path.endswith(".svg") and "/tests/" not in path
     }
     naming = {path for path, text in texts.items() if default_version() in STATED.findall(text)}
     assert naming - {STAND_IN} == {*PLACES} | DERIVED.keys()
@@ -381,7 +384,7 @@ IMAGES = {"VLLM_BUILT_NEEDS", "VLLM_CACHED_NEEDS"}
 @functools.cache
 def ours() -> dict[str, Collection[str]]:
     """Names that the product takes for granted, by the section that has them."""
-    files = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    files = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if path.parent.name != "tests")
     need = quantization.MINIMUM_CAPABILITY.keys() | quantization.ONLINE | quantization.DEPRECATED
     return {
         "environment": {name for path in files for name in VARIABLE.findall(path.read_text())} - IMAGES,

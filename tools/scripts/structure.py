@@ -89,13 +89,16 @@ async def edit() -> Entered:
     """What runs from the edit of one number until all of it is written."""
     sys.path.insert(0, str(ROOT))
     from llmservice_operator.build.settings import Settings
+    from llmservice_vllm.versions import default_version
 
     from tests.unit.api_server import ApiServer, llmservice
     from tests.unit.running_operator import running
 
     spec: dict[str, Any] = {"model": {"uri": "hf://a/b"}, "fitPolicy": "Ignore", "scaling": {"replicas": 1}}
     api = ApiServer(llmservice("chat", 1, spec=spec, namespace="team"))
-    settings = Settings(operator_image="llmservice-operator:1", default_gpu_image="vllm/vllm-openai:v0.32.0")
+    settings = Settings(
+        operator_image="llmservice-operator:1", default_gpu_image=f"vllm/vllm-openai:v{default_version()}"
+    )
     entered = Entered()
     async with running(api, services=settings) as operator:
         await operator.acts_on("team", "chat")

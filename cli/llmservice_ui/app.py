@@ -24,15 +24,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from .fleet import ATTENTION, COLUMNS, NEEDS_ATTENTION, Query, State, page_of
-from .forms import form_of
-from .guard import HEALTH_PATH, Guard
-from .problems import Problem, problem_of
+from .guard import HEALTH_PATH, Guard, form_of
 from .service_view import view
 from .sessions import Session, Sessions
 from .settings import Settings
 from .signing_in import SignIn, cookie_of, sign_in_address
 from .sizing import MOST_CONFIG, Asked, Sized, Sizer
-from .texts import environment
+from .texts import Problem, environment, problem_of
 
 PART = "part"
 """A request with this in its address gets the part of the page that changes."""

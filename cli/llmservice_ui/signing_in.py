@@ -18,11 +18,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from .forms import body_of, form_of
-from .guard import PROGRAM_PATH, name_of
-from .sessions import CODE_SECONDS, Session, Sessions
+from .guard import PROGRAM_PATH, body_of, form_of, name_of
+from .sessions import CODE_SECONDS, LONGEST_TOKEN, Session, Sessions, is_token
 from .settings import LOOPBACK
-from .viewer import LONGEST_TOKEN, is_token
 
 COOKIE: Final = "llmservice-ui"
 WITH_TLS: Final = "__Host-"

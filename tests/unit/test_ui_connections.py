@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import uvicorn
-from llmservice_ui import __main__, connections, guard
-from llmservice_ui.connections import Impatient
+from llmservice_ui import __main__, guard
+from llmservice_ui.__main__ import Impatient
 from llmservice_ui.guard import Guard
 from uvicorn.server import ServerState
 
@@ -35,7 +35,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture
 async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", TICK)
+    monkeypatch.setattr(__main__, "HEAD_SECONDS", TICK)
     config = uvicorn.Config(app, http=Impatient, lifespan="off", log_config=None)
     config.load()
     state = ServerState()

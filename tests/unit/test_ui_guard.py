@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_ui import forms
+from llmservice_ui import guard
 from llmservice_ui.guard import HEADERS
 from llmservice_ui.signing_in import local
 
@@ -89,7 +89,7 @@ async def test_a_body_is_bounded_while_it_is_read() -> None:
 
 
 async def test_a_body_has_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.1)
 
     async def slow() -> AsyncIterator[bytes]:
         yield b"token="

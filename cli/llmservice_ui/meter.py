@@ -19,7 +19,7 @@ from llmservice_api.constants import SERVICE_LABEL
 from llmservice_cli.api import Api
 from llmservice_cli.top.sample import Rates, Reading, ServiceKey, between, read_pages_of, together
 from llmservice_cli.unread import why
-from llmservice_operator.observe.projections.pods import PodFacts, replicas
+from llmservice_operator.facts.pods import PodFacts, replicas
 
 MOST_PODS = 64
 MOST_LISTED = 1_000

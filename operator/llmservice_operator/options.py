@@ -16,7 +16,7 @@ from llmservice_api.constants import OPERATOR
 from llmservice_vllm.versions import default_version
 from pydantic.alias_generators import to_camel
 
-from llmservice_operator.build.settings import InvalidSettings, Settings
+from llmservice_operator.manifests.settings import InvalidSettings, Settings
 
 PREFIX = "LLMSERVICE_"
 AUTHENTICATIONS = ("none", "tokenReview")

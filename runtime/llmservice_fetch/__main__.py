@@ -68,7 +68,7 @@ def _add_places(command: argparse.ArgumentParser) -> None:
 
 
 def _add_cache_options(command: argparse.ArgumentParser) -> None:
-    """The options of spec.model.cache, as rendered by the operator (build/deployment.py)."""
+    """The options of spec.model.cache, as rendered by the operator (manifests/pod_template.py)."""
     command.add_argument(
         "--verify",
         choices=("size", "hash"),

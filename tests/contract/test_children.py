@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import requirements
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model.reading import Reading, read

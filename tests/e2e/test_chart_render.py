@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from llmservice_operator.build.settings import CABundle, Settings
+from llmservice_operator.manifests.settings import CABundle, Settings
 from llmservice_operator.options import load
 from llmservice_runtime.contract import HTTP_PORT_NAME, STATE_PORT_NAME
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from llmservice_api.kinds import CHILD_KINDS, VERBS
 from llmservice_api.service import LLMService
-from llmservice_operator.build.inspection import job_name
+from llmservice_operator.manifests.inspection import job_name
 
 from tests.e2e._chart import JSON
 from tests.support.audit import DEPRECATED, OPERATOR_USER

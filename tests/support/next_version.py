@@ -30,7 +30,7 @@ FORGOTTEN = known_versions()[-1]
 _KNOWN = "return _files()"
 _LINE = '"enableServiceLinks": False,'
 _EDITS: Mapping[Path, tuple[str, str]] = {
-    Path("operator/llmservice_operator/build/deployment.py"): (_LINE, f'{_LINE} "hostname": "{HOSTNAME}",'),
+    Path("operator/llmservice_operator/manifests/pod_template.py"): (_LINE, f'{_LINE} "hostname": "{HOSTNAME}",'),
     Path("runtime/llmservice_vllm/versions.py"): (_KNOWN, f"{_KNOWN}[:-1]"),
 }
 

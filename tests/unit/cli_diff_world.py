@@ -10,7 +10,7 @@ from aiohttp import web
 from kubeloop.resources import Resource
 from llmservice_api.kinds import BY_KIND
 from llmservice_cli.render.desired import new
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.options import version
 from llmservice_operator.readers.nodes import NODE
 

@@ -15,28 +15,28 @@ from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.holding import Activators, HoldingReport, PortClaim
 from llmservice_api.kinds import CHILD_KINDS
 from llmservice_api.service import LLMService
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import requirements
 from llmservice_operator.decide.rollout.selection import Turn
 from llmservice_operator.decide.zero import REST_SECONDS, Reports
-from llmservice_operator.observe.failures.pod_events import PodEvents
-from llmservice_operator.observe.observed import Observed, Refusal
-from llmservice_operator.observe.projections.children import (
+from llmservice_operator.facts.children import (
     ChildFacts,
     ClaimFacts,
-    DeploymentFacts,
     HoldingSliceFacts,
     JobFacts,
     RevisionFacts,
     ServiceFacts,
     facts_of,
 )
-from llmservice_operator.observe.projections.inspections import InspectionFacts
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.facts.inspections import InspectionFacts
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.reports import Report
+from llmservice_operator.workload.deployment import DeploymentFacts
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import reading
 from llmservice_planner.model.reading import Reading
@@ -166,7 +166,7 @@ class World:
                 by_kind[kind].append(FACTS[kind].from_object(child))
         only = {kind: (facts[0] if facts else None) for kind, facts in by_kind.items()}
         return Observed(
-            deployment=only["Deployment"],
+            workload=only["Deployment"],
             service=only["Service"],
             claims=tuple(by_kind["PersistentVolumeClaim"]),
             slices=tuple(by_kind["EndpointSlice"]),

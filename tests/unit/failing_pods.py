@@ -6,9 +6,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.failure import FailureContext, failure_of
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import State
 

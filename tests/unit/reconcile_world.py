@@ -9,7 +9,6 @@ from kubeloop.events import PodEventReader
 from kubeloop.queue import WorkQueue
 from kubeloop.resources import Key
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.containment import InternalErrors
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.metrics import Metrics
@@ -19,6 +18,7 @@ from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
 from llmservice_operator.decide.decide import complete
 from llmservice_operator.decide.decision import Apply, Decision, Event, Prune
 from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.readers.nodes import Nodes
 from llmservice_operator.readers.pod_port import Requests, Unreadable
 from llmservice_operator.readers.quotas import QuotaReader

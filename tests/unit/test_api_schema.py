@@ -14,8 +14,8 @@ from llmservice_api.rules import RULES
 from llmservice_api.service import LLMService
 from llmservice_cli.admission.cel import evaluate
 from llmservice_cli.admission.structural import findings
-from llmservice_operator.build.settings import CABundle, Settings
-from llmservice_operator.build.volumes import fetch_volumes, volumes
+from llmservice_operator.manifests.settings import CABundle, Settings
+from llmservice_operator.manifests.volumes import fetch_volumes, volumes
 from llmservice_runtime import contract
 
 ROOT = schema()

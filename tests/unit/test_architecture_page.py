@@ -1,5 +1,6 @@
 """docs/architecture.md and CONTRIBUTING's map: folders, layers and files are the tree's, and each rule has a test."""
 
+import ast
 import re
 
 from tests.support.documents import DOCS, ROOT
@@ -7,7 +8,7 @@ from tests.support.documents import DOCS, ROOT
 PAGE = (DOCS / "architecture.md").read_text()
 MAP = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where each kind of change goes\n")[2].partition("\n## ")[0]
 OPERATOR = ROOT / "operator/llmservice_operator"
-LAYERS = ("control", "decide", "build", "observe", "readers")
+LAYERS = ("control", "decide", "observe", "workload", "facts", "manifests", "readers")
 ROOTS = tuple(ROOT / folder for folder in ("operator", "runtime", "cli", "tools"))
 
 
@@ -59,3 +60,18 @@ def test_the_map_names_files_that_exist() -> None:
         bases += [base / path for base in (OPERATOR, ROOT, *ROOTS) for path in paths if (base / path).is_dir()]
         missing += [path for path in paths if not any([*base.glob(path), *base.glob(f"*/{path}")] for base in bases)]
     assert missing == []
+
+
+def test_only_workload_names_the_kind_that_runs_replicas() -> None:
+    """Another kind is a module there: nothing else knows the name, the fields or the controller of one."""
+    naming = []
+    for path in OPERATOR.rglob("*.py"):
+        if path.is_relative_to(OPERATOR / "workload"):
+            continue
+        tree = ast.parse(path.read_text())
+        texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        said = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in texts]
+        named = [name.id for name in ast.walk(tree) if isinstance(name, ast.Name)]
+        if "DEPLOYMENT" in named or any(isinstance(text, str) and "Deployment" in text for text in said):
+            naming.append(str(path.relative_to(OPERATOR)))
+    assert naming == []

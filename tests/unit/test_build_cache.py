@@ -8,8 +8,8 @@ import pytest
 from llmservice_api.service import LLMService
 from llmservice_fetch import __main__ as command_line
 from llmservice_fetch import uses
-from llmservice_operator.build.deployment import fetch_options
-from llmservice_operator.build.revision import KEPT
+from llmservice_operator.manifests.pod_template import fetch_options
+from llmservice_operator.manifests.revision import KEPT
 
 from tests.unit.decide_world import an_llmservice, spec
 

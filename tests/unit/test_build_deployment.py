@@ -11,17 +11,13 @@ from llmservice_api.kubernetes import shape
 from llmservice_api.pod_rules import OWN_VOLUME_PREFIX, OWN_VOLUMES, START_CACHE_VOLUME
 from llmservice_api.service import LLMService
 from llmservice_cli.admission.structural import findings
-from llmservice_operator.build import volumes as build_volumes
-from llmservice_operator.build.deployment import (
-    START_CEILING_SECONDS,
-    Strategy,
-    deployment,
-    pod_template,
-    progress_deadline_seconds,
-)
-from llmservice_operator.build.resources import helpers
-from llmservice_operator.build.revision import NOTHING, Chosen
-from llmservice_operator.build.settings import CABundle, Settings
+from llmservice_operator.manifests import volumes as build_volumes
+from llmservice_operator.manifests.pod_template import START_CEILING_SECONDS, pod_template, progress_deadline_seconds
+from llmservice_operator.manifests.resources import helpers
+from llmservice_operator.manifests.revision import NOTHING, Chosen
+from llmservice_operator.manifests.settings import CABundle, Settings
+from llmservice_operator.workload.deployment import DEPLOYMENT
+from llmservice_operator.workload.port import Strategy
 from llmservice_planner.quantity import amount
 from llmservice_planner.room import NodeRoom, Room, nodes_for
 from llmservice_runtime.contract import FETCH_COMMAND, TERMINATION_LOG
@@ -480,7 +476,7 @@ def test_the_rollout_strategy(name: Strategy) -> None:
     """What Auto resolves to is annotated where it is not Surge."""
     for configured in (name, "Auto"):
         rollout = {"strategy": configured, "progressDeadlineSeconds": 99}
-        manifest = deployment(LLMService.from_object(an_llmservice(spec(rollout=rollout))), {}, name)
+        manifest = DEPLOYMENT.manifest(LLMService.from_object(an_llmservice(spec(rollout=rollout))), {}, name)
         assert manifest["spec"]["strategy"] == STRATEGIES[name]
         assert manifest["spec"]["progressDeadlineSeconds"] == 99
         expected = {"llmservice.dev/rollout-strategy": name} if configured == "Auto" and name != "Surge" else None

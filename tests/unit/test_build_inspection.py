@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import LLMService
-from llmservice_operator.build.children import disruption_budget, service
-from llmservice_operator.build.deployment import deployment, pod_template
-from llmservice_operator.build.environment import transfer_environment
-from llmservice_operator.build.inspection import inspection_key, is_wanted, job, job_name
-from llmservice_operator.build.settings import CABundle, Settings
+from llmservice_operator.manifests.children import disruption_budget, service
+from llmservice_operator.manifests.environment import transfer_environment
+from llmservice_operator.manifests.inspection import inspection_key, is_wanted, job, job_name
+from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.settings import CABundle, Settings
+from llmservice_operator.workload.deployment import DEPLOYMENT
 from llmservice_planner.quantity import amount
 
 from tests.unit.decide_world import an_llmservice
@@ -90,7 +91,7 @@ def test_nothing_of_the_service_selects_its_pod(replicas: int) -> None:
     budget = disruption_budget(subject, SETTINGS)
     selectors = [
         service(subject)["spec"]["selector"],
-        deployment(subject, pod_template(subject, SETTINGS), "Surge")["spec"]["selector"]["matchLabels"],
+        DEPLOYMENT.manifest(subject, pod_template(subject, SETTINGS), "Surge")["spec"]["selector"]["matchLabels"],
         *([] if budget is None else [budget["spec"]["selector"]["matchLabels"]]),
     ]
     assert len(selectors) == replicas + 1

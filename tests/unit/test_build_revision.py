@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import LLMService, parse_spec
-from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key
+from llmservice_operator.manifests.revision import recorded_spec, returned_to, revision_key
 
 from tests.contract.manifests import manifest
 from tests.unit.decide_world import an_llmservice, spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.build.settings import CABundle, InvalidSettings, Settings
+from llmservice_operator.manifests.settings import CABundle, InvalidSettings, Settings
 
 
 def test_camel_case_keys_and_defaults() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import parse_spec
-from llmservice_operator.build.sources import adapter_path, fetched, places
+from llmservice_operator.manifests.sources import adapter_path, fetched, places
 
 from tests.unit.test_build_deployment import CPU, env, env_of, fetcher, mounts, render, server, table, volumes
 

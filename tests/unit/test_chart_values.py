@@ -12,7 +12,7 @@ import pytest
 import yaml
 from llmservice_activator.holding import upload
 from llmservice_activator.holding.limits import Limits
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.settings import Settings
 from llmservice_planner.quantity import amount
 
 from scripts import chart_values

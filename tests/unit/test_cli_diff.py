@@ -13,7 +13,7 @@ from llmservice_api.kinds import CHILD_KINDS
 from llmservice_cli.diff import live
 from llmservice_cli.errors import BadInput, CliError, ExitCode
 from llmservice_cli.render.desired import new
-from llmservice_operator.build.inspection import inspection_key
+from llmservice_operator.manifests.inspection import inspection_key
 
 from tests.support.http_servers import cluster
 

@@ -14,7 +14,7 @@ from llmservice_api.spec import LLMServiceSpec
 from llmservice_cli.errors import BadInput, CliError
 from llmservice_cli.plan.cluster import with_record
 from llmservice_cli.plan.questions import Question
-from llmservice_operator.build.inspection import inspection_key
+from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_planner.plan import Request
 
 from .cli_nodes_world import L4, L40S, T4, node, pod, put, quota

@@ -17,8 +17,8 @@ from llmservice_cli.render import decided, settings
 from llmservice_cli.render.desired import new
 from llmservice_cli.render.output import show
 from llmservice_cli.render.preview import Preview, Restart
-from llmservice_operator.build.inspection import inspection_key
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.inspection import inspection_key
+from llmservice_operator.manifests.settings import Settings
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.room import Room
 

@@ -15,7 +15,7 @@ from llmservice_cli.status.screen import LONGEST as LONGEST_BAR
 from llmservice_cli.status.screen import bars
 from llmservice_cli.status.snapshot import Phase, counts, phase_of
 from llmservice_cli.terminal import plain
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.facts.pods import PodFacts
 
 from .cli_world import SERVICES, ApiServer, Command, Json
 from .test_cli_status import STAMP, api, condition, has_pods, pod, service

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from llmservice_api.service import LLMService
-from llmservice_operator.build.deployment import pod_template
-from llmservice_operator.build.revision import revision_key
+from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.revision import revision_key
 from llmservice_vllm.versions import default_version
 
 from tests.unit.decide_world import an_llmservice

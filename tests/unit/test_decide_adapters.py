@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.build.children import adapters_config, adapters_digest
+from llmservice_operator.manifests.children import adapters_config, adapters_digest
 from llmservice_operator.observe.observed import Refusal
 from llmservice_runtime import adapter_list
 from llmservice_runtime.adapter_list import Adapter

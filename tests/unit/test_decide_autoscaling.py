@@ -414,10 +414,10 @@ def scaling(wanted: int, pods: int, ready: int) -> tuple[LLMService, Observed]:
     """From so many pods, of which the first are ready, to another number."""
     world, observed = served(1), observed_of_one()
     (pod,) = observed.pods
-    assert observed.deployment is not None
+    assert observed.workload is not None
     facts = tuple(replace(pod, name=f"x-{n}", uid=f"uid-x-{n}", ready=n < ready) for n in range(pods))
     wants = LLMService.from_object(world.obj | {"spec": spec(scaling={"replicas": wanted})})
-    return wants, replace(observed, pods=facts, deployment=replace(observed.deployment, spec_replicas=pods))
+    return wants, replace(observed, pods=facts, workload=replace(observed.workload, spec_replicas=pods))
 
 
 @given(

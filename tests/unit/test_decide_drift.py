@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from llmservice_api.constants import APPLIED_HASH_ANNOTATION
-from llmservice_operator.build.revision import NOTHING
 from llmservice_operator.decide.children import desired_children
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.rollout.revision import choose, match_revision
+from llmservice_operator.facts.children import RevisionFacts, ServiceFacts
+from llmservice_operator.facts.drift import removal_patch
+from llmservice_operator.manifests.revision import NOTHING
 from llmservice_operator.observe.observed import AppliedRecord, Observed
-from llmservice_operator.observe.projections.children import DeploymentFacts, RevisionFacts, ServiceFacts
-from llmservice_operator.observe.projections.drift import removal_patch
+from llmservice_operator.workload.deployment import DeploymentFacts
 
 from tests.unit.decide_world import FACTS, FIXTURES, SETTINGS, World, an_llmservice
 
@@ -56,7 +57,7 @@ def decided(
     found = {name: recorded(name) for name in FILES if name != without} | changed
     observed = Observed(
         service=ServiceFacts.from_object(found["service"]) if "service" in found else None,
-        deployment=DeploymentFacts.from_object(found["deployment"]) if "deployment" in found else None,
+        workload=DeploymentFacts.from_object(found["deployment"]) if "deployment" in found else None,
         others=(BUDGET.from_object(found["budget"]),) if "budget" in found else (),
         revisions=(RevisionFacts.from_object(found["revision"]),) if "revision" in found else (),
         applied=records or {},

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.build.revision import Chosen
 from llmservice_operator.decide.fit import planning
+from llmservice_operator.manifests.revision import Chosen
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.room import Sharing
 from llmservice_runtime.contract import GPU, Failure

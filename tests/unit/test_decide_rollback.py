@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_operator.build import children
-from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key, spec_digest
+from llmservice_operator.manifests import children
+from llmservice_operator.manifests.revision import recorded_spec, returned_to, revision_key, spec_digest
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.observe.rollout import Progress, Rolling, rollout_of
+from llmservice_operator.observe.progress import Progress, Rolling, rollout_of
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.failures.reasons import Ends
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from llmservice_operator.build.deployment import Strategy
 from llmservice_operator.decide.decision import Decision
+from llmservice_operator.workload.port import Strategy
 from llmservice_planner.room import Holder, NodeRoom, Room, amounts
 
 from tests.unit.decide_world import NOW, World, a_pod

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.holding import Activators
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.settings import Settings
 
 from tests.unit.decide_world import World
 from tests.unit.decide_zero_world import (

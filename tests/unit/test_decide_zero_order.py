@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 from llmservice_operator.decide.gap import LOST, WAITING
 from llmservice_operator.decide.zero import SPREAD_SECONDS
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.observed import Refusal
-from llmservice_operator.observe.projections.pods import PodFacts
 
 from tests.unit.decide_world import World
 from tests.unit.decide_zero_world import (

@@ -12,8 +12,8 @@ from pathlib import Path
 import llmservice_runtime
 import pytest
 from llmservice_api.service import LLMService
-from llmservice_operator.build.environment import environment
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.environment import environment
+from llmservice_operator.manifests.settings import Settings
 from llmservice_runtime import contract
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import vllm_process

@@ -10,10 +10,10 @@ from kubeloop.sync_state import watch_of
 from llmservice_api.holding import Activator
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.__main__ import Operator
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.life import Stage
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.watch.kinds import PARENT, watched_children
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.options import Options
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
 

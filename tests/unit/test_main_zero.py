@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kubeloop import informer
 from kubeloop.resources import ENDPOINT_SLICE
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.readers.holding_ports import candidates
 
 from tests.unit.api_server import ApiServer, llmservice

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.observe.projections.children import DeploymentFacts
-from llmservice_operator.observe.projections.drift import difference, removal_patch, restoring_patch
+from llmservice_operator.facts.drift import difference, removal_patch, restoring_patch
+from llmservice_operator.workload.deployment import DeploymentFacts
 
 from tests.unit.decide_world import World, an_llmservice
 

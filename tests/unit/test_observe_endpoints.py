@@ -11,7 +11,7 @@ from kubeloop.resources import Key
 from llmservice_operator.control.context import Memory
 from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.rollout import PATIENCE
+from llmservice_operator.observe.progress import PATIENCE
 
 from tests.unit.decide_world import World, a_pod
 from tests.unit.status_states import served, service, with_pods

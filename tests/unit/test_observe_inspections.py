@@ -8,10 +8,10 @@ import pytest
 from kubeloop.cache import Cache
 from kubeloop.resources import Key
 from llmservice_operator.control.watch.kinds import PROJECTIONS
+from llmservice_operator.facts.children import JobFacts
+from llmservice_operator.facts.inspections import InspectionFacts, InspectionState, pod_from_object
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import JobFacts
-from llmservice_operator.observe.projections.inspections import InspectionFacts, InspectionState, pod_from_object
-from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection.inspected import Inspection
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from llmservice_operator.observe.failures import normalize
+from llmservice_operator.facts import normalize
 
 CAUSES: dict[str, tuple[str, ...]] = {
     "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/1 nodes are "

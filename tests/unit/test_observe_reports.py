@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.status import LLMServiceStatus
-from llmservice_operator.build.children import adapters_digest
+from llmservice_operator.manifests.children import adapters_digest
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import AdapterState, Measured, Phase, State, Transfer, TransferStep
 

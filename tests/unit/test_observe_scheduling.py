@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from llmservice_operator.facts.scheduling import Wanted, gpus_text
 from llmservice_operator.observe.failures.failure import FailureContext
-from llmservice_operator.observe.failures.scheduling import Wanted, gpus_text
 from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_planner.room import Holder, NodeRoom, Room
 

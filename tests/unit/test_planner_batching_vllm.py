@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import LLMService
-from llmservice_operator.build.deployment import pod_template
-from llmservice_operator.build.effective import effective
-from llmservice_operator.build.revision import Chosen
+from llmservice_operator.manifests.effective import effective
+from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.revision import Chosen
 from llmservice_planner import gpus
 from llmservice_planner.batching import Batching, batching
 from llmservice_planner.model import config_json

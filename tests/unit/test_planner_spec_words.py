@@ -11,7 +11,7 @@ from llmservice_api import engine, techniques
 from llmservice_api.base import ApiModel
 from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_operator.build.engine import vllm_arguments
+from llmservice_operator.manifests.engine import vllm_arguments
 from llmservice_planner import memory, plan
 from llmservice_planner.kv.types import value_bytes
 from llmservice_planner.plan import Draft, Request

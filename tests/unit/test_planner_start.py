@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import LLMService
-from llmservice_operator.build.deployment import pod_template
-from llmservice_operator.build.revision import Chosen, start_plan
+from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.revision import Chosen, start_plan
 from llmservice_planner.start import Starting, StartPlan, plan
 
 from tests.unit.decide_world import an_llmservice, spec

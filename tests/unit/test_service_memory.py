@@ -15,8 +15,9 @@ from llmservice_api.errors import InvalidSpec
 from llmservice_api.runtime import ENV_LENGTH
 from llmservice_api.service import LONGEST_SPEC, LLMService, parse_spec, spec_text
 from llmservice_operator.control.watch.kinds import ParentFacts
-from llmservice_operator.observe.projections.children import ChildFacts, DeploymentFacts, RevisionFacts, ServiceFacts
-from llmservice_operator.observe.projections.drift import difference
+from llmservice_operator.facts.children import ChildFacts, RevisionFacts, ServiceFacts
+from llmservice_operator.facts.drift import difference
+from llmservice_operator.workload.deployment import DeploymentFacts
 
 from tests.unit.reconcile_world import World, parent
 from tests.unit.test_reconcile_fit import deployed, known

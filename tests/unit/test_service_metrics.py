@@ -9,7 +9,7 @@ import pytest
 from kubeloop.resources import Key
 from llmservice_api.reasons import Reason
 from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.facts.pods import PodFacts
 
 KEY, OTHER = Key("team-a", "x"), Key("team-a", "y")
 SERVICE = {"namespace": "team-a", "service": "x"}

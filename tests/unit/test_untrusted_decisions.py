@@ -22,7 +22,7 @@ from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import step
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts, of_children, of_itself
 from llmservice_operator.decide.report import events
-from llmservice_operator.observe.failures import normalize
+from llmservice_operator.facts import normalize
 from llmservice_operator.observe.failures.pod_events import PodEvent
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import DrainReport, Phase, State

@@ -88,7 +88,7 @@ class Entered:
 async def edit() -> Entered:
     """What runs from the edit of one number until all of it is written."""
     sys.path.insert(0, str(ROOT))
-    from llmservice_operator.build.settings import Settings
+    from llmservice_operator.manifests.settings import Settings
     from llmservice_vllm.versions import default_version
 
     from tests.unit.api_server import ApiServer, llmservice

@@ -79,7 +79,7 @@ async def _preview(manifest: Json, connection: Connection, options: Options) -> 
     }
     if "deletionTimestamp" in obj["metadata"]:
         notes += decision.notes
-    restart = restart_of(made, decision.restart, observed.deployment, status)
+    restart = restart_of(made, decision.restart, observed.workload, status)
     notes += [*there.notes, *(f"{kind} {child} is not compared: you may not read it" for kind, child in unread)]
     return Preview.of(obj, made, status, restart, notes, diffs)
 

@@ -13,6 +13,7 @@ from llmservice_api.errors import UnreadableObject
 from llmservice_api.kinds import BY_KIND, CHILD_KINDS, LLMSERVICE
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
 from llmservice_operator.readers.nodes import Nodes
+from llmservice_operator.workload.kinds import WORKLOADS
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.room import Room
 
@@ -22,7 +23,11 @@ from llmservice_cli.render.decided import Source
 
 ChildId = tuple[str, str]
 
-_NAMED = (resources.DEPLOYMENT, resources.SERVICE, *(BY_KIND[child.kind] for child in CHILD_KINDS))
+_NAMED = (
+    *(BY_KIND[workload.kind] for workload in WORKLOADS),
+    resources.SERVICE,
+    *(child.resource for child in CHILD_KINDS),
+)
 _LABELLED = (
     (resources.CONTROLLER_REVISION, SERVICE_LABEL),
     (resources.JOB, SERVICE_LABEL),

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from kubeloop.errors import Forbidden
 from kubeloop.resources import CONFIG_MAP
-from llmservice_operator.build.settings import InvalidSettings, Settings
+from llmservice_operator.manifests.settings import InvalidSettings, Settings
 from llmservice_operator.options import version
 
 from llmservice_cli.api import Api, Json

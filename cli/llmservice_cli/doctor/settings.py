@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from llmservice_operator.build.settings import InvalidSettings, Settings
+from llmservice_operator.manifests.settings import InvalidSettings, Settings
 
 from llmservice_cli.api import Json
 from llmservice_cli.render import settings

@@ -15,7 +15,7 @@ import httpx
 from kubeloop.resources import POD, SERVICE, proxy_path
 from llmservice_api.conditions import ConditionType
 from llmservice_api.constants import selector_text
-from llmservice_operator.observe.projections.pods import PodFacts, replicas
+from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_cli.api import Api, Json

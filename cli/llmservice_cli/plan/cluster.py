@@ -13,12 +13,12 @@ from llmservice_api.errors import InvalidSpec
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.service import LLMService
 from llmservice_api.untrusted import stored_status
-from llmservice_operator.build.deployment import pod_template
-from llmservice_operator.build.inspection import inspection_key
-from llmservice_operator.build.resources import accelerator_resource
-from llmservice_operator.build.revision import Chosen
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit.planning import demand
+from llmservice_operator.manifests.inspection import inspection_key
+from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.resources import accelerator_resource
+from llmservice_operator.manifests.revision import Chosen
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.status.plan import document as plan_document
 from llmservice_operator.readers.nodes import RIGHT, RIGHT_TO_PODS, Nodes
 from llmservice_operator.readers.quotas import QuotaReader

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.observe.failures.scheduling import Wanted, gpus_text
+from llmservice_operator.facts.scheduling import Wanted, gpus_text
 from llmservice_planner.cluster import ARCHITECTURE, device_of, group_of
 from llmservice_planner.quotas import Admitted, Quota, least_admitted
 from llmservice_planner.room import (

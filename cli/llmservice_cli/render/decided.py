@@ -9,14 +9,14 @@ from typing import Any
 
 from llmservice_api.errors import Problem
 from llmservice_api.service import LLMService
-from llmservice_operator.build.inspection import inspection_key
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.fit.model_facts import record_of
 from llmservice_operator.decide.inputs import Inputs, Part
 from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.decide.rollout.selection import Turn
+from llmservice_operator.manifests.inspection import inspection_key
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_planner.cluster import ClusterGPUs

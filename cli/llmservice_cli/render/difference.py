@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from llmservice_api.constants import APPLIED_HASH_ANNOTATION, MANAGER
-from llmservice_operator.observe.projections.drift import ATOMIC_MAPS, MERGE_KEYS, QUANTITIES, UNSET, merge_key
+from llmservice_operator.facts.drift import ATOMIC_MAPS, MERGE_KEYS, QUANTITIES, UNSET, merge_key
 from llmservice_planner.quantity import same_amount
 
 from llmservice_cli.manifests import Json

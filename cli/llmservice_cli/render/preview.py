@@ -10,8 +10,10 @@ from typing import Any, Self
 from llmservice_api.reasons import Reason
 from llmservice_operator.decide.decision import Apply, Decision
 from llmservice_operator.decide.decision import Restart as RevisionChange
+from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import DeploymentFacts, RevisionFacts
+from llmservice_operator.workload.kinds import is_workload
+from llmservice_operator.workload.port import WorkloadFacts
 
 from llmservice_cli.manifests import Json
 from llmservice_cli.server import changes_between, server_of
@@ -22,7 +24,7 @@ from .difference import fields, restricted
 
 
 def restart_of(
-    changes: Sequence[Change], step: RevisionChange | None, live: DeploymentFacts | None, status: Json
+    changes: Sequence[Change], step: RevisionChange | None, live: WorkloadFacts | None, status: Json
 ) -> Restart:
     """Of the change of the Deployment, if there is one.
 
@@ -35,7 +37,7 @@ def restart_of(
     if live is not None and (held := holding(status)) is not None:
         stays = "no restart, and what runs stays as it is: the edit is held until it is changed"
         return Restart(0, f"{stays}: {held['reason']}. {held['message']}")
-    change = next((each for each in changes if each.kind == DeploymentFacts.kind and each.manifest is not None), None)
+    change = next((each for each in changes if is_workload(each.kind) and each.manifest is not None), None)
     if change is None or change.manifest is None:
         return Restart(0, _none(live, conditions, status))
     replicas = change.manifest["spec"]["replicas"]
@@ -59,7 +61,7 @@ def _pods(count: int) -> str:
     return "1 pod is" if count == 1 else f"{count} pods are"
 
 
-def _none(live: DeploymentFacts | None, conditions: Mapping[str, Json], status: Json) -> str:
+def _none(live: WorkloadFacts | None, conditions: Mapping[str, Json], status: Json) -> str:
     ready, rollout = (conditions.get("Ready") or {}).get("reason"), status.get("rollout") or {}
     # What keeps the spec back shows in Accepted or Fits; other reasons speak of pods.
     is_held = ready in {(conditions.get(each) or {}).get("reason") for each in ("Accepted", "Fits")}

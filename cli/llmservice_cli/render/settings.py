@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import yaml
-from llmservice_operator.build.settings import InvalidSettings, Settings
+from llmservice_operator.manifests.settings import InvalidSettings, Settings
 from llmservice_operator.options import version
 
 from llmservice_cli.errors import BadInput, read_text, syntax

@@ -12,7 +12,7 @@ from typing import Any
 from kubeloop.errors import KubeError
 from kubeloop.resources import POD
 from llmservice_api.constants import selector_text
-from llmservice_operator.observe.projections.pods import PodFacts, replicas
+from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_vllm import metrics
 
 from llmservice_cli.api import Api, Json

@@ -15,7 +15,7 @@ from kubeloop.resources import POD, Resource
 from kubeloop.transport import Transport
 from llmservice_api.constants import SERVICE_LABEL, selector_text
 from llmservice_api.holding import stored_port
-from llmservice_operator.observe.projections.pods import PodFacts, replicas
+from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_vllm import metrics
 
 from llmservice_cli.api import USER_AGENT, Api, Json

@@ -14,7 +14,7 @@ import httpx
 from kubeloop.errors import Forbidden, KubeError, ServerError, TooMany, Unreachable
 from kubeloop.resources import POD, Resource
 from llmservice_fetch.proxies import proxy_of
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
 
 from llmservice_cli.cluster import Connection, cli_error, connect

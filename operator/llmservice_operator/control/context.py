@@ -19,7 +19,6 @@ from llmservice_api.holding import Activators, HoldingReport, PortClaim
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.config_reader import ConfigReader, Configs
 from llmservice_operator.control.containment import InternalErrors, InWork, Part
 from llmservice_operator.control.metrics import Metrics
@@ -31,8 +30,9 @@ from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.decide.zero import Questions
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
-from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.readers.nodes import Nodes
 from llmservice_operator.readers.pod_port import Requests
 from llmservice_operator.readers.quotas import QuotaReader
@@ -98,7 +98,7 @@ class Memory:
     _unknown_since: float | None = None
 
     def note(self, is_unsettled: bool, now: float) -> None:
-        """Whether pods, endpoints and Deployment disagree, by the decision that was just made."""
+        """Whether pods, endpoints and workload disagree, by the decision that was just made."""
         if not is_unsettled:
             self._unsettled_since = None
         elif self._unsettled_since is None:

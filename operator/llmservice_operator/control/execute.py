@@ -20,7 +20,7 @@ from kubeloop.errors import (
     Unreachable,
 )
 from kubeloop.log import ObjectLogger
-from kubeloop.resources import DEPLOYMENT, POD
+from kubeloop.resources import POD
 from llmservice_api.constants import DELETION_COST_ANNOTATION, DRY_RUN_MANAGER, MANAGER
 from llmservice_api.kinds import BY_KIND, REPORTED_APART, resource_of
 
@@ -28,10 +28,11 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.decide.children import RETRY_SECONDS
 from llmservice_operator.decide.decision import Adopt, Apply, Decision, DeletionCost, Prune, is_route
+from llmservice_operator.facts.children import ChildFacts, is_marked
+from llmservice_operator.facts.drift import removal_patch, restoring_patch
+from llmservice_operator.facts.metadata import Controller, controller_of
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
-from llmservice_operator.observe.projections.children import ChildFacts, is_marked
-from llmservice_operator.observe.projections.drift import removal_patch, restoring_patch
-from llmservice_operator.observe.projections.metadata import Controller, controller_of
+from llmservice_operator.workload.kinds import is_workload
 
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
 _NO_ANSWER = (ServerError, TooMany, Unreachable)
@@ -43,7 +44,7 @@ class Changed(KubeError):
 
 async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
     """Where requests go first, then adoptions, applies in their order, and prunes; costs of deletion right before the
-    Deployment's apply, as after another one that is refused no pod goes.
+    workload's apply, as after another one that is refused no pod goes.
 
     False: an apply was refused, which ends the round and is remembered. A refused adoption or prune is remembered and
     ends nothing; what the API server fails to answer of them is raised when all else is done.
@@ -56,7 +57,7 @@ async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory:
     for adopt in decision.adopt:
         failed += await _tried(_adopt(adopt, parent, ctx, memory, log), adopt, ctx, memory)
     for apply in filterfalse(is_route, decision.apply):
-        if apply.kind == DEPLOYMENT.kind:
+        if is_workload(apply.kind):
             await _write_deletion_costs(decision.deletion_costs, parent, ctx, log)
         if not await _carry(apply, parent, ctx, memory, log):
             return False

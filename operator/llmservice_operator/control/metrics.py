@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.control.life import Stage
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.status.plan import is_plan_of_another
 
 Json = Mapping[str, Any]

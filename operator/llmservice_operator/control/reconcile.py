@@ -20,8 +20,8 @@ from llmservice_operator.control.gather import gather
 from llmservice_operator.control.status_writer import paced, report, report_drains
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, has_no_status, key_of
 from llmservice_operator.decide.decision import Decision, soonest
-from llmservice_operator.observe.failures.scheduling import wanted_of
-from llmservice_operator.observe.projections.pods import replicas
+from llmservice_operator.facts.pods import replicas
+from llmservice_operator.facts.scheduling import wanted_of
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from llmservice_operator.control.containment import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.decision import Decision, Event
-from llmservice_operator.observe.projections.pods import PodFacts, replicas
+from llmservice_operator.facts.pods import PodFacts, replicas
 
 
 def paced(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Decision:

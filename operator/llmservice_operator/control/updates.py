@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kubeloop.cache import Cache
-from kubeloop.resources import CONTROLLER_REVISION, DEPLOYMENT, Key
+from kubeloop.resources import CONTROLLER_REVISION, Key
 
 from llmservice_operator.control.containment import InternalErrors, Part
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.decide.decision import Update
 from llmservice_operator.decide.rollout.selection import Turn, is_by_request
+from llmservice_operator.workload.kinds import live_workload
 
 
 @dataclass(slots=True)
@@ -97,7 +98,7 @@ class Updates:
 def _seen(key: Key, cache: Cache) -> Update | None:
     children = cache.of_service(key)
     parent = cache.get(PARENT, *key)
-    live = children.get(DEPLOYMENT.kind, {}).get(key.name)
+    live = live_workload(children, key.name)
     records = children.get(CONTROLLER_REVISION.kind, {}).values()
     if parent is None or live is None or live.spec_replicas == 0:
         return None

@@ -16,15 +16,15 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 from llmservice_planner.room import Amounts, requests_of
 
-from llmservice_operator.build.children import why_no_scaled_object
 from llmservice_operator.decide.decision import DeletionCost
 from llmservice_operator.decide.inputs import Inputs, value_of
 from llmservice_operator.decide.ownership import Ownership, ownership
-from llmservice_operator.decide.rollout.selection import Selection, own_deployment
-from llmservice_operator.observe.failures import normalize
+from llmservice_operator.decide.rollout.selection import Selection, own_workload
+from llmservice_operator.facts import normalize
+from llmservice_operator.facts.children import KedaCondition, ScaledObjectFacts
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.children import why_no_scaled_object
 from llmservice_operator.observe.observed import Observed, Refusal
-from llmservice_operator.observe.projections.children import KedaCondition, ScaledObjectFacts
-from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.status.verdict import Finding
 
 KIND = ScaledObjectFacts.kind
@@ -75,8 +75,8 @@ def _of_quotas(service: LLMService, inputs: Inputs) -> Finding | None:
 
 
 def _per_replica(service: LLMService, inputs: Inputs) -> Amounts | None:
-    """What one pod asks for; None where there is no Deployment yet."""
-    live = own_deployment(service, inputs.observed)
+    """What one pod asks for; None where there is no workload yet."""
+    live = own_workload(service, inputs.observed)
     if live is None:
         return None
     template: Mapping[str, Any] = live.live()["spec"].get("template") or {}
@@ -162,7 +162,7 @@ def pods_to_count(service: LLMService, observed: Observed) -> tuple[tuple[str, s
 
 
 def deletion_costs(service: LLMService, observed: Observed, in_flight: Mapping[str, int]) -> tuple[DeletionCost, ...]:
-    """What is to be written before the Deployment is made smaller: only what differs from what the pods have.
+    """What is to be written before the workload is made smaller: only what differs from what the pods have.
 
     `in_flight` are the requests of each pod that could be read, by its name.
     """
@@ -185,7 +185,7 @@ def _changes(pods: tuple[PodFacts, ...], chosen: set[str]) -> Iterator[DeletionC
 
 def _to_go(service: LLMService, observed: Observed) -> int:
     """Ready pods that the next scale-down ends; 0 where there is none, or where all pods go."""
-    live, replicas = own_deployment(service, observed), service.spec.scaling.replicas
+    live, replicas = own_workload(service, observed), service.spec.scaling.replicas
     if live is None or not 0 < replicas < live.spec_replicas:
         return 0
     ready, staying = len(_ready(observed)), [pod for pod in observed.pods if not pod.deleting]

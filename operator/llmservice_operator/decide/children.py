@@ -18,7 +18,13 @@ from llmservice_api.remembered import of_service
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 
-from llmservice_operator.build.children import (
+from llmservice_operator.decide.decision import Apply, Prune
+from llmservice_operator.decide.ownership import Ownership, ownership
+from llmservice_operator.decide.rollout.revision import DesiredRevision
+from llmservice_operator.facts import normalize
+from llmservice_operator.facts.children import ChildFacts, RevisionFacts
+from llmservice_operator.facts.drift import difference
+from llmservice_operator.manifests.children import (
     BUILDERS,
     adapters_config,
     adapters_digest,
@@ -27,20 +33,16 @@ from llmservice_operator.build.children import (
     declared_manifests,
     has_adapters_config,
 )
-from llmservice_operator.build.children import service as service_manifest
-from llmservice_operator.build.deployment import Strategy, deployment, progress_deadline_seconds
-from llmservice_operator.build.meta import Manifest, Owner, adapters_config_name
-from llmservice_operator.build.revision import KEPT, Chosen, controller_revision
-from llmservice_operator.build.settings import Settings
-from llmservice_operator.decide.decision import Apply, Prune
-from llmservice_operator.decide.ownership import Ownership, ownership
-from llmservice_operator.decide.rollout.revision import DesiredRevision
-from llmservice_operator.observe.failures import normalize
+from llmservice_operator.manifests.children import service as service_manifest
+from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name
+from llmservice_operator.manifests.pod_template import progress_deadline_seconds
+from llmservice_operator.manifests.revision import KEPT, Chosen, controller_revision
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal, Unanswered
-from llmservice_operator.observe.projections.children import ChildFacts, RevisionFacts
-from llmservice_operator.observe.projections.drift import difference
 from llmservice_operator.observe.status.verdict import Obstacle
+from llmservice_operator.workload.kinds import WORKLOADS, workload_of
+from llmservice_operator.workload.port import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,12 @@ def maintained(
 ) -> list[DesiredChild]:
     """While an edit is held: what serves, with all that needs no restart.
 
-    The Deployment has the template that it was made with; None: that is not known, and it stays as it is. The list of
+    The workload has the template that it was made with; None: that is not known, and it stays as it is. The list of
     adapters waits with the edit, for pods may lack what it asks for: `listed` is the digest of what was applied.
     """
     manifests = [_listing(service_manifest(service), listed)]
     if template is not None:
-        manifests.append(deployment(service, template, strategy))
+        manifests.append(workload_of(service).manifest(service, template, strategy))
     manifests += declared_manifests(service, settings)
     return [with_hash(manifest) for manifest in manifests]
 
@@ -139,7 +141,7 @@ def _manifests(
         template=revision.template,
         chosen=revision.chosen,
     )
-    yield deployment(service, revision.template, strategy)
+    yield workload_of(service).manifest(service, revision.template, strategy)
 
 
 def with_hash(manifest: Manifest) -> DesiredChild:
@@ -152,7 +154,7 @@ def with_hash(manifest: Manifest) -> DesiredChild:
 
 RETRY_SECONDS = 60.0
 """After a refusal of a child that others go on without, or of a deletion."""
-_NEEDED = frozenset({"ConfigMap", "ControllerRevision", "Deployment"})
+_NEEDED = frozenset({"ConfigMap", "ControllerRevision", *(workload.kind for workload in WORKLOADS)})
 """Kinds whose refusal stops what comes after them: pods would be of another list, record or template."""
 _NEEDED_ONCE = frozenset({"Service", "PersistentVolumeClaim"})
 """Kinds without which there are no pods; a change of one that exists, which is refused, stops nothing."""
@@ -338,7 +340,7 @@ def mounted_claims(template: Manifest) -> set[str]:
 def _old_revisions(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
     """The latest ones stay, and so does whatever is running or may be returned to."""
     rollout = service.status.get("rollout") or {}
-    in_use: set[str | None] = {desired.label, observed.deployment.revision if observed.deployment else ""}
+    in_use: set[str | None] = {desired.label, observed.workload.revision if observed.workload else ""}
     in_use |= {rollout.get("stableRevision"), service.spec.rollout.pinned_revision}
     in_use |= {pod.revision for pod in observed.pods}
     own = [r for r in observed.revisions if _is_own(r, service)]

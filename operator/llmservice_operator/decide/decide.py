@@ -13,12 +13,6 @@ from llmservice_api.constants import selector_text
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
-from llmservice_operator.build import inspection
-from llmservice_operator.build.children import adapters_digest, endpoint
-from llmservice_operator.build.deployment import Strategy, pod_template
-from llmservice_operator.build.effective import effective, gpus
-from llmservice_operator.build.placement import where_pods_go
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.children import (
     DesiredChild,
     adopted_records,
@@ -43,8 +37,8 @@ from llmservice_operator.decide.rollout.rollback import Rollback
 from llmservice_operator.decide.rollout.selection import (
     RECHECK_SECONDS,
     Selection,
-    own_deployment,
     own_revisions,
+    own_workload,
     update_of,
     why_waiting,
 )
@@ -58,10 +52,18 @@ from llmservice_operator.decide.rollout.strategy import (
     rollout_step,
 )
 from llmservice_operator.decide.zero import needless_slices
+from llmservice_operator.facts.children import HoldingSliceFacts
+from llmservice_operator.manifests import inspection
+from llmservice_operator.manifests.children import adapters_digest, endpoint
+from llmservice_operator.manifests.effective import effective, gpus
+from llmservice_operator.manifests.placement import where_pods_go
+from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import DeploymentFacts, HoldingSliceFacts
-from llmservice_operator.observe.rollout import Rolling, stored_rolling
+from llmservice_operator.observe.progress import Rolling, stored_rolling
 from llmservice_operator.observe.status.verdict import Obstacle, Subject, Verdict
+from llmservice_operator.workload.kinds import is_workload
+from llmservice_operator.workload.port import Strategy
 
 Json = Mapping[str, Any]
 
@@ -115,14 +117,14 @@ def _revision(inputs: Inputs, selection: Selection) -> tuple[FitAssessment, Desi
 
 
 def _is_held_back(inputs: Inputs, selection: Selection, fit: FitAssessment, desired: DesiredRevision) -> bool:
-    live = inputs.observed.deployment
+    live = inputs.observed.workload
     runs = live is not None and live.revision == desired.label
     return fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs
 
 
 def _invalid(inputs: Inputs) -> Decision:
     """For a stored object whose spec cannot be parsed: say so, and leave alone what serves."""
-    metadata, live = inputs.parent["metadata"], inputs.observed.deployment
+    metadata, live = inputs.parent["metadata"], inputs.observed.workload
     subject = Subject(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -142,7 +144,7 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     slices = inputs.zero.slices if ahead is None else ahead.slices
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
     made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
-    # Before the Deployment, so that requests are held before the last replica goes.
+    # Before the workload, so that requests are held before the last replica goes.
     children = [*(slices or ()), *made, *adopted_records(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
@@ -162,7 +164,7 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
         held = tuple(item for item in apply if item.kind == HoldingSliceFacts.kind)
         return report(inputs, subject, verdict, apply=held, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
     if step.is_reported_first or step.is_held or (ahead is not None and ahead.waits):
-        apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
+        apply = tuple(item for item in apply if not is_workload(item.kind))
     gone = prunes(service, selection.asked, observed, desired, inputs.settings)
     prune = (*unheld, *gone, *finished_jobs(service, observed, fit.job))
     wait = soonest(
@@ -178,7 +180,7 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
 
 
 def _step(inputs: Inputs, selection: Selection, desired: DesiredRevision) -> RolloutStep:
-    live = own_deployment(selection.service, inputs.observed)
+    live = own_workload(selection.service, inputs.observed)
     if live is None:
         return first(selection.service)
     room = inputs.room.value if inputs.room is not None else NOT_READ
@@ -201,7 +203,7 @@ def _refused(selection: Selection) -> Obstacle | None:
 
 
 def _restart(inputs: Inputs, desired: DesiredRevision, step: RolloutStep) -> Restart | None:
-    live = inputs.observed.deployment
+    live = inputs.observed.workload
     if live is None or live.revision in ("", desired.label) or not live.spec_replicas:
         return None
     return Restart(live.revision, desired.label, step.strategy, step.reason)
@@ -319,7 +321,7 @@ def _found(inputs: Inputs) -> tuple[Reason, str] | None:
 def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decision:
     """Nothing of the revision that is asked for is made: `fit.hold` says why."""
     observed, previous = inputs.observed, service.status
-    subject, live = subject_of(service), observed.deployment
+    subject, live = subject_of(service), observed.workload
     serving = _serving(service, observed, inputs.settings)
     children = [*(inputs.zero.slices or ()), *serving] if serving else []
     problems = name_conflicts(service, observed, {child.id for child in children})
@@ -359,7 +361,7 @@ def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decisi
 
 def _serving(service: LLMService, observed: Observed, settings: Settings) -> list[DesiredChild]:
     """The children of the revision that runs, as its record has it; none where nothing of this service's runs."""
-    live = observed.deployment
+    live = observed.workload
     if live is None or ownership(live, service) is not Ownership.OURS:
         return []
     record = next((r for r in own_revisions(service, observed) if r.label == live.revision), None)
@@ -369,7 +371,7 @@ def _serving(service: LLMService, observed: Observed, settings: Settings) -> lis
 
 
 def _strategy(service: LLMService, observed: Observed) -> Strategy:
-    return first(service).strategy if observed.deployment is None else current_strategy(service, observed.deployment)
+    return first(service).strategy if observed.workload is None else current_strategy(service, observed.workload)
 
 
 def _served_names(previous: Json) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Restart:
     """Pods of one revision are replaced by pods of another."""
 
     running: str
-    """Label of the revision that the Deployment has."""
+    """Label of the revision that the workload has."""
     desired: str
     strategy: str
     reason: str
@@ -116,7 +116,7 @@ class Decision:
     restart: Restart | None = None
     adopt: tuple[Adopt, ...] = ()
     deletion_costs: tuple[DeletionCost, ...] = ()
-    """Written right before the apply of the Deployment, and only with one."""
+    """Written right before the apply of the workload, and only with one."""
     apply: tuple[Apply, ...] = ()
     prune: tuple[Prune, ...] = ()
     status: Json | None = None
@@ -125,7 +125,7 @@ class Decision:
     asks: tuple[Ask, ...] = ()
     """Pods whose supervisors are to be asked from now on."""
     is_unsettled: bool = False
-    """Pods, endpoints and the Deployment's counters disagree about whether the rollout is done."""
+    """Pods, endpoints and the workload's counters disagree about whether the rollout is done."""
     claims_turn: bool = False
     """An update that was asked for begins: only where `Updates.claim` grants it."""
     begun: tuple[str, str] | None = None

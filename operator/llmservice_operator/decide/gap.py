@@ -3,7 +3,7 @@
 It is about services whose requests are held (`decide/zero.py`), for rollouts that end the last ready pod on purpose:
 Recreate, and Replace of a single replica. `new` and `old` are pods of the revision that comes and of others.
 
-| the Deployment has | the cluster lists | activators | slices | the Deployment |
+| the workload has | the cluster lists | activators | slices | the workload |
 |-|-|-|-|-|
 | the old template | old pods | all can hold, and the status has no gap yet | as they are | waits |
 | the old template | old pods | all can hold, not proven yet | made | waits |
@@ -32,7 +32,7 @@ from llmservice_api.service import LLMService
 from llmservice_operator.decide.children import DesiredChild
 from llmservice_operator.decide.decision import Event
 from llmservice_operator.decide.inputs import Inputs, value_of
-from llmservice_operator.decide.rollout.selection import own_deployment
+from llmservice_operator.decide.rollout.selection import own_workload
 from llmservice_operator.decide.rollout.strategy import RolloutStep
 from llmservice_operator.decide.zero import (
     ASK_SECONDS,
@@ -48,7 +48,7 @@ from llmservice_operator.decide.zero import (
     slices_for,
     trial,
 )
-from llmservice_operator.observe.projections.children import DeploymentFacts
+from llmservice_operator.workload.port import WorkloadFacts
 
 PATIENCE = 60.0
 """Seconds that a rollout waits until requests can be held."""
@@ -64,7 +64,7 @@ class Gap:
     slices: tuple[DesiredChild, ...] | None = ()
     """As `Zero.slices`."""
     waits: bool = False
-    """The Deployment is not to be changed yet."""
+    """The workload is not to be changed yet."""
     text: str = ""
     """The value of status.rollout.gap; empty: as it is."""
     is_lost: bool = False
@@ -78,7 +78,7 @@ class Gap:
 def gap(inputs: Inputs, step: RolloutStep, label: str) -> Gap | None:
     """By the table above; None: the table of `decide/zero.py` holds alone. `label` is the revision that comes."""
     stored, observed = inputs.stored, inputs.observed
-    live = None if stored is None else own_deployment(stored, observed)
+    live = None if stored is None else own_workload(stored, observed)
     if stored is None or live is None or stored.spec.paused or not stored.spec.scaling.holds:
         return None
     replicas = stored.spec.scaling.replicas
@@ -95,7 +95,7 @@ def gap(inputs: Inputs, step: RolloutStep, label: str) -> Gap | None:
 
 def may_be_ahead(inputs: Inputs, label: str | None) -> bool:
     """False, at little cost, where nothing is rolled out; `label`: None where it is not known yet."""
-    stored, live = inputs.stored, inputs.observed.deployment
+    stored, live = inputs.stored, inputs.observed.workload
     is_held = stored is not None and stored.spec.scaling.holds and bool(stored.spec.scaling.replicas)
     return is_held and live is not None and (label is None or not is_listed(inputs.observed, label))
 
@@ -107,7 +107,7 @@ def gap_events(before: Mapping[str, Any], found: Gap | None) -> Iterator[Event]:
 
 
 def _ahead(inputs: Inputs) -> Gap:
-    """The Deployment is about to be changed."""
+    """The workload is about to be changed."""
     stored, observed, port, activators = inputs.stored, inputs.observed, inputs.zero.port, inputs.activators
     assert stored is not None
     if inputs.settings.activator_service is None:
@@ -175,7 +175,7 @@ def _ends_all(step: RolloutStep, replicas: int) -> bool:
     return step.strategy == "Recreate" or (step.strategy == "Replace" and replicas == 1)
 
 
-def _is_begun(live: DeploymentFacts, step: RolloutStep, label: str) -> bool:
+def _is_begun(live: WorkloadFacts, step: RolloutStep, label: str) -> bool:
     if live.revision != label:
         return False
     found = live.live()["spec"].get("strategy") or {}

@@ -16,10 +16,10 @@ from llmservice_planner.model.reading import Reading
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.decide.rollout.selection import Selection, Turn, select
 from llmservice_operator.decide.zero import Known, Reports, Zero, with_replicas, zero
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 
@@ -80,7 +80,7 @@ class Inputs:
 
     @cached_property
     def service(self) -> LLMService | None:
-        """The LLMService as its children are to be made: its replicas are those that the Deployment is to have."""
+        """The LLMService as its children are to be made: its replicas are those that the workload is to have."""
         return None if self.stored is None else with_replicas(self.stored, self.zero.replicas)
 
     @cached_property

@@ -9,10 +9,10 @@ from llmservice_api.errors import Problem
 from llmservice_api.kinds import REPORTED_APART
 from llmservice_api.reasons import Reason
 
-from llmservice_operator.build.meta import Owner
-from llmservice_operator.observe.failures import normalize
+from llmservice_operator.facts import normalize
+from llmservice_operator.facts.children import ChildFacts, ClaimFacts
+from llmservice_operator.manifests.meta import Owner
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import ChildFacts, ClaimFacts
 
 
 class Ownership(Enum):

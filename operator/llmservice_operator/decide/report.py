@@ -18,15 +18,15 @@ from llmservice_operator.decide.decision import QUOTAS_SECONDS, REFRESH_SECONDS,
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.ownership import name_conflicts
 from llmservice_operator.decide.zero import is_listed, needless_slices, remembered_slices
-from llmservice_operator.observe.failures import scheduling
+from llmservice_operator.facts import scheduling
 from llmservice_operator.observe.failures.pod_events import event_query
 from llmservice_operator.observe.failures.status_failure import ENDS_BY_TIME
-from llmservice_operator.observe.projections.children import DeploymentFacts
+from llmservice_operator.observe.progress import PATIENCE, stored_rolling
 from llmservice_operator.observe.reports import asks
-from llmservice_operator.observe.rollout import PATIENCE, stored_rolling
 from llmservice_operator.observe.status.plan import plan_of
 from llmservice_operator.observe.status.status import is_stored, may_wait, moment_of, status_of
 from llmservice_operator.observe.status.verdict import Subject, Verdict
+from llmservice_operator.workload.kinds import is_workload
 
 Json = Mapping[str, Any]
 
@@ -86,9 +86,9 @@ def _with_scaling(verdict: Verdict, inputs: Inputs, subject: Subject) -> Verdict
 
 
 def with_deletion_costs(decision: Decision, inputs: Inputs) -> Decision:
-    """Where the Deployment is about to be made smaller, which pods are to go."""
+    """Where the workload is about to be made smaller, which pods are to go."""
     service = inputs.service
-    if service is None or not any(apply.kind == DeploymentFacts.kind for apply in decision.apply):
+    if service is None or not any(is_workload(apply.kind) for apply in decision.apply):
         return decision
     in_flight = inputs.in_flight.value if inputs.in_flight is not None else {}
     return replace(decision, deletion_costs=deletion_costs(service, inputs.observed, in_flight))
@@ -96,7 +96,7 @@ def with_deletion_costs(decision: Decision, inputs: Inputs) -> Decision:
 
 def refuse(inputs: Inputs, subject: Subject, problems: tuple[Problem, ...], replicas: int) -> Decision:
     """Only the status changes, and where requests go; it goes on about what serves."""
-    live, previous = inputs.observed.deployment, subject.previous
+    live, previous = inputs.observed.workload, subject.previous
     verdict = Verdict(
         problems=problems,
         replicas=replicas,

@@ -14,7 +14,6 @@ from typing import Any
 from llmservice_api.service import LLMService
 from llmservice_runtime.contract import FailureReason
 
-from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.decide.autoscaling import needs_quotas, pods_to_count
 from llmservice_operator.decide.decide import activators_to_ask
 from llmservice_operator.decide.decision import REFRESH_SECONDS
@@ -27,12 +26,13 @@ from llmservice_operator.decide.fit.assess import (
     is_to_be_planned,
 )
 from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.decide.rollout.selection import Selection, own_deployment
+from llmservice_operator.decide.rollout.selection import Selection, own_workload
 from llmservice_operator.decide.rollout.strategy import Change, max_age_of_room
-from llmservice_operator.observe.failures import scheduling
+from llmservice_operator.facts import scheduling
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.observe.failures.pod_events import event_query
 from llmservice_operator.observe.failures.pod_failure import is_of_driver
-from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.status.plan import is_plan_of_another
 
 
@@ -135,7 +135,7 @@ def _of_requests(inputs: Inputs, selection: Selection) -> tuple[tuple[str, str],
 
 def _is_kept(inputs: Inputs, selection: Selection) -> bool:
     """Whether the desired revision is made or runs already, though its plan has to wait."""
-    live = inputs.observed.deployment
+    live = inputs.observed.workload
     return selection.rollback is not None or (live is not None and live.revision == selection.match.label)
 
 
@@ -155,7 +155,7 @@ def _of_cpus(service: LLMService, document: str | None) -> NodeRoom | None:
 
 def _of_rollout(inputs: Inputs, selection: Selection) -> NodeRoom | None:
     service, label = selection.service, selection.match.label
-    live = own_deployment(service, inputs.observed)
+    live = own_workload(service, inputs.observed)
     if live is None:
         return None
     if label is None:  # the revision of an update: nothing of it runs, as far as is known before it is rendered
@@ -202,7 +202,7 @@ def _of_pods(inputs: Inputs, selection: Selection) -> tuple[str, ...]:
 
 def _labels(inputs: Inputs, selection: Selection) -> Iterator[str]:
     """The revisions that the status may be about: the one that is to run, or while that is held, the one that runs."""
-    label, live = selection.match.label, inputs.observed.deployment
+    label, live = selection.match.label, inputs.observed.workload
     if label is not None:
         yield label
     may_be_held = selection.match.chosen is None or selection.service.spec.fit_policy == "Enforce"

@@ -3,10 +3,10 @@
 It holds for a service whose autoscaling may set zero and, from one replica upwards, for one with `holding.rollouts`, in
 an installation with autoscaling; while it is paused, or after autoscaling was removed at zero, slices that there are
 stay until a pod is listed, and the activators refuse with the reason. `asked for` is spec.scaling.replicas, or 1
-where minReplicas was raised at zero, `runs` is what the Deployment has, `slices` are the EndpointSlices of ours, which
+where minReplicas was raised at zero, `runs` is what the workload has, `slices` are the EndpointSlices of ours, which
 send requests to the activators.
 
-| asked for | a pod is listed | activators | runs | slices | the Deployment gets |
+| asked for | a pod is listed | activators | runs | slices | the workload gets |
 |-|-|-|-|-|-|
 | 1 or more | yes | any | any | none | what is asked for |
 | 1 or more | no | some | any | made | what is asked for |
@@ -39,17 +39,17 @@ from llmservice_api.remembered import of_service, of_spec
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 
-from llmservice_operator.build.children import holding_slices
-from llmservice_operator.build.meta import Owner
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.children import DesiredChild, applies, with_hash
 from llmservice_operator.decide.decision import Prune
 from llmservice_operator.decide.ownership import Ownership, ownership
-from llmservice_operator.decide.rollout.selection import own_deployment
-from llmservice_operator.observe.failures import normalize
+from llmservice_operator.decide.rollout.selection import own_workload
+from llmservice_operator.facts import normalize
+from llmservice_operator.facts.children import HoldingSliceFacts
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.children import holding_slices
+from llmservice_operator.manifests.meta import Owner
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import HoldingSliceFacts
-from llmservice_operator.observe.projections.pods import PodFacts
 
 ASK_SECONDS = 1.0
 """Between two questions to the activators while the last replica is to go."""
@@ -208,7 +208,7 @@ class Zero:
     """What follows for one service."""
 
     replicas: int
-    """What the Deployment is to have."""
+    """What the workload is to have."""
     port: int | None = None
     is_held: bool = False
     """No replica is to run, and requests are held."""
@@ -419,7 +419,7 @@ def is_ready(pod: PodFacts) -> bool:
 
 
 def _runs(service: LLMService, observed: Observed) -> int:
-    live = own_deployment(service, observed)
+    live = own_workload(service, observed)
     return 0 if live is None else live.spec_replicas
 
 
@@ -437,7 +437,7 @@ def remembered_slices(
     owner: Owner, port: int | None, observed: Observed, activators: Activators
 ) -> tuple[DesiredChild, ...] | None:
     """As `Zero.slices`, for a spec that cannot be parsed: requests are held as they were, by the activators of now."""
-    live = observed.deployment
+    live = observed.workload
     is_held = bool(observed.slices) or (live is not None and live.spec_replicas > 0)
     if port is None or not activators or not is_held:
         return None
@@ -454,7 +454,7 @@ def needless_slices(service: Owner, observed: Observed, slices: tuple[DesiredChi
 
 
 def with_replicas(service: LLMService, replicas: int) -> LLMService:
-    """The service as its Deployment is to be made: with another number than is stored in spec.scaling.replicas."""
+    """The service as its workload is to be made: with another number than is stored in spec.scaling.replicas."""
     if replicas == service.spec.scaling.replicas:
         return service
     return replace(service, spec=_with_replicas(service.spec, replicas))

@@ -12,10 +12,9 @@ from llmservice_api.constants import claim_names
 from llmservice_api.errors import refusing
 from llmservice_api.kinds import CHILD_KINDS
 
-from llmservice_operator.observe.projections.children import (
+from llmservice_operator.facts.children import (
     ChildFacts,
     ClaimFacts,
-    DeploymentFacts,
     HoldingSliceFacts,
     JobFacts,
     RevisionFacts,
@@ -24,9 +23,11 @@ from llmservice_operator.observe.projections.children import (
     facts_of,
     slice_from_object,
 )
-from llmservice_operator.observe.projections.inspections import InspectionFacts, pod_from_object
-from llmservice_operator.observe.projections.pods import PodFacts, replicas
+from llmservice_operator.facts.inspections import InspectionFacts, pod_from_object
+from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_operator.observe.reports import Report
+from llmservice_operator.workload.kinds import WORKLOADS, live_workload
+from llmservice_operator.workload.port import WorkloadFacts
 
 ChildId = tuple[str, str]
 """(kind, name)"""
@@ -37,7 +38,7 @@ Project = Callable[[Mapping[str, Any], Any], Any]
 POD = "Pod"
 ENDPOINT_SLICE = "EndpointSlice"
 _CHILDREN: tuple[type[ChildFacts], ...] = (
-    DeploymentFacts,
+    *(workload.facts for workload in WORKLOADS),
     ServiceFacts,
     ClaimFacts,
     RevisionFacts,
@@ -87,7 +88,7 @@ class Unanswered:
 class Observed:
     """Children are those of our names (own or foreign); revisions and pods those with our service label."""
 
-    deployment: DeploymentFacts | None = None
+    workload: WorkloadFacts | None = None
     service: ServiceFacts | None = None
     claims: tuple[ClaimFacts, ...] = ()
     others: tuple[ChildFacts, ...] = ()
@@ -99,7 +100,7 @@ class Observed:
     slices: tuple[HoldingSliceFacts, ...] = ()
     """EndpointSlices that point at the activators."""
     unsettled_for: float = inf
-    """Seconds since pods, endpoints and the Deployment's counters began to disagree; below `progress.PATIENCE` this is
+    """Seconds since pods, endpoints and the workload's counters began to disagree; below `progress.PATIENCE` this is
     not reported."""
     inspection_jobs: tuple[JobFacts, ...] = ()
     """Those that inspect this service's model; the latest last."""
@@ -116,7 +117,7 @@ class Observed:
     hidden: frozenset[str] = frozenset()
     """Kinds that the operator cannot list, without a right or a CRD: none of them is created."""
     begun: tuple[str, str] | None = None
-    """(revision, reason) of the rollout that this process began last: its status is written after its Deployment."""
+    """(revision, reason) of the rollout that this process began last: its status is written after its workload."""
 
     @classmethod
     def of(
@@ -135,7 +136,7 @@ class Observed:
 
         pods = sorted(all_of(POD), key=lambda facts: facts.name)
         return cls(
-            deployment=named(DeploymentFacts.kind, name),
+            workload=live_workload(projections, name),
             service=named(ServiceFacts.kind, name),
             claims=tuple(facts for claim in claim_names(name) if (facts := named(ClaimFacts.kind, claim)) is not None),
             others=tuple(
@@ -160,7 +161,7 @@ class Observed:
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""
-        yield from (c for c in (self.service, *self.claims, self.deployment) if c is not None)
+        yield from (c for c in (self.service, *self.claims, self.workload) if c is not None)
         yield from self.others
         yield from self.slices
         yield from self.revisions

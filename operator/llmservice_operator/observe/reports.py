@@ -11,7 +11,7 @@ from typing import Any
 
 from llmservice_runtime.contract import STATE_PORT, AdapterState, Phase, State
 
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.facts.pods import PodFacts
 
 Json = Mapping[str, Any]
 

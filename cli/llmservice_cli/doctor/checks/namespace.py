@@ -11,8 +11,8 @@ from typing import Any
 
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
-from llmservice_operator.build.resources import helpers
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.resources import helpers
+from llmservice_operator.manifests.settings import Settings
 from llmservice_planner.quantity import amount
 from llmservice_planner.quotas import Quota
 from llmservice_runtime.bounded_json import clean

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from llmservice_operator.build.settings import InvalidSettings, Settings
+from llmservice_operator.manifests.settings import InvalidSettings, Settings
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json

@@ -1,7 +1,7 @@
 """The event handler of all watches and lists: a projection in the cache and, where that changed, a key.
 
 A change of an LLMService is reconciled at once. Changes of children come in bursts (a pod that becomes ready changes
-itself, its Deployment and its EndpointSlice, several times each), and one reconcile a burst is enough.
+itself, its workload and its EndpointSlice, several times each), and one reconcile a burst is enough.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_api.kinds import LLMSERVICE
 
 from llmservice_operator.control.containment import InternalErrors, Part
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.facts.pods import PodFacts
 
 
 class _Unreadable(NamedTuple):

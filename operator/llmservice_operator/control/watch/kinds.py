@@ -19,9 +19,9 @@ from llmservice_api.replicas_owner import STATED_BY, stated_by
 from llmservice_api.service import spec_text
 from llmservice_planner.room import Placed
 
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe import observed
-from llmservice_operator.observe.projections.pods import PodFacts
 
 JSON = Mapping[str, Any]
 

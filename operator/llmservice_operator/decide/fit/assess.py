@@ -23,14 +23,14 @@ from llmservice_runtime.contract import GPU, FailureReason
 from llmservice_runtime.preflight import cpu_features
 from llmservice_runtime.preflight.cpu_features import Requirement
 
-from llmservice_operator.build import placement
-from llmservice_operator.build.inspection import inspection_key
-from llmservice_operator.build.revision import NOTHING, Chosen
 from llmservice_operator.decide.fit import planning
 from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.decide.fit.planning import Question
 from llmservice_operator.decide.inputs import Inputs, value_of
 from llmservice_operator.decide.rollout.selection import Selection
+from llmservice_operator.manifests import placement
+from llmservice_operator.manifests.inspection import inspection_key
+from llmservice_operator.manifests.revision import NOTHING, Chosen
 from llmservice_operator.observe.failures.pod_failure import gpu_of
 from llmservice_operator.observe.status.plan import document, fitness, plan_of
 from llmservice_operator.observe.status.verdict import Finding, Obstacle
@@ -60,7 +60,7 @@ class FitAssessment:
     model: Json | None = None
     """The value of status.model."""
     hold: Obstacle | None = None
-    """Why the Deployment is neither made nor changed, unless it is of this revision already."""
+    """Why the workload is neither made nor changed, unless it is of this revision already."""
     job: str | None = None
     """Name of the Job that inspects the model; others are not needed any more."""
     requeue_after: float | None = None
@@ -147,7 +147,7 @@ def misplaced(inputs: Inputs, selection: Selection) -> Mapping[str, str]:
 
 def _waiting(inputs: Inputs, service: LLMService, facts: ModelFacts) -> FitAssessment:
     """Until the model was inspected, nothing of the edit is made; the status goes on about the revision that serves."""
-    live = inputs.observed.deployment
+    live = inputs.observed.workload
     serving = live.revision if live is not None else None
     return FitAssessment(
         Finding(ConditionStatus.UNKNOWN, Reason.INSPECTING_MODEL, facts.why_not),

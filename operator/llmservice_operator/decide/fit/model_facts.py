@@ -20,12 +20,12 @@ from llmservice_planner.model import spec_facts
 from llmservice_runtime.contract import Failure
 from llmservice_runtime.inspection.inspected import Inspection
 
-from llmservice_operator.build.inspection import inspection_key, is_wanted, job_name
 from llmservice_operator.decide.fit.planning import is_enough, stated_memory_gib
 from llmservice_operator.decide.rollout.revision import RevisionMatch
+from llmservice_operator.facts.children import JobFacts
+from llmservice_operator.facts.inspections import InspectionFacts, InspectionState
+from llmservice_operator.manifests.inspection import inspection_key, is_wanted, job_name
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import JobFacts
-from llmservice_operator.observe.projections.inspections import InspectionFacts, InspectionState
 from llmservice_operator.observe.status.plan import revision_of
 
 Json = Mapping[str, Any]

@@ -26,12 +26,12 @@ from llmservice_planner.quantity import gibibytes
 from llmservice_planner.requests import extended, limit_gib, request_of
 from llmservice_planner.room import profile_of
 
-from llmservice_operator.build.effective import Server, server
-from llmservice_operator.build.engine import vllm_version
-from llmservice_operator.build.placement import tolerations
-from llmservice_operator.build.resources import accelerator_resource, effective_cpu_kv_cache_gib
-from llmservice_operator.build.revision import Chosen
-from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
+from llmservice_operator.manifests.effective import Server, server
+from llmservice_operator.manifests.engine import vllm_version
+from llmservice_operator.manifests.placement import tolerations
+from llmservice_operator.manifests.resources import accelerator_resource, effective_cpu_kv_cache_gib
+from llmservice_operator.manifests.revision import Chosen
+from llmservice_operator.manifests.settings import DEFAULT_VLLM_VERSION, Settings
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,11 @@ from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.remembered import of_text
 from llmservice_api.service import LLMService
 
-from llmservice_operator.build.deployment import pod_template
-from llmservice_operator.build.meta import Manifest
-from llmservice_operator.build.revision import (
+from llmservice_operator.facts.children import RevisionFacts
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.meta import Manifest
+from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.revision import (
     NOTHING,
     Chosen,
     labelled,
@@ -22,10 +24,8 @@ from llmservice_operator.build.revision import (
     revision_label,
     start_plan,
 )
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import RevisionFacts
-from llmservice_operator.observe.projections.pods import PodFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class DesiredRevision:
     number: int
     key: str
     template: Manifest
-    """With the revision label, as the Deployment has it."""
+    """With the revision label, as the workload has it."""
     chosen: Chosen
     update_pending: bool
     """What would be rendered today differs, and waits for the next rollout."""
@@ -137,7 +137,7 @@ def _never_ran(service: LLMService, record: RevisionFacts, observed: Observed) -
     All of its pods were made with it, so that none replaced another, and the scheduler has found no node for any.
     Anything else may have run: a pod that is gone leaves no trace.
     """
-    live, rollout = observed.deployment, service.status.get("rollout") or {}
+    live, rollout = observed.workload, service.status.get("rollout") or {}
     pods = [pod for pod in observed.pods if pod.revision == record.label]
     if live is None or live.revision != record.label or not pods or rollout.get("stableRevision") == record.label:
         return False

@@ -20,10 +20,10 @@ from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import ANY_DOMAIN, LLMServiceSpec
 from llmservice_runtime.contract import API_KEYS_FILE
 
-from llmservice_operator.build.effective import server_arguments
-from llmservice_operator.build.engine import NO_MEDIA_DOMAIN
-from llmservice_operator.build.revision import returned_to, spec_digest
-from llmservice_operator.observe.projections.children import RevisionFacts
+from llmservice_operator.facts.children import RevisionFacts
+from llmservice_operator.manifests.effective import server_arguments
+from llmservice_operator.manifests.engine import NO_MEDIA_DOMAIN
+from llmservice_operator.manifests.revision import returned_to, spec_digest
 
 Json = Mapping[str, Any]
 
@@ -60,7 +60,7 @@ class Rollback:
 def rollback_for(
     service: LLMService, revisions: Sequence[RevisionFacts], runs: str | None
 ) -> Rollback | Problem | None:
-    """None: the spec decides, as it mostly does. `runs` is the revision of the Deployment."""
+    """None: the spec decides, as it mostly does. `runs` is the revision of the workload."""
     recorded = {record.label: record for record in revisions}
     rollout: Json = service.status.get("rollout") or {}
     pinned = service.spec.rollout.pinned_revision

@@ -17,8 +17,6 @@ from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_planner.checks import check
 
-from llmservice_operator.build.engine import image, vllm_arguments, vllm_version
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Update
 from llmservice_operator.decide.ownership import Ownership, ownership
 from llmservice_operator.decide.rollout.revision import (
@@ -29,8 +27,11 @@ from llmservice_operator.decide.rollout.revision import (
     renewed,
 )
 from llmservice_operator.decide.rollout.rollback import Rollback, digest_of, rollback_for
+from llmservice_operator.facts.children import RevisionFacts
+from llmservice_operator.manifests.engine import image, vllm_arguments, vllm_version
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import DeploymentFacts, RevisionFacts
+from llmservice_operator.workload.port import WorkloadFacts
 
 Json = Mapping[str, Any]
 
@@ -55,7 +56,7 @@ def waits_on(
     service: LLMService, observed: Observed, match: RevisionMatch, revisions: Sequence[RevisionFacts]
 ) -> RevisionFacts | None:
     """The revision that runs on until it is this service's turn; None: the next template was not only asked for."""
-    live = observed.deployment
+    live = observed.workload
     if live is None or live.spec_replicas == 0 or service.spec.paused:
         return None
     running = next((r for r in revisions if (r.label, r.key) == (live.revision, match.key)), None)
@@ -142,7 +143,7 @@ def select(
 ) -> Selection | tuple[Problem, ...]:
     """The selection, or why nothing may run as it is asked for. Without a turn, an update is taken to be granted."""
     revisions = own_revisions(service, observed)
-    live = own_deployment(service, observed)
+    live = own_workload(service, observed)
     rollback = rollback_for(service, revisions, live.revision if live is not None else None)
     if isinstance(rollback, Problem):
         return (rollback,)
@@ -176,9 +177,9 @@ def own_revisions(service: LLMService, observed: Observed) -> list[RevisionFacts
     return [r for r in observed.revisions if r.is_whole and ownership(r, service) in ours]
 
 
-def own_deployment(service: LLMService, observed: Observed) -> DeploymentFacts | None:
-    """The Deployment, where it is this service's or an orphan of its name."""
-    live = observed.deployment
+def own_workload(service: LLMService, observed: Observed) -> WorkloadFacts | None:
+    """The workload, where it is this service's or an orphan of its name."""
+    live = observed.workload
     return live if live is not None and ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN) else None
 
 

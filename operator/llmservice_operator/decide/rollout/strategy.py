@@ -1,6 +1,6 @@
 """How one template gives way to the next: pure, from what the spec says, what runs, and what is free on the nodes.
 
-Auto is decided when a template is about to be put in, and kept for that rollout; the Deployment remembers it. A steady
+Auto is decided when a template is about to be put in, and kept for that rollout; the workload remembers it. A steady
 service looks at no node and changes nothing because rooms change. An old replica is given up only for a new one that
 its place is enough for: a pod that no node would take keeps nobody from being served.
 """
@@ -29,19 +29,18 @@ from llmservice_planner.room import (
 )
 from llmservice_runtime.contract import Failure, FailureReason
 
-from llmservice_operator.build.children import claim_holders
-from llmservice_operator.build.deployment import USUAL, Strategy
-from llmservice_operator.build.meta import Manifest
-from llmservice_operator.build.resources import accelerator_resource
-from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decision import Event
-from llmservice_operator.observe.failures import scheduling
+from llmservice_operator.facts import scheduling
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.children import claim_holders
+from llmservice_operator.manifests.meta import Manifest
+from llmservice_operator.manifests.resources import accelerator_resource
+from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import DeploymentFacts
-from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_operator.observe.rollout import gates, gates_of
+from llmservice_operator.observe.progress import gates, gates_of
 from llmservice_operator.observe.status.verdict import Obstacle
+from llmservice_operator.workload.port import USUAL, Strategy, WorkloadFacts
 
 Json = Mapping[str, Any]
 
@@ -54,16 +53,16 @@ NOT_READ = Room(unknown="the nodes were not read")
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """How the Deployment is to bring a template in, and what is to be said about that."""
+    """How the workload is to bring a template in, and what is to be said about that."""
 
     strategy: Strategy
     reason: str = ""
     notice: Reason | None = None
     """The reason of an Event, where the status says so first."""
     is_reported_first: bool = False
-    """The status has to say so before the Deployment is changed."""
+    """The status has to say so before the workload is changed."""
     is_held: bool = False
-    """The Deployment is not to be changed yet."""
+    """The workload is not to be changed yet."""
     obstacle: Obstacle | None = None
     """What the new pod waits for."""
     recheck_after: float | None = None
@@ -76,7 +75,7 @@ class Change:
     service: LLMService
     label: str
     """Of the revision that comes."""
-    live: DeploymentFacts
+    live: WorkloadFacts
     observed: Observed
     settings: Settings
     now: datetime
@@ -157,7 +156,7 @@ def _is_to_choose(change: Change, *, may_choose: bool) -> bool:
     return may_choose and spec.rollout.strategy == "Auto" and spec.scaling.replicas > 0
 
 
-def current_strategy(service: LLMService, live: DeploymentFacts) -> Strategy:
+def current_strategy(service: LLMService, live: WorkloadFacts) -> Strategy:
     """While nothing is to change."""
     asked = service.spec.rollout.strategy
     return _strategy(live.strategy) if asked == "Auto" else asked
@@ -170,7 +169,7 @@ def first(service: LLMService) -> RolloutStep:
 
 
 def _strategy(live: str | None) -> Strategy:
-    """As the rollout was begun; the usual one where the Deployment has none of ours."""
+    """As the rollout was begun; the usual one where the workload has none of ours."""
     return "Replace" if live == "Replace" else "Recreate" if live == "Recreate" else USUAL
 
 

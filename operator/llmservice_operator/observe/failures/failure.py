@@ -1,4 +1,4 @@
-"""Why a service is not ready: a refusal before any pod, the failure of its pods and Deployment that explains most,
+"""Why a service is not ready: a refusal before any pod, the failure of its pods and workload that explains most,
 or one of the rollout that none of its pods shows.
 
 Pods are replaced while nothing else changes. A failure's text therefore stays for as long as the same pod shows the
@@ -18,7 +18,8 @@ from llmservice_api.reasons import Reason
 from llmservice_planner.room import Room
 from llmservice_runtime.contract import FailureReason
 
-from llmservice_operator.observe.failures import scheduling
+from llmservice_operator.facts import scheduling
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.pod_events import PodEvents, of_events
 from llmservice_operator.observe.failures.pod_failure import (
     SERVER_IS_READY,
@@ -28,11 +29,10 @@ from llmservice_operator.observe.failures.pod_failure import (
     with_driver,
 )
 from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, since_of, status_failure
-from llmservice_operator.observe.projections.children import DeploymentFacts
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.progress import Progress
 from llmservice_operator.observe.reports import Reports
-from llmservice_operator.observe.rollout import Progress
 from llmservice_operator.observe.status.verdict import Verdict
+from llmservice_operator.workload.port import WorkloadFacts
 
 Json = Mapping[str, Any]
 
@@ -89,11 +89,11 @@ def rollout_failure(
 ) -> StatusFailure | None:
     """The rollout's failure, where pods have none. `previous`: the one that the status has for the desired revision.
 
-    `overdue`: what the Deployment's controller says of the deadline, empty where it says nothing. `is_applied`: all
+    `overdue`: what the workload's controller says of the deadline, empty where it says nothing. `is_applied`: all
     children are as they should be, the Service among them.
     """
     if progress.is_overdue:
-        seen = (*([f"Deployment: {overdue}"] if overdue else []), progress.message)
+        seen = (*([overdue] if overdue else []), progress.message)
         reason, message = Reason.PROGRESS_DEADLINE_EXCEEDED, _overdue(progress)
         return status_failure(reason, message, since=since_of(reason, previous, now), evidence=seen)
     if is_applied and progress.is_unsettled and progress.unlisted:
@@ -155,7 +155,7 @@ class FailureContext:
     room: Room | None = None
     """Free resources; None: not read."""
     pod_spec: Json | None = None
-    """What the pods of the Deployment are made from."""
+    """What the pods of the workload are made from."""
     namespace: str = ""
     """Of the service: names of pods in other namespaces are left out."""
     containers: frozenset[str] | None = None
@@ -170,7 +170,7 @@ NOTHING = FailureContext({})
 
 
 def failure_of(
-    deployment: DeploymentFacts | None,
+    workload: WorkloadFacts | None,
     pods: tuple[PodFacts, ...],
     revision: str,
     previous: Json | None,
@@ -185,7 +185,7 @@ def failure_of(
     current = [pod for pod in own if pod.phase != "Failed"]
     before = StatusFailure.from_object(previous) if previous else None
     found = [*_of_pods(current, context), *_replaced(own, current, before, now)]
-    refused = _of_deployment(deployment) if deployment is not None and deployment.revision == revision else None
+    refused = _of_workload(workload) if workload is not None and workload.revision == revision else None
     if refused is not None:
         found.append(refused)
     if not found:
@@ -236,8 +236,8 @@ def _is_close(one: str, other: str, span: timedelta) -> bool:
     return abs(datetime.fromisoformat(one) - datetime.fromisoformat(other)) <= span
 
 
-def _of_deployment(deployment: DeploymentFacts) -> StatusFailure | None:
-    failure = deployment.replica_failure
+def _of_workload(workload: WorkloadFacts) -> StatusFailure | None:
+    failure = workload.replica_failure
     if failure is None:
         return None
     return status_failure(reason_of(failure), f"{NO_POD}: {failure}.", evidence=(failure,))

@@ -17,9 +17,9 @@ from llmservice_api.reasons import Reason
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import SERVER_CONTAINER, Phase
 
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.pod_failure import is_of_full_disk, sentence_of
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
-from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Reports, report_of
 
 Json = Mapping[str, Any]

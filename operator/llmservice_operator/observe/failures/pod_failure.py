@@ -22,9 +22,9 @@ from llmservice_runtime.contract import (
     FailureReason,
 )
 
-from llmservice_operator.observe.failures import normalize, scheduling
+from llmservice_operator.facts import normalize, scheduling
+from llmservice_operator.facts.pods import PodFacts, Termination, Waiting
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
-from llmservice_operator.observe.projections.pods import PodFacts, Termination, Waiting
 from llmservice_operator.observe.reports import Reports, report_of
 
 IMAGE_WORDS = frozenset(

@@ -18,7 +18,7 @@ _LINES_LIMIT = 32
 """More or longer texts would be refused by the CRD, and the whole status with them."""
 ENDS_BY_TIME = frozenset(str(reason) for reason in Reason if reason.row.ends is Ends.BY_TIME)
 NO_POD = "No pod can be made"
-"""How the Deployment's failure begins, for which there are the same reasons as for a child that is refused."""
+"""How the workload's failure begins, for which there are the same reasons as for a child that is refused."""
 _PATIENCE = 3
 """Restarts after which what may pass is not expected to."""
 LASTS_AFTER = 600.0

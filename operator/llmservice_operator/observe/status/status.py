@@ -18,7 +18,8 @@ from llmservice_api.reasons import Reason
 from llmservice_api.status import LLMServiceStatus
 from llmservice_planner.room import Room
 
-from llmservice_operator.observe.failures import scheduling
+from llmservice_operator.facts import scheduling
+from llmservice_operator.facts.pods import OPERATORS_CONTAINERS
 from llmservice_operator.observe.failures.failure import (
     FailureContext,
     failure_of,
@@ -29,11 +30,10 @@ from llmservice_operator.observe.failures.failure import (
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import DeploymentFacts
-from llmservice_operator.observe.projections.pods import OPERATORS_CONTAINERS
+from llmservice_operator.observe.progress import PATIENCE, Progress, gates_of, progress, rollout_of
 from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
-from llmservice_operator.observe.rollout import PATIENCE, Progress, gates_of, progress, rollout_of
 from llmservice_operator.observe.status.verdict import Subject, Verdict
+from llmservice_operator.workload.port import WorkloadFacts
 
 Json = Mapping[str, Any]
 
@@ -51,12 +51,10 @@ def moment_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
     """What is computed of the observed once, for the status and for what else depends on it."""
     starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
     state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
-    deployment, listed = _own_deployment(subject, observed), _listed(subject, observed)
+    workload, listed = _own_workload(subject, observed), _listed(subject, observed)
     rollout = subject.previous.get("rollout") or {}
     before = gates_of(rollout) if rollout.get("revision") == verdict.revision else {}
-    found = progress(
-        deployment, observed.pods, listed, verdict.revision, verdict.replicas, state, before=before, now=now
-    )
+    found = progress(workload, observed.pods, listed, verdict.revision, verdict.replicas, state, before=before, now=now)
     return Moment(found, starting)
 
 
@@ -140,8 +138,8 @@ def is_stored(status: Json, previous: Json) -> bool:
     return not passing & set(stored) and all(stored.get(c["type"]) == c for c in status["conditions"])
 
 
-def _own_deployment(subject: Subject, observed: Observed) -> DeploymentFacts | None:
-    found = observed.deployment
+def _own_workload(subject: Subject, observed: Observed) -> WorkloadFacts | None:
+    found = observed.workload
     return found if found is not None and found.owner_uid == subject.uid else None
 
 
@@ -155,8 +153,8 @@ def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
 def _failure_context(
     subject: Subject, observed: Observed, verdict: Verdict, room: Room | None, pod_events: PodEvents | None
 ) -> FailureContext:
-    deployment = _own_deployment(subject, observed)
-    template = deployment.live()["spec"].get("template") if deployment is not None and room else None
+    workload = _own_workload(subject, observed)
+    template = workload.live()["spec"].get("template") if workload is not None and room else None
     wanted, pod = scheduling.wanted_of(verdict.effective), (template or {}).get("spec")
     built = _built_containers(observed, verdict.revision)
     return FailureContext(
@@ -191,12 +189,13 @@ def _revision_failure(
     """The failure of the desired revision; what its pods show comes before a rollout that takes too long."""
     if rollout.is_rolled_out or not verdict.revision:
         return None
-    previous, deployment = _previous_failure(subject, verdict), _own_deployment(subject, observed)
-    pods = observed.pods if deployment is not None else ()
-    found = failure_of(deployment, pods, verdict.revision, previous, stamp, context)
+    previous, workload = _previous_failure(subject, verdict), _own_workload(subject, observed)
+    pods = observed.pods if workload is not None else ()
+    found = failure_of(workload, pods, verdict.revision, previous, stamp, context)
     # A Service that is yet to be made or repaired has no endpoints either.
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
-    overdue = deployment.deadline_message if deployment is not None else ""
+    late = workload.deadline_message if workload is not None else ""
+    overdue = f"{workload.kind}: {late}" if workload is not None and late else ""
     return found or rollout_failure(rollout, previous, stamp, overdue=overdue, is_applied=is_applied)
 
 
@@ -302,7 +301,7 @@ def _at_zero(verdict: Verdict) -> tuple[Reason, str]:
 
 
 def _ready(verdict: Verdict, progress: Progress, failure: StatusFailure | None) -> _Draft:
-    """No replica where none is asked for is as asked: a deployment tool that waits for Ready would wait for ever."""
+    """No replica where none is asked for is as asked: a workload tool that waits for Ready would wait for ever."""
     reason, message = _ready_reason(verdict, progress, failure)
     return _Draft(ConditionType.READY, reason in _AS_ASKED_FOR, reason, message)
 

@@ -12,7 +12,7 @@ from llmservice_api.conditions import ConditionStatus
 from llmservice_api.errors import Problem
 from llmservice_api.reasons import Reason
 
-from llmservice_operator.observe.rollout import Rolling
+from llmservice_operator.observe.progress import Rolling
 
 Json = Mapping[str, Any]
 _EMPTY: Json = MappingProxyType({})

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import httpx
 from llmservice_cli.load.server import ALL_AT_ONCE, client_of
-from llmservice_operator.build.engine import serve_options
-from llmservice_operator.build.environment import environment
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.engine import serve_options
+from llmservice_operator.manifests.environment import environment
+from llmservice_operator.manifests.settings import Settings
 from llmservice_runtime import access, contract
 from llmservice_runtime.contract import Failure, State
 from llmservice_runtime.failures.failures import End, classify

@@ -11,9 +11,9 @@ from llmservice_api.spec import LLMServiceSpec
 from llmservice_api.uri import HubSource
 from llmservice_runtime import contract
 
-from llmservice_operator.build.resources import cpu_kv_cache_gib
-from llmservice_operator.build.settings import Settings
-from llmservice_operator.build.sources import needs_models_volume
+from llmservice_operator.manifests.resources import cpu_kv_cache_gib
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.manifests.sources import needs_models_volume
 
 EnvVar = dict[str, Any]
 

@@ -15,8 +15,8 @@ from llmservice_planner import start
 from llmservice_planner.start import Starting
 from pydantic.alias_generators import to_camel
 
-from llmservice_operator.build.meta import Manifest, digest, metadata
-from llmservice_operator.build.sources import adapter_stores, fetched
+from llmservice_operator.manifests.meta import Manifest, digest, metadata
+from llmservice_operator.manifests.sources import adapter_stores, fetched
 
 Json = Mapping[str, Any]
 

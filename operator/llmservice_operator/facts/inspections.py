@@ -11,9 +11,9 @@ from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_runtime.contract import INSPECT_CONTAINER
 from llmservice_runtime.inspection.inspected import Inspection
 
-from llmservice_operator.observe.failures.scheduling import are_gates
-from llmservice_operator.observe.projections.metadata import identity_of
-from llmservice_operator.observe.projections.pods import PodFacts, text_of
+from llmservice_operator.facts.metadata import identity_of
+from llmservice_operator.facts.pods import PodFacts, text_of
+from llmservice_operator.facts.scheduling import are_gates
 
 Json = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""How far the wanted revision has come, from the Deployment, its pods and the endpoints of the Service.
+"""How far the wanted revision has come, from the workload, its pods and the endpoints of the Service.
 
 status.rollout has what runs, what ran before, what failed and what waits. It is also the memory of a rollback.
 """
@@ -16,17 +16,17 @@ from llmservice_api.reasons import Reason
 from llmservice_api.status import MOST_GATED
 from llmservice_runtime.contract import Phase, State
 
-from llmservice_operator.observe.failures import scheduling
+from llmservice_operator.facts import scheduling
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.observe.projections.children import DeploymentFacts
-from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.workload.port import WorkloadFacts
 
 Json = Mapping[str, Any]
 Gates = Mapping[str, str]
 """By the uids of pods that were seen at a scheduling gate: since when they are at none, empty while they are."""
 
 PATIENCE = 3.0
-"""Seconds that pods, endpoints and the Deployment's counters get to agree before the status says that they do not.
+"""Seconds that pods, endpoints and the workload's counters get to agree before the status says that they do not.
 
 Three watches bring the same news a fraction of a second after each other, and a status for each of them would show
 states that never were.
@@ -57,18 +57,18 @@ class Progress:
     is_rolled_out: bool
     """Every replica, and no other pod, is of the wanted revision and answers."""
     is_unsettled: bool
-    """By its pods it is rolled out; the endpoints or the Deployment's counters do not say so."""
+    """By its pods it is rolled out; the endpoints or the workload's counters do not say so."""
     is_overdue: bool
     reason: Reason
     message: str
     overdue_in: float | None = None
-    """Seconds until it is, where the Deployment's own deadline passed while a pod waited for its place."""
+    """Seconds until it is, where the workload's own deadline passed while a pod waited for its place."""
     gates: Gates = field(default_factory=dict)
     """Of the pods of the revision that are not ready."""
 
 
 def progress(
-    deployment: DeploymentFacts | None,
+    workload: WorkloadFacts | None,
     pods: tuple[PodFacts, ...],
     listed: frozenset[str] | None,
     revision: str,
@@ -78,7 +78,7 @@ def progress(
     before: Gates,
     now: datetime,
 ) -> Progress:
-    """Only what pods, endpoints and Deployment agree on is reported: one of their watches may lag behind.
+    """Only what pods, endpoints and workload agree on is reported: one of their watches may lag behind.
 
     Pods that are going away do not count: they are out of the Service already. `listed` are the uids of the pods that
     the Service sends requests to; None where nobody may look, and then a ready pod counts as one of them. `starting`
@@ -89,34 +89,34 @@ def progress(
     ready = [pod for pod in present if pod.ready]
     unlisted = tuple(pod.name for pod in ready if listed is not None and pod.uid not in listed)
     answering = len(ready) - len(unlisted)
-    if deployment is None:
+    if workload is None:
         reason, message = Reason.PROGRESSING, "Pods of this revision are being made."
         return Progress(wanted, 0, 0, answering, unlisted, False, False, False, reason, message)
-    is_looked_at = deployment.observed_generation >= deployment.generation
-    is_current = deployment.revision == revision and is_looked_at
+    is_looked_at = workload.observed_generation >= workload.generation
+    is_current = workload.revision == revision and is_looked_at
     new = [pod for pod in present if pod.revision == revision and not pod.ready]
     is_done_by_pods = (
-        deployment.revision == revision
-        and deployment.spec_replicas == wanted == len(present)
+        workload.revision == revision
+        and workload.spec_replicas == wanted == len(present)
         and all(pod.ready and pod.revision == revision for pod in present)
     )
     found = gates(new, before, now)
     if not new and not is_done_by_pods:  # a pod that was taken away, as by Kueue, is about to be made again
         found = {uid: until or rfc3339(now) for uid, until in before.items()}
-    left = _first_deadline(deployment, new, found, now) if deployment.deadline_exceeded else None
+    left = _first_deadline(workload, new, found, now) if workload.deadline_exceeded else None
     is_waiting = left is not None and left > 0
-    counts = (deployment.updated, deployment.ready, deployment.available, deployment.replicas)
+    counts = (workload.updated, workload.ready, workload.available, workload.replicas)
     is_rolled_out = is_done_by_pods and is_looked_at and not unlisted and all(count == wanted for count in counts)
-    reason, message = _stage(deployment, present, revision, is_current, is_done_by_pods, starting)
+    reason, message = _stage(workload, present, revision, is_current, is_done_by_pods, starting)
     return Progress(
         wanted=wanted,
-        replicas=_without_flicker(deployment, deployment.replicas),
-        updated=_without_flicker(deployment, deployment.updated) if deployment.revision == revision else 0,
+        replicas=_without_flicker(workload, workload.replicas),
+        updated=_without_flicker(workload, workload.updated) if workload.revision == revision else 0,
         answering=answering,
         unlisted=unlisted,
         is_rolled_out=is_rolled_out,
         is_unsettled=is_done_by_pods and not is_rolled_out,
-        is_overdue=is_current and deployment.deadline_exceeded and not is_waiting,
+        is_overdue=is_current and workload.deadline_exceeded and not is_waiting,
         reason=reason,
         message=message,
         overdue_in=left if is_waiting and left != inf else None,
@@ -142,9 +142,9 @@ def gates(pods: Iterable[PodFacts], before: Gates, now: datetime) -> Gates:
     return {uid: found[uid] for uid in sorted(found, key=lambda uid: (uid not in before, uid))}
 
 
-def _first_deadline(deployment: DeploymentFacts, new: list[PodFacts], found: Gates, now: datetime) -> float | None:
+def _first_deadline(workload: WorkloadFacts, new: list[PodFacts], found: Gates, now: datetime) -> float | None:
     """Seconds until the first pod is overdue by its own clock; None: no pod waited long for its place, and the
-    Deployment's clock counts.
+    workload's clock counts.
 
     A pod's clock runs from its place where it waited long for that, or from the end of its gate.
     """
@@ -157,7 +157,7 @@ def _first_deadline(deployment: DeploymentFacts, new: list[PodFacts], found: Gat
     ]
     starts = starts if new else list(found.values())
     stamp = rfc3339(now, "microseconds")
-    return min((deployment.deadline_seconds - _seconds(start, stamp, unknown=inf) for start in starts), default=inf)
+    return min((workload.deadline_seconds - _seconds(start, stamp, unknown=inf) for start in starts), default=inf)
 
 
 def _waited(pod: PodFacts) -> bool:
@@ -171,14 +171,14 @@ def _seconds(start: str, end: str, unknown: float = 0.0) -> float:
         return unknown
 
 
-def _without_flicker(deployment: DeploymentFacts, count: int) -> int:
-    """A pod that is being replaced counts on: for a moment its Deployment has one less, which is no news."""
-    is_settled = deployment.replicas == deployment.updated and deployment.replica_failure is None
-    return max(count, deployment.spec_replicas) if is_settled else count
+def _without_flicker(workload: WorkloadFacts, count: int) -> int:
+    """A pod that is being replaced counts on: for a moment its workload has one less, which is no news."""
+    is_settled = workload.replicas == workload.updated and workload.replica_failure is None
+    return max(count, workload.spec_replicas) if is_settled else count
 
 
 def _stage(
-    deployment: DeploymentFacts,
+    workload: WorkloadFacts,
     present: list[PodFacts],
     revision: str,
     is_current: bool,
@@ -188,12 +188,12 @@ def _stage(
     """The step that the least advanced replica of the wanted revision is at."""
     new = [pod for pod in present if pod.revision == revision and not pod.ready]
     if is_done_by_pods:
-        return Reason.PROGRESSING, "All pods are ready; the Deployment has not counted them yet."
+        return Reason.PROGRESSING, f"All pods are ready; the {workload.kind} has not counted them yet."
     # A pod that the scheduler has not looked at yet is about to be placed, or unschedulable: no step of its own.
     if (
         not is_current
         or any(not pod.scheduled for pod in new)
-        or (not new and deployment.updated < deployment.spec_replicas)
+        or (not new and workload.updated < workload.spec_replicas)
     ):
         return Reason.PROGRESSING, "Pods of this revision are being made."
     if any(not pod.running for pod in new):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from llmservice_api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL
 from llmservice_api.service import LLMService
 
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.settings import Settings
 
 Manifest = dict[str, Any]
 

@@ -26,7 +26,7 @@ _NODES = re.compile(r"^0/\d+ nodes are available: ")
 
 
 def replica_failure(message: str) -> str:
-    """Why the Deployment cannot create pods."""
+    """Why the workload cannot create pods."""
     message = message[:_LONGEST]
     quota = _QUOTA.search(message)
     if quota:

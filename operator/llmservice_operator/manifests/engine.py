@@ -27,9 +27,9 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_vllm.flags import Flag
 from llmservice_vllm.versions import flag_table_or_default
 
-from llmservice_operator.build.revision import NOTHING, Chosen, revision_key
-from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
-from llmservice_operator.build.sources import draft_path, fetched, model_path
+from llmservice_operator.manifests.revision import NOTHING, Chosen, revision_key
+from llmservice_operator.manifests.settings import DEFAULT_VLLM_VERSION, Settings
+from llmservice_operator.manifests.sources import draft_path, fetched, model_path
 
 CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
 # Matches no host, since vLLM compares names in lower case; an empty list would allow all. Its refusals name the field.

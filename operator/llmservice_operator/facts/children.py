@@ -18,17 +18,15 @@ from llmservice_api.constants import (
     GROUP,
     MANAGED_BY_LABEL,
     OPERATOR,
-    REVISION_LABEL,
     SERVICE_LABEL,
-    STRATEGY_ANNOTATION,
 )
 from llmservice_api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL
 from llmservice_api.untrusted import stored_record
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_operator.observe.failures import normalize
-from llmservice_operator.observe.projections.drift import foreign_paths, is_applied
-from llmservice_operator.observe.projections.metadata import Controller, controller_of, identity_of, is_deleting
+from llmservice_operator.facts import normalize
+from llmservice_operator.facts.drift import foreign_paths, is_applied
+from llmservice_operator.facts.metadata import Controller, controller_of, identity_of, is_deleting
 
 Json = Mapping[str, Any]
 
@@ -88,7 +86,7 @@ class ChildFacts:
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         """Project one object as the API server sent it; what is `known` of it already is not worked out again."""
-        return cls(**_common(obj, cls.content, known))
+        return cls(**common_of(obj, cls.content, known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +98,7 @@ class ServiceFacts(ChildFacts):
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         return cls(
-            **_common(obj, cls.content, known), adapters=_own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION)
+            **common_of(obj, cls.content, known), adapters=own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION)
         )
 
 
@@ -122,7 +120,7 @@ class ScaledObjectFacts(ChildFacts):
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
-        return cls(**_common(obj, cls.content, known), conditions=_keda_conditions(obj.get("status")))
+        return cls(**common_of(obj, cls.content, known), conditions=_keda_conditions(obj.get("status")))
 
 
 KEDA_CONDITIONS = ("Ready", "Fallback", "HPAActive", "Paused")
@@ -165,7 +163,7 @@ class ClaimFacts(ChildFacts):
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
-        return cls(**_common(obj, cls.content, known), phase=str((obj.get("status") or {}).get("phase", "")))
+        return cls(**common_of(obj, cls.content, known), phase=str((obj.get("status") or {}).get("phase", "")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +186,7 @@ class RevisionFacts(ChildFacts):
         data = stored_record(obj.get("data"))
         chosen = (data or {}).get("chosen") or {}
         # Up to 1.5 MB of it would be kept for each, and nobody reads them.
-        common = _common(obj if data is not None else {**obj, "data": None}, cls.content, known)
+        common = common_of(obj if data is not None else {**obj, "data": None}, cls.content, known)
         return cls(
             **common,
             revision=int(obj.get("revision") or 0),
@@ -206,56 +204,6 @@ class RevisionFacts(ChildFacts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentFacts(ChildFacts):
-    kind: ClassVar[str] = "Deployment"
-    generation: int
-    observed_generation: int
-    revision: str
-    """Revision label of the pod template."""
-    spec_replicas: int
-    replicas: int
-    updated: int
-    ready: int
-    available: int
-    deadline_exceeded: bool
-    """Progressing=False: the rollout made no progress for progressDeadlineSeconds."""
-    deadline_seconds: float
-    """Its progressDeadlineSeconds."""
-    deadline_message: str
-    """What its controller says of that; empty as long as it is not so."""
-    strategy: str | None
-    """What Auto was found to be when its template was put in; None: the usual one."""
-    replica_failure: str | None
-    """Why pods cannot even be created (a quota, an admission policy), without moving numbers."""
-
-    @classmethod
-    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
-        spec, status = obj.get("spec") or {}, obj.get("status") or {}
-        conditions = {c["type"]: c for c in status.get("conditions") or ()}
-        progressing, failing = conditions.get("Progressing", {}), conditions.get("ReplicaFailure", {})
-        is_late = progressing.get("reason") == "ProgressDeadlineExceeded"
-        template_labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-        return cls(
-            **_common(obj, cls.content, known),
-            generation=int(obj["metadata"].get("generation") or 0),
-            observed_generation=int(status.get("observedGeneration") or 0),
-            revision=str(template_labels.get(REVISION_LABEL, "")),
-            spec_replicas=int(spec.get("replicas", 1)),
-            replicas=int(status.get("replicas") or 0),
-            updated=int(status.get("updatedReplicas") or 0),
-            ready=int(status.get("readyReplicas") or 0),
-            available=int(status.get("availableReplicas") or 0),
-            deadline_exceeded=is_late,
-            deadline_seconds=float(spec.get("progressDeadlineSeconds") or 600),
-            deadline_message=str(progressing.get("message") or "") if is_late else "",
-            strategy=_own_annotations(obj["metadata"]).get(STRATEGY_ANNOTATION),
-            replica_failure=normalize.replica_failure(str(failing.get("message", "")))
-            if failing.get("status") == "True"
-            else None,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts(ChildFacts):
     """The Job that looks at a service's model."""
 
@@ -270,7 +218,7 @@ class JobFacts(ChildFacts):
         conditions = {c["type"]: c for c in (obj.get("status") or {}).get("conditions") or () if c["status"] == "True"}
         failed = conditions.get("Failed")
         return cls(
-            **_common(obj, cls.content, known),
+            **common_of(obj, cls.content, known),
             created_at=str(obj["metadata"].get("creationTimestamp") or ""),
             complete="Complete" in conditions,
             failed=None if failed is None else str(failed.get("reason") or "Failed"),
@@ -283,20 +231,21 @@ def is_marked(metadata: Json, service: str) -> bool:
     return labels.get(MANAGED_BY_LABEL) == OPERATOR and labels.get(SERVICE_LABEL) == service
 
 
-def _common(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> dict[str, Any]:
+def common_of(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> dict[str, Any]:
+    """The fields of ChildFacts, by name."""
     metadata = obj["metadata"]
     labels = metadata.get("labels") or {}
     live = {
         "metadata": {
             "labels": labels,
-            "annotations": _own_annotations(metadata),
+            "annotations": own_annotations(metadata),
             "ownerReferences": metadata.get("ownerReferences") or [],
         }
     } | {key: obj.get(key) for key in content}
     text = orjson.dumps(live, option=orjson.OPT_SORT_KEYS)
     owners = [entry for entry in metadata.get("managedFields") or () if entry.get("subresource") != "status"]
     fingerprint = hashlib.sha256(text + orjson.dumps(owners)).digest()
-    # A Deployment's controller writes its status many times for each time that its spec changes.
+    # The controller of a workload writes its status many times for each time that its spec changes.
     is_known = known is not None and known.fingerprint == fingerprint
     made = {name: getattr(known, name) for name in _OF_CONTENT} if is_known else _of_content(text, owners)
     return identity_of(metadata) | {
@@ -321,8 +270,8 @@ def _of_content(text: bytes, owners: list[Json]) -> dict[str, Any]:
     }
 
 
-def _own_annotations(metadata: Json) -> dict[str, str]:
-    """Only ours: the Deployment controller and others write theirs as they like."""
+def own_annotations(metadata: Json) -> dict[str, str]:
+    """Only ours: controllers and others write theirs as they like."""
     annotations = metadata.get("annotations") or {}
     return {key: text[:LONGEST_ANNOTATION] for key, text in annotations.items() if key.startswith(f"{GROUP}/")}
 

@@ -25,9 +25,9 @@ from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import adapter_list
 from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT_NAME
 
-from llmservice_operator.build.meta import Manifest, Owner, adapters_config_name, labels, metadata, selector
-from llmservice_operator.build.settings import Settings
-from llmservice_operator.build.sources import adapter_path
+from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name, labels, metadata, selector
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.manifests.sources import adapter_path
 
 
 def has_adapters_config(llm: LLMService) -> bool:

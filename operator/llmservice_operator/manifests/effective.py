@@ -21,11 +21,11 @@ from llmservice_planner.versions import image_version
 from llmservice_runtime import contract
 from llmservice_runtime.options import ServeOptions
 
-from llmservice_operator.build.deployment import progress_deadline_seconds
-from llmservice_operator.build.engine import max_model_len
-from llmservice_operator.build.meta import Manifest
-from llmservice_operator.build.resources import accelerator_resource
-from llmservice_operator.build.revision import NOTHING, Chosen
+from llmservice_operator.manifests.engine import max_model_len
+from llmservice_operator.manifests.meta import Manifest
+from llmservice_operator.manifests.pod_template import progress_deadline_seconds
+from llmservice_operator.manifests.resources import accelerator_resource
+from llmservice_operator.manifests.revision import NOTHING, Chosen
 
 Json = Mapping[str, Any]
 

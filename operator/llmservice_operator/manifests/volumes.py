@@ -10,12 +10,12 @@ from llmservice_api.pod_rules import START_CACHE_VOLUME
 from llmservice_api.service import LLMService
 from llmservice_runtime import contract
 
-from llmservice_operator.build.engine import CHAT_TEMPLATE_FILE
-from llmservice_operator.build.environment import CA_DIR
-from llmservice_operator.build.meta import adapters_config_name
-from llmservice_operator.build.resources import shared_memory_gib
-from llmservice_operator.build.settings import Settings
-from llmservice_operator.build.sources import Store, needs_models_volume, places
+from llmservice_operator.manifests.engine import CHAT_TEMPLATE_FILE
+from llmservice_operator.manifests.environment import CA_DIR
+from llmservice_operator.manifests.meta import adapters_config_name
+from llmservice_operator.manifests.resources import shared_memory_gib
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.manifests.sources import Store, needs_models_volume, places
 
 RUNTIME_VOLUME = "runtime"
 _SMALL_VOLUMES = ("configMap", "secret", "projected")

@@ -14,9 +14,9 @@ from llmservice_api.service import LLMService
 from llmservice_planner.cluster import ARCHITECTURE, IMAGES
 from llmservice_planner.room import slice_label
 
-from llmservice_operator.build.meta import Manifest, selector
-from llmservice_operator.build.resources import RESOURCES, accelerator_resource
-from llmservice_operator.build.revision import NOTHING, Chosen
+from llmservice_operator.manifests.meta import Manifest, selector
+from llmservice_operator.manifests.resources import RESOURCES, accelerator_resource
+from llmservice_operator.manifests.revision import NOTHING, Chosen
 
 _PRODUCT_LABELS = {"nvidia": "nvidia.com/gpu.product", "amd": "amd.com/gpu.product-name"}
 

@@ -12,8 +12,8 @@ from llmservice_api.spec import LLMServiceSpec
 from llmservice_api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, is_fetched
 from llmservice_runtime import contract
 
-from llmservice_operator.build.environment import is_for_transfers, transfer_environment
-from llmservice_operator.build.meta import (
+from llmservice_operator.manifests.environment import is_for_transfers, transfer_environment
+from llmservice_operator.manifests.meta import (
     Manifest,
     digest,
     labels,
@@ -23,11 +23,11 @@ from llmservice_operator.build.meta import (
     pull_secrets,
     selector,
 )
-from llmservice_operator.build.placement import tolerations
-from llmservice_operator.build.resources import INSPECT_LIMITS, helper_resources
-from llmservice_operator.build.settings import Settings
-from llmservice_operator.build.sources import model_path, store
-from llmservice_operator.build.volumes import Mounted, ca_bundle, small_users_volumes, source_volume
+from llmservice_operator.manifests.placement import tolerations
+from llmservice_operator.manifests.resources import INSPECT_LIMITS, helper_resources
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.manifests.sources import model_path, store
+from llmservice_operator.manifests.volumes import Mounted, ca_bundle, small_users_volumes, source_volume
 
 DEADLINE_SECONDS = 120
 """From the Job's creation on, pulling its image and the inspection's own 100 s included."""

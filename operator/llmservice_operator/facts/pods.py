@@ -18,8 +18,8 @@ from llmservice_runtime.contract import (
     DrainReport,
 )
 
-from llmservice_operator.observe.failures import normalize
-from llmservice_operator.observe.projections.metadata import controller_of, identity_of, is_deleting
+from llmservice_operator.facts import normalize
+from llmservice_operator.facts.metadata import controller_of, identity_of, is_deleting
 
 Json = Mapping[str, Any]
 
@@ -68,7 +68,7 @@ class PodFacts:
     revision: str
     owner_uid: str | None
     is_replica: bool
-    """It is of the service's Deployment."""
+    """It is of the service's workload."""
     queue: str
     """Of Kueue, in which it waits for quota or whose quota it holds; else empty."""
     phase: str

@@ -10,8 +10,8 @@ from llmservice_planner.quantity import GIB, add_memory, amount, count, same_amo
 from llmservice_planner.requests import cpu_offload_gib, kv_offloading_gib
 from llmservice_runtime import contract
 
-from llmservice_operator.build.engine import vllm_version
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.manifests.engine import vllm_version
+from llmservice_operator.manifests.settings import Settings
 
 Resources = dict[str, dict[str, str]]
 

@@ -1,65 +1,33 @@
-"""The Deployment and its pod template: the server container, in which the supervisor runs, and the fetch container."""
+"""The pod template: the server container, in which the supervisor runs, and the fetch container."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from llmservice_api.constants import STRATEGY_ANNOTATION
 from llmservice_api.remembered import of_service
 from llmservice_api.service import LLMService
 from llmservice_runtime import contract
 
-from llmservice_operator.build.engine import adapters_file, image, serve_options, vllm_arguments, vllm_version
-from llmservice_operator.build.environment import environment, transfer_environment
-from llmservice_operator.build.meta import (
+from llmservice_operator.manifests.engine import adapters_file, image, serve_options, vllm_arguments, vllm_version
+from llmservice_operator.manifests.environment import environment, transfer_environment
+from llmservice_operator.manifests.meta import (
     CONTAINER_SECURITY,
     Manifest,
     labels,
-    metadata,
     operator_container,
     pod_security,
     pull_secrets,
-    selector,
 )
-from llmservice_operator.build.placement import affinity, spread_constraints, tolerations
-from llmservice_operator.build.resources import fetch_resources, init_resources, server_resources, with_requests
-from llmservice_operator.build.revision import NOTHING, Chosen
-from llmservice_operator.build.settings import Settings
-from llmservice_operator.build.sources import fetched, needs_models_volume
-from llmservice_operator.build.volumes import RUNTIME_VOLUME, Mounted, fetch_volumes, volumes
+from llmservice_operator.manifests.placement import affinity, spread_constraints, tolerations
+from llmservice_operator.manifests.resources import fetch_resources, init_resources, server_resources, with_requests
+from llmservice_operator.manifests.revision import NOTHING, Chosen
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.manifests.sources import fetched, needs_models_volume
+from llmservice_operator.manifests.volumes import RUNTIME_VOLUME, Mounted, fetch_volumes, volumes
 
 START_CEILING_SECONDS = contract.START_CEILING_SECONDS
 """Limit of the startup probe. The supervisor enforces the start budget and reports why it gave up."""
 _PULL_ALLOWANCE_SECONDS = 1800
-
-Strategy = Literal["Surge", "Replace", "Recreate"]
-USUAL: Strategy = "Surge"
-
-_STRATEGIES: dict[Strategy, Any] = {
-    "Surge": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-    "Replace": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-    "Recreate": {"type": "Recreate"},
-}
-
-
-def deployment(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifest:
-    """The manifest. `template` is the recorded one: changes that need no restart leave it as it is."""
-    meta = metadata(llm, llm.name)
-    if llm.spec.rollout.strategy == "Auto" and strategy != USUAL:
-        meta["annotations"] = {STRATEGY_ANNOTATION: strategy}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": meta,
-        "spec": {
-            "replicas": llm.spec.scaling.replicas,
-            "selector": {"matchLabels": selector(llm)},
-            "strategy": _STRATEGIES[strategy],
-            "revisionHistoryLimit": 2,
-            "progressDeadlineSeconds": progress_deadline_seconds(llm),
-            "template": template,
-        },
-    }
 
 
 def progress_deadline_seconds(llm: LLMService) -> int:

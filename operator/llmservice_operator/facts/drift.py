@@ -64,7 +64,7 @@ def _first(wanted: Any, live: Any, path: str, name: str = "") -> str | None:
 
 def _first_in_map(wanted: Json, live: Json, path: str, name: str) -> str | None:
     if name in ATOMIC_MAPS and set(live) - set(wanted):
-        # The Deployment's selector holds matchLabels, which is looked at by itself.
+        # The workload's selector holds matchLabels, which is looked at by itself.
         return path
     for key, value in wanted.items():
         if (name in QUANTITIES or key in QUANTITIES) and same_amount(value, live.get(key)):

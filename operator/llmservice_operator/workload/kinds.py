@@ -1,0 +1,29 @@
+"""The kinds of workloads, and which of them a service has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmservice_api.service import LLMService
+
+from llmservice_operator.workload.deployment import DEPLOYMENT
+from llmservice_operator.workload.port import Workload, WorkloadFacts
+
+WORKLOADS: tuple[Workload, ...] = (DEPLOYMENT,)
+
+
+def workload_of(service: LLMService) -> Workload:
+    """The kind by which its replicas are run."""
+    return DEPLOYMENT
+
+
+def is_workload(kind: str) -> bool:
+    """Whether an object of this kind runs replicas of a service that has its name."""
+    return any(kind == workload.kind for workload in WORKLOADS)
+
+
+def live_workload(projections: Mapping[str, Mapping[str, Any]], name: str) -> WorkloadFacts | None:
+    """What runs the replicas of a service, of its `projections` by kind and name; the first where there are two."""
+    found = (projections.get(workload.kind, {}).get(name) for workload in WORKLOADS)
+    return next((facts for facts in found if facts is not None), None)

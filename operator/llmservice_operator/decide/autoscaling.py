@@ -79,7 +79,7 @@ def _per_replica(service: LLMService, inputs: Inputs) -> Amounts | None:
     live = own_workload(service, inputs.observed)
     if live is None:
         return None
-    template: Mapping[str, Any] = live.live()["spec"].get("template") or {}
+    template = live.template()
     return requests_of(template.get("spec") or {})
 
 

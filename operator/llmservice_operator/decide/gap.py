@@ -176,8 +176,4 @@ def _ends_all(step: RolloutStep, replicas: int) -> bool:
 
 
 def _is_begun(live: WorkloadFacts, step: RolloutStep, label: str) -> bool:
-    if live.revision != label:
-        return False
-    found = live.live()["spec"].get("strategy") or {}
-    surges = (found.get("rollingUpdate") or {}).get("maxSurge")
-    return step.strategy == ("Recreate" if found.get("type") == "Recreate" else "Surge" if surges else "Replace")
+    return live.revision == label and live.strategy_in_force() == step.strategy

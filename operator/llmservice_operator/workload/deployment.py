@@ -48,6 +48,12 @@ class DeploymentFacts(WorkloadFacts):
             else None,
         )
 
+    def strategy_in_force(self) -> Strategy:
+        found = self.live()["spec"].get("strategy") or {}
+        if found.get("type") == "Recreate":
+            return "Recreate"
+        return "Surge" if (found.get("rollingUpdate") or {}).get("maxSurge") else "Replace"
+
 
 _STRATEGIES: dict[Strategy, Any] = {
     "Surge": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},

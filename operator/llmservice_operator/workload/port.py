@@ -6,6 +6,7 @@ and a line in `kinds.py`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -21,7 +22,7 @@ USUAL: Strategy = "Surge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadFacts(ChildFacts):
+class WorkloadFacts(ChildFacts, ABC):
     """What decisions read of a workload. Numbers are of replicas, by its controller."""
 
     generation: int
@@ -43,6 +44,10 @@ class WorkloadFacts(ChildFacts):
     """What Auto was found to be when its template was put in; None: the usual one."""
     replica_failure: str | None
     """Why pods cannot even be created (a quota, an admission policy), without moving numbers."""
+
+    @abstractmethod
+    def strategy_in_force(self) -> Strategy:
+        """How its spec replaces pods now. Parsed each time."""
 
     def template(self) -> Manifest:
         """The live pod template. Parsed each time."""

@@ -129,8 +129,7 @@ class Change:
     @property
     def given_up(self) -> Amounts:
         """What an old pod asks for."""
-        template: Json = self.live.live()["spec"].get("template") or {}
-        return requests_of(template.get("spec") or {})
+        return requests_of(self.live.template().get("spec") or {})
 
 
 def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep:

@@ -154,8 +154,8 @@ def _failure_context(
     subject: Subject, observed: Observed, verdict: Verdict, room: Room | None, pod_events: PodEvents | None
 ) -> FailureContext:
     workload = _own_workload(subject, observed)
-    template = workload.live()["spec"].get("template") if workload is not None and room else None
-    wanted, pod = scheduling.wanted_of(verdict.effective), (template or {}).get("spec")
+    template = workload.template() if workload is not None and room else {}
+    wanted, pod = scheduling.wanted_of(verdict.effective), template.get("spec")
     built = _built_containers(observed, verdict.revision)
     return FailureContext(
         observed.reports,

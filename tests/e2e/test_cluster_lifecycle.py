@@ -113,7 +113,8 @@ class Clone:
 
     def run(self, *command: str, check: bool = True) -> str:
         inside = self._grouped("nsenter", "-t", str(self.holder.pid), "-n", "-m", "-C", "--wd=" + str(self.paths.root))
-        done = subprocess.run([*inside, *command], capture_output=True, text=True, timeout=at_most(400))
+        own = os.environ | {"PYTHONPATH": str(self.paths.root / "tools")}  # the clone's localcluster, not this one
+        done = subprocess.run([*inside, *command], env=own, capture_output=True, text=True, timeout=at_most(400))
         if check:
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr

@@ -22,14 +22,9 @@ _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FILE = re.compile(r"`(?P<file>[\w./*-]+\.(?:py|tpl))(?:::(?P<test>\w+))?`")
-_CODE_FOLDERS = (
-    "operator",
-    "runtime",
-    "cli",
-    "tools",
-    "tests",
-    "charts",
-)
+PACKAGE_FOLDERS = ("operator", "runtime", "cli", "tools")
+"""Where packages lie."""
+_CODE_FOLDERS = (*PACKAGE_FOLDERS, "tests", "charts")
 
 
 def name_of(path: Path) -> str:

@@ -3,13 +3,13 @@
 import ast
 import re
 
-from tests.support.documents import DOCS, ROOT
+from tests.support.documents import DOCS, PACKAGE_FOLDERS, ROOT
 
 PAGE = (DOCS / "architecture.md").read_text()
 MAP = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where each kind of change goes\n")[2].partition("\n## ")[0]
 OPERATOR = ROOT / "operator/llmservice_operator"
 LAYERS = ("control", "decide", "observe", "workload", "facts", "manifests", "readers")
-ROOTS = tuple(ROOT / folder for folder in ("operator", "runtime", "cli", "tools"))
+ROOTS = tuple(ROOT / folder for folder in PACKAGE_FOLDERS)
 
 
 def section(title: str) -> str:

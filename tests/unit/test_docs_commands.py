@@ -16,7 +16,7 @@ import typer
 from llmservice_api.crd import schema
 from llmservice_cli.app import COMMANDS, command, parse
 
-from tests.support.documents import PAGES, ROOT, code_of, commands_of, name_of, shell_blocks
+from tests.support.documents import PACKAGE_FOLDERS, PAGES, ROOT, code_of, commands_of, name_of, shell_blocks
 from tests.support.shell import statements
 
 CRD_SCHEMA = schema()
@@ -107,7 +107,7 @@ def files(page: Path) -> Iterator[object]:
 
 
 def modules(page: Path) -> Iterator[object]:
-    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "cli", ROOT / "tools")
+    roots = (ROOT, *(ROOT / folder for folder in PACKAGE_FOLDERS))
     for name in set(re.findall(r"python3? -m ([a-z_][\w.]*)", page.read_text(encoding="utf-8"))):
         place = Path(*name.split("."))
         if not any((root / place).with_suffix(".py").is_file() or (root / place).is_dir() for root in roots):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tests.support.documents import DOCS, ROOT
+from tests.support.documents import DOCS, PACKAGE_FOLDERS, ROOT
 
 _ROW = re.compile(r"^\| (?P<term>[^|]+) \| (?P<meaning>[^|]+) \| (?P<where>[^|]+) \|$", re.MULTILINE)
-FOLDERS = ("operator", "runtime", "cli", "tools", ".")
 ROWS = [row for row in _ROW.finditer((DOCS / "glossary.md").read_text(encoding="utf-8")) if row["term"] != "term"]
 
 
@@ -23,6 +22,6 @@ def test_each_term_names_a_field_or_a_module_that_exists() -> None:
         places = re.findall(r"`([^`]+)`", row["where"])
         assert places, row["term"]
         for place in places:
-            if "/" in place and not any((ROOT / folder / place).exists() for folder in FOLDERS):
+            if "/" in place and not any((ROOT / folder / place).exists() for folder in (*PACKAGE_FOLDERS, ".")):
                 missing.append(place)
     assert missing == []

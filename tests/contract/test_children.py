@@ -9,8 +9,7 @@ import httpx
 import pytest
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.inputs import Inputs, Part
-from llmservice_operator.decide.requirements import requirements
+from llmservice_operator.decide.inputs import Inputs, Part, Requirements
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
@@ -68,11 +67,12 @@ def decided(api: Api, written: dict[str, Any], **parts: Any) -> tuple[dict[str, 
     stored = api.try_create(written).raise_for_status().json()
     known = {name: Part(value, "the test") for name, value in (KNOWN | parts).items()}
     inputs = Inputs.of(stored, Observed(), SETTINGS, NOW, **known)
-    needed = requirements(inputs)
-    if needed.reading is not None:
-        inputs = replace(inputs, reading=Part(Reading(needed.reading, read(needed.reading)), "the test"))
-    assert not requirements(inputs)
-    return stored, decide(inputs)
+    found = decide(inputs)
+    if isinstance(found, Requirements):
+        assert found.reading is not None
+        found = decide(replace(inputs, reading=Part(Reading(found.reading, read(found.reading)), "the test")))
+    assert isinstance(found, Decision)
+    return stored, found
 
 
 def dry_apply(http: httpx.Client, child: Any) -> httpx.Response:

@@ -17,8 +17,7 @@ from llmservice_api.kinds import CHILD_KINDS
 from llmservice_api.service import LLMService
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.inputs import Inputs, Part
-from llmservice_operator.decide.requirements import requirements
+from llmservice_operator.decide.inputs import Inputs, Part, Requirements
 from llmservice_operator.decide.rollout.selection import Turn
 from llmservice_operator.decide.zero import REST_SECONDS, Reports
 from llmservice_operator.facts.children import (
@@ -190,11 +189,15 @@ class World:
 
     def inputs(self, observed: Observed | None = None, **parts: Any) -> Inputs:
         """With all that a decision needs, as the operator gathers it, and with `parts` whether it needs them or not."""
+        return self._decided(observed, parts)[0]
+
+    def _decided(self, observed: Observed | None, parts: Mapping[str, Any]) -> tuple[Inputs, Decision]:
         known = {name: Part(value, "the test") for name, value in parts.items()}
         found = observed or self.observed()
         holders: dict[str, Any] = {"activators": self.activators, "unknown_for": self.unknown_for}
         inputs = Inputs.of(self.obj, found, self.settings, self.now, **holders, **known)
-        while needed := requirements(inputs):
+        while isinstance(needed := decide(inputs), Requirements):
+            assert needed, "something is to be read"
             read: dict[str, Any] = {}
             if needed.gpus is not None:
                 self.node_reads += 1
@@ -216,7 +219,7 @@ class World:
             if needed.port:
                 read["port_claim"] = self.claim
             if needed.holding:
-                reports = {each: self.holding.get(each, HoldingReport()) for each in needed.holding}
+                reports = {each: self.holding.get(each, HoldingReport()) for each in needed.holding.addresses}
                 times = self.asked_for, self.asked_for, self.asked_for
                 read["holding"] = Reports(reports, *times, unable_for=self.unable_for, due_in=REST_SECONDS)
             if needed.quotas:
@@ -229,7 +232,7 @@ class World:
                 )
             assert all(getattr(inputs, name) is None for name in read), "each part is read once"
             inputs = inputs.with_parts({name: Part(value, "the test") for name, value in read.items()})
-        return inputs
+        return inputs, needed
 
     def quotas_now(self) -> Quotas | None:
         """What is read of them, with the pods that there are."""
@@ -240,7 +243,7 @@ class World:
 
     def decide(self, observed: Observed | None = None, **parts: Any) -> Decision:
         """`observed` is `self.observed()`, where that is at hand; `parts` as for `inputs`."""
-        return decide(self.inputs(observed, **parts))
+        return self._decided(observed, parts)[1]
 
     def step(self) -> Decision:
         """Decide once and carry it out."""

@@ -68,7 +68,7 @@ class Deciding:
         """What the status says besides."""
 
     def __call__(self, inputs: Inputs) -> Decision:
-        svc, observed = inputs.service, inputs.observed
+        svc, observed = inputs.stored, inputs.observed
         if svc is None:
             problems = {"problems": [problem.field for problem in inputs.problems]}
             return Decision(status=None if problems == inputs.parent["status"] else problems)

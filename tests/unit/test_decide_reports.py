@@ -80,7 +80,7 @@ def test_a_spec_that_cannot_be_parsed_leaves_what_serves_alone() -> None:
     world = serving()
     endpoint = world.status["endpoint"]
     world.edit(ofAnotherVersion={"a": 1})
-    assert world.inputs().service is None
+    assert world.inputs().stored is None
     decision = world.step()
     assert (decision.apply, decision.prune) == ((), ())
     assert world.condition("Accepted") == ("False", "InvalidSpec")

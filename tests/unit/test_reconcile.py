@@ -9,8 +9,7 @@ from kubeloop.resources import Key, Resource
 from llmservice_operator.control.reconcile import FIRST_STATUS_AFTER, Next
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.decide.decision import Decision, Update
-from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.decide.requirements import Requirements
+from llmservice_operator.decide.inputs import Inputs, Requirements
 
 from tests.unit.api_server import CREATED
 from tests.unit.reconcile_world import KEY, LABELS, World, parent, service
@@ -294,11 +293,11 @@ async def test_drift_that_is_repaired_each_time_is_no_failure() -> None:
 async def test_a_turn_that_another_service_took_meanwhile_is_waited_for() -> None:
     """It was free when it was looked up; the nodes were listed then, which took its time."""
     world = World(parent())
-    world.ctx.requirements = lambda inputs: Requirements(turn=inputs.turn is None)
     granted: list[bool] = []
 
-    def decide(inputs: Inputs) -> Decision:
-        assert inputs.turn is not None
+    def decide(inputs: Inputs) -> Decision | Requirements:
+        if inputs.turn is None:
+            return Requirements(turn=True)
         if not granted:
             assert world.ctx.updates.claim(OTHER)
         granted.append(inputs.turn.value.is_granted)

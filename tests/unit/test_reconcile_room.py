@@ -8,8 +8,7 @@ import pytest
 from kubeloop.errors import KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.control.gather import NOT_READ
 from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.inputs import Inputs, Part
-from llmservice_operator.decide.requirements import NodeRoom, Requirements
+from llmservice_operator.decide.inputs import Inputs, Part, Requirements, RoomQuery
 from llmservice_planner.room import Room
 
 from tests.unit.reconcile_world import KEY, World, parent
@@ -25,15 +24,14 @@ class NeedsRoom:
         self.given: Part[Room] | None = None
         self.times: list[datetime] = []
         self.world = World(parent())
-        self.world.ctx.requirements, self.world.ctx.decide = self.requirements, self.decide
+        self.world.ctx.decide = self.decide
 
-    def requirements(self, inputs: Inputs) -> Requirements:
+    def decide(self, inputs: Inputs) -> Decision | Requirements:
         self.times.append(inputs.now)
-        if self.is_needed and inputs.room is None:
-            return Requirements(room=NodeRoom(self.resource, max_age_seconds=60.0, is_only_shown=self.is_only_shown))
-        return Requirements()
-
-    def decide(self, inputs: Inputs) -> Decision:
+        if self.is_needed:
+            asked = RoomQuery(self.resource, max_age_seconds=60.0, is_only_shown=self.is_only_shown)
+            if isinstance(found := inputs.free_room(asked), Requirements):
+                return found
         self.given = inputs.room
         return Decision()
 
@@ -94,12 +92,13 @@ async def test_events_that_cannot_be_listed_are_none() -> None:
     world = World(parent())
     given: list[Inputs] = []
 
-    def decide(inputs: Inputs) -> Decision:
+    def decide(inputs: Inputs) -> Decision | Requirements:
+        if inputs.pod_events is None:
+            return Requirements(pod_events=("x-0",))
         given.append(inputs)
         return Decision()
 
     world.ctx.decide = decide
-    world.ctx.requirements = lambda inputs: Requirements(pod_events=() if inputs.pod_events else ("x-0",))
     world.api.fails["list Event"] = [ServerError("busy", code=503)]
     await world.reconcile()
     (inputs,) = given

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,8 +11,7 @@ from llmservice_api.service import LLMService
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.fit.model_facts import record_of
-from llmservice_operator.decide.inputs import Inputs, Part
-from llmservice_operator.decide.requirements import Requirements, requirements
+from llmservice_operator.decide.inputs import Inputs, Part, Requirements
 from llmservice_operator.decide.rollout.selection import Turn
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.settings import Settings
@@ -92,14 +90,17 @@ async def decided(
     """
     status: Json = obj.get("status") or {}
     for _ in range(_PASSES):
-        inputs = Inputs.of({**obj, "status": status}, observed, settings, now)
-        while needed := requirements(inputs):
-            inputs = replace(inputs, **await _read(needed, source))
-        decision = decide(inputs)
+        decision = await _decided(Inputs.of({**obj, "status": status}, observed, settings, now), source)
         before, status = status, decision.status or status
         if decision.requeue_after != 0.0 or status == before:
             break
     return decision, status
+
+
+async def _decided(inputs: Inputs, source: Source) -> Decision:
+    while isinstance(found := decide(inputs), Requirements):
+        inputs = inputs.with_parts(await _read(found, source))
+    return found
 
 
 async def _read(needed: Requirements, source: Source) -> dict[str, Any]:

@@ -27,8 +27,7 @@ from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, of_itself
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision, Update
-from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.decide.requirements import Requirements, requirements
+from llmservice_operator.decide.inputs import Inputs, Requirements
 from llmservice_operator.decide.zero import Questions
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.settings import Settings
@@ -191,8 +190,7 @@ class Context:
     """What the activator at an address reports about a service, its uid and its port; raises Unreadable."""
     claim_port: Callable[[Key, str, int | None], Awaitable[int]] = _unclaimed
     """The port at the activators of a service with this uid and this port in its status; raises KubeError."""
-    decide: Callable[[Inputs], Decision] = decide
-    requirements: Callable[[Inputs], Requirements] = requirements
+    decide: Callable[[Inputs], Decision | Requirements] = decide
     clock: Callable[[], float] = time.monotonic
     unique: Callable[[], int] = time.time_ns
     """A number that was not used before, for names of Events."""

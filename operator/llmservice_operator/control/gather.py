@@ -20,9 +20,8 @@ from llmservice_planner.room import Room
 
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
-from llmservice_operator.decide.decision import QUOTAS_SECONDS
-from llmservice_operator.decide.inputs import Inputs, Part
-from llmservice_operator.decide.requirements import NodeRoom, Requirements
+from llmservice_operator.decide.decision import QUOTAS_SECONDS, Decision
+from llmservice_operator.decide.inputs import HoldingQuery, Inputs, Part, Requirements, RoomQuery
 from llmservice_operator.decide.zero import SELDOM_AFTER, About, Questions, Reports, turn
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import ChildId, Observed, Unanswered
@@ -45,8 +44,8 @@ READING_SECONDS = 4.0
 NOT_READ = Room(unknown="the nodes could not be listed just now", may_be_known_soon=True)
 
 
-async def gather(parent: ParentFacts, ctx: Context) -> Inputs:
-    """All that a decision about this LLMService needs, as of one moment. A steady one causes no request."""
+async def decided(parent: ParentFacts, ctx: Context) -> Decision:
+    """The decision about this LLMService, with all that it needs as of one moment. A steady one causes no request."""
     key = key_of(parent)
     memory, activators = ctx.memory(key, parent.uid), ctx.activators()
     inputs = Inputs.of(
@@ -58,15 +57,16 @@ async def gather(parent: ParentFacts, ctx: Context) -> Inputs:
         activators=activators,
         unknown_for=memory.unknown_for(activators, ctx.clock()),
     )
-    while needed := ctx.requirements(inputs):
-        inputs = await _with(needed, inputs, key, ctx)
+    while isinstance(found := ctx.decide(inputs), Requirements):
+        assert found, "what is asked for again and again is nothing that can be read"
+        inputs = await _with(found, inputs, key, ctx)
     if inputs.room is None:
         memory.room = None  # all nodes of a cluster are a lot to keep for nothing
     if inputs.holding is None and inputs.activators is not None:
         memory.holding = None
     if inputs.quotas is None:
         memory.quotas = None
-    return inputs
+    return found
 
 
 def _observed(key: Key, memory: Memory, ctx: Context) -> Observed:
@@ -112,7 +112,7 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
     if needed.in_flight:
         read["in_flight"] = Part(await in_flight(needed.in_flight, key, ctx), "metrics of pods")
     if needed.port:
-        read["port_claim"] = Part(await claim(key, inputs, ctx), "Leases of the operator's namespace")
+        read["port_claim"] = Part(await claim(needed.port, key, inputs, ctx), "Leases of the operator's namespace")
     if needed.holding:
         read["holding"] = Part(await reports(needed.holding, key, inputs, ctx), "activators")
     if needed.quotas:
@@ -141,28 +141,28 @@ async def in_flight(pods: tuple[tuple[str, str], ...], key: Key, ctx: Context) -
     return found
 
 
-async def room(needed: NodeRoom, key: Key, ctx: Context) -> Part[Room]:
+async def room(needed: RoomQuery, key: Key, ctx: Context) -> Part[Room]:
     """What is free: now, or as it was read for this service a while ago."""
     memory, now, source = ctx.memories[key], ctx.clock(), "nodes and pods of the cluster"
     kept = memory.room if memory.room is not None and memory.room[1] == needed.resource else None
     if kept is not None and now - kept[0] < needed.max_age_seconds:
-        return Part(kept[2], source, now - kept[0])
+        return Part(kept[2], source, now - kept[0], needed)
     try:
         found = await ctx.nodes.room(needed.resource)
     except PASSING as error:
         logger.warning("the nodes could not be listed for %s: %s", key, error)
         if kept is None or not needed.is_only_shown:
-            return Part(NOT_READ, source)
-        return Part(kept[2], source, now - kept[0])
+            return Part(NOT_READ, source, asked=needed)
+        return Part(kept[2], source, now - kept[0], needed)
     memory.room = (now, needed.resource, found)
-    return Part(found, source)
+    return Part(found, source, asked=needed)
 
 
 async def quotas(inputs: Inputs, key: Key, ctx: Context) -> Part[Quotas | None]:
     """What the quotas were when they were first needed in this generation, or QUOTAS_SECONDS later, with the pods that
     there were then: pods of another time are not what the quotas count."""
-    assert inputs.service is not None, "without a spec nothing is required"
-    memory, now, generation = ctx.memories[key], ctx.clock(), inputs.service.generation
+    assert inputs.stored is not None, "without a spec nothing is required"
+    memory, now, generation = ctx.memories[key], ctx.clock(), inputs.stored.generation
     kept, source = memory.quotas, "ResourceQuotas of the namespace"
     if kept is not None and kept[1] == generation and now - kept[0] < QUOTAS_SECONDS:
         return Part(kept[2], source, now - kept[0])
@@ -197,7 +197,7 @@ def _frozen(mapping: dict[Any, Any]) -> Mapping[Any, Any]:
     return MappingProxyType(dict(mapping))
 
 
-async def claim(key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
+async def claim(query: HoldingQuery, key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
     """The service's port, allotted now or found again: what the status has may be another's, once Leases were deleted.
 
     That is looked at each VERIFY_SECONDS, and each SELDOM_AFTER seconds while it failed or an activator cannot hold. A
@@ -205,7 +205,7 @@ async def claim(key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
     """
     assert inputs.stored is not None
     memory, now, uid, stored = ctx.memories[key], ctx.clock(), inputs.stored.uid, stored_port(inputs.stored.status)
-    if memory.claimed is None and stored is not None and inputs.zero.is_held:
+    if memory.claimed is None and stored is not None and query.is_at_rest:
         # After a start of the operator, services at rest take their turns.
         memory.claimed = turn(uid, now) - VERIFY_SECONDS, PortClaim(stored)
     if memory.claimed is not None:
@@ -224,36 +224,35 @@ async def claim(key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
     return found
 
 
-async def reports(addresses: tuple[str, ...], key: Key, inputs: Inputs, ctx: Context) -> Reports:
+async def reports(query: HoldingQuery, key: Key, inputs: Inputs, ctx: Context) -> Reports:
     """What these activators report, asked at once, and only when that is due."""
-    memory, now, about = ctx.memories[key], ctx.clock(), _about(addresses, inputs)
+    memory, now, about, addresses = ctx.memories[key], ctx.clock(), _about(query, inputs), query.addresses
     asked = Questions.first(about, now) if memory.holding is None else memory.holding.follow(about, now)
     if asked.is_due(now):
-        said = await asyncio.gather(*(_report(address, key, inputs, ctx) for address in addresses))
+        said = await asyncio.gather(*(_report(address, key, about, ctx) for address in addresses))
         asked = asked.answered(dict(zip(addresses, said, strict=True)), now)
     memory.holding = asked
     return asked.known(now)
 
 
-def _about(addresses: tuple[str, ...], inputs: Inputs) -> About:
-    service, zero = inputs.stored, inputs.zero
+def _about(query: HoldingQuery, inputs: Inputs) -> About:
+    service = inputs.stored
     assert service is not None
     return About(
         service.uid,
         service.generation,
-        zero.port,
-        addresses,
+        query.port,
+        query.addresses,
         tuple((each.uid, each.resource_version) for each in inputs.observed.slices),
-        is_at_rest=zero.is_held,
+        is_at_rest=query.is_at_rest,
         is_written=service.status.get("observedGeneration") == service.generation,
     )
 
 
-async def _report(address: str, key: Key, inputs: Inputs, ctx: Context) -> HoldingReport:
-    assert inputs.stored is not None
-    assert inputs.zero.port is not None, "activators are asked about a port"
+async def _report(address: str, key: Key, about: About, ctx: Context) -> HoldingReport:
+    assert about.port is not None, "activators are asked about a port"
     try:
-        return await ctx.ask_activator(address, key, inputs.stored.uid, inputs.zero.port)
+        return await ctx.ask_activator(address, key, about.uid, about.port)
     except Unreadable as unreadable:
         _holding_logger.info("activator %s says nothing of %s: %s", address, key, unreadable)
         return HoldingReport(unread=str(unreadable))

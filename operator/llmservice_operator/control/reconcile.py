@@ -16,7 +16,7 @@ from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.control.containment import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.execute import execute
-from llmservice_operator.control.gather import gather
+from llmservice_operator.control.gather import decided
 from llmservice_operator.control.status_writer import paced, report, report_drains
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, has_no_status, key_of
 from llmservice_operator.decide.decision import Decision, soonest
@@ -76,9 +76,9 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
     """What is to be done now, by all that is known: while a refused apply waits for its time, only the routes."""
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
-    decision = ctx.decide(await gather(parent, ctx))
+    decision = await decided(parent, ctx)
     while decision.claims_turn and not ctx.updates.claim(key):  # another service took it while the nodes were listed
-        decision = ctx.decide(await gather(parent, ctx))
+        decision = await decided(parent, ctx)
     decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.recheck_after(key)))
     memory.note(decision.is_unsettled, ctx.clock())
     memory.begun = decision.begun or memory.begun
@@ -88,7 +88,7 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
         memory.passes = 0
         if memory.unanswered:  # what was not answered is no longer to be written
             memory.unanswered.clear()
-            decision = ctx.decide(await gather(parent, ctx))
+            decision = await decided(parent, ctx)
     return paced(decision, parent, ctx, memory)
 
 

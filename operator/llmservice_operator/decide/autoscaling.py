@@ -17,9 +17,9 @@ from llmservice_api.service import LLMService
 from llmservice_planner.room import Amounts, requests_of
 
 from llmservice_operator.decide.decision import DeletionCost
-from llmservice_operator.decide.inputs import Inputs, value_of
+from llmservice_operator.decide.inputs import Inputs, Requirements
 from llmservice_operator.decide.ownership import Ownership, ownership
-from llmservice_operator.decide.rollout.selection import Selection, own_workload
+from llmservice_operator.decide.rollout.selection import own_workload
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import KedaCondition, ScaledObjectFacts
 from llmservice_operator.facts.pods import PodFacts
@@ -37,41 +37,47 @@ CHOSEN, USUAL = -1, 0
 _TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
-def autoscaled(inputs: Inputs) -> Finding | None:
-    """None where the spec does not ask for autoscaling, or cannot be parsed."""
-    service = inputs.service
-    if service is None or service.spec.scaling.autoscaling is None:
+def autoscaled(
+    service: LLMService, inputs: Inputs, holding_problem: str, *, is_accepted: bool
+) -> Finding | Requirements | None:
+    """None where the spec does not ask for autoscaling. `holding_problem` is `Zero.problem`; `is_accepted`: the spec is
+    carried out, and is worth a look at the namespace's quotas."""
+    if service.spec.scaling.autoscaling is None:
         return None
-    wrong = next(_findings(service, inputs), None)
-    return wrong or _of_quotas(service, inputs) or Finding(_TRUE, Reason.AUTOSCALING, Reason.AUTOSCALING.summary)
+    if (wrong := next(_findings(service, inputs, holding_problem), None)) is not None:
+        return wrong
+    beyond = _of_quotas(service, inputs) if is_accepted else _of_quotas_before(service)
+    return beyond or Finding(_TRUE, Reason.AUTOSCALING, Reason.AUTOSCALING.summary)
 
 
-def needs_quotas(inputs: Inputs) -> bool:
-    """Whether the quotas of the namespace are to be read: once in each generation in which KEDA scales the service,
-    and again while one of them ends before maxReplicas. KEDA's own changes of the replicas are generations, too."""
-    service = inputs.service
-    if service is None or service.spec.scaling.autoscaling is None or not isinstance(inputs.selection, Selection):
-        return False
-    said = _stored(service)
-    is_known = said.get("reason") == Reason.AUTOSCALING and said.get("observedGeneration") == service.generation
-    return not is_known and _per_replica(service, inputs) is not None and not any(_findings(service, inputs))
+def _of_quotas(service: LLMService, inputs: Inputs) -> Finding | Requirements | None:
+    """None where no quota ends before maxReplicas. While that is not known, what was found stands.
 
-
-def _of_quotas(service: LLMService, inputs: Inputs) -> Finding | None:
-    """None where no quota ends before maxReplicas. While that is not known, what was found stands."""
+    They are read once in each generation in which KEDA scales the service, and again while one of them ends before
+    maxReplicas. KEDA's own changes of the replicas are generations, too.
+    """
     assert service.spec.scaling.autoscaling is not None
     most, reason = service.spec.scaling.autoscaling.highest_maximum, Reason.QUOTA_BELOW_MAXIMUM
-    known = value_of(inputs.quotas, None) if needs_quotas(inputs) else None
+    said, per_replica = _stored(service), _per_replica(service, inputs)
+    is_known = said.get("reason") == Reason.AUTOSCALING and said.get("observedGeneration") == service.generation
+    if is_known or per_replica is None:
+        return _of_quotas_before(service)
+    if inputs.quotas is None:
+        return Requirements(quotas=True)
+    known = inputs.quotas.value
     if known is None:
-        said = _stored(service)
-        return Finding(_TRUE, reason, str(said.get("message", ""))) if said.get("reason") == reason else None
-    per_replica = _per_replica(service, inputs)
-    assert per_replica is not None, "quotas are not needed without"
+        return _of_quotas_before(service)
     admitted = known.admitted(per_replica)
     if admitted is None or admitted.replicas >= most:
         return None
     text = f"ResourceQuota {admitted.quota} admits {admitted.replicas} of {most} replicas, by its {admitted.key}."
     return Finding(_TRUE, reason, f"{reason.summary} {text} {reason.remedy}")
+
+
+def _of_quotas_before(service: LLMService) -> Finding | None:
+    """As it was found last."""
+    said, reason = _stored(service), Reason.QUOTA_BELOW_MAXIMUM
+    return Finding(_TRUE, reason, str(said.get("message", ""))) if said.get("reason") == reason else None
 
 
 def _per_replica(service: LLMService, inputs: Inputs) -> Amounts | None:
@@ -89,7 +95,7 @@ def _stored(service: LLMService) -> Mapping[str, Any]:
     return next((each for each in conditions if each.get("type") == ConditionType.AUTOSCALED), {})
 
 
-def _findings(service: LLMService, inputs: Inputs) -> Iterator[Finding]:
+def _findings(service: LLMService, inputs: Inputs, holding_problem: str) -> Iterator[Finding]:
     """What is wrong, from the installation down to KEDA's own work."""
     why = why_no_scaled_object(service, inputs.settings)
     if why is Reason.REPLICAS_STATED:
@@ -98,8 +104,8 @@ def _findings(service: LLMService, inputs: Inputs) -> Iterator[Finding]:
         yield _no(why, f"{why.summary} Autoscaling goes on once it is 1 or more.")
     elif why is not None:
         yield _no(why, why.summary)
-    if inputs.zero.problem:
-        yield _no(Reason.HOLDING_UNAVAILABLE, f"{Reason.HOLDING_UNAVAILABLE.summary} {inputs.zero.problem}")
+    if holding_problem:
+        yield _no(Reason.HOLDING_UNAVAILABLE, f"{Reason.HOLDING_UNAVAILABLE.summary} {holding_problem}")
     yield from _of_object(service, inputs.observed)
 
 

@@ -27,11 +27,11 @@ from llmservice_operator.decide.children import (
     with_hash,
 )
 from llmservice_operator.decide.decision import Adopt, Apply, Decision, Event, Restart, Update, soonest
-from llmservice_operator.decide.fit.assess import FitAssessment, assess, misplaced
-from llmservice_operator.decide.gap import Gap, gap, gap_events, may_be_ahead
-from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.fit.assess import FitAssessment, assess
+from llmservice_operator.decide.gap import Gap, gap, gap_events
+from llmservice_operator.decide.inputs import HoldingQuery, Inputs, Requirements, value_of
 from llmservice_operator.decide.ownership import Ownership, name_conflicts, ownership
-from llmservice_operator.decide.report import refuse, report, subject_of
+from llmservice_operator.decide.report import Case, refuse, report, subject_of
 from llmservice_operator.decide.rollout.revision import DesiredRevision, choose
 from llmservice_operator.decide.rollout.rollback import Rollback
 from llmservice_operator.decide.rollout.selection import (
@@ -39,11 +39,11 @@ from llmservice_operator.decide.rollout.selection import (
     Selection,
     own_revisions,
     own_workload,
+    select,
     update_of,
     why_waiting,
 )
 from llmservice_operator.decide.rollout.strategy import (
-    NOT_READ,
     Change,
     RolloutStep,
     current_strategy,
@@ -51,7 +51,7 @@ from llmservice_operator.decide.rollout.strategy import (
     rollout_events,
     rollout_step,
 )
-from llmservice_operator.decide.zero import needless_slices
+from llmservice_operator.decide.zero import Known, Zero, needless_slices, with_replicas, zero
 from llmservice_operator.facts.children import HoldingSliceFacts
 from llmservice_operator.manifests import inspection
 from llmservice_operator.manifests.children import adapters_digest, endpoint
@@ -74,55 +74,65 @@ ADOPTION_PATIENCE = 30.0
 """Seconds from the creation of the later service in which the garbage collector may delete what an earlier one left."""
 
 
-def decide(inputs: Inputs) -> Decision:
-    """Everything to do about one LLMService. Parts of `inputs` that were not read are taken to say nothing."""
-    return complete(_decide(inputs), inputs)
-
-
-def complete(decision: Decision, inputs: Inputs) -> Decision:
-    """With what is done about every LLMService, whatever its spec says."""
-    return with_degraded(with_adoption(decision, inputs), inputs)
-
-
-def _decide(inputs: Inputs) -> Decision:
-    service = inputs.service
+def decide(inputs: Inputs) -> Decision | Requirements:
+    """Everything to do about one LLMService; or what is to be read first, after which more may be needed."""
     if inputs.parent["metadata"].get("deletionTimestamp") is not None:
         return Decision(notes=(Reason.DELETING.summary,))
-    if service is None:
-        return _invalid(inputs)
-    replicas = service.spec.scaling.replicas
-    selection = inputs.selection
+    found, rollback = _decide(inputs)
+    return found if isinstance(found, Requirements) else complete(found, inputs, rollback)
+
+
+def complete(decision: Decision, inputs: Inputs, rollback: Rollback | None = None) -> Decision:
+    """With what is done about every LLMService, whatever its spec says."""
+    return with_degraded(with_adoption(decision, inputs), inputs, rollback)
+
+
+def _decide(inputs: Inputs) -> tuple[Decision | Requirements, Rollback | None]:
+    """The decision, and the recorded revision that is to run in the place of what the spec says."""
+    if inputs.stored is None:
+        return _invalid(inputs), None
+    at_zero = zero(inputs.stored, inputs.observed, inputs.settings, _known(inputs))
+    if at_zero.needs_port:
+        return Requirements(port=HoldingQuery(at_zero.port, at_zero.is_held)), None
+    service = with_replicas(inputs.stored, at_zero.replicas)
+    selection = select(service, inputs.observed, inputs.settings, value_of(inputs.turn, None))
+    case = Case(inputs, subject_of(service), service, at_zero, is_selected=isinstance(selection, Selection))
     if not isinstance(selection, Selection):
-        return refuse(inputs, subject_of(service), selection, replicas)
-    fit, desired = _revision(inputs, selection)
-    if _is_held_back(inputs, selection, fit, desired):
-        return hold_back(inputs, selection.service, fit)
-    return _roll_out(inputs, selection, fit, desired)
+        return refuse(case, selection, service.spec.scaling.replicas), None
+    return _of_selection(case, at_zero, selection), selection.rollback
 
 
-def activators_to_ask(inputs: Inputs, selection: Selection) -> tuple[str, ...]:
-    """Addresses of those whose reports are needed before a rollout leaves no replica; all else was read."""
-    if not may_be_ahead(inputs, selection.match.label):
-        return ()
-    fit, desired = _revision(inputs, selection)
-    if _is_held_back(inputs, selection, fit, desired):
-        return ()
-    ahead = gap(inputs, _step(inputs, selection, desired), desired.label)
-    return ahead.asks if ahead is not None else ()
+def _known(inputs: Inputs) -> Known:
+    return Known(
+        inputs.activators,
+        inputs.unknown_for,
+        value_of(inputs.port_claim, None),
+        value_of(inputs.holding, None),
+        value_of(inputs.in_flight, None),
+    )
 
 
-def _revision(inputs: Inputs, selection: Selection) -> tuple[FitAssessment, DesiredRevision]:
+def _of_selection(case: Case, at_zero: Zero, selection: Selection) -> Decision | Requirements:
+    inputs = case.inputs
+    if selection.needs_turn and inputs.turn is None:
+        return Requirements(turn=True)
+    if needed := inputs.reports_of(HoldingQuery(at_zero.port, at_zero.is_held, at_zero.asks)):
+        return needed
+    if at_zero.counts and inputs.in_flight is None:
+        return Requirements(in_flight=at_zero.counts)
     fit = assess(inputs, selection)
-    return fit, choose(selection.service, selection.match, fit.chosen, inputs.settings)
-
-
-def _is_held_back(inputs: Inputs, selection: Selection, fit: FitAssessment, desired: DesiredRevision) -> bool:
+    if isinstance(fit, Requirements):
+        return fit
+    desired = choose(selection.service, selection.match, fit.chosen, inputs.settings)
     live = inputs.observed.workload
     runs = live is not None and live.revision == desired.label
-    return fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs
+    if fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs:
+        return hold_back(case, at_zero, selection.service, fit)
+    step = _step(inputs, selection, desired)
+    return step if isinstance(step, Requirements) else _roll_out(case, at_zero, selection, fit, desired, step)
 
 
-def _invalid(inputs: Inputs) -> Decision:
+def _invalid(inputs: Inputs) -> Decision | Requirements:
     """For a stored object whose spec cannot be parsed: say so, and leave alone what serves."""
     metadata, live = inputs.parent["metadata"], inputs.observed.workload
     subject = Subject(
@@ -132,23 +142,26 @@ def _invalid(inputs: Inputs) -> Decision:
         generation=int(metadata.get("generation") or 0),
         previous=inputs.parent.get("status") or {},
     )
-    return refuse(inputs, subject, inputs.problems, live.spec_replicas if live is not None else 0)
+    return refuse(Case(inputs, subject), inputs.problems, live.spec_replicas if live is not None else 0)
 
 
-def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired: DesiredRevision) -> Decision:
+def _roll_out(
+    case: Case, at_zero: Zero, selection: Selection, fit: FitAssessment, desired: DesiredRevision, step: RolloutStep
+) -> Decision | Requirements:
     """The revision is known; how it comes in, and what else there is to do."""
-    service, observed = selection.service, inputs.observed
-    subject = subject_of(service)
-    step = _step(inputs, selection, desired)
-    ahead = gap(inputs, step, desired.label)
-    slices = inputs.zero.slices if ahead is None else ahead.slices
+    inputs, service, observed = case.inputs, selection.service, case.inputs.observed
+    ahead = gap(inputs, at_zero.port, step, desired.label)
+    asks = ahead.asks if ahead is not None else ()
+    if needed := inputs.reports_of(HoldingQuery(at_zero.port, at_zero.is_held, asks)):
+        return needed
+    slices = at_zero.slices if ahead is None else ahead.slices
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
     made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
     # Before the workload, so that requests are held before the last replica goes.
     children = [*(slices or ()), *made, *adopted_records(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
-        return refuse(inputs, subject, problems, service.spec.scaling.replicas)
+        return refuse(case, problems, service.spec.scaling.replicas)
     apply = tuple(applies(service, observed, children))
     obstacle = (
         blocking(service, observed, children)
@@ -156,13 +169,12 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
         or _refused(selection)
         or step.obstacle
     )
-    wrong_gpus = misplaced(inputs, selection)
-    verdict = _verdict(selection, desired, fit, step, ahead, obstacle, wrong_gpus, is_pending=is_pending(apply))
+    verdict = _verdict(selection, desired, fit, step, ahead, obstacle, is_pending=is_pending(apply))
     shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
     unheld = tuple(needless_slices(service, observed, slices))
     if service.spec.paused:
         held = tuple(item for item in apply if item.kind == HoldingSliceFacts.kind)
-        return report(inputs, subject, verdict, apply=held, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
+        return report(case, verdict, apply=held, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
     if step.is_reported_first or step.is_held or (ahead is not None and ahead.waits):
         apply = tuple(item for item in apply if not is_workload(item.kind))
     gone = prunes(service, selection.asked, observed, desired, inputs.settings)
@@ -174,19 +186,18 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
         AT_ONCE if step.is_reported_first else None,
         RECHECK_SECONDS if selection.waits_for is not None else None,
     )
-    decision = report(inputs, subject, verdict, apply=apply, prune=prune, requeue_after=wait, **shown)
+    decision = report(case, verdict, apply=apply, prune=prune, requeue_after=wait, **shown)
+    if isinstance(decision, Requirements):
+        return decision
     decision = _with_rollout(decision, selection, desired, step, obstacle)
     return replace(decision, events=(*decision.events, *gap_events(service.status, ahead)))
 
 
-def _step(inputs: Inputs, selection: Selection, desired: DesiredRevision) -> RolloutStep:
+def _step(inputs: Inputs, selection: Selection, desired: DesiredRevision) -> RolloutStep | Requirements:
     live = own_workload(selection.service, inputs.observed)
     if live is None:
         return first(selection.service)
-    room = inputs.room.value if inputs.room is not None else NOT_READ
-    change = Change(
-        selection.service, desired.label, live, inputs.observed, inputs.settings, inputs.now, desired.template, room
-    )
+    change = Change(selection.service, desired.label, live, desired.template, inputs)
     return rollout_step(change, may_choose=selection.may_choose_strategy)
 
 
@@ -237,7 +248,6 @@ def _verdict(
     step: RolloutStep,
     ahead: Gap | None,
     obstacle: Obstacle | None,
-    wrong_gpus: Mapping[str, str],
     *,
     is_pending: bool,
 ) -> Verdict:
@@ -253,7 +263,7 @@ def _verdict(
         gpus=gpus(service),
         endpoint=endpoint(service),
         effective=effective(service, desired.template, desired.chosen),
-        misplaced=wrong_gpus,
+        misplaced=fit.misplaced,
         where_pods_go=where_pods_go(service, desired.template),
         fitness=fit.fitness,
         plan=fit.plan,
@@ -279,9 +289,9 @@ def _rolling(selection: Selection, desired: DesiredRevision, step: RolloutStep, 
     )
 
 
-def with_degraded(decision: Decision, inputs: Inputs) -> Decision:
+def with_degraded(decision: Decision, inputs: Inputs, back: Rollback | None) -> Decision:
     """The decision, with the condition Degraded as long as there is a reason for it."""
-    found, parent = _found(inputs), inputs.parent
+    found, parent = _found(inputs, back), inputs.parent
     stored = parent.get("status") or {}
     conditions = stored.get("conditions") or ()
     before = next((c for c in conditions if c.get("type") == ConditionType.DEGRADED), None)
@@ -304,13 +314,11 @@ def with_degraded(decision: Decision, inputs: Inputs) -> Decision:
     return replace(decision, status={**status, "conditions": rest}, events=events)
 
 
-def _found(inputs: Inputs) -> tuple[Reason, str] | None:
+def _found(inputs: Inputs, back: Rollback | None) -> tuple[Reason, str] | None:
     """Reason and message; errors of the operator come first, since they may hide the rest."""
     if evidence := inputs.internal_errors:
         reason = Reason.INTERNAL_ERROR
         return reason, f"{reason.summary} {evidence}. {reason.remedy}"
-    selection = inputs.selection if inputs.service is not None else None
-    back = selection.rollback if isinstance(selection, Selection) else None
     if back is None or not back.lacks or back.is_protected:
         return None
     names = ", ".join(f"spec.{field}" for field in back.lacks)
@@ -318,15 +326,15 @@ def _found(inputs: Inputs) -> tuple[Reason, str] | None:
     return reason, f"Revision {back.record.label} runs without {names} of the spec. {reason.remedy}"
 
 
-def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decision:
+def hold_back(case: Case, at_zero: Zero, service: LLMService, fit: FitAssessment) -> Decision | Requirements:
     """Nothing of the revision that is asked for is made: `fit.hold` says why."""
-    observed, previous = inputs.observed, service.status
-    subject, live = subject_of(service), observed.workload
+    inputs, observed, previous = case.inputs, case.inputs.observed, service.status
+    live = observed.workload
     serving = _serving(service, observed, inputs.settings)
-    children = [*(inputs.zero.slices or ()), *serving] if serving else []
+    children = [*(at_zero.slices or ()), *serving] if serving else []
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
-        return refuse(inputs, subject, problems, service.spec.scaling.replicas)
+        return refuse(case, problems, service.spec.scaling.replicas)
     apply = tuple(applies(service, observed, children))
     verdict = Verdict(
         obstacle=fit.hold,
@@ -345,13 +353,12 @@ def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decisi
     )
     inspect = tuple(_inspect(inputs, service, fit))
     return report(
-        inputs,
-        subject,
+        case,
         verdict,
         desired=tuple(child.manifest for child in children),
         apply=(*inspect, *apply),
         prune=(
-            *needless_slices(service, observed, inputs.zero.slices),
+            *needless_slices(service, observed, at_zero.slices),
             *needless(service, observed, inputs.settings),
             *finished_jobs(service, observed, fit.job),
         ),

@@ -75,8 +75,9 @@ class Gap:
     recheck_after: float | None = None
 
 
-def gap(inputs: Inputs, step: RolloutStep, label: str) -> Gap | None:
-    """By the table above; None: the table of `decide/zero.py` holds alone. `label` is the revision that comes."""
+def gap(inputs: Inputs, port: int | None, step: RolloutStep, label: str) -> Gap | None:
+    """By the table above; None: the table of `decide/zero.py` holds alone. `port` is the service's at the activators,
+    `label` the revision that comes."""
     stored, observed = inputs.stored, inputs.observed
     live = None if stored is None else own_workload(stored, observed)
     if stored is None or live is None or stored.spec.paused or not stored.spec.scaling.holds:
@@ -85,19 +86,12 @@ def gap(inputs: Inputs, step: RolloutStep, label: str) -> Gap | None:
     if not (replicas and _ends_all(step, replicas)) or not is_listed(observed) or is_listed(observed, label):
         return None
     if not _is_begun(live, step, label):
-        return None if step.is_held or step.is_reported_first else _reported_first(_ahead(inputs), stored, label)
+        return None if step.is_held or step.is_reported_first else _reported_first(_ahead(inputs, port), stored, label)
     if inputs.activators is None:
         return Gap(None, text=_reported(stored, label))
-    text, port = _reported(stored, label) or (HELD if observed.slices else LOST), inputs.zero.port
+    text = _reported(stored, label) or (HELD if observed.slices else LOST)
     is_kept = bool(inputs.activators and observed.slices)
     return Gap(slices_for(stored, port, inputs.activators) if is_kept and port is not None else (), text=text)
-
-
-def may_be_ahead(inputs: Inputs, label: str | None) -> bool:
-    """False, at little cost, where nothing is rolled out; `label`: None where it is not known yet."""
-    stored, live = inputs.stored, inputs.observed.workload
-    is_held = stored is not None and stored.spec.scaling.holds and bool(stored.spec.scaling.replicas)
-    return is_held and live is not None and (label is None or not is_listed(inputs.observed, label))
 
 
 def gap_events(before: Mapping[str, Any], found: Gap | None) -> Iterator[Event]:
@@ -106,9 +100,9 @@ def gap_events(before: Mapping[str, Any], found: Gap | None) -> Iterator[Event]:
         yield Event("Warning", Reason.HOLDING_UNAVAILABLE, found.text)
 
 
-def _ahead(inputs: Inputs) -> Gap:
+def _ahead(inputs: Inputs, port: int | None) -> Gap:
     """The workload is about to be changed."""
-    stored, observed, port, activators = inputs.stored, inputs.observed, inputs.zero.port, inputs.activators
+    stored, observed, activators = inputs.stored, inputs.observed, inputs.activators
     assert stored is not None
     if inputs.settings.activator_service is None:
         return _lost("The chart's autoscaling.enabled is false.")

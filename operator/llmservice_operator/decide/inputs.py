@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
 from llmservice_api.errors import InvalidSpec, Problem
@@ -16,9 +15,8 @@ from llmservice_planner.model.reading import Reading
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
-from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
-from llmservice_operator.decide.rollout.selection import Selection, Turn, select
-from llmservice_operator.decide.zero import Known, Reports, Zero, with_replicas, zero
+from llmservice_operator.decide.rollout.selection import Turn
+from llmservice_operator.decide.zero import Reports
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
@@ -29,6 +27,87 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
+class GPUsQuery:
+    """What nodes with these labels have of an extended resource."""
+
+    resource: str
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoomQuery:
+    """What is free on the cluster's nodes, and who holds a resource."""
+
+    resource: str | None
+    """The accelerator's; None on CPUs."""
+    max_age_seconds: float = 0.0
+    """What was read for this service before and is younger will do: messages are not to change more often."""
+    is_only_shown: bool = False
+    """Nothing is decided by it: where it cannot be read, what was read long ago is better than nothing."""
+
+    def is_answered_by(self, other: RoomQuery) -> bool:
+        """Whether what was read for the other question answers this one. Of two resources the first one stays."""
+        is_certain = self.is_only_shown or not other.is_only_shown
+        has_resource = self.resource is None or other.resource is not None
+        return is_certain and has_resource and other.max_age_seconds <= self.max_age_seconds
+
+    def and_(self, other: RoomQuery) -> RoomQuery:
+        """The question whose answer answers both."""
+        return RoomQuery(
+            self.resource if self.resource is not None else other.resource,
+            min(self.max_age_seconds, other.max_age_seconds),
+            self.is_only_shown and other.is_only_shown,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingQuery:
+    """What activators are asked about the service: whether they can hold its requests."""
+
+    port: int | None
+    """Of the service, as far as it is known."""
+    is_at_rest: bool
+    """No replica is to run, and requests are held."""
+    addresses: tuple[str, ...] = ()
+    """Of the activators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """The parts of `Inputs` that a decision needs and that are to be read next, by their names there."""
+
+    turn: bool = False
+    sibling_model: str | None = None
+    """The inspection key of the model that a sibling may know."""
+    reading: str | None = None
+    """The model's configuration, as JSON text."""
+    gpus: GPUsQuery | None = None
+    room: RoomQuery | None = None
+    pod_events: tuple[str, ...] = ()
+    """Names of the pods."""
+    in_flight: tuple[tuple[str, str], ...] = ()
+    """Names and IP addresses of the pods."""
+    port: HoldingQuery | None = None
+    """The port at the activators is to be allotted, or known to be the service's still."""
+    holding: HoldingQuery | None = None
+    """What the activators report."""
+    quotas: bool = False
+    """The ResourceQuotas of the namespace, for this generation, of the last QUOTAS_SECONDS."""
+
+    def __bool__(self) -> bool:
+        return self != NOTHING
+
+    def __or__(self, other: Requirements) -> Requirements:
+        """Both; what both name is this one's."""
+        return Requirements(
+            **{each.name: getattr(self, each.name) or getattr(other, each.name) for each in fields(self)}
+        )
+
+
+NOTHING = Requirements()
+
+
+@dataclass(frozen=True, slots=True)
 class Part(Generic[T]):
     """What no watch brings, and only some decisions need."""
 
@@ -36,11 +115,13 @@ class Part(Generic[T]):
     source: str
     """What it was read from, for people: `nodes and pods of the cluster`."""
     age_seconds: float = 0.0
+    asked: RoomQuery | None = None
+    """Of free room: the question that this answers; None: any."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Inputs:
-    """About one LLMService, at one time. A part that is None was not read; `requirements` says which are needed."""
+    """About one LLMService, at one time. A part that is None was not read; `decide` says which it needs."""
 
     parent: Json
     """The LLMService as it is stored: metadata, status, and spec (an object, or its `spec_text`)."""
@@ -78,50 +159,24 @@ class Inputs:
     holding: Part[Reports] | None = None
     """What the activators say of this service."""
 
-    @cached_property
-    def service(self) -> LLMService | None:
-        """The LLMService as its children are to be made: its replicas are those that the workload is to have."""
-        return None if self.stored is None else with_replicas(self.stored, self.zero.replicas)
+    def free_room(self, asked: RoomQuery) -> Room | Requirements:
+        """What is free on the nodes, where what was read answers this question."""
+        if self.room is None:
+            return Requirements(room=asked)
+        answered = self.room.asked
+        if answered is None or asked.is_answered_by(answered):
+            return self.room.value
+        return Requirements(room=answered.and_(asked))
 
-    @cached_property
-    def zero(self) -> Zero:
-        """How many replicas are to run, and whether requests go to the activators. Only where there is a service."""
-        assert self.stored is not None
-        known = Known(
-            self.activators,
-            self.unknown_for,
-            value_of(self.port_claim, None),
-            value_of(self.holding, None),
-            value_of(self.in_flight, None),
-        )
-        return zero(self.stored, self.observed, self.settings, known)
-
-    @cached_property
-    def selection(self) -> Selection | tuple[Problem, ...]:
-        """Which revision is to run, or why none may. Only where there is a service."""
-        assert self.service is not None
-        return select(self.service, self.observed, self.settings, value_of(self.turn, None))
-
-    @cached_property
-    def facts(self) -> ModelFacts:
-        """What is known of the model. Only where there is a selection."""
-        assert isinstance(self.selection, Selection)
-        sibling_model = value_of(self.sibling_model, None)
-        return facts_for(self.selection.service, self.selection.match, self.observed, self.now, sibling_model)
-
-    @cached_property
-    def facts_digest(self) -> str | None:
-        """`ModelFacts.digest` of the facts."""
-        assert isinstance(self.selection, Selection)
-        return self.facts.digest(self.selection.service)
+    def reports_of(self, query: HoldingQuery) -> Requirements:
+        """The activators' reports, or first the port that they are asked about; nothing: they were read."""
+        if not query.addresses or self.holding is not None:
+            return NOTHING
+        return Requirements(port=query) if self.port_claim is None else Requirements(holding=query)
 
     def with_parts(self, read: Mapping[str, Part[Any]]) -> Self:
-        """With parts that were read, by their names; what was worked out already and does not depend on them holds."""
-        made = replace(self, **read)  # type: ignore[arg-type]  # parts only
-        for name, made_of in MADE_OF.items():
-            if name in self.__dict__ and made_of.isdisjoint(read):
-                made.__dict__[name] = self.__dict__[name]
-        return made
+        """With parts that were read, by their names."""
+        return replace(self, **read)  # type: ignore[arg-type]  # parts only
 
     @classmethod
     def of(cls, parent: Json, observed: Observed, settings: Settings, now: datetime, **more: Any) -> Self:
@@ -131,19 +186,6 @@ class Inputs:
         except InvalidSpec as invalid:
             return cls(parent, None, tuple(invalid.problems), observed, settings, now, **more)
         return cls(parent, service, problems, observed, settings, now, **more)
-
-
-_OF_ZERO = frozenset({"port_claim", "holding", "in_flight"})
-_OF_SELECTION = _OF_ZERO | {"turn"}
-_OF_FACTS = _OF_SELECTION | {"sibling_model"}
-MADE_OF: Mapping[str, frozenset[str]] = {
-    "zero": _OF_ZERO,
-    "service": _OF_ZERO,
-    "selection": _OF_SELECTION,
-    "facts": _OF_FACTS,
-    "facts_digest": _OF_FACTS,
-}
-"""The cached properties of `Inputs`, and the parts that each of them reads."""
 
 
 def value_of(part: Part[T] | None, otherwise: D) -> T | D:

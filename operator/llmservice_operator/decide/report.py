@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_api.constants import selector_text
@@ -12,14 +12,16 @@ from llmservice_api.holding import stored_idle, stored_port
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 
-from llmservice_operator.decide.autoscaling import autoscaled, deletion_costs
+from llmservice_operator.decide.autoscaling import autoscaled, deletion_costs, pods_to_count
 from llmservice_operator.decide.children import DesiredChild, apply_of, lingering
-from llmservice_operator.decide.decision import QUOTAS_SECONDS, REFRESH_SECONDS, Decision, Event, Prune, soonest
-from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.decision import QUOTAS_SECONDS, REFRESH_SECONDS, Apply, Decision, Event, Prune, soonest
+from llmservice_operator.decide.inputs import NOTHING, Inputs, Requirements, RoomQuery, value_of
 from llmservice_operator.decide.ownership import name_conflicts
-from llmservice_operator.decide.zero import is_listed, needless_slices, remembered_slices
+from llmservice_operator.decide.zero import Zero, is_listed, needless_slices, remembered_slices
 from llmservice_operator.facts import scheduling
-from llmservice_operator.observe.failures.pod_events import event_query
+from llmservice_operator.manifests.resources import accelerator_resource
+from llmservice_operator.observe.failures.failure import may_be_of_nodes
+from llmservice_operator.observe.failures.pod_events import EventQuery, event_query
 from llmservice_operator.observe.failures.status_failure import ENDS_BY_TIME
 from llmservice_operator.observe.progress import PATIENCE, stored_rolling
 from llmservice_operator.observe.reports import asks
@@ -34,16 +36,36 @@ _SINGLE = 3
 """Adapters with an Event each; those beyond share one."""
 
 
-def report(
-    inputs: Inputs, subject: Subject, verdict: Verdict, *, prune: tuple[Prune, ...] = (), **actions: Any
-) -> Decision:
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a decision is about, and what follows from its inputs first; None: the spec cannot be parsed."""
+
+    inputs: Inputs
+    subject: Subject
+    service: LLMService | None = None
+    """With the number of replicas that its workload is to have."""
+    zero: Zero | None = None
+    is_selected: bool = False
+    """The revision that is to run is known, and the cluster is worth a look at what keeps it from that."""
+
+
+def report(case: Case, verdict: Verdict, *, prune: tuple[Prune, ...] = (), **actions: Any) -> Decision | Requirements:
     """The decision with these `actions` (fields of `Decision`), and the status that `verdict` calls for. Of `prune` it
     has what was not refused."""
+    inputs, subject = case.inputs, case.subject
     observed, now = inputs.observed, inputs.now
     if observed.kept or observed.unanswered:
-        verdict = replace(verdict, obstacle=verdict.obstacle or lingering(inputs.service, observed, prune))
+        verdict = replace(verdict, obstacle=verdict.obstacle or lingering(case.service, observed, prune))
         prune = tuple(each for each in prune if (each.kind, each.name) not in observed.kept)
-    verdict = _with_scaling(verdict, inputs, subject)
+    scaled = _with_scaling(verdict, case)
+    needed = scaled if isinstance(scaled, Requirements) else NOTHING
+    query = event_query(observed.pods, observed.reports, verdict.revision, now)
+    if case.is_selected:
+        needed |= _of_failures(case, verdict, query)
+        needed |= _of_deletion(case, actions.get("apply", ()))
+    if needed or isinstance(scaled, Requirements):
+        return needed
+    verdict = scaled
     moment = moment_of(subject, observed, verdict, now)
     room = inputs.room.value if inputs.room is not None else None
     pod_events = inputs.pod_events.value if inputs.pod_events is not None else None
@@ -56,12 +78,12 @@ def report(
         actions.get("requeue_after"),
         REFRESH_SECONDS if is_unplaced or may_last else None,
         moment.progress.overdue_in,
-        None if inputs.stored is None else inputs.zero.recheck_after,
+        None if case.zero is None else case.zero.recheck_after,
         QUOTAS_SECONDS if is_at_quota else None,
-        event_query(observed.pods, observed.reports, verdict.revision, now).again,
+        query.again,
     )
     asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
-    decision = with_deletion_costs(Decision(asks=asked, is_unsettled=is_unsettled, prune=prune, **actions), inputs)
+    decision = _with_deletion_costs(Decision(asks=asked, is_unsettled=is_unsettled, prune=prune, **actions), case)
     if is_unsettled and may_wait(subject, observed, verdict):
         patience = PATIENCE - observed.unsettled_for
         return replace(decision, requeue_after=min(patience, decision.requeue_after or patience))
@@ -70,32 +92,59 @@ def report(
     return replace(decision, status=status, events=events(subject.previous, status))
 
 
-def _with_scaling(verdict: Verdict, inputs: Inputs, subject: Subject) -> Verdict:
+def _of_failures(case: Case, verdict: Verdict, query: EventQuery) -> Requirements:
+    """What is to be read of the cluster to say why pods do not run."""
+    inputs = case.inputs
+    needed = Requirements(pod_events=query.pods if inputs.pod_events is None else ())
+    failure = case.subject.previous.get("failure") or {}
+    if not may_be_of_nodes(inputs.observed.pods, verdict.revision, failure):
+        return needed
+    shown = scheduling.wanted_of(case.subject.previous.get("effective") or {})
+    own = accelerator_resource(case.service) if case.service is not None else None
+    room = inputs.free_room(
+        RoomQuery(shown.resource if shown is not None else own, REFRESH_SECONDS, is_only_shown=True)
+    )
+    return needed | room if isinstance(room, Requirements) else needed
+
+
+def _of_deletion(case: Case, applies: Iterable[Apply]) -> Requirements:
+    """How busy the pods are, where the workload is about to be made smaller."""
+    if case.service is None or case.inputs.in_flight is not None or not any(is_workload(each.kind) for each in applies):
+        return NOTHING
+    return Requirements(in_flight=pods_to_count(case.service, case.inputs.observed))
+
+
+def _with_scaling(verdict: Verdict, case: Case) -> Verdict | Requirements:
     """With what the status says of autoscaling and of requests that are held."""
-    if inputs.stored is None:
-        return replace(verdict, holding_port=stored_port(subject.previous), idle=stored_idle(subject.previous))
-    scaling, found = inputs.stored.spec.scaling, inputs.zero
+    inputs, previous, found = case.inputs, case.subject.previous, case.zero
+    if case.service is None or found is None:
+        return replace(verdict, holding_port=stored_port(previous), idle=stored_idle(previous))
+    scaled = autoscaled(case.service, inputs, found.problem, is_accepted=case.is_selected)
+    if isinstance(scaled, Requirements):
+        return scaled
+    scaling = case.service.spec.scaling
     return replace(
         verdict,
         autoscaling=scaling.autoscaling,
-        autoscaled=autoscaled(inputs),
+        autoscaled=scaled,
         holding_port=found.port,
         idle=found.idle,
         held_seconds=scaling.holding.timeout_seconds if found.is_held else None,
     )
 
 
-def with_deletion_costs(decision: Decision, inputs: Inputs) -> Decision:
+def _with_deletion_costs(decision: Decision, case: Case) -> Decision:
     """Where the workload is about to be made smaller, which pods are to go."""
-    service = inputs.service
+    service = case.service
     if service is None or not any(is_workload(apply.kind) for apply in decision.apply):
         return decision
-    in_flight = inputs.in_flight.value if inputs.in_flight is not None else {}
-    return replace(decision, deletion_costs=deletion_costs(service, inputs.observed, in_flight))
+    in_flight = value_of(case.inputs.in_flight, {})
+    return replace(decision, deletion_costs=deletion_costs(service, case.inputs.observed, in_flight))
 
 
-def refuse(inputs: Inputs, subject: Subject, problems: tuple[Problem, ...], replicas: int) -> Decision:
+def refuse(case: Case, problems: tuple[Problem, ...], replicas: int) -> Decision | Requirements:
     """Only the status changes, and where requests go; it goes on about what serves."""
+    inputs, subject = case.inputs, case.subject
     live, previous = inputs.observed.workload, subject.previous
     verdict = Verdict(
         problems=problems,
@@ -110,12 +159,13 @@ def refuse(inputs: Inputs, subject: Subject, problems: tuple[Problem, ...], repl
         model=previous.get("model"),
         adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
     )
-    return report(inputs, subject, verdict, notes=tuple(map(str, problems)), **_slices(inputs, subject))
+    return report(case, verdict, notes=tuple(map(str, problems)), **_slices(case))
 
 
-def _slices(inputs: Inputs, subject: Subject) -> dict[str, Any]:
+def _slices(case: Case) -> dict[str, Any]:
     """Whatever is refused, requests go to a pod that is listed, or else to the activators that are there now."""
-    observed, slices = inputs.observed, () if is_listed(inputs.observed) else _held(inputs, subject)
+    subject, observed = case.subject, case.inputs.observed
+    slices = () if is_listed(observed) else _held(case)
     ours = [each for each in slices or () if not name_conflicts(subject, observed, {each.id})]
     return {
         "apply": tuple(apply for each in ours if (apply := apply_of(each, subject, observed)) is not None),
@@ -123,9 +173,10 @@ def _slices(inputs: Inputs, subject: Subject) -> dict[str, Any]:
     }
 
 
-def _held(inputs: Inputs, subject: Subject) -> tuple[DesiredChild, ...] | None:
-    if inputs.stored is not None:
-        return inputs.zero.slices
+def _held(case: Case) -> tuple[DesiredChild, ...] | None:
+    if case.zero is not None:
+        return case.zero.slices
+    inputs, subject = case.inputs, case.subject
     return remembered_slices(subject, stored_port(subject.previous), inputs.observed, inputs.activators)
 
 

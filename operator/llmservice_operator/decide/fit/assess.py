@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,6 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 from llmservice_planner import cpus
 from llmservice_planner import gpus as catalogue
-from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.pick import Pick
 from llmservice_planner.plan import Device, Fit, Plan
 from llmservice_planner.room import Room
@@ -26,10 +25,11 @@ from llmservice_runtime.preflight.cpu_features import Requirement
 from llmservice_operator.decide.fit import planning
 from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.decide.fit.planning import Question
-from llmservice_operator.decide.inputs import Inputs, value_of
+from llmservice_operator.decide.inputs import GPUsQuery, Inputs, Requirements, RoomQuery, value_of
 from llmservice_operator.decide.rollout.selection import Selection
 from llmservice_operator.manifests import placement
 from llmservice_operator.manifests.inspection import inspection_key
+from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.manifests.revision import NOTHING, Chosen
 from llmservice_operator.observe.failures.pod_failure import gpu_of
 from llmservice_operator.observe.status.plan import document, fitness, plan_of
@@ -45,7 +45,6 @@ _IS_READ = "The model's configuration is being read."
 _OF_AN_EARLIER_RELEASE = (
     "What runs was started without a plan; the next revision is planned. status.measured has vLLM's own figures."
 )
-_NODES_UNREAD = ClusterGPUs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,9 @@ class FitAssessment:
     job: str | None = None
     """Name of the Job that inspects the model; others are not needed any more."""
     requeue_after: float | None = None
+    misplaced: Mapping[str, str] = field(default_factory=dict)
+    """By the pods that failed on another card than planned, and on which the model does not fit: the verdict, naming
+    the card."""
 
 
 def is_assessed(service: LLMService) -> bool:
@@ -88,23 +90,34 @@ def device_of(selection: Selection) -> Device | None:
     return None if recorded is None else planning.frozen_device(selection.service, recorded)
 
 
-def assess(inputs: Inputs, selection: Selection) -> FitAssessment:
-    """What the plan says, of a revision that is recorded or of one that would be made now."""
+def assess(inputs: Inputs, selection: Selection) -> FitAssessment | Requirements:
+    """What the plan says, of a revision that is recorded or of one that would be made now; or what is to be read."""
     service, recorded = selection.service, selection.match.chosen
     if not is_assessed(service):
         ignored = Finding(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, Reason.POLICY_IGNORE.summary)
         return FitAssessment(ignored, recorded or NOTHING)
-    facts = inputs.facts
-    if facts.sibling_key is not None:  # no sibling was asked
-        facts = facts_for(service, selection.match, inputs.observed, inputs.now, {})
+    facts = facts_for(service, selection.match, inputs.observed, inputs.now, value_of(inputs.sibling_model, None))
+    if facts.sibling_key is not None:
+        return Requirements(sibling_model=facts.sibling_key)
     if facts.is_waiting:
         return _waiting(inputs, service, facts)
+    digest, cards = facts.digest(service), failed_gpus(inputs, selection)
+    is_planned = is_to_be_planned(selection, digest)
+    model = _model(inputs, facts) if facts.is_known and (is_planned or cards) else None
+    if isinstance(model, Requirements):
+        return model
     if recorded is not None:
-        found = _recorded(inputs, selection, facts)
+        found = _recorded(inputs, selection, facts, digest, model) if is_planned else _as_planned(selection, digest)
     else:
-        found = _on_cpus(inputs, service, facts, _new(inputs, selection, facts))
+        found = _new(inputs, selection, facts, digest, model)
+        if not isinstance(found, Requirements):
+            found = _on_cpus(inputs, service, facts, found)
+    if isinstance(found, Requirements):
+        return found
     wait = min(filter(None, (found.requeue_after, facts.recheck_after)), default=None)
-    return _held_to(replace(found, model=facts.record, job=facts.job, requeue_after=wait), service)
+    wrong = {} if model is None else misplaced(inputs, selection, facts, model, cards)
+    found = replace(found, model=facts.record, job=facts.job, requeue_after=wait, misplaced=wrong)
+    return _held_to(found, service)
 
 
 def failed_gpus(inputs: Inputs, selection: Selection) -> Mapping[str, GPU]:
@@ -125,14 +138,11 @@ _SAME = 0.03
 """Drivers report a little more or less of the same card."""
 
 
-def misplaced(inputs: Inputs, selection: Selection) -> Mapping[str, str]:
+def misplaced(
+    inputs: Inputs, selection: Selection, facts: ModelFacts, model: bytes, gpus: Mapping[str, GPU]
+) -> Mapping[str, str]:
     """By the pods of `failed_gpus` on whose card the model does not fit: the verdict, naming the card."""
     service, recorded = selection.service, selection.match.chosen or NOTHING
-    gpus = failed_gpus(inputs, selection)
-    facts = inputs.facts if gpus else None
-    model = _model(inputs, facts) if facts is not None and facts.is_known else None
-    if facts is None or model is None:
-        return {}
     asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
     if recorded.max_model_len is not None:
         asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
@@ -165,20 +175,26 @@ def _other_model(service: LLMService) -> Json | None:
     return previous if previous.get("inspection") != inspection_key(service.spec) else None
 
 
-def _recorded(inputs: Inputs, selection: Selection, facts: ModelFacts) -> FitAssessment:
-    """What was planned when it was made; planned again, and once, where other facts became known since."""
+def _as_planned(selection: Selection, digest: str | None) -> FitAssessment:
+    """As it was planned when it was made, or once later."""
+    recorded = selection.match.chosen or NOTHING
+    is_of_previous = digest is not None and digest != _recorded_facts(selection)
+    return _of_record(recorded, _previous_plan(selection) if is_of_previous else recorded.plan)
+
+
+def _recorded(
+    inputs: Inputs, selection: Selection, facts: ModelFacts, digest: str | None, model: bytes | None
+) -> FitAssessment | Requirements:
+    """Planned again, and once, where other facts became known since it was made."""
     service, recorded = selection.service, selection.match.chosen or NOTHING
-    previous, digest = _previous_plan(selection), inputs.facts_digest
-    if not is_to_be_planned(selection, digest):
-        is_of_previous = digest is not None and digest != _recorded_facts(selection)
-        return _of_record(recorded, previous if is_of_previous else recorded.plan)
-    model = _model(inputs, facts)
     if model is None:  # the key is woken when it was read
-        return _of_record(recorded, previous or recorded.plan)
+        return _of_record(recorded, _previous_plan(selection) or recorded.plan)
     asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
     if recorded.max_model_len is not None:
         asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
     pick = _planned(inputs, service, planning.on(asked, device_of(selection)))
+    if isinstance(pick, Requirements):
+        return pick
     return _of_record(recorded, document(pick.plan, digest))
 
 
@@ -197,34 +213,45 @@ def _of_record(recorded: Chosen, plan: Json | None) -> FitAssessment:
     return FitAssessment(_unknown(_OF_AN_EARLIER_RELEASE) if plan is None else fitness(plan), recorded, plan)
 
 
-def _model(inputs: Inputs, facts: ModelFacts) -> bytes | None:
+def _model(inputs: Inputs, facts: ModelFacts) -> bytes | Requirements | None:
     """What was read of the model; None: it is being read."""
     assert facts.document is not None
     if facts.is_stated:
         return planning.stated(facts.document)
-    reading = inputs.reading.value if inputs.reading is not None else None
-    return reading.answer if reading is not None and reading.document == facts.document else None
+    reading = value_of(inputs.reading, None)
+    if reading is None or reading.document != facts.document:
+        return Requirements(reading=facts.document)
+    return reading.answer
 
 
-def _new(inputs: Inputs, selection: Selection, facts: ModelFacts) -> FitAssessment:
+def _new(
+    inputs: Inputs, selection: Selection, facts: ModelFacts, digest: str | None, model: bytes | None
+) -> FitAssessment | Requirements:
     """What a revision would be made with now."""
     service = selection.service
-    model = _model(inputs, facts) if facts.is_known else None
     if facts.is_known and model is None:
         return _waiting(inputs, service, replace(facts, why_not=_IS_READ))
     asked = planning.question(service, inputs.settings, model, facts.tensors)
     pick = _planned(inputs, service, asked) if facts.is_known else planning.unplanned(service, asked, facts.why_not)
-    chosen, plan = _chosen(service, pick, inputs.facts_digest)
+    if isinstance(pick, Requirements):
+        return pick
+    chosen, plan = _chosen(service, pick, digest)
     is_kept_back = service.spec.fit_policy == "Enforce" and pick.plan.verdict is Fit.DOES_NOT_FIT
     wait = RECHECK_SECONDS if pick.is_short and is_kept_back else None
     return FitAssessment(fitness(plan), chosen, plan, requeue_after=wait)
 
 
-def _on_cpus(inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitAssessment) -> FitAssessment:
+def _on_cpus(
+    inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitAssessment
+) -> FitAssessment | Requirements:
     """A revision that no CPU of the cluster can run is not made, however much memory it needs."""
-    if found.plan is None or found.hold is not None or inputs.room is None:
+    required = cpu_requirements(service, facts.document)
+    if found.plan is None or found.hold is not None or not required:
         return found
-    missing = missing_feature(service, inputs.room.value, facts.document)
+    room = inputs.free_room(RoomQuery(None, LABELS_MAY_BE_OLD))
+    if isinstance(room, Requirements):
+        return room
+    missing = missing_feature(service, room, required)
     if missing is None:
         return found
     plan = {**found.plan, "verdict": str(Fit.DOES_NOT_FIT), "reason": missing.sentence()}
@@ -242,11 +269,16 @@ def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[Chosen
     return Chosen(pick.product, length, plan, excluded_gpus=excluded, excluded_architectures=left_out), plan
 
 
-def _planned(inputs: Inputs, service: LLMService, asked: Question) -> Pick:
+def _planned(inputs: Inputs, service: LLMService, asked: Question) -> Pick | Requirements:
     """The plan for the device that is known, or for the best of the cluster's."""
-    if asked.request.device is not None:
+    if asked.request.device is not None or service.spec.accelerator.type == "cpu":
         return planning.planned(service, asked)
-    return planning.picked(service, asked, value_of(inputs.gpus, _NODES_UNREAD))
+    if inputs.gpus is not None:
+        return planning.picked(service, asked, inputs.gpus.value)
+    resource = accelerator_resource(service)
+    assert resource is not None, "services on GPUs have one"
+    selector = service.spec.pod_template.spec.node_selector
+    return Requirements(gpus=GPUsQuery(resource, tuple(sorted(selector.items()))))
 
 
 def _held_to(found: FitAssessment, service: LLMService) -> FitAssessment:
@@ -267,11 +299,8 @@ def _unknown(message: str) -> Finding:
     return Finding(ConditionStatus.UNKNOWN, Reason.FACTS_MISSING, message)
 
 
-def missing_feature(service: LLMService, room: Room, document: str | None) -> Obstacle | None:
-    """What no node's labels say that it has; `document` is the model's facts, as JSON text."""
-    required = cpu_requirements(service, document)
-    if not required:
-        return None
+def missing_feature(service: LLMService, room: Room, required: tuple[Requirement, ...]) -> Obstacle | None:
+    """What no node's labels say that it has."""
     given = service.spec.pod_template.spec
     pod_spec = {
         "nodeSelector": dict(given.node_selector),
@@ -292,7 +321,10 @@ def missing_feature(service: LLMService, room: Room, document: str | None) -> Ob
 
 
 def cpu_requirements(service: LLMService, document: str | None) -> tuple[Requirement, ...]:
-    """Of the CPU, by the spec and by what the checkpoint says of its quantization: none for a service on GPUs."""
+    """Of the CPU, by the spec and by what the checkpoint says of its quantization: none for a service on GPUs.
+
+    `document` is the model's facts, as JSON text.
+    """
     if service.spec.accelerator.type != "cpu":
         return ()
     precision = service.spec.precision

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -30,6 +30,7 @@ from llmservice_planner.room import (
 from llmservice_runtime.contract import Failure, FailureReason
 
 from llmservice_operator.decide.decision import Event
+from llmservice_operator.decide.inputs import Inputs, Requirements, RoomQuery
 from llmservice_operator.facts import scheduling
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.children import claim_holders
@@ -37,7 +38,6 @@ from llmservice_operator.manifests.meta import Manifest
 from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
-from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.progress import gates, gates_of
 from llmservice_operator.observe.status.verdict import Obstacle
 from llmservice_operator.workload.port import USUAL, Strategy, WorkloadFacts
@@ -48,7 +48,6 @@ RECHECK_SOON = 5.0
 """Seconds until an API server that could not list nodes is asked again."""
 RECHECK_SECONDS = 60.0
 """Seconds between looks at the nodes while a pod waits for room: no event says what others free."""
-NOT_READ = Room(unknown="the nodes were not read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +75,9 @@ class Change:
     label: str
     """Of the revision that comes."""
     live: WorkloadFacts
-    observed: Observed
-    settings: Settings
-    now: datetime
-    template: Manifest = field(default_factory=dict)
+    template: Manifest
     """Of the revision that comes."""
-    room: Room = NOT_READ
+    inputs: Inputs
 
     @property
     def previous(self) -> Json:
@@ -99,12 +95,14 @@ class Change:
 
     @property
     def _there(self) -> list[PodFacts]:
-        return [pod for pod in self.observed.pods if not pod.deleting and pod.phase not in ("Failed", "Succeeded")]
+        return [
+            pod for pod in self.inputs.observed.pods if not pod.deleting and pod.phase not in ("Failed", "Succeeded")
+        ]
 
     @property
     def leaving(self) -> int:
         """Pods on nodes that are on their way out: their places are as good as free."""
-        return sum(pod.deleting and bool(pod.node) for pod in self.observed.pods)
+        return sum(pod.deleting and bool(pod.node) for pod in self.inputs.observed.pods)
 
     @property
     def is_last(self) -> bool:
@@ -132,7 +130,7 @@ class Change:
         return requests_of(self.live.template().get("spec") or {})
 
 
-def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep:
+def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep | Requirements:
     """`may_choose`: False where nothing is carried out anyway, or where what is there is to be gone back on."""
     strategy = current_strategy(change.service, change.live)
     if change.live.revision == change.label:
@@ -140,14 +138,6 @@ def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep:
     if not _is_to_choose(change, may_choose=may_choose):
         return RolloutStep(strategy)
     return _without_room(change) or _by_room(change)
-
-
-def max_age_of_room(change: Change, *, may_choose: bool) -> float | None:
-    """How old what is known of free room on the nodes may be, in seconds; None: the step does not depend on it."""
-    if change.live.revision == change.label:
-        waited = _waited(change)
-        return RECHECK_SECONDS if waited is not None and waited >= change.settings.surge_deadline_seconds else None
-    return 0.0 if _is_to_choose(change, may_choose=may_choose) and _without_room(change) is None else None
 
 
 def _is_to_choose(change: Change, *, may_choose: bool) -> bool:
@@ -186,8 +176,10 @@ def _without_room(change: Change) -> RolloutStep | None:
     return None
 
 
-def _by_room(change: Change) -> RolloutStep:
-    room = change.room
+def _by_room(change: Change) -> RolloutStep | Requirements:
+    room = change.inputs.free_room(RoomQuery(change.resource))
+    if isinstance(room, Requirements):
+        return room
     if room.may_be_known_soon:
         waits = Obstacle(
             Reason.PROGRESSING, f"The change waits to see where there is room: {room.unknown}.", is_final=False
@@ -196,7 +188,7 @@ def _by_room(change: Change) -> RolloutStep:
     if room.unknown is not None and (named := _named_as_shared(change)) is not None:
         return _replaced(change, f"A GPU's memory is no room for a second pod, and pods share GPUs, by {named}")
     if room.unknown is not None:
-        return RolloutStep("Surge", _unknown(room.unknown, change.settings))
+        return RolloutStep("Surge", _unknown(room.unknown, change.inputs.settings))
     nodes = list(nodes_for(room, change.pod_spec))
     has_room = sum(fitting_apart(node, change.requests, change.resource) for node in nodes) + change.leaving > 0
     if has_room or _would_help(change, nodes):
@@ -219,7 +211,7 @@ def _replaced(change: Change, why: str) -> RolloutStep:
     """One after the other; with a single one the status says beforehand what that means."""
     if not change.is_last:
         return RolloutStep("Replace", f"{why}. One replica at a time is replaced.")
-    is_held = change.service.spec.scaling.holds and change.settings.activator_service is not None
+    is_held = change.service.spec.scaling.holds and change.inputs.settings.activator_service is not None
     what = "requests are held, if the activators can hold them" if is_held else "nothing answers"
     gap = f"There is one replica: from its end until its successor is ready {what}."
     way_out = "spec.rollout.strategy Surge waits for room instead, and two replicas leave no gap."
@@ -250,11 +242,12 @@ def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
     )
 
 
-def _going_on(change: Change, strategy: Strategy) -> RolloutStep:
+def _going_on(change: Change, strategy: Strategy) -> RolloutStep | Requirements:
     """The template is in: as it was begun, but for a new pod that waits too long for its place."""
     reason = str(change.previous.get("reason") or "") if change.previous.get("strategy") == strategy else ""
-    if not change.previous and change.observed.begun is not None and change.observed.begun[0] == change.label:
-        reason = change.observed.begun[1]
+    begun = change.inputs.observed.begun
+    if not change.previous and begun is not None and begun[0] == change.label:
+        reason = begun[1]
     step = RolloutStep(strategy, reason)
     if not _may_lack_room(change) or (since := _waiting_since(change)) is None:
         return step
@@ -264,18 +257,10 @@ def _going_on(change: Change, strategy: Strategy) -> RolloutStep:
     step = replace(step, obstacle=_waits(change))
     if not is_auto:
         return step
-    waited = max(0.0, (change.now - since).total_seconds())
-    if waited < change.settings.surge_deadline_seconds:
-        return replace(step, recheck_after=change.settings.surge_deadline_seconds - waited)
+    waited = max(0.0, (change.inputs.now - since).total_seconds())
+    if waited < change.inputs.settings.surge_deadline_seconds:
+        return replace(step, recheck_after=change.inputs.settings.surge_deadline_seconds - waited)
     return _overdue(change, step, waited)
-
-
-def _waited(change: Change) -> float | None:
-    """Seconds for which a new pod has waited for room that an old one may have to give up; None: it does not."""
-    if change.service.spec.rollout.strategy != "Auto" or not _may_lack_room(change) or _is_replace_reported(change):
-        return None
-    since = _waiting_since(change)
-    return None if since is None else max(0.0, (change.now - since).total_seconds())
 
 
 def _may_lack_room(change: Change) -> bool:
@@ -288,18 +273,20 @@ def _is_replace_reported(change: Change) -> bool:
     return change.previous.get("strategy") == "Replace" and bool(change.previous.get("reason"))
 
 
-def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
+def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep | Requirements:
     """It waited long enough: an old pod goes first, where that is known to make room."""
-    room = change.room
+    room = change.inputs.free_room(RoomQuery(change.resource, RECHECK_SECONDS))
+    if isinstance(room, Requirements):
+        return room
     if room.may_be_known_soon:
         return replace(step, recheck_after=RECHECK_SOON)
-    limit = change.settings.surge_deadline_seconds
+    limit = change.inputs.settings.surge_deadline_seconds
     is_gated = any(scheduling.are_gates(pod.unschedulable) for pod in _lacking(change))
     found = "was held by Kueue's scheduling gate" if is_gated else "found no room"
     why = f"A new pod {found} for {limit} s, so an old one goes first."
     if held := _without_memory(change):
         why = "A new pod finds no memory on a GPU that pods share (time slicing), so an old one goes first."
-        is_of_use = _would_free_memory(change, held)
+        is_of_use = _would_free_memory(change, room, held)
     elif room.unknown is not None:
         is_of_use = _is_as_large(change)
     else:
@@ -321,12 +308,12 @@ def _without_memory(change: Change) -> tuple[PodFacts, ...]:
     return tuple(pod for pod, end in ends if end is not None and end.reason is FailureReason.GPU_MEMORY_BUSY)
 
 
-def _would_free_memory(change: Change, held: tuple[PodFacts, ...]) -> bool:
+def _would_free_memory(change: Change, room: Room, held: tuple[PodFacts, ...]) -> bool:
     """Whether an old pod may be what holds it: on a node whose GPUs are shared, or might be where nobody can look."""
-    if change.room.unknown is not None:
+    if room.unknown is not None:
         return _named_as_shared(change) is not None
     resource, old = change.resource, {pod.node for pod in change.old}
-    sharing = {node.name: node.sharing(resource) for node in change.room.nodes if resource is not None}
+    sharing = {node.name: node.sharing(resource) for node in room.nodes if resource is not None}
     found = (sharing.get(pod.node) for pod in held if pod.node in old)
     return any(each is not None and not each.has_own_memory for each in found)
 
@@ -342,7 +329,7 @@ def _named_as_shared(change: Change) -> str | None:
 def _waiting_since(change: Change) -> datetime | None:
     """Since when a new pod lacks room: it has no node or no memory, or waits for quota of its queue, or a quota keeps
     it from being made."""
-    found = gates(change.new, gates_of(change.previous), change.now)
+    found = gates(change.new, gates_of(change.previous), change.inputs.now)
     lacking = [found.get(pod.uid) or pod.created_at for pod in _lacking(change)]
     lacking += [pod.created_at for pod in _without_memory(change)]
     if lacking:
@@ -352,7 +339,7 @@ def _waiting_since(change: Change) -> datetime | None:
         return None
     failure: Json = change.service.status.get("failure") or {}
     is_reported = bool(change.previous) and failure.get("reason") == Reason.QUOTA_EXCEEDED
-    return _time(str(failure.get("since"))) if is_reported else change.now  # what is reported now has this time
+    return _time(str(failure.get("since"))) if is_reported else change.inputs.now  # what is reported now has this time
 
 
 def _lacking(change: Change) -> list[PodFacts]:

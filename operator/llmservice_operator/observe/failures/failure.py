@@ -23,6 +23,7 @@ from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.pod_events import PodEvents, of_events
 from llmservice_operator.observe.failures.pod_failure import (
     SERVER_IS_READY,
+    is_of_driver,
     of_ended_pod,
     of_pod,
     on_another_gpu,
@@ -58,6 +59,25 @@ def reason_of(message: str) -> Reason:
     if _LIMIT_RANGE.search(message):
         return Reason.LIMIT_RANGE_EXCEEDED
     return Reason.ADMISSION_UNAVAILABLE if _NOBODY_ANSWERS in message else Reason.ADMISSION_REFUSED
+
+
+def may_be_of_nodes(pods: Sequence[PodFacts], revision: str, stored: Json) -> bool:
+    """Whether what the nodes have is part of why this revision's pods do not run: no GPU is free for them, or it is not
+    clear why no node takes them, or a driver is too old. `stored`: status.failure as it was written last."""
+    there = [pod for pod in pods if pod.revision == revision and not pod.deleting and pod.phase != "Failed"]
+    causes = {cause for pod in there for cause in pod.unschedulable}
+    if stored.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in there):
+        causes |= set(stored.get("evidence") or ())
+    return scheduling.are_of_gpus(causes) or scheduling.may_need_nodes(causes) or _lacks_driver(there, stored)
+
+
+def _lacks_driver(pods: Sequence[PodFacts], stored: Json) -> bool:
+    """Whether a pod fails by the driver of its node and the status has no failure of it yet: its text does not change
+    later."""
+    found = [pod for pod in pods if is_of_driver(pod)]
+    is_reported = stored.get("reason") == FailureReason.DRIVER_MISMATCH
+    reported = {pod.revision for pod in found if is_reported and pod.name == stored.get("pod")}
+    return any(pod.revision not in reported for pod in found)
 
 
 def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> StatusFailure | None:

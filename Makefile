@@ -108,7 +108,7 @@ format: $(SYNCED) ## format the code
 
 crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models, the command line and the chart
 	@$(PYTHON) -m llmservice_api.crd
-	@$(PYTHON) -m llmservice_operator.control.metrics > docs/reference/metrics.md
+	@$(PYTHON) -m llmservice_operator.service.metrics > docs/reference/metrics.md
 	@$(PYTHON) -m llmservice_activator.metrics > docs/reference/scaler-metrics.md
 	@$(PYTHON) -m llmservice_cli.reference
 	@$(PYTHON) -m scripts.vllm_messages

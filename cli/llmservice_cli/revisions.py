@@ -8,8 +8,8 @@ from kubeloop.resources import CONTROLLER_REVISION
 from llmservice_api.constants import REVISION_LABEL, selector_text
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import parse_spec
-from llmservice_operator.decide.rollout.rollback import lacking
 from llmservice_operator.manifests.revision import returned_to
+from llmservice_operator.revisions.rollback import lacking
 
 from .api import Api, Json
 from .server import Server, changes_between, server_of

@@ -31,17 +31,22 @@ from llmservice_api.kinds import LLMSERVICE
 from prometheus_client import disable_created_metrics
 
 from llmservice_operator import options
-from llmservice_operator.control.config_reader import ConfigReader
-from llmservice_operator.control.containment import InternalErrors, InWork, Part
-from llmservice_operator.control.context import Context
-from llmservice_operator.control.life import Life, Stage
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.state_poller import StatePoller
-from llmservice_operator.control.updates import Updates
-from llmservice_operator.control.watch.activators import ActivatorsWatch
-from llmservice_operator.control.watch.children import ChildrenWatch
-from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import (
+from llmservice_operator.options import Options, version
+from llmservice_operator.readers.holding_ports import HoldingPorts
+from llmservice_operator.readers.nodes import Nodes
+from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
+from llmservice_operator.readers.quotas import QuotaReader
+from llmservice_operator.service.config_reader import ConfigReader
+from llmservice_operator.service.containment import InternalErrors, InWork, Part
+from llmservice_operator.service.context import Context
+from llmservice_operator.service.life import Life, Stage
+from llmservice_operator.service.metrics import Metrics
+from llmservice_operator.service.state_poller import StatePoller
+from llmservice_operator.service.updates import Updates
+from llmservice_operator.service.watch.activators import ActivatorsWatch
+from llmservice_operator.service.watch.children import ChildrenWatch
+from llmservice_operator.service.watch.ingest import EventHandler
+from llmservice_operator.service.watch.kinds import (
     INDICES,
     PARENT,
     PROJECTIONS,
@@ -52,12 +57,7 @@ from llmservice_operator.control.watch.kinds import (
     placed,
     watched_children,
 )
-from llmservice_operator.control.worker import Workers
-from llmservice_operator.options import Options, version
-from llmservice_operator.readers.holding_ports import HoldingPorts
-from llmservice_operator.readers.nodes import Nodes
-from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
-from llmservice_operator.readers.quotas import QuotaReader
+from llmservice_operator.service.worker import Workers
 
 logger = logging.getLogger("llmservice_operator")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_operator.decide.decide import decide
-from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.inputs import Inputs, Part, Requirements
+from llmservice_operator.decision import Decision
+from llmservice_operator.inputs import Inputs, Part, Requirements
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.service.decide import decide
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model.reading import Reading, read
 from llmservice_planner.room import Room

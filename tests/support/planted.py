@@ -16,7 +16,7 @@ def main() -> int:
     """As the operator's own."""
     defective, _, how = os.environ["PLANTED"].partition(":")
     assert how in ("raise", "exit"), how
-    module: Any = importlib.import_module("llmservice_operator.decide.decide")
+    module: Any = importlib.import_module("llmservice_operator.service.decide")
     decide = module.decide
 
     def planted(inputs: Any) -> Any:

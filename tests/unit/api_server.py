@@ -17,8 +17,8 @@ from kubeloop.errors import AlreadyExists, ApiError, Conflict, FieldConflict, Ku
 from kubeloop.resources import EVENT, LEASE, Resource
 from kubeloop.transport import Transport
 from llmservice_api.kinds import BY_KIND, LLMSERVICE
-from llmservice_operator.control.watch.kinds import WATCHED
 from llmservice_operator.readers.nodes import NODE
+from llmservice_operator.service.watch.kinds import WATCHED
 
 Json = dict[str, Any]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decision import Decision
 
 FOLDER = Path(__file__).parent / "fixtures" / "decisions"
 MODULES = ("zero", "zero_ends", "zero_order", "gap", "held", "rollouts", "rollback", "upgrade")

@@ -13,9 +13,9 @@ from kubeloop.resources import LEASE
 from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.__main__ import Operator
-from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.options import Options
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
+from llmservice_operator.service.metrics import Metrics
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE

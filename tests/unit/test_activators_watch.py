@@ -17,8 +17,8 @@ from kubeloop.errors import Forbidden, Unreachable
 from kubeloop.resources import ENDPOINT_SLICE
 from kubeloop.transport import Transport
 from llmservice_api.holding import Activator
-from llmservice_operator.control.watch.activators import MOST, TRIES, ActivatorsWatch, ready
 from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.service.watch.activators import MOST, TRIES, ActivatorsWatch, ready
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from llmservice_operator.control.execute import handed_over
-from llmservice_operator.decide.decision import Adopt
+from llmservice_operator.decision import Adopt
+from llmservice_operator.service.execute import handed_over
 
 from tests.unit.reconcile_world import LABELS, OWNER, World, parent, service
 

@@ -8,7 +8,7 @@ from tests.support.documents import DOCS, PACKAGE_FOLDERS, ROOT
 PAGE = (DOCS / "architecture.md").read_text()
 MAP = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where each kind of change goes\n")[2].partition("\n## ")[0]
 OPERATOR = ROOT / "operator/llmservice_operator"
-LAYERS = ("control", "decide", "observe", "workload", "facts", "manifests", "readers")
+LAYERS = ("service", "behaviours", "revisions", "observe", "workload", "facts", "manifests", "readers")
 ROOTS = tuple(ROOT / folder for folder in PACKAGE_FOLDERS)
 
 

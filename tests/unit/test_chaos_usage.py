@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.service.metrics import Metrics
 
 from tests.chaos.usage import ALLOWED, ROUNDS, SERVICES, Usage, grown
 

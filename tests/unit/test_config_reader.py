@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_operator.control.config_reader import LOOKS, ConfigReader, ReaderUnavailable
+from llmservice_operator.service.config_reader import LOOKS, ConfigReader, ReaderUnavailable
 from llmservice_planner.model import config_json, reading
 from llmservice_planner.model.architecture import Architecture
 from llmservice_planner.model.reading import ReadingStopped, Stopped
@@ -165,7 +165,7 @@ async def test_namespaces_take_turns(wanted: int) -> None:
 
 
 async def test_nobody_drives_the_answers_of_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmservice_operator.control.config_reader.REMEMBERED", 5)
+    monkeypatch.setattr("llmservice_operator.service.config_reader.REMEMBERED", 5)
     async with a_reader() as (reader, results):
         await answer_of(reader, KEY, USUAL)
         for number in range(10):

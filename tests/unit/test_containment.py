@@ -13,15 +13,15 @@ from kubeloop.cache import Cache
 from kubeloop.resources import Key
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
-from llmservice_operator.control.containment import InternalErrors, Part
-from llmservice_operator.control.state_poller import INTERVAL, PATIENCE, StatePoller
-from llmservice_operator.control.updates import Updates
-from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
-from llmservice_operator.control.worker import Workers
-from llmservice_operator.decide.decide import complete
-from llmservice_operator.decide.decision import Decision, Update
-from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decision import Decision, Update
+from llmservice_operator.inputs import Inputs
 from llmservice_operator.observe.reports import Ask
+from llmservice_operator.service.containment import InternalErrors, Part
+from llmservice_operator.service.decide import complete
+from llmservice_operator.service.state_poller import INTERVAL, PATIENCE, StatePoller
+from llmservice_operator.service.updates import Updates
+from llmservice_operator.service.watch.kinds import PARENT, PROJECTIONS
+from llmservice_operator.service.worker import Workers
 from llmservice_runtime.contract import Phase, State
 
 from tests.support.patience import PATIENCE as LONGEST
@@ -213,7 +213,7 @@ async def test_a_status_that_cannot_be_made_is_reported_with_its_service_and_not
     async def broken(*_: Any) -> None:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("llmservice_operator.control.worker.report_unhandled", broken)
+    monkeypatch.setattr("llmservice_operator.service.worker.report_unhandled", broken)
     await work_until_idle(world, BAD)
     said = [record for record in caplog.records if "internal error: bookkeeping" in record.message]
     assert {getattr(record, "object_key", None) for record in said} == {BAD}
@@ -271,7 +271,7 @@ async def test_an_answer_of_a_pod_that_raises_ends_neither_the_process_nor_the_o
 
 
 def test_a_service_whose_revisions_cannot_be_read_takes_no_turn_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from llmservice_operator.control import updates
+    from llmservice_operator.service import updates
 
     def seen(key: Key, cache: Cache) -> Update | None:
         if key == BAD:

@@ -15,10 +15,10 @@ from kubeloop.informer import Informer
 from kubeloop.resources import DEPLOYMENT, SERVICE, Key
 from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.control.containment import SHOWN_FOR, InternalErrors
-from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
 from llmservice_operator.options import Options, version
+from llmservice_operator.service.containment import SHOWN_FOR, InternalErrors
+from llmservice_operator.service.watch.ingest import EventHandler
+from llmservice_operator.service.watch.kinds import PARENT, PROJECTIONS
 
 from tests.unit.api_server import ApiServer
 from tests.unit.reconcile_world import KEY, World, parent, service

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from llmservice_api.constants import DELETION_COST_ANNOTATION
 from llmservice_api.replicas_owner import LAST_APPLIED_ANNOTATION
 from llmservice_api.service import LLMService
-from llmservice_operator.decide.autoscaling import deletion_costs, pods_to_count
+from llmservice_operator.behaviours.autoscaling import deletion_costs, pods_to_count
 from llmservice_operator.observe.observed import Observed, Refusal
 
 from tests.unit.decide_world import H100, SETTINGS, Json, World, a_pod, an_llmservice, serving, spec

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from llmservice_api.constants import APPLIED_HASH_ANNOTATION
-from llmservice_operator.decide.children import desired_children
-from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.rollout.revision import choose, match_revision
+from llmservice_operator.children import desired_children
+from llmservice_operator.decision import Decision
 from llmservice_operator.facts.children import RevisionFacts, ServiceFacts
 from llmservice_operator.facts.drift import removal_patch
 from llmservice_operator.manifests.revision import NOTHING
 from llmservice_operator.observe.observed import AppliedRecord, Observed
+from llmservice_operator.revisions.match import choose, match_revision
 from llmservice_operator.workload.deployment import DeploymentFacts
 
 from tests.unit.decide_world import FACTS, FIXTURES, SETTINGS, World, an_llmservice

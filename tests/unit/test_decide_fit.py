@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.decide.fit import planning
+from llmservice_operator.behaviours.fit import planning
 from llmservice_planner import memory
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.model import registry

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.decide.fit import planning
+from llmservice_operator.behaviours.fit import planning
 from llmservice_operator.manifests.revision import Chosen
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.room import Sharing

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from llmservice_operator.decide.fit import planning
+from llmservice_operator.behaviours.fit import planning
 from llmservice_planner import memory, remedies
 from llmservice_planner.model import config_json
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from llmservice_api.holding import HoldingReport, PortClaim
-from llmservice_operator.decide.gap import HELD, LOST, PATIENCE, WAITING
-from llmservice_operator.decide.zero import SPREAD_SECONDS
+from llmservice_operator.behaviours.holding.gap import HELD, LOST, PATIENCE, WAITING
+from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World, a_pod

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decision import Decision
 from llmservice_operator.manifests.inspection import inspection_key, job_name
 from llmservice_operator.observe.observed import Refusal
 from llmservice_planner.cluster import ClusterGPUs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.decide.decision import QUOTAS_SECONDS
+from llmservice_operator.decision import QUOTAS_SECONDS
 
 from tests.unit.decide_world import Json, World
 from tests.unit.test_decide_autoscaling import NO_METRICS, READY, autoscaled, keda_says

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decision import Decision
 from llmservice_operator.observe.observed import Observed, Refusal
 
 from tests.unit.decide_world import World, a_pod, an_llmservice, serving

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decision import Decision
 from llmservice_operator.workload.port import Strategy
 from llmservice_planner.room import Holder, NodeRoom, Room, amounts
 

@@ -14,7 +14,7 @@ from kubeloop.timestamps import rfc3339
 from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.errors import Problem
 from llmservice_api.reasons import Reason
-from llmservice_operator.decide.rollout.selection import Turn
+from llmservice_operator.inputs import Turn
 from llmservice_operator.manifests import environment, placement
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.reports import Report

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from llmservice_api.holding import HoldingReport, PortClaim
-from llmservice_operator.decide.zero import PATIENCE, SELDOM_AFTER, SELDOM_SECONDS, SPREAD_SECONDS
+from llmservice_operator.behaviours.holding.zero import PATIENCE, SELDOM_AFTER, SELDOM_SECONDS
+from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World

@@ -7,9 +7,9 @@ from kubeloop.cache import Cache
 from kubeloop.queue import Backoff, WorkQueue
 from kubeloop.resources import DEPLOYMENT, POD, Key, Resource
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.control.containment import InternalErrors
-from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import PROJECTIONS
+from llmservice_operator.service.containment import InternalErrors
+from llmservice_operator.service.watch.ingest import EventHandler
+from llmservice_operator.service.watch.kinds import PROJECTIONS
 
 CHAT = Key("ns", "chat")
 

@@ -34,14 +34,14 @@ BY_PLACE: Mapping[str, Place | None] = {
     f"{API}/matrix/": Place.PROBLEM,
     f"{PLANNER}/": Place.PROBLEM,
     f"{OPERATOR}/manifests/children.py:why_no_scaled_object": Place.AUTOSCALED,
-    f"{OPERATOR}/decide/autoscaling.py": Place.AUTOSCALED,
-    f"{OPERATOR}/decide/fit/assess.py": Place.FIT,
+    f"{OPERATOR}/behaviours/autoscaling.py": Place.AUTOSCALED,
+    f"{OPERATOR}/behaviours/fit/assess.py": Place.FIT,
     f"{OPERATOR}/observe/status/plan.py": Place.FIT,
     f"{OPERATOR}/observe/failures/": Place.FAILURE,
     f"{OPERATOR}/facts/scheduling.py": Place.FAILURE,
     f"{OPERATOR}/observe/progress.py": Place.WAIT,
-    f"{OPERATOR}/control/worker.py": Place.INTERNAL,
-    f"{OPERATOR}/decide/decide.py:_found": Place.DEGRADED,
+    f"{OPERATOR}/service/worker.py": Place.INTERNAL,
+    f"{OPERATOR}/service/decide.py:_found": Place.DEGRADED,
     f"{RUNTIME}/": Place.FAILURE,
     f"{FETCH}/": Place.FAILURE,
     f"{ACTIVATOR}/events.py": Place.EVENT,
@@ -52,15 +52,15 @@ BY_PLACE: Mapping[str, Place | None] = {
 }
 """By the beginning of file:function; the longest counts. None: it is reported nowhere."""
 SILENT = {Reason.POLICY_IGNORE, Reason.INSPECTING_MODEL}
-"""Of which `decide/report.py` makes no Event as a verdict."""
+"""Of which `service/report.py` makes no Event as a verdict."""
 BY_REASON: Mapping[tuple[str, Reason], tuple[Place, ...]] = {
     (f"{CONDITIONS}:_ready_reason", Reason.ROLLED_OUT): (Place.AS_ASKED,),
     (f"{CONDITIONS}:_ready_reason", Reason.PROGRESSING): (Place.WAIT,),
     (f"{CONDITIONS}:_at_zero", Reason.SCALED_TO_ZERO): (Place.AVAILABLE, Place.AS_ASKED),
     (f"{CONDITIONS}:_at_zero", Reason.IDLE): (Place.AVAILABLE, Place.AS_ASKED),
-    (f"{OPERATOR}/decide/rollout/strategy.py:_waits", Reason.WAITING_FOR_GPU): (Place.WAIT, Place.HOLD),  # when late
+    (f"{OPERATOR}/behaviours/rollout.py:_waits", Reason.WAITING_FOR_GPU): (Place.WAIT, Place.HOLD),  # when late
     # Final when late; status.failure by observe/failures/failure.py.
-    (f"{OPERATOR}/decide/children.py:_unanswered", Reason.API_SERVER_FAILING): (Place.WAIT, Place.HOLD, Place.FAILURE),
+    (f"{OPERATOR}/children.py:_unanswered", Reason.API_SERVER_FAILING): (Place.WAIT, Place.HOLD, Place.FAILURE),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kubeloop.resources import Key
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.service.metrics import Metrics
 
 A, B = Key("ns", "a"), Key("ns", "b")
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kubeloop.resources import Key
-from llmservice_operator.control.containment import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, Activity, Interrupted, InWork
+from llmservice_operator.service.containment import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, Activity, Interrupted, InWork
 
 from tests.support.patience import PATIENCE
 

@@ -17,10 +17,10 @@ from kubeloop.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, POD, Key, Resour
 from kubeloop.sync_state import SyncState, watch_of
 from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.control.watch import children
-from llmservice_operator.control.watch.children import ChildrenWatch
-from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import OF_CHILDREN, PROJECTIONS
+from llmservice_operator.service.watch import children
+from llmservice_operator.service.watch.children import ChildrenWatch
+from llmservice_operator.service.watch.ingest import EventHandler
+from llmservice_operator.service.watch.kinds import OF_CHILDREN, PROJECTIONS
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE

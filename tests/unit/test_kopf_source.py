@@ -14,9 +14,9 @@ from kubeloop.resources import Key
 from kubeloop.sync_state import SyncState
 from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.control.containment import InternalErrors, Part
-from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import OF_CHILDREN, PARENT, PROJECTIONS
+from llmservice_operator.service.containment import InternalErrors, Part
+from llmservice_operator.service.watch.ingest import EventHandler
+from llmservice_operator.service.watch.kinds import OF_CHILDREN, PARENT, PROJECTIONS
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import llmservice as service

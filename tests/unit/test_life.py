@@ -3,8 +3,8 @@
 import pytest
 from kubeloop.sync_state import SyncState, watch_of
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.control.life import Life, Stage
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.service.life import Life, Stage
+from llmservice_operator.service.metrics import Metrics
 
 
 def life(lease_problem: str | None = None) -> Life:

@@ -16,7 +16,7 @@ import pytest
 from kubeloop.health import HealthServer, PortTaken, Readiness
 from kubeloop.log import ConsoleFormatter, JsonFormatter, object_logger
 from kubeloop.resources import Key
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.service.metrics import Metrics
 
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE
@@ -160,7 +160,7 @@ def test_services_are_counted_by_the_reason_of_their_ready_condition() -> None:
 
 def test_the_reference_page_is_what_the_code_says() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
-    assert page.read_text() == Metrics().reference(), "run python -m llmservice_operator.control.metrics"
+    assert page.read_text() == Metrics().reference(), "run python -m llmservice_operator.service.metrics"
 
 
 def logged(formatter: logging.Formatter, log: Callable[[logging.Logger], None]) -> str:

@@ -10,12 +10,12 @@ from kubeloop.sync_state import watch_of
 from llmservice_api.holding import Activator
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.__main__ import Operator
-from llmservice_operator.control.life import Stage
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.watch.kinds import PARENT, watched_children
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.options import Options
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
+from llmservice_operator.service.life import Stage
+from llmservice_operator.service.metrics import Metrics
+from llmservice_operator.service.watch.kinds import PARENT, watched_children
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.reconcile_world import parent

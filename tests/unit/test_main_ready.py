@@ -20,8 +20,8 @@ from kubeloop.credentials import Credentials, load
 from kubeloop.errors import KubeError
 from kubeloop.resources import Resource
 from llmservice_api.kinds import BY_KIND
-from llmservice_operator.control.life import Stage
-from llmservice_operator.control.watch import children
+from llmservice_operator.service.life import Stage
+from llmservice_operator.service.watch import children
 
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE

@@ -16,8 +16,8 @@ from kubeloop.resources import Key, Resource
 from kubeloop.sync_state import SyncState
 from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.control.watch.ingest import EventHandler
-from llmservice_operator.control.watch.kinds import OF_CHILDREN, PROJECTIONS
+from llmservice_operator.service.watch.ingest import EventHandler
+from llmservice_operator.service.watch.kinds import OF_CHILDREN, PROJECTIONS
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE

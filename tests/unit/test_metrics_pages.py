@@ -12,7 +12,7 @@ from llmservice_activator.certificate import MutualTls
 from llmservice_activator.holding.target import Reason as HeldReason
 from llmservice_activator.metrics import Metrics as ActivatorMetrics
 from llmservice_api.holding import LastUse
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.service.metrics import Metrics
 from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import Measured, Phase, State, Transfer, TransferStep
 from llmservice_runtime.supervisor.metrics import Snapshot, exposition

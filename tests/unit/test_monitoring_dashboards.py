@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from llmservice_activator.metrics import Metrics as ActivatorMetrics
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.service.metrics import Metrics
 from llmservice_runtime.supervisor.metrics import METRICS as SERVER_METRICS
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kubeloop.cache import Cache
 from kubeloop.resources import Key
-from llmservice_operator.control.context import Memory
-from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.progress import PATIENCE
+from llmservice_operator.service.context import Memory
+from llmservice_operator.service.watch.kinds import PROJECTIONS
 
 from tests.unit.decide_world import World, a_pod
 from tests.unit.status_states import served, service, with_pods

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.service.metrics import Metrics
 
 KEY, OTHER = Key("team-a", "x"), Key("team-a", "y")
 SERVICE = {"namespace": "team-a", "service": "x"}

@@ -14,7 +14,7 @@ from annotated_types import Le
 from hypothesis import example, given
 from hypothesis import strategies as some
 from llmservice_api.model import Architecture as Facts
-from llmservice_operator.control.config_reader import CPU_SECONDS
+from llmservice_operator.service.config_reader import CPU_SECONDS
 from llmservice_planner import memory
 from llmservice_planner.model import config_json, reading, spec_facts
 from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel

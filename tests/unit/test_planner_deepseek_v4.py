@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import LLMService
-from llmservice_operator.decide.fit import planning
+from llmservice_operator.behaviours.fit import planning
 from llmservice_planner import memory
 from llmservice_planner.batching import batching
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup

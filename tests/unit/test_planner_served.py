@@ -10,7 +10,7 @@ import pytest
 from llmservice_api.service import LLMService
 from llmservice_cli.plan.compare import compare
 from llmservice_cli.plan.questions import Question
-from llmservice_operator.decide.fit import planning
+from llmservice_operator.behaviours.fit import planning
 from llmservice_planner import memory
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import config_json, reading

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from kubeloop.queue import Priority
-from llmservice_operator.control.watch.kinds import ParentFacts, of_children, of_itself
+from llmservice_operator.service.watch.kinds import ParentFacts, of_children, of_itself
 
 from tests.unit.reconcile_world import parent
 

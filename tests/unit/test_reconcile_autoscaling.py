@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from kubeloop.errors import ApiError, Conflict, Forbidden, NotFound, Refused, ServerError
 from llmservice_api.constants import DELETION_COST_ANNOTATION
-from llmservice_operator.control import gather
-from llmservice_operator.decide.decide import decide
 from llmservice_operator.readers.pod_port import Requests
+from llmservice_operator.service import gather
+from llmservice_operator.service.decide import decide
 from prometheus_client import CollectorRegistry
 
 from tests.unit.decide_world import a_pod

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_operator.control.context import Memory
+from llmservice_operator.service.context import Memory
 from llmservice_planner.model import reading
 from llmservice_planner.model.reading import Stopped
 

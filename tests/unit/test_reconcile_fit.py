@@ -9,8 +9,8 @@ import pytest
 from kubeloop.errors import Forbidden, KubeError, Refused
 from kubeloop.resources import JOB
 from llmservice_api.service import parse_spec
-from llmservice_operator.decide.decide import decide
 from llmservice_operator.manifests.inspection import inspection_key
+from llmservice_operator.service.decide import decide
 from llmservice_runtime.inspection.inspected import Inspection
 
 from tests.unit.decide_world import QWEN_7B

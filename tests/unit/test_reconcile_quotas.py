@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kubeloop.errors import ApiError, Forbidden, ServerError, TooMany, Unreachable
-from llmservice_operator.decide.decision import QUOTAS_SECONDS
+from llmservice_operator.decision import QUOTAS_SECONDS
 from llmservice_operator.readers.quotas import KEPT_SECONDS, REFUSED_SECONDS
 
 from tests.unit.decide_world import a_pod

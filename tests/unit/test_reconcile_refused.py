@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from kubeloop.errors import Forbidden, Invalid, KubeError, ServerError, TooMany, Unreachable
-from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.service.watch.kinds import PARENT
 
 from tests.unit.decide_world import a_pod, of_another
 from tests.unit.reconcile_world import World

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 from kubeloop.errors import KubeError, ServerError, TooMany, Unreachable
-from llmservice_operator.control.gather import NOT_READ
-from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.inputs import Inputs, Part, Requirements, RoomQuery
+from llmservice_operator.decision import Decision
+from llmservice_operator.inputs import Inputs, Part, Requirements, RoomQuery
+from llmservice_operator.service.gather import NOT_READ
 from llmservice_planner.room import Room
 
 from tests.unit.reconcile_world import KEY, World, parent

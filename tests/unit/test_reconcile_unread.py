@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kubeloop.errors import NOT_OURS, Forbidden, KubeError, NotOurs, Refused
-from llmservice_operator.decide.decide import decide
+from llmservice_operator.service.decide import decide
 
 from tests.unit.reconcile_world import World, parent
 

@@ -8,13 +8,13 @@ import pytest
 from kubeloop.errors import FieldConflict, Forbidden, Invalid, KubeError, NotLeader, Refused, ServerError
 from kubeloop.resources import Key
 from llmservice_api.holding import Activator, HoldingReport
-from llmservice_operator.control.reconcile import Next, reconcile
-from llmservice_operator.decide.decide import decide
-from llmservice_operator.decide.gap import LOST, PATIENCE, WAITING
-from llmservice_operator.decide.zero import SPREAD_SECONDS
+from llmservice_operator.behaviours.holding.gap import LOST, PATIENCE, WAITING
 from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.readers.holding_ports import HoldingPorts, candidates
 from llmservice_operator.readers.pod_port import Unreadable
+from llmservice_operator.service.decide import decide
+from llmservice_operator.service.reconcile import Next, reconcile
 
 from tests.unit.decide_world import a_pod
 from tests.unit.reconcile_world import KEY, LABELS, World, parent

@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from llmservice_operator.decide.decide import decide
-from llmservice_operator.decide.inputs import NOTHING, GPUsQuery, Inputs, Requirements, RoomQuery
+from llmservice_operator.inputs import NOTHING, GPUsQuery, Inputs, Requirements, RoomQuery
 from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.service.decide import decide
 from llmservice_planner import room as planner
 from llmservice_planner.room import Room
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kubeloop.resources import Key
 from llmservice_api.reasons import Reason
-from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.service.metrics import Metrics
 
 KEY, OTHER = Key("team-a", "x"), Key("team-a", "y")
 SERVICE = {"namespace": "team-a", "service": "x"}

@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.state_poller import (
+from llmservice_operator.observe.reports import Ask
+from llmservice_operator.readers.pod_port import Unreadable
+from llmservice_operator.service.metrics import Metrics
+from llmservice_operator.service.state_poller import (
     CONCURRENCY,
     INTERVAL,
     LONGEST_INTERVAL,
@@ -18,8 +20,6 @@ from llmservice_operator.control.state_poller import (
     QUIET,
     StatePoller,
 )
-from llmservice_operator.observe.reports import Ask
-from llmservice_operator.readers.pod_port import Unreadable
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
 
 KEY = Key("team-a", "x")

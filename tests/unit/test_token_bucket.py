@@ -16,9 +16,9 @@ from kubeloop.token_bucket import (
     WRITE_SECONDS,
     Bucket,
 )
-from llmservice_operator.control.state_poller import INTERVAL
-from llmservice_operator.decide.report import events
 from llmservice_operator.readers.pod_port import Unreadable
+from llmservice_operator.service.report import events
+from llmservice_operator.service.state_poller import INTERVAL
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
 
 from tests.unit.reconcile_world import World, parent

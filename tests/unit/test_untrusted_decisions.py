@@ -18,13 +18,13 @@ from kubeloop.resources import Key
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_api.errors import UnreadableObject
 from llmservice_api.status import LLMServiceStatus
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.state_poller import step
-from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts, of_children, of_itself
-from llmservice_operator.decide.report import events
 from llmservice_operator.facts import normalize
 from llmservice_operator.observe.failures.pod_events import PodEvent
 from llmservice_operator.observe.reports import Report
+from llmservice_operator.service.metrics import Metrics
+from llmservice_operator.service.report import events
+from llmservice_operator.service.state_poller import step
+from llmservice_operator.service.watch.kinds import PROJECTIONS, ParentFacts, of_children, of_itself
 from llmservice_runtime.contract import DrainReport, Phase, State
 
 from tests.support import cpu

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from kubeloop.errors import Unreachable
 from kubeloop.resources import Key
-from llmservice_operator.control.context import Context
-from llmservice_operator.control.reconcile import AGAIN, Next
-from llmservice_operator.control.worker import Workers
+from llmservice_operator.service.context import Context
+from llmservice_operator.service.reconcile import AGAIN, Next
+from llmservice_operator.service.worker import Workers
 
 from tests.support.patience import PATIENCE
 from tests.unit.reconcile_world import KEY, World, parent

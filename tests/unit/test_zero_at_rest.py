@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from llmservice_api.holding import Activator, HoldingReport
-from llmservice_operator.decide.zero import AGAIN_SECONDS, REST_SECONDS, SPREAD_SECONDS, About, Questions
+from llmservice_operator.observe.activators import AGAIN_SECONDS, REST_SECONDS, SPREAD_SECONDS, About, Questions
 
 from tests.unit.decide_zero_world import (
     GOOD,

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from kubeloop.errors import Unreachable
-from llmservice_operator.control.gather import VERIFY_SECONDS
-from llmservice_operator.decide.zero import REST_SECONDS, SELDOM_AFTER
+from llmservice_operator.behaviours.holding.zero import SELDOM_AFTER
+from llmservice_operator.observe.activators import REST_SECONDS
 from llmservice_operator.readers.holding_ports import candidates
+from llmservice_operator.service.gather import VERIFY_SECONDS
 
 from tests.unit.api_server import llmservice
 from tests.unit.decide_zero_world import NO_KEY

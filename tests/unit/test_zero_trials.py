@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from llmservice_api.holding import Activator, HoldingReport, PortClaim
-from llmservice_operator.decide.zero import LONGEST_PAUSE, PATIENCE, trial
+from llmservice_operator.behaviours.holding.zero import LONGEST_PAUSE, PATIENCE, trial
 
 from tests.unit.reconcile_world import KEY
 from tests.unit.test_reconcile_zero import LISTENING, ONE, SLICE, ZeroWorld, serving

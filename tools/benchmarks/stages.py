@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from llmservice_operator.decide.children import desired_children
-from llmservice_operator.decide.rollout.revision import choose, match_revision
-from llmservice_operator.decide.rollout.strategy import first
+from llmservice_operator.behaviours.rollout import first
+from llmservice_operator.children import desired_children
 from llmservice_operator.manifests.revision import NOTHING
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.revisions.match import choose, match_revision
 from llmservice_planner import gpus, memory
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import config_json

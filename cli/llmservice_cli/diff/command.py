@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from kubeloop.errors import Forbidden
 from kubeloop.resources import CONTROLLER_REVISION
 from llmservice_api.kinds import BY_KIND, LLMSERVICE
-from llmservice_operator.decide.decision import Apply
+from llmservice_operator.decision import Apply
 from llmservice_operator.observe.observed import AppliedRecord, Observed
 
 from llmservice_cli.api import Api

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmservice_api.service import LLMService
-from llmservice_operator.decide.fit.planning import demand
+from llmservice_operator.behaviours.fit.planning import demand
 from llmservice_planner import splits
 from llmservice_planner.cluster import Offer, offers
 from llmservice_planner.plan import Fit, Request

@@ -13,7 +13,7 @@ from llmservice_api.errors import InvalidSpec
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.service import LLMService
 from llmservice_api.untrusted import stored_status
-from llmservice_operator.decide.fit.planning import demand
+from llmservice_operator.behaviours.fit.planning import demand
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.resources import accelerator_resource

@@ -8,15 +8,14 @@ from typing import Any
 
 from llmservice_api.errors import Problem
 from llmservice_api.service import LLMService
-from llmservice_operator.decide.decide import decide
-from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.fit.model_facts import record_of
-from llmservice_operator.decide.inputs import Inputs, Part, Requirements
-from llmservice_operator.decide.rollout.selection import Turn
+from llmservice_operator.behaviours.fit.model_facts import record_of
+from llmservice_operator.decision import Decision
+from llmservice_operator.inputs import Inputs, Part, Requirements, Turn
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.service.decide import decide
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.model.reading import Reading, Stopped, read, stopped
 from llmservice_planner.room import Room

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from llmservice_api.reasons import Reason
-from llmservice_operator.decide.decision import Apply, Decision
-from llmservice_operator.decide.decision import Restart as RevisionChange
+from llmservice_operator.decision import Apply, Decision
+from llmservice_operator.decision import Restart as RevisionChange
 from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.workload.kinds import is_workload

@@ -1,0 +1,339 @@
+"""Whether the model fits: the condition Fits, what the next revision is made with, and what holds it back, a missing
+feature of the CPUs included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from llmservice_api.conditions import ConditionStatus
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService
+from llmservice_planner import cpus
+from llmservice_planner import gpus as catalogue
+from llmservice_planner.pick import Pick
+from llmservice_planner.plan import Device, Fit, Plan
+from llmservice_planner.room import Room
+from llmservice_runtime.contract import GPU, FailureReason
+from llmservice_runtime.preflight import cpu_features
+from llmservice_runtime.preflight.cpu_features import Requirement
+
+from llmservice_operator.behaviours.fit import planning
+from llmservice_operator.behaviours.fit.model_facts import ModelFacts, facts_for
+from llmservice_operator.behaviours.fit.planning import Question
+from llmservice_operator.inputs import GPUsQuery, Inputs, Requirements, RoomQuery, value_of
+from llmservice_operator.manifests import placement
+from llmservice_operator.manifests.inspection import inspection_key
+from llmservice_operator.manifests.resources import accelerator_resource
+from llmservice_operator.manifests.revision import NOTHING, Chosen
+from llmservice_operator.observe.failures.pod_failure import gpu_of
+from llmservice_operator.observe.status.plan import document, fitness, plan_of
+from llmservice_operator.observe.status.verdict import Finding, Obstacle
+from llmservice_operator.revisions.selection import Selection
+
+Json = Mapping[str, Any]
+
+LABELS_MAY_BE_OLD = 60.0
+"""Seconds: features of nodes change when nodes come and go."""
+RECHECK_SECONDS = 60.0
+"""Seconds after which the nodes are listed again while other nodes would help: no event says that one comes."""
+_IS_READ = "The model's configuration is being read."
+_OF_AN_EARLIER_RELEASE = (
+    "What runs was started without a plan; the next revision is planned. status.measured has vLLM's own figures."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FitAssessment:
+    """What the plan says, and what follows from it."""
+
+    fitness: Finding
+    chosen: Chosen = NOTHING
+    """What the revision is made with, or was."""
+    plan: Json | None = None
+    """The value of status.plan."""
+    model: Json | None = None
+    """The value of status.model."""
+    hold: Obstacle | None = None
+    """Why the workload is neither made nor changed, unless it is of this revision already."""
+    job: str | None = None
+    """Name of the Job that inspects the model; others are not needed any more."""
+    requeue_after: float | None = None
+    misplaced: Mapping[str, str] = field(default_factory=dict)
+    """By the pods that failed on another card than planned, and on which the model does not fit: the verdict, naming
+    the card."""
+
+
+def is_assessed(service: LLMService) -> bool:
+    """False where the spec says that it is to be started whatever the planner would say."""
+    return service.spec.fit_policy != "Ignore"
+
+
+def is_to_be_planned(selection: Selection, digest: str | None) -> bool:
+    """Whether a plan is computed: for a new revision, and once for a recorded one where other facts are known now.
+
+    `digest` is of the facts (`ModelFacts.digest`); None: nothing is known.
+    """
+    known = (
+        () if selection.match.chosen is None else (_recorded_facts(selection), _previous_plan(selection).get("facts"))
+    )
+    return digest is not None and digest not in known
+
+
+def device_of(selection: Selection) -> Device | None:
+    """The GPU that was chosen with a recorded revision; None: one is to be chosen, or there is none."""
+    recorded = selection.match.chosen
+    return None if recorded is None else planning.frozen_device(selection.service, recorded)
+
+
+def assess(inputs: Inputs, selection: Selection) -> FitAssessment | Requirements:
+    """What the plan says, of a revision that is recorded or of one that would be made now; or what is to be read."""
+    service, recorded = selection.service, selection.match.chosen
+    if not is_assessed(service):
+        ignored = Finding(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, Reason.POLICY_IGNORE.summary)
+        return FitAssessment(ignored, recorded or NOTHING)
+    facts = facts_for(service, selection.match, inputs.observed, inputs.now, value_of(inputs.sibling_model, None))
+    if facts.sibling_key is not None:
+        return Requirements(sibling_model=facts.sibling_key)
+    if facts.is_waiting:
+        return _waiting(inputs, service, facts)
+    digest, cards = facts.digest(service), failed_gpus(inputs, selection)
+    is_planned = is_to_be_planned(selection, digest)
+    model = _model(inputs, facts) if facts.is_known and (is_planned or cards) else None
+    if isinstance(model, Requirements):
+        return model
+    if recorded is not None:
+        found = _recorded(inputs, selection, facts, digest, model) if is_planned else _as_planned(selection, digest)
+    else:
+        found = _new(inputs, selection, facts, digest, model)
+        if not isinstance(found, Requirements):
+            found = _on_cpus(inputs, service, facts, found)
+    if isinstance(found, Requirements):
+        return found
+    wait = min(filter(None, (found.requeue_after, facts.recheck_after)), default=None)
+    wrong = {} if model is None else misplaced(inputs, selection, facts, model, cards)
+    found = replace(found, model=facts.record, job=facts.job, requeue_after=wait, misplaced=wrong)
+    return _held_to(found, service)
+
+
+def failed_gpus(inputs: Inputs, selection: Selection) -> Mapping[str, GPU]:
+    """By pod of the recorded revision: the card on which it failed, where another one was planned or none."""
+    recorded = selection.match.chosen
+    if recorded is None or not is_assessed(selection.service):
+        return {}
+    plan = recorded.plan or {}
+    planned = (plan.get("perGPU") or {}).get("memoryGiB")
+    if plan.get("verdict") == Fit.DOES_NOT_FIT:
+        return {}  # it was tried all the same
+    pods = (pod for pod in inputs.observed.pods if pod.revision == selection.match.label and not pod.deleting)
+    found = {pod.name: gpu for pod in pods if (gpu := gpu_of(pod)) is not None}
+    return {name: gpu for name, gpu in found.items() if planned is None or abs(gpu.memory_gib / planned - 1) > _SAME}
+
+
+_SAME = 0.03
+"""Drivers report a little more or less of the same card."""
+
+
+def misplaced(
+    inputs: Inputs, selection: Selection, facts: ModelFacts, model: bytes, gpus: Mapping[str, GPU]
+) -> Mapping[str, str]:
+    """By the pods of `failed_gpus` on whose card the model does not fit: the verdict, naming the card."""
+    service, recorded = selection.service, selection.match.chosen or NOTHING
+    asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
+    if recorded.max_model_len is not None:
+        asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
+    planned_for = f", and was planned for {recorded.gpu}" if recorded.gpu else ""
+    found = {}
+    for name, gpu in gpus.items():
+        plan = planning.judged(service, asked, catalogue.device(gpu.name, gpu.memory_gib))
+        if plan.verdict is Fit.DOES_NOT_FIT:
+            found[name] = f"Pod {name} came to a {gpu.name} ({gpu.memory_gib:.1f} GiB){planned_for}: {plan.reason}"
+    return found
+
+
+def _waiting(inputs: Inputs, service: LLMService, facts: ModelFacts) -> FitAssessment:
+    """Until the model was inspected, nothing of the edit is made; the status goes on about the revision that serves."""
+    live = inputs.observed.workload
+    serving = live.revision if live is not None else None
+    return FitAssessment(
+        Finding(ConditionStatus.UNKNOWN, Reason.INSPECTING_MODEL, facts.why_not),
+        plan=plan_of(serving, service.status) if serving is not None else None,
+        model=_other_model(service) if serving is not None else None,
+        hold=Obstacle(Reason.INSPECTING_MODEL, facts.why_not, is_final=False),
+        job=facts.job,
+        requeue_after=facts.recheck_after,
+    )
+
+
+def _other_model(service: LLMService) -> Json | None:
+    """status.model of another model than the spec's: of the spec's own there is a failure at most, which is over."""
+    previous: Json = service.status.get("model") or {}
+    return previous if previous.get("inspection") != inspection_key(service.spec) else None
+
+
+def _as_planned(selection: Selection, digest: str | None) -> FitAssessment:
+    """As it was planned when it was made, or once later."""
+    recorded = selection.match.chosen or NOTHING
+    is_of_previous = digest is not None and digest != _recorded_facts(selection)
+    return _of_record(recorded, _previous_plan(selection) if is_of_previous else recorded.plan)
+
+
+def _recorded(
+    inputs: Inputs, selection: Selection, facts: ModelFacts, digest: str | None, model: bytes | None
+) -> FitAssessment | Requirements:
+    """Planned again, and once, where other facts became known since it was made."""
+    service, recorded = selection.service, selection.match.chosen or NOTHING
+    if model is None:  # the key is woken when it was read
+        return _of_record(recorded, _previous_plan(selection) or recorded.plan)
+    asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
+    if recorded.max_model_len is not None:
+        asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
+    pick = _planned(inputs, service, planning.on(asked, device_of(selection)))
+    if isinstance(pick, Requirements):
+        return pick
+    return _of_record(recorded, document(pick.plan, digest))
+
+
+def _previous_plan(selection: Selection) -> Json:
+    """status.plan, where it is of the recorded revision."""
+    latest = selection.match.latest
+    return (plan_of(latest.label, selection.service.status) or {}) if latest is not None else {}
+
+
+def _recorded_facts(selection: Selection) -> str | None:
+    recorded = selection.match.chosen
+    return ((recorded.plan if recorded is not None else None) or {}).get("facts")
+
+
+def _of_record(recorded: Chosen, plan: Json | None) -> FitAssessment:
+    return FitAssessment(_unknown(_OF_AN_EARLIER_RELEASE) if plan is None else fitness(plan), recorded, plan)
+
+
+def _model(inputs: Inputs, facts: ModelFacts) -> bytes | Requirements | None:
+    """What was read of the model; None: it is being read."""
+    assert facts.document is not None
+    if facts.is_stated:
+        return planning.stated(facts.document)
+    reading = value_of(inputs.reading, None)
+    if reading is None or reading.document != facts.document:
+        return Requirements(reading=facts.document)
+    return reading.answer
+
+
+def _new(
+    inputs: Inputs, selection: Selection, facts: ModelFacts, digest: str | None, model: bytes | None
+) -> FitAssessment | Requirements:
+    """What a revision would be made with now."""
+    service = selection.service
+    if facts.is_known and model is None:
+        return _waiting(inputs, service, replace(facts, why_not=_IS_READ))
+    asked = planning.question(service, inputs.settings, model, facts.tensors)
+    pick = _planned(inputs, service, asked) if facts.is_known else planning.unplanned(service, asked, facts.why_not)
+    if isinstance(pick, Requirements):
+        return pick
+    chosen, plan = _chosen(service, pick, digest)
+    is_kept_back = service.spec.fit_policy == "Enforce" and pick.plan.verdict is Fit.DOES_NOT_FIT
+    wait = RECHECK_SECONDS if pick.is_short and is_kept_back else None
+    return FitAssessment(fitness(plan), chosen, plan, requeue_after=wait)
+
+
+def _on_cpus(
+    inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitAssessment
+) -> FitAssessment | Requirements:
+    """A revision that no CPU of the cluster can run is not made, however much memory it needs."""
+    required = cpu_requirements(service, facts.document)
+    if found.plan is None or found.hold is not None or not required:
+        return found
+    room = inputs.free_room(RoomQuery(None, LABELS_MAY_BE_OLD))
+    if isinstance(room, Requirements):
+        return room
+    missing = missing_feature(service, room, required)
+    if missing is None:
+        return found
+    plan = {**found.plan, "verdict": str(Fit.DOES_NOT_FIT), "reason": missing.sentence()}
+    chosen = replace(found.chosen, plan=plan)
+    hold = missing if service.spec.fit_policy == "Enforce" else None
+    wait = RECHECK_SECONDS if hold is not None else None
+    return replace(found, fitness=fitness(plan), chosen=chosen, plan=plan, hold=hold, requeue_after=wait)
+
+
+def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[Chosen, Json]:
+    """What a revision is made with, and the plan as the status has it."""
+    plan = document(pick.plan, digest)
+    excluded, left_out = list(pick.excluded) or None, list(pick.left_out) or None
+    length = _length(service, pick.plan)
+    return Chosen(pick.product, length, plan, excluded_gpus=excluded, excluded_architectures=left_out), plan
+
+
+def _planned(inputs: Inputs, service: LLMService, asked: Question) -> Pick | Requirements:
+    """The plan for the device that is known, or for the best of the cluster's."""
+    if asked.request.device is not None or service.spec.accelerator.type == "cpu":
+        return planning.planned(service, asked)
+    if inputs.gpus is not None:
+        return planning.picked(service, asked, inputs.gpus.value)
+    resource = accelerator_resource(service)
+    assert resource is not None, "services on GPUs have one"
+    selector = service.spec.pod_template.spec.node_selector
+    return Requirements(gpus=GPUsQuery(resource, tuple(sorted(selector.items()))))
+
+
+def _held_to(found: FitAssessment, service: LLMService) -> FitAssessment:
+    """With fitPolicy Enforce, what does not fit is kept back."""
+    is_enforced = service.spec.fit_policy == "Enforce"
+    if found.hold is not None or not is_enforced or found.fitness.reason is not Reason.DOES_NOT_FIT:
+        return found
+    return replace(found, hold=Obstacle(Reason.DOES_NOT_FIT, found.fitness.message))
+
+
+def _length(service: LLMService, plan: Plan) -> int | None:
+    """What `auto` stands for; vLLM finds it by itself where the plan does not know."""
+    is_open = service.spec.batching.max_model_len == "auto" and plan.verdict in (Fit.FITS, Fit.TIGHT)
+    return plan.max_model_len or None if is_open else None
+
+
+def _unknown(message: str) -> Finding:
+    return Finding(ConditionStatus.UNKNOWN, Reason.FACTS_MISSING, message)
+
+
+def missing_feature(service: LLMService, room: Room, required: tuple[Requirement, ...]) -> Obstacle | None:
+    """What no node's labels say that it has."""
+    given = service.spec.pod_template.spec
+    pod_spec = {
+        "nodeSelector": dict(given.node_selector),
+        "tolerations": placement.tolerations(service),
+        "affinity": placement.affinity(service),
+    }
+    found = cpus.unmet(required, room, pod_spec)
+    if found is None:
+        return None
+    missing, nodes = found
+    of_nodes = "the one node" if nodes == 1 else f"none of the {nodes} nodes"
+    has = "does not have it" if nodes == 1 else "has it"
+    message = (
+        f"{missing.what} needs a CPU with {missing.words}, and {of_nodes} that the pods may run on {has}, by the "
+        f"labels {cpus.PREFIX}*."
+    )
+    return Obstacle(Reason(FailureReason.CPU_FEATURE_MISSING), message, remedy=missing.remedy)
+
+
+def cpu_requirements(service: LLMService, document: str | None) -> tuple[Requirement, ...]:
+    """Of the CPU, by the spec and by what the checkpoint says of its quantization: none for a service on GPUs.
+
+    `document` is the model's facts, as JSON text.
+    """
+    if service.spec.accelerator.type != "cpu":
+        return ()
+    precision = service.spec.precision
+    method, bits = (None, None) if document is None else _declared(document)
+    asked = precision.method or method
+    return tuple(cpu_features.requirements(precision.kv_cache, asked, bits))
+
+
+@lru_cache(maxsize=256)
+def _declared(document: str) -> tuple[str | None, int | None]:
+    facts = json.loads(document)
+    return cpu_features.declared(facts) if isinstance(facts, dict) else (None, None)

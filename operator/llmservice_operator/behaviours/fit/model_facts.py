@@ -1,0 +1,246 @@
+"""What is known of a service's model before it starts: from the spec, from an earlier look, or from a Job that looks.
+
+A Job is made only for a revision that is yet to be made. Its findings go into status.model, and then it is deleted; a
+service whose model somebody else in the namespace looked at already takes what was found there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from llmservice_api.service import LLMService
+from llmservice_api.status import InspectedTensors
+from llmservice_api.uri import ImageSource
+from llmservice_planner.model import spec_facts
+from llmservice_runtime.contract import Failure
+from llmservice_runtime.inspection.inspected import Inspection
+
+from llmservice_operator.behaviours.fit.planning import is_enough, stated_memory_gib
+from llmservice_operator.facts.children import JobFacts
+from llmservice_operator.facts.inspections import InspectionFacts, InspectionState
+from llmservice_operator.manifests.inspection import inspection_key, is_wanted, job_name
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.status.plan import revision_of
+from llmservice_operator.revisions.match import RevisionMatch
+
+Json = Mapping[str, Any]
+
+START_PATIENCE = 30.0
+"""Seconds in which the Job's pod must run: a full cluster, a quota or an image that is not there may last."""
+LOOK_PATIENCE = 120.0
+"""Seconds from the Job's creation to its findings."""
+_GIVE = "Give the model's facts in spec.model.architecture."
+_OR_GIVE = "Or give the model's facts in spec.model.architecture."
+JOB_KIND = "Job"
+_TEXT_LIMIT = 1024
+_WORD_LIMIT = 64
+_NUMBER_LIMIT = 2**62
+_PARTS = {field.alias or name for name, field in InspectedTensors.model_fields.items()}
+_CONFIG_LIMIT = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the planner gets, what the status keeps of it, and what is still to be found out."""
+
+    document: str | None = None
+    """JSON text that config_json reads; None: nothing is known."""
+    is_stated: bool = False
+    """The document is made of bounded fields of the spec only, and is read where it is needed."""
+    tensors: str | None = None
+    record: Json | None = None
+    """The value of status.model."""
+    why_not: str = ""
+    """Why nothing is known, and what to do about it."""
+    is_waiting: bool = False
+    """Nothing is planned before it is known, or known not to come."""
+    job: str | None = None
+    """Name of the Job that looks, or whose findings are not in the status yet."""
+    sibling_key: str | None = None
+    """The inspection key under which a sibling service may have read the model; None: nobody is to be asked."""
+    recheck_after: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is something to plan with."""
+        return self.document is not None
+
+    def digest(self, service: LLMService) -> str | None:
+        """Of everything that a plan rests on and a revision key leaves out; None: nothing is known."""
+        if self.document is None:
+            return None
+        memory = stated_memory_gib(service) if service.spec.accelerator.type != "cpu" else None
+        text = json.dumps([self.document, self.tensors, memory])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def facts_for(
+    service: LLMService, match: RevisionMatch, observed: Observed, now: datetime, sibling_model: Json | None
+) -> ModelFacts:
+    """Of the revision that is to run; `sibling_model` as for `facts_of`."""
+    is_reported = match.latest is not None and match.latest.label == revision_of(service.status)
+    may_ask = match.chosen is None and not service.spec.paused
+    return facts_of(service, observed, now, sibling_model, may_borrow=not is_reported, may_ask=may_ask)
+
+
+def facts_of(
+    service: LLMService,
+    observed: Observed,
+    now: datetime,
+    sibling_model: Json | None,
+    *,
+    may_borrow: bool,
+    may_ask: bool,
+) -> ModelFacts:
+    """The spec's own facts, else what was read, with `may_borrow` for a sibling service too.
+
+    `sibling_model` is what a sibling has, empty where none has anything; None: none was read yet. With `may_ask` a Job
+    is asked for where nothing was read.
+    """
+    stated = spec_facts.from_spec(service.spec.model.architecture)
+    if stated and is_enough(text := _text(stated)):
+        return ModelFacts(text, is_stated=True)
+    key, previous = inspection_key(service.spec), service.status.get("model") or {}
+    # A failure is reported for one edit: the next one inspects again, since what failed may have passed.
+    is_current = previous.get("inspection") == key
+    if is_current and (previous.get("config") or not may_ask or _is_reported(service)):
+        return _from_record(previous, stated)
+    job = observed.inspection_job(job_name(service))
+    if job is not None:
+        return _from_job(job, observed.inspection(job), key, stated, now)
+    if not is_wanted(service):
+        return ModelFacts(why_not=f"{_where(service)} {_GIVE}")
+    if may_borrow and sibling_model is None:
+        return ModelFacts(sibling_key=key, is_waiting=True)
+    if may_borrow and sibling_model:
+        return _from_record(sibling_model, stated)
+    if not may_ask:
+        return ModelFacts(why_not=f"The model was not looked at before it started. {_GIVE}")
+    return _asked(service, observed)
+
+
+def _where(service: LLMService) -> str:
+    if isinstance(service.spec.model.source, ImageSource):
+        return "The model is an image, which a look at it would pull as a whole."
+    return "The model lies in the runtime image, which only its own pod can read."
+
+
+def _asked(service: LLMService, observed: Observed) -> ModelFacts:
+    """A Job of our own, unless the API server does not take it."""
+    if JOB_KIND in observed.hidden:
+        return ModelFacts(
+            why_not="The model was not looked at: the operator has no right to list jobs (batch). Grant it and start "
+            f"the operator again. {_OR_GIVE}"
+        )
+    name = job_name(service)
+    refusal = observed.refused.get((JOB_KIND, name))
+    if refusal is not None:
+        return ModelFacts(why_not=f"The Job that would look at the model cannot be made: {refusal.message}. {_GIVE}")
+    return ModelFacts(is_waiting=True, job=name, why_not=f"Job {name} is being made: it looks at the model.")
+
+
+def _from_job(job: JobFacts, pod: InspectionFacts | None, key: str, stated: Json, now: datetime) -> ModelFacts:
+    found = pod.inspection if pod is not None else None
+    if found is not None:
+        facts = _from_record(record_of(key, found), stated)
+    elif ended := _end_of(job, pod):
+        facts = _from_record({"inspection": key, "failure": ended}, stated)
+    else:
+        return _awaited(job, pod, now)
+    # The Job may go once the status has what it found.
+    return replace(facts, job=job.name, recheck_after=1.0)
+
+
+def _awaited(job: JobFacts, pod: InspectionFacts | None, now: datetime) -> ModelFacts:
+    runs = pod is not None and pod.state is InspectionState.RUNNING
+    age = (now - datetime.fromisoformat(job.created_at)).total_seconds()
+    left = (LOOK_PATIENCE if runs else START_PATIENCE) - age
+    pod_says = pod.message if pod is not None else "its pod is not there yet"
+    waits = f": {pod_says}" if pod_says and not runs else ""
+    if left <= 0:
+        return ModelFacts(
+            why_not=f"Job {job.name}, which looks at the model, does not run{waits}. {_GIVE}", job=job.name
+        )
+    why = f"Waiting for Job {job.name}, which reads the model's config.json and the headers of its weights{waits}."
+    return ModelFacts(is_waiting=True, job=job.name, why_not=why, recheck_after=left + 0.1)
+
+
+def _end_of(job: JobFacts, pod: InspectionFacts | None) -> str | None:
+    """Why there will be no findings; None: there may be some yet."""
+    if pod is not None and pod.state in (InspectionState.FAILED, InspectionState.GONE):
+        how = pod.message or job.failed or "its pod was taken away"
+    elif job.failed is not None:
+        how = job.failed
+    elif job.complete:
+        how = "its pod is gone, and what it found with it"
+    else:
+        return None
+    return f"The Job that looked at the model came to no conclusion ({how}). {_GIVE}"[:_TEXT_LIMIT]
+
+
+def record_of(key: str, found: Inspection) -> dict[str, Any]:
+    """The value of status.model."""
+    record: dict[str, Any] = {"inspection": key}
+    if found.revision is not None and found.revision.isascii():
+        record["revision"] = found.revision[:_WORD_LIMIT]
+    if found.failure is not None:
+        return record | {"failure": _sentence(found.failure)}
+    config = _text(found.config)
+    if len(config) > _CONFIG_LIMIT:
+        return record | {"failure": f"The model's config.json is larger than can be kept. {_GIVE}"}
+    if why := _impossible(found):
+        return record | {"failure": f"What was read of the model cannot be kept: {why}. {_GIVE}"}
+    record["config"] = config
+    if found.tensors is not None:
+        record["tensors"] = dict(found.tensors)
+    return record
+
+
+def _impossible(found: Inspection) -> str | None:
+    """What the API server, which stores 64 bits, would not take: then the whole status would go untold, for ever.
+
+    The words are those of a pod in a user's namespace.
+    """
+    for name, value in (found.tensors or {}).items():
+        if name == "dtype":
+            if not isinstance(value, str) or len(value) > _WORD_LIMIT or not value.isascii():
+                return f"the type of its tensors is no text of at most {_WORD_LIMIT} characters"
+        elif name not in _PARTS:
+            return f"its tensors have no {name[:_WORD_LIMIT]!a}"
+        elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBER_LIMIT:
+            return f"its tensors' {name[:_WORD_LIMIT]} is no whole number from 0 to 2^62"
+    return None
+
+
+def _sentence(failure: Failure) -> str:
+    text = f"The model could not be read: {failure.message} {failure.remedy}"
+    return (text if "spec.model.architecture" in text else f"{text} Or give its facts in spec.model.architecture.")[
+        :_TEXT_LIMIT
+    ]
+
+
+def _from_record(record: Json, stated: Json) -> ModelFacts:
+    """What was read, under what the spec says."""
+    if not record.get("config"):
+        return ModelFacts(record=record, why_not=str(record.get("failure") or _GIVE))
+    tensors = record.get("tensors")
+    try:
+        document = _text(spec_facts.merge(json.loads(record["config"]), stated))
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return ModelFacts(record=record, why_not=f"What status.model keeps of the model cannot be read. {_GIVE}")
+    return ModelFacts(document, tensors=None if tensors is None else _text(tensors), record=record)
+
+
+def _is_reported(service: LLMService) -> bool:
+    """Whether the status speaks of this very spec."""
+    return bool(service.status.get("observedGeneration") == service.generation)
+
+
+def _text(document: Json) -> str:
+    """The same text for the same facts."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,339 @@
+"""Whether the last replica may go, and when requests are sent to the activators: pure.
+
+It holds for a service whose autoscaling may set zero and, from one replica upwards, for one with `holding.rollouts`, in
+an installation with autoscaling; while it is paused, or after autoscaling was removed at zero, slices that there are
+stay until a pod is listed, and the activators refuse with the reason. `asked for` is spec.scaling.replicas, or 1
+where minReplicas was raised at zero, `runs` is what the workload has, `slices` are the EndpointSlices of ours, which
+send requests to the activators.
+
+| asked for | a pod is listed | activators | runs | slices | the workload gets |
+|-|-|-|-|-|-|
+| 1 or more | yes | any | any | none | what is asked for |
+| 1 or more | no | some | any | made | what is asked for |
+| 1 or more | no | none, not known | any | as they are | what is asked for |
+| 0 | any | some | 0 | made | 0; 1 once they reported twice that they cannot hold |
+| 0 | no | some | 1 or more | made | 0 once it is proven, until then 1 |
+| 0 | yes | some | 1 or more | made once all listen without a problem | 0 once it is proven, until then 1 |
+| 0 | no | none, or slices are refused | any | as they are | 1 |
+| 0 | yes | none, or slices are refused | any | none | 1 |
+| 0 | any | not known | any | as they are | 1 if it has more, else what it has; reported after a minute |
+
+Proven: the slices are as they were applied, every activator listens on the service's port, reports no problem and was
+reached through the ClusterIP, and then each ready pod says that it has no request in flight. Where the activators are
+not reached, the slices are made for PATIENCE seconds at a time only, since a replica serves beside them, and each pause
+is twice as long as the one before, up to LONGEST_PAUSE.
+
+So a service has a pod or the slices at any time, an operator that starts changes neither before it knows the
+activators, and each step follows from what is in the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from llmservice_api.holding import Activator, Activators, PortClaim, holds, is_idle, stored_port
+from llmservice_api.remembered import of_service, of_spec
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
+
+from llmservice_operator.children import DesiredChild, applies, with_hash
+from llmservice_operator.decision import Prune
+from llmservice_operator.facts import normalize
+from llmservice_operator.facts.children import HoldingSliceFacts
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.children import holding_slices
+from llmservice_operator.manifests.meta import Owner
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.observe.activators import AGAIN_SECONDS, ASK_SECONDS, SPREAD_SECONDS, Reports
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.ownership import Ownership, ownership
+from llmservice_operator.revisions.selection import own_workload
+
+SELDOM_SECONDS, SELDOM_AFTER = 10.0, 60.0
+"""Between two questions, once it has not been proven for so long: a key that cannot be read, a stream of an hour."""
+LONGEST_PAUSE = 1800.0
+"""Between two trials of slices by which the activators are not reached."""
+PATIENCE = 10.0
+"""Seconds that a new slice may take to reach every node before the status says that it does not."""
+KIND = HoldingSliceFacts.kind
+UNKNOWN = (
+    "The activators are not known: the EndpointSlices of their Service cannot be listed. The operator's log has the "
+    "API server's answer."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What no watch of the service's own objects brings; None: not read."""
+
+    activators: Activators = None
+    unknown_for: float = 0.0
+    """Seconds for which the activators have not been known."""
+    claim: PortClaim | None = None
+    reports: Reports | None = None
+    in_flight: Mapping[str, int] | None = None
+    """Requests of each pod that answered, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """What follows for one service."""
+
+    replicas: int
+    """What the workload is to have."""
+    port: int | None = None
+    is_held: bool = False
+    """No replica is to run, and requests are held."""
+    idle: bool | None = None
+    """The 0 that is asked for is autoscaling's. False: it was, and a replica is to serve before no request is held."""
+    slices: tuple[DesiredChild, ...] | None = ()
+    """Those that are to be there; None: those that are."""
+    problem: str = ""
+    """Why a replica runs though none is asked for."""
+    needs_port: bool = False
+    asks: tuple[str, ...] = ()
+    """Addresses of the activators whose reports are needed."""
+    counts: tuple[tuple[str, str], ...] = ()
+    """Names and addresses of the pods whose requests are needed."""
+    recheck_after: float | None = None
+
+
+def zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
+    """By the table above. `service` is as it is stored."""
+    scaling = service.spec.scaling
+    idle = is_idle(scaling, service.status)
+    # Nobody waits for KEDA to carry out a minReplicas that was raised at zero.
+    is_raised = idle and not (scaling.may_be_at_zero or service.spec.paused or service.replicas_stated_by)
+    found = _zero(with_replicas(service, 1) if is_raised else service, observed, settings, known)
+    if scaling.holds or idle:
+        return replace(found, idle=idle or None)
+    is_over = found.port is None or is_listed(observed) or not (scaling.replicas or found.slices)
+    return replace(found, port=None) if is_over else replace(found, idle=False if scaling.autoscaling else None)
+
+
+def _zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
+    scaling = service.spec.scaling
+    replicas = scaling.replicas
+    stored, activators = stored_port(service.status), known.activators
+    if not holds(scaling, service.status) or settings.activator_service is None:
+        return Zero(replicas, stored if scaling.may_be_at_zero and not replicas else None)
+    if service.spec.paused or not (replicas or scaling.holds or scaling.autoscaling):
+        # Nothing is started. Where requests came to the activators, these answer them with the reason.
+        return Zero(replicas, stored, slices=_remaining(service, observed, stored, activators))
+    if not (replicas or scaling.may_be_at_zero):
+        return Zero(replicas, stored)
+    if activators is None:
+        return _unknown(_as_it_is(service, observed, stored), replicas, known.unknown_for)
+    if not activators:
+        return _without(service, observed, stored, "No activator is ready.")
+    if KIND in observed.hidden:
+        return _without(service, observed, stored, "The operator may not list endpointslices.discovery.k8s.io.")
+    claim = known.claim if known.claim is not None or stored is None else PortClaim(stored)
+    if claim is None or (known.claim is None and replicas and not is_listed(observed)):
+        # The stored port may be another service's by now, where Leases were deleted.
+        return replace(_as_it_is(service, observed, stored), needs_port=True)
+    if claim.port is None:
+        found = _without(service, observed, None, f"No port could be allotted: {claim.problem.rstrip('.')}.")
+        return replace(found, recheck_after=SELDOM_AFTER)
+    return _with(service, observed, claim.port, activators, known)
+
+
+def _as_it_is(service: LLMService, observed: Observed, port: int | None) -> Zero:
+    """Nothing is known yet of the activators, or of the port."""
+    asked, runs = service.spec.scaling.replicas, _runs(service, observed)
+    replicas = asked or min(runs, 1)
+    return Zero(replicas, port, is_held=not replicas, slices=() if asked and is_listed(observed) else None)
+
+
+def _unknown(staying: Zero, asked: int, seconds: float) -> Zero:
+    """The status reports what the last replica waits for, once an operator that starts had its time."""
+    if asked or not staying.replicas:
+        return staying
+    if seconds < SELDOM_AFTER:
+        return replace(staying, recheck_after=SELDOM_AFTER - seconds)
+    return replace(staying, problem=UNKNOWN)
+
+
+def _without(service: LLMService, observed: Observed, port: int | None, problem: str) -> Zero:
+    """Nobody can hold a request."""
+    asked, slices = service.spec.scaling.replicas, () if is_listed(observed) else None
+    return Zero(asked or 1, port, slices=slices, problem="" if asked else problem)
+
+
+def _with(service: LLMService, observed: Observed, port: int, activators: tuple[Activator, ...], known: Known) -> Zero:
+    asked, runs, serves = service.spec.scaling.replicas, _runs(service, observed), is_listed(observed)
+    if asked and serves and runs:
+        return Zero(asked, port)
+    slices = slices_for(service, port, activators)
+    if asked:
+        return Zero(asked, port, slices=slices)
+    without = () if serves else slices
+    if refusal := next(refusals(service, observed, slices), ""):
+        return Zero(1, port, slices=without, problem=refusal)
+    addresses = addresses_of(activators)
+    if not runs:
+        return _at_rest(Zero(0, port, is_held=True, slices=slices, asks=addresses), known.reports)
+    if known.reports is None or any(each not in known.reports.by_address for each in addresses):
+        return Zero(1, port, slices=None, asks=addresses, recheck_after=ASK_SECONDS)
+    return _down(Zero(1, port, slices=slices), without, runs, observed, known.reports, known.in_flight, service)
+
+
+def _at_rest(resting: Zero, reports: Reports | None) -> Zero:
+    """No replica runs. What was proven on the way down may not hold any more: a key's Role is revoked, say."""
+    if reports is None:
+        return resting
+    if reports.unable_for < AGAIN_SECONDS:
+        return replace(resting, recheck_after=reports.due_in)
+    return replace(resting, replicas=1, is_held=False, problem=problem_of(reports, resting.port))
+
+
+def _down(
+    staying: Zero,
+    without: tuple[DesiredChild, ...],
+    runs: int,
+    observed: Observed,
+    reports: Reports,
+    in_flight: Mapping[str, int] | None,
+    service: LLMService,
+) -> Zero:
+    """The last replica is to go; `without` are the slices while it stays."""
+    slices = staying.slices or ()
+    wait = ASK_SECONDS if reports.asked_for < SELDOM_AFTER else SELDOM_SECONDS
+    staying = replace(staying, recheck_after=wait, problem=problem_of(reports, staying.port))
+    found = reports.by_address.values()
+    if not all(report.is_listening and not report.problem for report in found):
+        return replace(staying, slices=without)
+    if not are_made(service, observed, slices) or not all(report.is_reachable for report in found):
+        is_tried, change_in = trial(reports.tried_for)
+        staying = replace(staying, recheck_after=min(wait, max(change_in, ASK_SECONDS)))
+        return staying if is_tried else replace(staying, slices=without)
+    is_proven = runs == 1 and reports.made_for >= SPREAD_SECONDS
+    return _counted(staying, observed, in_flight, reports) if is_proven else staying
+
+
+def trial(seconds: float) -> tuple[bool, float]:
+    """Whether slices by which the activators were not reached yet are made, so long after the first trial began; and
+    in how many seconds that changes."""
+    begins, pause = 0.0, SELDOM_AFTER
+    while seconds >= begins + pause:
+        begins, pause = begins + pause, min(2 * pause, LONGEST_PAUSE)
+    since = seconds - begins
+    return since < PATIENCE, (PATIENCE if since < PATIENCE else pause) - since
+
+
+@of_service
+def slices_for(service: LLMService, port: int, activators: tuple[Activator, ...]) -> tuple[DesiredChild, ...]:
+    return tuple(with_hash(manifest) for manifest in holding_slices(service, port, activators))
+
+
+def problem_of(reports: Reports, port: int | None) -> str:
+    """What activators say of themselves at once; what may only take its time, once it did."""
+    if stated := next((report.problem for report in reports.by_address.values() if report.problem), ""):
+        return stated
+    if reports.asked_for < PATIENCE:
+        return ""
+    for address, report in reports.by_address.items():
+        if report.unread:
+            return f"Activator {address} does not report whether it can hold requests: {report.unread}."
+        if not report.is_listening:
+            return f"Activator {address} does not listen on port {port}, or its watches lag: its log has the cause."
+        if not report.is_reachable:
+            return f"Activator {address} is not reached through the service's ClusterIP on port {port}."
+    return ""
+
+
+def _counted(staying: Zero, observed: Observed, in_flight: Mapping[str, int] | None, reports: Reports) -> Zero:
+    """Last: a request may have come to a pod before the slices were known on its client's node."""
+    ready = [pod for pod in observed.pods if is_ready(pod)]
+    addresses = tuple((pod.name, pod.address) for pod in ready if pod.address)
+    if addresses and in_flight is None:
+        return replace(staying, counts=addresses)
+    silent = [pod.name for pod in ready if in_flight is None or pod.name not in in_flight]
+    if silent:
+        text = f"Pod {silent[0]} does not say how many requests it has in flight."
+        return replace(staying, problem=text if reports.asked_for >= PATIENCE else "")
+    if in_flight is not None and any(in_flight[pod.name] for pod in ready):
+        return staying
+    return replace(staying, replicas=0, is_held=True, recheck_after=None)
+
+
+def addresses_of(activators: tuple[Activator, ...]) -> tuple[str, ...]:
+    """One address of each: where there are two families, each activator has both."""
+    of_ipv4 = tuple(each.address for each in activators if not each.is_ipv6)
+    return of_ipv4 or tuple(each.address for each in activators)
+
+
+def refusals(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> Iterator[str]:
+    for each in slices:
+        live, refusal = observed.child(*each.id), observed.refused.get(each.id)
+        if live is not None and ownership(live, service) is Ownership.FOREIGN:
+            yield f"{KIND} {each.id[1]} exists already and is not this service's."
+        elif refusal is not None:
+            yield f"{KIND} {each.id[1]} cannot be applied: {normalize.replica_failure(refusal.message)}."
+
+
+def are_made(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> bool:
+    live = [observed.child(*each.id) for each in slices]
+    are_ours = all(each is not None and ownership(each, service) is Ownership.OURS for each in live)
+    return are_ours and next(applies(service, observed, list(slices)), None) is None
+
+
+def is_listed(observed: Observed, revision: str | None = None) -> bool:
+    """Whether the cluster sends requests to a pod that stays, of a revision or of any: by its own slices, or where
+    nobody may list those, by readiness. The slices may list a pod that ends a moment longer."""
+    uids = observed.endpoints
+    pods = (pod for pod in observed.pods if revision in (None, pod.revision) and not pod.deleting)
+    return any(pod.ready if uids is None else pod.uid in uids for pod in pods)
+
+
+def is_ready(pod: PodFacts) -> bool:
+    return pod.ready and not pod.deleting
+
+
+def _runs(service: LLMService, observed: Observed) -> int:
+    live = own_workload(service, observed)
+    return 0 if live is None else live.spec_replicas
+
+
+def _remaining(
+    service: LLMService, observed: Observed, port: int | None, activators: Activators
+) -> tuple[DesiredChild, ...] | None:
+    """The slices that there are, with the activators of now; None: as they are."""
+    if is_listed(observed) or port is None or not observed.slices:
+        return ()
+    slices = slices_for(service, port, activators) if activators else None
+    return None if slices is None or next(refusals(service, observed, slices), "") else slices
+
+
+def remembered_slices(
+    owner: Owner, port: int | None, observed: Observed, activators: Activators
+) -> tuple[DesiredChild, ...] | None:
+    """As `Zero.slices`, for a spec that cannot be parsed: requests are held as they were, by the activators of now."""
+    live = observed.workload
+    is_held = bool(observed.slices) or (live is not None and live.spec_replicas > 0)
+    if port is None or not activators or not is_held:
+        return None
+    return tuple(map(with_hash, holding_slices(owner, port, activators)))
+
+
+def needless_slices(service: Owner, observed: Observed, slices: tuple[DesiredChild, ...] | None) -> Iterator[Prune]:
+    """Slices of ours that are not to be there, where these are."""
+    desired = None if slices is None else {each.id for each in slices}
+    for live in observed.slices:
+        may_go = ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN)
+        if desired is not None and (live.kind, live.name) not in desired and may_go:
+            yield Prune(live.kind, live.name, live.uid, "requests go to the replicas")
+
+
+def with_replicas(service: LLMService, replicas: int) -> LLMService:
+    """The service as its workload is to be made: with another number than is stored in spec.scaling.replicas."""
+    if replicas == service.spec.scaling.replicas:
+        return service
+    return replace(service, spec=_with_replicas(service.spec, replicas))
+
+
+@of_spec
+def _with_replicas(spec: LLMServiceSpec, replicas: int) -> LLMServiceSpec:
+    """One value for one number, by whose identity results are cached."""
+    return spec.model_copy(update={"scaling": spec.scaling.model_copy(update={"replicas": replicas})})

@@ -1,0 +1,382 @@
+"""How one template gives way to the next: pure, from what the spec says, what runs, and what is free on the nodes.
+
+Auto is decided when a template is about to be put in, and kept for that rollout; the workload remembers it. A steady
+service looks at no node and changes nothing because rooms change. An old replica is given up only for a new one that
+its place is enough for: a pod that no node would take keeps nobody from being served.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService
+from llmservice_planner.room import (
+    SHARED,
+    Amounts,
+    NodeRoom,
+    Room,
+    fitting,
+    fitting_apart,
+    minus,
+    nodes_for,
+    requests_of,
+)
+from llmservice_runtime.contract import Failure, FailureReason
+
+from llmservice_operator.decision import Event, RolloutStep
+from llmservice_operator.facts import scheduling
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.inputs import Inputs, Requirements, RoomQuery
+from llmservice_operator.manifests.children import claim_holders
+from llmservice_operator.manifests.meta import Manifest
+from llmservice_operator.manifests.resources import accelerator_resource
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.observe.failures.failure import reason_of
+from llmservice_operator.observe.progress import gates, gates_of
+from llmservice_operator.observe.status.verdict import Obstacle
+from llmservice_operator.workload.port import USUAL, Strategy, WorkloadFacts
+
+Json = Mapping[str, Any]
+
+RECHECK_SOON = 5.0
+"""Seconds until an API server that could not list nodes is asked again."""
+RECHECK_SECONDS = 60.0
+"""Seconds between looks at the nodes while a pod waits for room: no event says what others free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One template about to take another one's place, or on its way there."""
+
+    service: LLMService
+    label: str
+    """Of the revision that comes."""
+    live: WorkloadFacts
+    template: Manifest
+    """Of the revision that comes."""
+    inputs: Inputs
+
+    @property
+    def previous(self) -> Json:
+        """status.rollout as it was written last, where it is of this revision."""
+        rollout: Json = self.service.status.get("rollout") or {}
+        return rollout if rollout.get("revision") == self.label else {}
+
+    @property
+    def new(self) -> tuple[PodFacts, ...]:
+        return tuple(p for p in self._there if p.revision == self.label)
+
+    @property
+    def old(self) -> tuple[PodFacts, ...]:
+        return tuple(p for p in self._there if p.revision != self.label)
+
+    @property
+    def _there(self) -> list[PodFacts]:
+        return [
+            pod for pod in self.inputs.observed.pods if not pod.deleting and pod.phase not in ("Failed", "Succeeded")
+        ]
+
+    @property
+    def leaving(self) -> int:
+        """Pods on nodes that are on their way out: their places are as good as free."""
+        return sum(pod.deleting and bool(pod.node) for pod in self.inputs.observed.pods)
+
+    @property
+    def is_last(self) -> bool:
+        """One replica is all there is: to replace it is to stop answering."""
+        return self.service.spec.scaling.replicas == 1
+
+    @property
+    def pod_spec(self) -> Json:
+        spec: Json = self.template["spec"]
+        return spec
+
+    @property
+    def resource(self) -> str | None:
+        """Of the accelerators."""
+        return accelerator_resource(self.service)
+
+    @property
+    def requests(self) -> Amounts:
+        """What a new pod asks for."""
+        return requests_of(self.pod_spec)
+
+    @property
+    def given_up(self) -> Amounts:
+        """What an old pod asks for."""
+        return requests_of(self.live.template().get("spec") or {})
+
+
+def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep | Requirements:
+    """`may_choose`: False where nothing is carried out anyway, or where what is there is to be gone back on."""
+    strategy = current_strategy(change.service, change.live)
+    if change.live.revision == change.label:
+        return _going_on(change, strategy)
+    if not _is_to_choose(change, may_choose=may_choose):
+        return RolloutStep(strategy)
+    return _without_room(change) or _by_room(change)
+
+
+def _is_to_choose(change: Change, *, may_choose: bool) -> bool:
+    spec = change.service.spec
+    return may_choose and spec.rollout.strategy == "Auto" and spec.scaling.replicas > 0
+
+
+def current_strategy(service: LLMService, live: WorkloadFacts) -> Strategy:
+    """While nothing is to change."""
+    asked = service.spec.rollout.strategy
+    return _strategy(live.strategy) if asked == "Auto" else asked
+
+
+def first(service: LLMService) -> RolloutStep:
+    """Where nothing runs, nothing is replaced."""
+    asked = service.spec.rollout.strategy
+    return RolloutStep(USUAL if asked == "Auto" else asked)
+
+
+def _strategy(live: str | None) -> Strategy:
+    """As the rollout was begun; the usual one where the workload has none of ours."""
+    return "Replace" if live == "Replace" else "Recreate" if live == "Recreate" else USUAL
+
+
+def _without_room(change: Change) -> RolloutStep | None:
+    """The first step where what is free on the nodes makes no difference."""
+    if _is_replace_reported(change):
+        return RolloutStep("Replace", str(change.previous["reason"]))  # the status says so already
+    if change.live.available == 0:
+        # All at once: one after the other, each would wait for the start of the one before.
+        return RolloutStep("Recreate", "No replica answers, so there is none to keep while its successor starts.")
+    if sum(bool(pod.node) for pod in change.old) > change.service.spec.scaling.replicas:
+        return RolloutStep("Surge", "The pod of the rollout that was under way gives up its place.")
+    if sum(pod.ready for pod in change.new) >= change.service.spec.scaling.replicas:
+        return RolloutStep("Surge", "All replicas of this revision are still there; the others go.")
+    return None
+
+
+def _by_room(change: Change) -> RolloutStep | Requirements:
+    room = change.inputs.free_room(RoomQuery(change.resource))
+    if isinstance(room, Requirements):
+        return room
+    if room.may_be_known_soon:
+        waits = Obstacle(
+            Reason.PROGRESSING, f"The change waits to see where there is room: {room.unknown}.", is_final=False
+        )
+        return RolloutStep(_strategy(change.live.strategy), is_held=True, obstacle=waits, recheck_after=RECHECK_SOON)
+    if room.unknown is not None and (named := _named_as_shared(change)) is not None:
+        return _replaced(change, f"A GPU's memory is no room for a second pod, and pods share GPUs, by {named}")
+    if room.unknown is not None:
+        return RolloutStep("Surge", _unknown(room.unknown, change.inputs.settings))
+    nodes = list(nodes_for(room, change.pod_spec))
+    has_room = sum(fitting_apart(node, change.requests, change.resource) for node in nodes) + change.leaving > 0
+    if has_room or _would_help(change, nodes):
+        mounted_by = claim_holders(change.service)
+        if mounted_by == "one pod" or (mounted_by == "one node" and len(nodes) > 1):
+            return _replaced(change, f"The cache claim can be mounted by {mounted_by} at a time")
+        if has_room:
+            return RolloutStep("Surge", "There is room for one more pod: a new one is ready before an old one goes.")
+        return _replaced(change, f"No node has room for one more pod: {_shortage(change, nodes)}")
+    if not nodes:
+        return RolloutStep("Surge", "No node takes such a pod, so what serves is not given up for it.")
+    return RolloutStep(
+        "Surge",
+        f"No node has room for such a pod, even without an old one: {_shortage(change, nodes)}. What serves is not "
+        "given up for it; spec.rollout.strategy Recreate stops all replicas first.",
+    )
+
+
+def _replaced(change: Change, why: str) -> RolloutStep:
+    """One after the other; with a single one the status says beforehand what that means."""
+    if not change.is_last:
+        return RolloutStep("Replace", f"{why}. One replica at a time is replaced.")
+    is_held = change.service.spec.scaling.holds and change.inputs.settings.activator_service is not None
+    what = "requests are held, if the activators can hold them" if is_held else "nothing answers"
+    gap = f"There is one replica: from its end until its successor is ready {what}."
+    way_out = "spec.rollout.strategy Surge waits for room instead, and two replicas leave no gap."
+    return RolloutStep("Replace", f"{why}. {gap} {way_out}", notice=Reason.GAP_EXPECTED, is_reported_first=True)
+
+
+def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
+    """What it needs, and how much of that is free where it may go."""
+    resource = change.resource
+    if any(fitting(node, change.requests) for node in nodes):
+        return f"what is free of {resource} are shares of GPUs (time slicing), and other pods may hold their memory"
+    # A record of an earlier release may ask for another resource than the spec does.
+    count = change.requests.get(resource, Decimal(0)) if resource is not None else Decimal(0)
+    if resource is not None and any(node.free(resource) < count for node in nodes):
+        free = sum(int(node.free(resource)) for node in nodes)
+        return f"it needs {count} x {resource}, and of those on nodes that it may go to {free} are free"
+    short = sorted(r for r, each in change.requests.items() if all(node.free(r) < each for node in nodes))
+    return f"short of {', '.join(short)}" if short else "no node has enough of everything at once"
+
+
+def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
+    """Whether the place of one old pod is enough, with what is free beside it."""
+    old = Counter(pod.node for pod in change.old if pod.node)
+    return any(
+        fitting(replace(node, used=minus(node.used, change.given_up)), change.requests) > 0
+        for node in nodes
+        if old[node.name]
+    )
+
+
+def _going_on(change: Change, strategy: Strategy) -> RolloutStep | Requirements:
+    """The template is in: as it was begun, but for a new pod that waits too long for its place."""
+    reason = str(change.previous.get("reason") or "") if change.previous.get("strategy") == strategy else ""
+    begun = change.inputs.observed.begun
+    if not change.previous and begun is not None and begun[0] == change.label:
+        reason = begun[1]
+    step = RolloutStep(strategy, reason)
+    if not _may_lack_room(change) or (since := _waiting_since(change)) is None:
+        return step
+    is_auto = change.service.spec.rollout.strategy == "Auto"
+    if is_auto and _is_replace_reported(change):
+        return RolloutStep("Replace", str(change.previous["reason"]))
+    step = replace(step, obstacle=_waits(change))
+    if not is_auto:
+        return step
+    waited = max(0.0, (change.inputs.now - since).total_seconds())
+    if waited < change.inputs.settings.surge_deadline_seconds:
+        return replace(step, recheck_after=change.inputs.settings.surge_deadline_seconds - waited)
+    return _overdue(change, step, waited)
+
+
+def _may_lack_room(change: Change) -> bool:
+    """Whether a new pod is made beside an old one that serves."""
+    is_surge = current_strategy(change.service, change.live) == "Surge"
+    return is_surge and not change.service.spec.paused and any(pod.ready for pod in change.old)
+
+
+def _is_replace_reported(change: Change) -> bool:
+    return change.previous.get("strategy") == "Replace" and bool(change.previous.get("reason"))
+
+
+def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep | Requirements:
+    """It waited long enough: an old pod goes first, where that is known to make room."""
+    room = change.inputs.free_room(RoomQuery(change.resource, RECHECK_SECONDS))
+    if isinstance(room, Requirements):
+        return room
+    if room.may_be_known_soon:
+        return replace(step, recheck_after=RECHECK_SOON)
+    limit = change.inputs.settings.surge_deadline_seconds
+    is_gated = any(scheduling.are_gates(pod.unschedulable) for pod in _lacking(change))
+    found = "was held by Kueue's scheduling gate" if is_gated else "found no room"
+    why = f"A new pod {found} for {limit} s, so an old one goes first."
+    if held := _without_memory(change):
+        why = "A new pod finds no memory on a GPU that pods share (time slicing), so an old one goes first."
+        is_of_use = _would_free_memory(change, room, held)
+    elif room.unknown is not None:
+        is_of_use = _is_as_large(change)
+    else:
+        nodes = list(nodes_for(room, change.pod_spec))
+        is_of_use = _would_help(change, nodes)
+        is_free_now = any(fitting_apart(node, change.requests, change.resource) for node in nodes)
+        if is_free_now and waited < 2 * limit:  # the scheduler may be about to place it
+            return replace(step, recheck_after=limit / 10)
+    if not is_of_use:
+        return replace(step, recheck_after=RECHECK_SECONDS)
+    gap = " It is the only one: until its successor is ready nothing answers." if change.is_last else ""
+    return RolloutStep("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)
+
+
+def _without_memory(change: Change) -> tuple[PodFacts, ...]:
+    """New pods that found the memory of their GPU held, and have not begun anew."""
+    ended = ((pod, pod.terminated) for pod in change.new if pod.terminated is not None and not pod.running)
+    ends = ((pod, Failure.from_json(end.message)) for pod, end in ended)
+    return tuple(pod for pod, end in ends if end is not None and end.reason is FailureReason.GPU_MEMORY_BUSY)
+
+
+def _would_free_memory(change: Change, room: Room, held: tuple[PodFacts, ...]) -> bool:
+    """Whether an old pod may be what holds it: on a node whose GPUs are shared, or might be where nobody can look."""
+    if room.unknown is not None:
+        return _named_as_shared(change) is not None
+    resource, old = change.resource, {pod.node for pod in change.old}
+    sharing = {node.name: node.sharing(resource) for node in room.nodes if resource is not None}
+    found = (sharing.get(pod.node) for pod in held if pod.node in old)
+    return any(each is not None and not each.has_own_memory for each in found)
+
+
+def _named_as_shared(change: Change) -> str | None:
+    """What says that pods share GPUs, where no node can be asked."""
+    products = change.service.spec.accelerator.products or ()
+    if (change.resource or "").endswith(SHARED):
+        return f"the name of the resource ({change.resource})"
+    return "the name of the product" if products and all(each.endswith("-SHARED") for each in products) else None
+
+
+def _waiting_since(change: Change) -> datetime | None:
+    """Since when a new pod lacks room: it has no node or no memory, or waits for quota of its queue, or a quota keeps
+    it from being made."""
+    found = gates(change.new, gates_of(change.previous), change.inputs.now)
+    lacking = [found.get(pod.uid) or pod.created_at for pod in _lacking(change)]
+    lacking += [pod.created_at for pod in _without_memory(change)]
+    if lacking:
+        return _time(min(lacking))
+    refusal = change.live.replica_failure
+    if refusal is None or reason_of(refusal) is not Reason.QUOTA_EXCEEDED:
+        return None
+    failure: Json = change.service.status.get("failure") or {}
+    is_reported = bool(change.previous) and failure.get("reason") == Reason.QUOTA_EXCEEDED
+    return _time(str(failure.get("since"))) if is_reported else change.inputs.now  # what is reported now has this time
+
+
+def _lacking(change: Change) -> list[PodFacts]:
+    """New pods without a node that the place of an old one may be enough for.
+
+    Of gates that holds of Kueue's only, where the old ones hold quota of the same queue.
+    """
+    queues = {pod.queue for pod in change.old if pod.ready}
+    return [
+        pod
+        for pod in change.new
+        if not pod.scheduled
+        and (
+            scheduling.may_be_held(pod.unschedulable)
+            or (scheduling.are_of_kueue(pod.unschedulable) and pod.queue and queues == {pod.queue})
+        )
+    ]
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _waits(change: Change) -> Obstacle | None:
+    """The obstacle where accelerators are short; other shortages are in the failure."""
+    resource = accelerator_resource(change.service)
+    causes = {cause for pod in change.new for cause in pod.unschedulable}
+    if resource is None or not any(resource in cause for cause in causes):
+        return None
+    count = change.requests.get(resource, 0)
+    message = f"A pod of revision {change.label} waits for {count} x {resource}; the old replicas go on serving."
+    return Obstacle(Reason.WAITING_FOR_GPU, message, is_final=False)
+
+
+def _is_as_large(change: Change) -> bool:
+    """Without the right to look: the place of an old pod is enough for one that asks for no more."""
+    given_up = change.given_up
+    return all(given_up.get(resource, 0) >= each for resource, each in change.requests.items())
+
+
+def _unknown(why: str, settings: Settings) -> str:
+    return (
+        f"Whether there is room for one more pod is not known, since {why}. A new pod "
+        f"is made first; if it finds no room for {settings.surge_deadline_seconds} s, an old one is replaced instead."
+    )
+
+
+def rollout_events(before: Json, after: Json, how: RolloutStep) -> Iterator[Event]:
+    """What status.rollout says for the first time and somebody may want to act on."""
+    if how.notice is not None and after.get("reason") == how.reason != before.get("reason"):
+        yield Event("Warning", how.notice, how.reason)
+    waiting = after.get("updateWaiting")
+    if waiting and waiting != before.get("updateWaiting"):
+        yield Event("Normal", Reason.UPDATE_WAITING, waiting)

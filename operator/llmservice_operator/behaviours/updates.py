@@ -1,0 +1,60 @@
+"""Updates that were asked for (llmservice.dev/update-requested) take turns: what the status says, and who is done.
+
+The same new template may break every service that gets it. They get it a few at a time, therefore, and a failed update
+holds back the others until its spec or its annotation changes. `service/updates.py` counts who has a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmservice_operator.decision import Update
+from llmservice_operator.facts.children import RevisionFacts
+from llmservice_operator.inputs import Turn
+from llmservice_operator.revisions.match import DesiredRevision
+from llmservice_operator.revisions.selection import is_by_request
+
+Json = Mapping[str, Any]
+
+_NAMED = 8
+RECHECK_SECONDS = 60.0
+"""Seconds after which a waiting service is reconciled again without any event."""
+
+
+def why_waiting(turn: Turn) -> str:
+    """The same words while others take their turns: a text that named them would be written for each of those."""
+    if turn.failed or turn.failed_elsewhere:
+        return (
+            f"The update of {_failed(turn)} failed, and the same may happen here. Edit or roll back what failed, or "
+            "take its annotation llmservice.dev/update-requested away, and the next one begins."
+        )
+    return f"Other services are being updated, {turn.limit} at a time; this one's turn comes."
+
+
+def _failed(turn: Turn) -> str:
+    """Those of the namespace by name, and how many there are elsewhere."""
+    more = len(turn.failed) - _NAMED
+    named = [", ".join(turn.failed[:_NAMED]) + (f" and {more} more" if more > 0 else "")] if turn.failed else []
+    if count := turn.failed_elsewhere:
+        named.append("one service of another namespace" if count == 1 else f"{count} services of other namespaces")
+    return " and of ".join(named)
+
+
+def update_of(
+    desired: DesiredRevision, revisions: Sequence[RevisionFacts], rollout: Json, *, waits: bool, replicas: int
+) -> Update | None:
+    """By the status that is about to be written; None: no update was asked for, or it is done.
+
+    One without replicas breaks nothing, and is never rolled out: it holds back no other service.
+    """
+    if waits:
+        return Update.WAITS
+    if replicas == 0:
+        return None
+    failed = next((record for record in revisions if record.label == rollout.get("failedRevision")), None)
+    if failed is not None and failed.key == desired.key and is_by_request(failed):
+        return Update.FAILED
+    is_done = rollout.get("stableRevision") == desired.label
+    is_asked_for = desired.label != desired.key and desired.chosen.update_requested is not None
+    return None if is_done or not is_asked_for else Update.UNDER_WAY

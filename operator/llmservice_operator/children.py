@@ -1,0 +1,366 @@
+"""The children that a service is to have, in the order in which they are applied, and what keeps the cluster's from it:
+what is to be applied, what is to go, and what is in the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from llmservice_api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION, claim_names
+from llmservice_api.holding import is_idle
+from llmservice_api.kinds import CHILD_KINDS, REPORTED_APART, VERBS
+from llmservice_api.reasons import Reason
+from llmservice_api.remembered import of_service
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
+
+from llmservice_operator.decision import Apply, Prune
+from llmservice_operator.facts import normalize
+from llmservice_operator.facts.children import ChildFacts, RevisionFacts
+from llmservice_operator.facts.drift import difference
+from llmservice_operator.manifests.children import (
+    BUILDERS,
+    adapters_config,
+    adapters_digest,
+    claim_manifest,
+    claims,
+    declared_manifests,
+    has_adapters_config,
+)
+from llmservice_operator.manifests.children import service as service_manifest
+from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name
+from llmservice_operator.manifests.pod_template import progress_deadline_seconds
+from llmservice_operator.manifests.revision import KEPT, Chosen, controller_revision
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.observe.failures.failure import reason_of
+from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal, Unanswered
+from llmservice_operator.observe.ownership import Ownership, ownership
+from llmservice_operator.observe.status.verdict import Obstacle
+from llmservice_operator.revisions.match import DesiredRevision
+from llmservice_operator.workload.kinds import WORKLOADS, workload_of
+from llmservice_operator.workload.port import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredChild:
+    """One manifest, and the hash of what it asks for."""
+
+    manifest: Manifest
+    input_hash: str
+
+    @property
+    def id(self) -> tuple[str, str]:
+        """(kind, name)"""
+        return self.manifest["kind"], self.manifest["metadata"]["name"]
+
+
+def desired_children(
+    service: LLMService, asked: LLMServiceSpec, revision: DesiredRevision, strategy: Strategy, settings: Settings
+) -> list[DesiredChild]:
+    """What pods need comes before the pods. `asked` is the spec as it is, whatever revision runs."""
+    made = revision.label, revision.number, revision.key, revision.template, revision.chosen
+    return [
+        *_made(service, *made, strategy, None if asked is service.spec else asked),
+        *_declared(service, settings, service.replicas_stated_by, is_idle(service.spec.scaling, service.status)),
+    ]
+
+
+@of_service
+def _made(
+    service: LLMService,
+    label: str,
+    number: int,
+    key: str,
+    template: Manifest,
+    chosen: Chosen,
+    strategy: Strategy,
+    asked: LLMServiceSpec | None,
+) -> tuple[DesiredChild, ...]:
+    revision = DesiredRevision(label, number, key, template, chosen, update_pending=False)
+    return tuple(with_hash(manifest) for manifest in _manifests(service, asked or service.spec, revision, strategy))
+
+
+@of_service
+def _declared(service: LLMService, settings: Settings, stated_by: str | None, idle: bool) -> tuple[DesiredChild, ...]:
+    """Of the kinds in `CHILD_KINDS`. `stated_by` and `idle` are the service's, and no part of the spec."""
+    assert (service.replicas_stated_by, is_idle(service.spec.scaling, service.status)) == (stated_by, idle)
+    return tuple(with_hash(manifest) for manifest in declared_manifests(service, settings))
+
+
+def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[DesiredChild]:
+    """Records that nobody owns any more, as they are: one that is not adopted would outlive every service."""
+    manifests = []
+    for record in orphans:
+        data = record.data()
+        chosen = Chosen.from_document(data.get("chosen") or {})
+        made = {"number": record.revision, "key": record.key, "template": data["template"], "chosen": chosen}
+        manifests.append(controller_revision(service, label=record.label, **made))
+    return [with_hash(manifest) for manifest in manifests]
+
+
+def maintained(
+    service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None, settings: Settings
+) -> list[DesiredChild]:
+    """While an edit is held: what serves, with all that needs no restart.
+
+    The workload has the template that it was made with; None: that is not known, and it stays as it is. The list of
+    adapters waits with the edit, for pods may lack what it asks for: `listed` is the digest of what was applied.
+    """
+    manifests = [_listing(service_manifest(service), listed)]
+    if template is not None:
+        manifests.append(workload_of(service).manifest(service, template, strategy))
+    manifests += declared_manifests(service, settings)
+    return [with_hash(manifest) for manifest in manifests]
+
+
+def _listing(manifest: Manifest, listed: str | None) -> Manifest:
+    """The Service naming this list of adapters, since that is the one that there is."""
+    metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
+    if listed is not None:
+        metadata["annotations"] = {ADAPTERS_ANNOTATION: listed}
+    return manifest | {"metadata": metadata}
+
+
+def _manifests(
+    service: LLMService, asked: LLMServiceSpec, revision: DesiredRevision, strategy: Strategy
+) -> Iterator[Manifest]:
+    if has_adapters_config(service):
+        # Before the Service, which says then that it was.
+        yield adapters_config(service)
+    yield service_manifest(service)
+    yield from (claim_manifest(service, claim) for claim in claims(service, asked))
+    yield controller_revision(
+        service,
+        label=revision.label,
+        number=revision.number,
+        key=revision.key,
+        template=revision.template,
+        chosen=revision.chosen,
+    )
+    yield workload_of(service).manifest(service, revision.template, strategy)
+
+
+def with_hash(manifest: Manifest) -> DesiredChild:
+    """The manifest with its hash as an annotation: it shows fields that are no longer desired, after a restart too."""
+    digest = hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+    annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH_ANNOTATION: digest}
+    metadata = manifest["metadata"] | {"annotations": annotations}
+    return DesiredChild(manifest | {"metadata": metadata}, digest)
+
+
+RETRY_SECONDS = 60.0
+"""After a refusal of a child that others go on without, or of a deletion."""
+_NEEDED = frozenset({"ConfigMap", "ControllerRevision", *(workload.kind for workload in WORKLOADS)})
+"""Kinds whose refusal stops what comes after them: pods would be of another list, record or template."""
+_NEEDED_ONCE = frozenset({"Service", "PersistentVolumeClaim"})
+"""Kinds without which there are no pods; a change of one that exists, which is refused, stops nothing."""
+
+
+def blocking(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
+    """What keeps a child from being what it should be; kinds with a condition of their own keep nothing."""
+    ids = {child.id for child in children if child.id[0] not in REPORTED_APART}
+    if (unadopted := _unadopted(service, observed)) is not None:
+        return unadopted
+    leaving = [c for c in observed.children() if (c.kind, c.name) in ids and ownership(c, service) is Ownership.LEAVING]
+    if leaving:
+        named = ", ".join(f"{child.kind} {child.name}" for child in leaving)
+        return Obstacle(Reason.PROGRESSING, f"Waiting until it is gone and can be made anew: {named}.", is_final=False)
+    for (kind, name), refusal in sorted(observed.refused.items()):
+        if (kind, name) in ids and refusal.code != 409:
+            return _refused(f"{kind} {name} cannot be applied", refusal)
+    for (kind, name), missed in sorted(observed.unanswered.items()):
+        if (kind, name) in ids:
+            return _unanswered(f"{kind} {name} cannot be written", missed, service)
+    return next(_unlisted(service, observed, ids), None)
+
+
+def _unadopted(service: LLMService, observed: Observed) -> Obstacle | None:
+    """Which child of an earlier service of this name cannot be taken over, if one is. Of any kind, wanted or not."""
+    left = (c for c in observed.children() if c.controller is not None and not c.deleting)
+    ids = [(c.kind, c.name) for c in left if ownership(c, service) is Ownership.LEAVING]
+    what = "is of an earlier LLMService of this name and cannot be taken over"
+    return _stuck(ids, what, service, observed)
+
+
+def lingering(service: LLMService | None, observed: Observed, prune: Iterable[Prune]) -> Obstacle | None:
+    """Which of these deletions fails, if one does. Of any kind: a slice or ScaledObject that is not to be there goes on
+    to direct requests or to scale, and has no condition of its own where the spec no longer asks for it."""
+    return _stuck(((each.kind, each.name) for each in prune), "is to go and cannot be deleted", service, observed)
+
+
+def _stuck(ids: Iterable[ChildId], what: str, service: LLMService | None, observed: Observed) -> Obstacle | None:
+    """The first of these changes that is refused, or not answered."""
+    for kind, name in ids:
+        if (refusal := observed.kept.get((kind, name))) is not None:
+            return _refused(f"{kind} {name} {what}", refusal)
+        if (missed := observed.unanswered.get((kind, name))) is not None:
+            return _unanswered(f"{kind} {name} {what}", missed, service)
+    return None
+
+
+def _refused(what: str, refusal: Refusal) -> Obstacle:
+    message = normalize.replica_failure(refusal.message)
+    reason = reason_of(message)
+    return Obstacle(reason, f"{what}: {message}.", remedy=reason.remedy, evidence=(message,))
+
+
+def _unanswered(what: str, missed: Unanswered, service: LLMService | None) -> Obstacle:
+    """It may pass until the deadline of a rollout: the operator tries again by itself, and goes on doing so."""
+    deadline = progress_deadline_seconds(service) if service is not None else 0
+    message = normalize.replica_failure(missed.message)
+    found = reason_of(message)
+    obstacle = Obstacle(
+        found if found is Reason.ADMISSION_UNAVAILABLE else Reason.API_SERVER_FAILING,
+        f"{what}: {message}.",
+        is_final=missed.seconds >= deadline,
+        evidence=(message,),
+    )
+    return replace(obstacle, remedy=obstacle.reason.remedy)
+
+
+def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Iterator[Obstacle]:
+    """Children of kinds that the API server does not serve, or that the operator may not list."""
+    for child in CHILD_KINDS:
+        if child.kind in observed.hidden and (child.kind, service.name) in ids:
+            resource = child.resource.full_name
+            message = f"{child.kind} {service.name} is not made: {resource} cannot be listed."
+            remedy = f"Install the CRD {resource}, or grant the operator {', '.join(VERBS)} on {resource}."
+            yield Obstacle(Reason.ADMISSION_REFUSED, message, remedy=remedy)
+
+
+def applies(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Iterator[Apply]:
+    """What is not as it is asked for."""
+    for child in children:
+        if child.id == _adapters_id(service):
+            yield from _apply_unread(child, service, observed)
+        elif (apply := apply_of(child, service, observed)) is not None:
+            yield apply
+
+
+def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply | None:
+    """Of one that the operator may read; None: it is as it is asked for, or cannot be made so."""
+    kind, live = child.id[0], observed.child(*child.id)
+    is_needed = kind in _NEEDED or (kind in _NEEDED_ONCE and live is None)
+    if kind in observed.hidden or (not is_needed and child.id in observed.refused):
+        return None
+    apart: dict[str, Any] = {} if is_needed else {"is_optional": True, "retry_after": RETRY_SECONDS}
+    if live is None:
+        return Apply(child.manifest, "it does not exist", input_hash=child.input_hash, **apart)
+    whose = ownership(live, service)
+    if whose in (Ownership.LEAVING, Ownership.FOREIGN):
+        return None
+    reason = _why_apply(child, live, observed.applied.get(child.id))
+    if reason is None:
+        return None
+    return Apply(
+        child.manifest,
+        reason,
+        known_uid=live.uid if whose is Ownership.OURS else None,
+        expel=bool(live.foreign) or not live.is_applied,
+        input_hash=child.input_hash,
+        **apart,
+    )
+
+
+def is_pending(apply: Iterable[Apply]) -> bool:
+    """Whether a child is yet to be written that has no condition of its own."""
+    return any(each.kind not in REPORTED_APART for each in apply)
+
+
+def _apply_unread(child: DesiredChild, service: LLMService, observed: Observed) -> Iterator[Apply]:
+    """What the operator may not read is applied when the Service, which is applied next, does not name it yet.
+
+    An orphaned Service speaks of an orphaned list, which is to be adopted too.
+    """
+    endpoint = observed.service
+    applied = None
+    if endpoint is not None and ownership(endpoint, service) is Ownership.OURS:
+        applied = endpoint.adapters
+    if applied != adapters_digest(service):
+        yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
+
+
+def _adapters_id(service: LLMService) -> tuple[str, str]:
+    return "ConfigMap", adapters_config_name(service)
+
+
+def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | None) -> str | None:
+    """None where the live object is as it was asked for, whatever defaults and webhooks made of that."""
+    # What is left of others' fields after a removal (defaults that they own) is not worth another try.
+    if record == AppliedRecord(child.input_hash, live.managed_hash):
+        return None
+    found = difference(child.manifest, live.live(), live.content)
+    if found is not None:
+        return f"{found} is not as asked for"
+    if live.foreign:
+        return f"others added {', '.join(sorted(live.foreign))}"
+    return None if live.is_applied else "the record of its field owners was reset"
+
+
+def needless(service: LLMService, observed: Observed, settings: Settings) -> Iterator[Prune]:
+    """Children of CHILD_KINDS that are no longer desired, whatever revision runs."""
+    for child in CHILD_KINDS:
+        live = observed.child(child.kind, service.name)
+        if live is not None and BUILDERS[child.kind](service, settings) is None and _may_go(live, service):
+            yield Prune(live.kind, live.name, live.uid, child.needless)
+
+
+def prunes(
+    service: LLMService, asked: LLMServiceSpec, observed: Observed, desired: DesiredRevision, settings: Settings
+) -> Iterator[Prune]:
+    """What is ours and no longer desired; `asked` is the spec as it is, whatever revision runs."""
+    yield from needless(service, observed, settings)
+    wanted = {claim.name for claim in claims(service, asked)}
+    # Pods of an earlier revision may still use a claim, and so may the record of an earlier operator.
+    is_unused = all(pod.revision == desired.label for pod in observed.pods)
+    wanted |= mounted_claims(desired.template)
+    for claim in observed.claims:
+        if claim.name not in wanted and is_unused and _is_own(claim, service):
+            field = claim_names(service.name)[claim.name]
+            yield Prune(claim.kind, claim.name, claim.uid, f"{field} no longer asks for it")
+    endpoint = observed.service
+    was_listed = endpoint is not None and endpoint.adapters is not None and _may_go(endpoint, service)
+    if was_listed and not has_adapters_config(service):
+        yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
+    yield from _old_revisions(service, observed, desired)
+
+
+def mounted_claims(template: Manifest) -> set[str]:
+    """Names of the claims that a recorded template mounts."""
+    spec = template.get("spec")
+    volumes = spec.get("volumes") if isinstance(spec, Mapping) else None
+    claims = (volume.get("persistentVolumeClaim") for volume in volumes or () if isinstance(volume, Mapping))
+    return {str(claim.get("claimName")) for claim in claims if isinstance(claim, Mapping)}
+
+
+def _old_revisions(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
+    """The latest ones stay, and so does whatever is running or may be returned to."""
+    rollout = service.status.get("rollout") or {}
+    in_use: set[str | None] = {desired.label, observed.workload.revision if observed.workload else ""}
+    in_use |= {rollout.get("stableRevision"), service.spec.rollout.pinned_revision}
+    in_use |= {pod.revision for pod in observed.pods}
+    own = [r for r in observed.revisions if _is_own(r, service)]
+    for revision in sorted(own, key=lambda r: r.revision, reverse=True)[KEPT:]:
+        if revision.label not in in_use:
+            yield Prune(revision.kind, revision.name, revision.uid, f"{KEPT} later revisions are kept")
+
+
+def _may_go(child: ChildFacts, service: LLMService) -> bool:
+    """An orphan too: nobody else would ever take it away."""
+    return ownership(child, service) in (Ownership.OURS, Ownership.ORPHAN)
+
+
+def _is_own(child: ChildFacts, service: LLMService) -> bool:
+    """What holds data is deleted only where it is owned; a kept claim is not. Orphaned records are adopted first."""
+    return child.owner_uid == service.uid and not child.deleting
+
+
+def finished_jobs(service: LLMService, observed: Observed, job_in_use: str | None) -> Iterator[Prune]:
+    """Jobs whose findings stand in the status, or that inspected another model."""
+    for job in observed.inspection_jobs:
+        if _may_go(job, service) and job.name != job_in_use:
+            yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")

@@ -1,0 +1,405 @@
+"""From what the spec asks for and what the cluster shows to what is to be done: pure, and a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from kubeloop.timestamps import rfc3339
+from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_api.constants import selector_text
+from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService, is_paused
+
+from llmservice_operator.behaviours.fit.assess import FitAssessment, assess
+from llmservice_operator.behaviours.holding.gap import Gap, gap, gap_events
+from llmservice_operator.behaviours.holding.zero import Known, Zero, needless_slices, with_replicas, zero
+from llmservice_operator.behaviours.rollout import Change, current_strategy, first, rollout_events, rollout_step
+from llmservice_operator.behaviours.updates import RECHECK_SECONDS, update_of, why_waiting
+from llmservice_operator.children import (
+    DesiredChild,
+    adopted_records,
+    applies,
+    blocking,
+    desired_children,
+    finished_jobs,
+    is_pending,
+    maintained,
+    needless,
+    prunes,
+    with_hash,
+)
+from llmservice_operator.decision import Adopt, Apply, Decision, Event, Restart, RolloutStep, Update, soonest
+from llmservice_operator.facts.children import HoldingSliceFacts
+from llmservice_operator.inputs import HoldingQuery, Inputs, Requirements, value_of
+from llmservice_operator.manifests import inspection
+from llmservice_operator.manifests.children import adapters_digest, endpoint
+from llmservice_operator.manifests.effective import effective, gpus
+from llmservice_operator.manifests.placement import where_pods_go
+from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.ownership import Ownership, name_conflicts, ownership
+from llmservice_operator.observe.progress import Rolling, stored_rolling
+from llmservice_operator.observe.status.verdict import Obstacle, Subject, Verdict
+from llmservice_operator.revisions.match import DesiredRevision, choose
+from llmservice_operator.revisions.rollback import Rollback
+from llmservice_operator.revisions.selection import Selection, own_revisions, own_workload, select
+from llmservice_operator.service.report import Case, refuse, report, subject_of
+from llmservice_operator.workload.kinds import is_workload
+from llmservice_operator.workload.port import Strategy
+
+Json = Mapping[str, Any]
+
+
+AT_ONCE = 0.0
+"""Seconds until the key is reconciled again, where the status that is written now is an input of the next decision."""
+ADOPTION_PATIENCE = 30.0
+"""Seconds from the creation of the later service in which the garbage collector may delete what an earlier one left."""
+
+
+def decide(inputs: Inputs) -> Decision | Requirements:
+    """Everything to do about one LLMService; or what is to be read first, after which more may be needed."""
+    if inputs.parent["metadata"].get("deletionTimestamp") is not None:
+        return Decision(notes=(Reason.DELETING.summary,))
+    found, rollback = _decide(inputs)
+    return found if isinstance(found, Requirements) else complete(found, inputs, rollback)
+
+
+def complete(decision: Decision, inputs: Inputs, rollback: Rollback | None = None) -> Decision:
+    """With what is done about every LLMService, whatever its spec says."""
+    return with_degraded(with_adoption(decision, inputs), inputs, rollback)
+
+
+def _decide(inputs: Inputs) -> tuple[Decision | Requirements, Rollback | None]:
+    """The decision, and the recorded revision that is to run in the place of what the spec says."""
+    if inputs.stored is None:
+        return _invalid(inputs), None
+    at_zero = zero(inputs.stored, inputs.observed, inputs.settings, _known(inputs))
+    if at_zero.needs_port:
+        return Requirements(port=HoldingQuery(at_zero.port, at_zero.is_held)), None
+    service = with_replicas(inputs.stored, at_zero.replicas)
+    selection = select(service, inputs.observed, inputs.settings, value_of(inputs.turn, None))
+    case = Case(inputs, subject_of(service), service, at_zero, is_selected=isinstance(selection, Selection))
+    if not isinstance(selection, Selection):
+        return refuse(case, selection, service.spec.scaling.replicas), None
+    return _of_selection(case, at_zero, selection), selection.rollback
+
+
+def _known(inputs: Inputs) -> Known:
+    return Known(
+        inputs.activators,
+        inputs.unknown_for,
+        value_of(inputs.port_claim, None),
+        value_of(inputs.holding, None),
+        value_of(inputs.in_flight, None),
+    )
+
+
+def _of_selection(case: Case, at_zero: Zero, selection: Selection) -> Decision | Requirements:
+    inputs = case.inputs
+    if selection.needs_turn and inputs.turn is None:
+        return Requirements(turn=True)
+    if needed := inputs.reports_of(HoldingQuery(at_zero.port, at_zero.is_held, at_zero.asks)):
+        return needed
+    if at_zero.counts and inputs.in_flight is None:
+        return Requirements(in_flight=at_zero.counts)
+    fit = assess(inputs, selection)
+    if isinstance(fit, Requirements):
+        return fit
+    desired = choose(selection.service, selection.match, fit.chosen, inputs.settings)
+    live = inputs.observed.workload
+    runs = live is not None and live.revision == desired.label
+    if fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs:
+        return hold_back(case, at_zero, selection.service, fit)
+    step = _step(inputs, selection, desired)
+    return step if isinstance(step, Requirements) else _roll_out(case, at_zero, selection, fit, desired, step)
+
+
+def _invalid(inputs: Inputs) -> Decision | Requirements:
+    """For a stored object whose spec cannot be parsed: say so, and leave alone what serves."""
+    metadata, live = inputs.parent["metadata"], inputs.observed.workload
+    subject = Subject(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        generation=int(metadata.get("generation") or 0),
+        previous=inputs.parent.get("status") or {},
+    )
+    return refuse(Case(inputs, subject), inputs.problems, live.spec_replicas if live is not None else 0)
+
+
+def _roll_out(
+    case: Case, at_zero: Zero, selection: Selection, fit: FitAssessment, desired: DesiredRevision, step: RolloutStep
+) -> Decision | Requirements:
+    """The revision is known; how it comes in, and what else there is to do."""
+    inputs, service, observed = case.inputs, selection.service, case.inputs.observed
+    ahead = gap(inputs, at_zero.port, step, desired.label)
+    asks = ahead.asks if ahead is not None else ()
+    if needed := inputs.reports_of(HoldingQuery(at_zero.port, at_zero.is_held, asks)):
+        return needed
+    slices = at_zero.slices if ahead is None else ahead.slices
+    orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
+    made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
+    # Before the workload, so that requests are held before the last replica goes.
+    children = [*(slices or ()), *made, *adopted_records(service, orphans)]
+    problems = name_conflicts(service, observed, {child.id for child in children})
+    if problems:
+        return refuse(case, problems, service.spec.scaling.replicas)
+    apply = tuple(applies(service, observed, children))
+    obstacle = (
+        blocking(service, observed, children)
+        or _rolled_back(selection.rollback)
+        or _refused(selection)
+        or step.obstacle
+    )
+    verdict = _verdict(selection, desired, fit, step, ahead, obstacle, is_pending=is_pending(apply))
+    shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
+    unheld = tuple(needless_slices(service, observed, slices))
+    if service.spec.paused:
+        held = tuple(item for item in apply if item.kind == HoldingSliceFacts.kind)
+        return report(case, verdict, apply=held, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
+    if step.is_reported_first or step.is_held or (ahead is not None and ahead.waits):
+        apply = tuple(item for item in apply if not is_workload(item.kind))
+    gone = prunes(service, selection.asked, observed, desired, inputs.settings)
+    prune = (*unheld, *gone, *finished_jobs(service, observed, fit.job))
+    wait = soonest(
+        fit.requeue_after,
+        step.recheck_after,
+        ahead.recheck_after if ahead is not None else None,
+        AT_ONCE if step.is_reported_first else None,
+        RECHECK_SECONDS if selection.waits_for is not None else None,
+    )
+    decision = report(case, verdict, apply=apply, prune=prune, requeue_after=wait, **shown)
+    if isinstance(decision, Requirements):
+        return decision
+    decision = _with_rollout(decision, selection, desired, step, obstacle)
+    return replace(decision, events=(*decision.events, *gap_events(service.status, ahead)))
+
+
+def _step(inputs: Inputs, selection: Selection, desired: DesiredRevision) -> RolloutStep | Requirements:
+    live = own_workload(selection.service, inputs.observed)
+    if live is None:
+        return first(selection.service)
+    change = Change(selection.service, desired.label, live, desired.template, inputs)
+    return rollout_step(change, may_choose=selection.may_choose_strategy)
+
+
+def _rolled_back(rollback: Rollback | None) -> Obstacle | None:
+    is_automatic = rollback is not None and rollback.failed is not None
+    return Obstacle(Reason.ROLLED_BACK, rollback.reason) if is_automatic and rollback is not None else None
+
+
+def _refused(selection: Selection) -> Obstacle | None:
+    if not selection.is_update_refused:
+        return None
+    first, *_ = selection.problems
+    return Obstacle(first.reason, f"{first.field}: {first.message}", remedy=first.remedy)
+
+
+def _restart(inputs: Inputs, desired: DesiredRevision, step: RolloutStep) -> Restart | None:
+    live = inputs.observed.workload
+    if live is None or live.revision in ("", desired.label) or not live.spec_replicas:
+        return None
+    return Restart(live.revision, desired.label, step.strategy, step.reason)
+
+
+def _with_rollout(
+    decision: Decision, selection: Selection, desired: DesiredRevision, step: RolloutStep, obstacle: Obstacle | None
+) -> Decision:
+    """What the status says of the rollout has consequences: turns of others, Events, and a rollback."""
+    before = selection.service.status.get("rollout") or {}
+    after = before if decision.status is None else decision.status.get("rollout") or {}
+    waits, replicas = selection.waits_for is not None, selection.service.spec.scaling.replicas
+    update = update_of(desired, selection.revisions, after, waits=waits, replicas=replicas)
+    if update is Update.UNDER_WAY and obstacle is not None and obstacle.is_final:
+        update = Update.FAILED  # its turn ends, and the status of waiting services names it
+    has_just_failed = "failedSpec" in after and after["failedSpec"] != before.get("failedSpec")
+    return replace(
+        decision,
+        update=update,
+        claims_turn=selection.needs_turn and not waits,
+        begun=(desired.label, step.reason) if step.reason else None,
+        events=(*decision.events, *rollout_events(before, after, step)),
+        requeue_after=soonest(decision.requeue_after, AT_ONCE if has_just_failed else None),
+    )
+
+
+def _verdict(
+    selection: Selection,
+    desired: DesiredRevision,
+    fit: FitAssessment,
+    step: RolloutStep,
+    ahead: Gap | None,
+    obstacle: Obstacle | None,
+    *,
+    is_pending: bool,
+) -> Verdict:
+    service = selection.service
+    return Verdict(
+        obstacle=obstacle,
+        is_pending=is_pending,
+        paused=service.spec.paused,
+        replicas=service.spec.scaling.replicas,
+        revision=desired.label,
+        rolling=_rolling(selection, desired, step, ahead),
+        selector=selector_text(service.name),
+        gpus=gpus(service),
+        endpoint=endpoint(service),
+        effective=effective(service, desired.template, desired.chosen),
+        misplaced=fit.misplaced,
+        where_pods_go=where_pods_go(service, desired.template),
+        fitness=fit.fitness,
+        plan=fit.plan,
+        model=fit.model,
+        adapters=tuple(sorted(adapter.name for adapter in service.spec.adapters)),
+        adapters_digest=adapters_digest(service),
+    )
+
+
+def _rolling(selection: Selection, desired: DesiredRevision, step: RolloutStep, ahead: Gap | None) -> Rolling:
+    back, turn = selection.rollback, selection.waits_for
+    return Rolling(
+        strategy=step.strategy,
+        reason=back.reason if back is not None and back.failed is not None else step.reason,
+        kept=back.kept if back is not None else "",
+        gap=ahead.text if ahead is not None else "",
+        pinned=back is not None and back.failed is None,
+        failed=back.failed if back is not None else None,
+        spec=selection.spec_hash,
+        update_pending=turn is not None or (desired.update_pending and (back is None or back.is_whole)),
+        update_waiting=why_waiting(turn) if turn is not None else "",
+        update_blocked=" ".join(map(str, selection.problems)),
+    )
+
+
+def with_degraded(decision: Decision, inputs: Inputs, back: Rollback | None) -> Decision:
+    """The decision, with the condition Degraded as long as there is a reason for it."""
+    found, parent = _found(inputs, back), inputs.parent
+    stored = parent.get("status") or {}
+    conditions = stored.get("conditions") or ()
+    before = next((c for c in conditions if c.get("type") == ConditionType.DEGRADED), None)
+    if found is None and before is None:
+        return decision
+    status = dict(decision.status if decision.status is not None else stored)
+    rest = [c for c in status.get("conditions") or () if c.get("type") != ConditionType.DEGRADED]
+    if found is not None:
+        (reason, message), generation = found, int(parent["metadata"].get("generation") or 0)
+        now = rfc3339(inputs.now)
+        degraded = Condition.after(
+            before, ConditionType.DEGRADED, ConditionStatus.TRUE, reason, message, generation=generation, now=now
+        )
+        rest.append(degraded.to_object())
+    if rest == list(conditions) and {**status, "conditions": conditions} == {**stored, "conditions": conditions}:
+        return replace(decision, status=None, events=())
+    events = decision.events
+    if found is not None and before is None:
+        events = (*events, Event("Warning", found[0], rest[-1]["message"]))
+    return replace(decision, status={**status, "conditions": rest}, events=events)
+
+
+def _found(inputs: Inputs, back: Rollback | None) -> tuple[Reason, str] | None:
+    """Reason and message; errors of the operator come first, since they may hide the rest."""
+    if evidence := inputs.internal_errors:
+        reason = Reason.INTERNAL_ERROR
+        return reason, f"{reason.summary} {evidence}. {reason.remedy}"
+    if back is None or not back.lacks or back.is_protected:
+        return None
+    names = ", ".join(f"spec.{field}" for field in back.lacks)
+    reason = Reason.REVISION_UNPROTECTED
+    return reason, f"Revision {back.record.label} runs without {names} of the spec. {reason.remedy}"
+
+
+def hold_back(case: Case, at_zero: Zero, service: LLMService, fit: FitAssessment) -> Decision | Requirements:
+    """Nothing of the revision that is asked for is made: `fit.hold` says why."""
+    inputs, observed, previous = case.inputs, case.inputs.observed, service.status
+    live = observed.workload
+    serving = _serving(service, observed, inputs.settings)
+    children = [*(at_zero.slices or ()), *serving] if serving else []
+    problems = name_conflicts(service, observed, {child.id for child in children})
+    if problems:
+        return refuse(case, problems, service.spec.scaling.replicas)
+    apply = tuple(applies(service, observed, children))
+    verdict = Verdict(
+        obstacle=fit.hold,
+        is_pending=is_pending(apply),
+        replicas=service.spec.scaling.replicas,
+        revision=live.revision if live is not None else "",
+        rolling=replace(stored_rolling(previous.get("rollout") or {}), strategy=_strategy(service, observed)),
+        selector=selector_text(service.name),
+        gpus=gpus(service),
+        endpoint=endpoint(service) | (_served_names(previous) if live is not None else {}),
+        effective=(live and previous.get("effective")) or effective(service, pod_template(service, inputs.settings)),
+        fitness=fit.fitness,
+        plan=fit.plan,
+        model=fit.model,
+        adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
+    )
+    inspect = tuple(_inspect(inputs, service, fit))
+    return report(
+        case,
+        verdict,
+        desired=tuple(child.manifest for child in children),
+        apply=(*inspect, *apply),
+        prune=(
+            *needless_slices(service, observed, at_zero.slices),
+            *needless(service, observed, inputs.settings),
+            *finished_jobs(service, observed, fit.job),
+        ),
+        requeue_after=fit.requeue_after,
+    )
+
+
+def _serving(service: LLMService, observed: Observed, settings: Settings) -> list[DesiredChild]:
+    """The children of the revision that runs, as its record has it; none where nothing of this service's runs."""
+    live = observed.workload
+    if live is None or ownership(live, service) is not Ownership.OURS:
+        return []
+    record = next((r for r in own_revisions(service, observed) if r.label == live.revision), None)
+    listed = observed.service.adapters if observed.service is not None else None
+    template = record.data()["template"] if record is not None else None
+    return maintained(service, template, _strategy(service, observed), listed, settings)
+
+
+def _strategy(service: LLMService, observed: Observed) -> Strategy:
+    return first(service).strategy if observed.workload is None else current_strategy(service, observed.workload)
+
+
+def _served_names(previous: Json) -> dict[str, Any]:
+    """Those that pods were started with; an edit of them waits."""
+    names = (previous.get("endpoint") or {}).get("modelNames")
+    return {"modelNames": names} if names else {}
+
+
+def _inspect(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Iterator[Apply]:
+    """The Job that inspects the model; what it is made of can never be changed, and it does not last."""
+    if fit.job is not None and inputs.observed.inspection_job(fit.job) is None:
+        child = with_hash(inspection.job(service, inputs.settings))
+        yield Apply(child.manifest, "the model is to be planned", is_optional=True, input_hash=child.input_hash)
+
+
+def with_adoption(decision: Decision, inputs: Inputs) -> Decision:
+    """The decision, and what it adopts first of children of an earlier LLMService of the same name.
+
+    The cluster's garbage collector misses them when the API server ends in the middle of a deletion; the service would
+    wait for its own name for ever. A name is unique, so an owner of this name with another uid is gone. Its children
+    become this service's as they are: what serves goes on serving, and what is not desired is pruned.
+    """
+    metadata = inputs.parent["metadata"]
+    left, created = list(_left(metadata, inputs.observed)), metadata.get("creationTimestamp")
+    if not left or created is None or is_paused(inputs.parent["spec"]):
+        return decision
+    age = (inputs.now - datetime.fromisoformat(created)).total_seconds()
+    if age < ADOPTION_PATIENCE:
+        return replace(decision, requeue_after=soonest(decision.requeue_after, ADOPTION_PATIENCE - age))
+    kept = inputs.observed.kept
+    return replace(decision, adopt=tuple(each for each in left if (each.kind, each.name) not in kept))
+
+
+def _left(metadata: Json, observed: Observed) -> Iterator[Adopt]:
+    for child in observed.children():
+        owner = child.controller
+        if owner is not None and not child.deleting and owner.is_earlier(metadata["name"], metadata["uid"]):
+            yield Adopt(child.kind, child.name, child.uid, owner.uid)

@@ -1,0 +1,325 @@
+"""Carries out a decision's changes of children, and records what the API server made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping
+from itertools import filterfalse
+from typing import Any
+
+from kubeloop.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotFound,
+    NotOurs,
+    Refused,
+    ServerError,
+    TooMany,
+    Unreachable,
+)
+from kubeloop.log import ObjectLogger
+from kubeloop.resources import POD
+from llmservice_api.constants import DELETION_COST_ANNOTATION, DRY_RUN_MANAGER, MANAGER
+from llmservice_api.kinds import BY_KIND, REPORTED_APART, resource_of
+
+from llmservice_operator.children import RETRY_SECONDS
+from llmservice_operator.decision import Adopt, Apply, Decision, DeletionCost, Prune, is_route
+from llmservice_operator.facts.children import ChildFacts, is_marked
+from llmservice_operator.facts.drift import removal_patch, restoring_patch
+from llmservice_operator.facts.metadata import Controller, controller_of
+from llmservice_operator.observe.observed import AppliedRecord, Refusal
+from llmservice_operator.service.context import Context, Memory
+from llmservice_operator.service.watch.kinds import PROJECTIONS, ParentFacts
+from llmservice_operator.workload.kinds import is_workload
+
+SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
+_NO_ANSWER = (ServerError, TooMany, Unreachable)
+
+
+class Changed(KubeError):
+    """A child is not what the decision took it for; what it really is is in the cache now."""
+
+
+async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    """Where requests go first, then adoptions, applies in their order, and prunes; costs of deletion right before the
+    workload's apply, as after another one that is refused no pod goes.
+
+    False: an apply was refused, which ends the round and is remembered. A refused adoption or prune is remembered and
+    ends nothing; what the API server fails to answer of them is raised when all else is done.
+    """
+    failed: list[KubeError] = []
+    for apply in filter(is_route, decision.apply):
+        await _carry(apply, parent, ctx, memory, log)
+    for prune in filter(is_route, decision.prune):
+        failed += await _tried(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
+    for adopt in decision.adopt:
+        failed += await _tried(_adopt(adopt, parent, ctx, memory, log), adopt, ctx, memory)
+    for apply in filterfalse(is_route, decision.apply):
+        if is_workload(apply.kind):
+            await _write_deletion_costs(decision.deletion_costs, parent, ctx, log)
+        if not await _carry(apply, parent, ctx, memory, log):
+            return False
+    for prune in filterfalse(is_route, decision.prune):
+        failed += await _tried(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
+    if failed:
+        raise failed[0]
+    return True
+
+
+async def _write_deletion_costs(
+    costs: Iterable[DeletionCost], parent: ParentFacts, ctx: Context, log: ObjectLogger
+) -> None:
+    """Mark the pods that a scale-down is to end: one patch a pod, of this annotation alone. The first failure ends it,
+    and the scale-down goes on: Kubernetes then chooses among the pods that are not marked."""
+    for each in costs:
+        metadata = {"uid": each.uid, "annotations": {DELETION_COST_ANNOTATION: str(each.cost)}}
+        try:
+            pod = await ctx.kube.merge_patch(POD, parent.namespace, each.pod, {"metadata": metadata}, manager=MANAGER)
+        except (ApiError, Unreachable) as error:
+            ctx.metrics.deletion_costs.labels("failed").inc()
+            log.warning("pod %s cannot be marked for the scale-down: %s", each.pod, error)
+            return
+        ctx.metrics.deletion_costs.labels("written").inc()
+        ctx.cache.update(POD.kind, pod)
+
+
+async def _tried(request: Awaitable[None], what: Adopt | Prune, ctx: Context, memory: Memory) -> list[KubeError]:
+    """What the API server failed to answer, which is remembered, and not raised yet."""
+    try:
+        await request
+    except _NO_ANSWER as error:
+        memory.miss((what.kind, what.name), error.message, ctx.clock())
+        return [error]
+    memory.unanswered.pop((what.kind, what.name), None)
+    return []
+
+
+async def _carry(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    """False where it was refused and others need it. What the API server fails to answer is remembered, and raised."""
+    try:
+        return await (_apply_unread if apply.is_unread else _apply)(apply, parent, ctx, memory, log)
+    except _NO_ANSWER as error:
+        memory.miss((apply.kind, apply.name), error.message, ctx.clock())
+        raise
+
+
+async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+    """As it is now, whatever the cache took it for."""
+    resource = BY_KIND[adopt.kind]
+    live = await ctx.kube.get(resource, parent.namespace, adopt.name)
+    if live is None:
+        ctx.cache.remove(adopt.kind, parent.namespace, adopt.name, adopt.uid)
+        return
+    operations = handed_over(live, adopt, parent.uid)
+    if operations is not None:
+        try:
+            live = await ctx.kube.json_patch(resource, parent.namespace, adopt.name, operations, manager=MANAGER)
+        except (Invalid, Forbidden) as error:
+            refusal = _refusal_of(error)
+            log.warning("%s %s could not be taken over: %s", adopt.kind, adopt.name, refusal.message)
+            memory.keep((adopt.kind, adopt.name), refusal, ctx.clock() + RETRY_SECONDS)
+            return
+        ctx.metrics.writes.labels(adopt.kind, "patch").inc()
+        log.info("took %s %s over from an earlier LLMService of this name", adopt.kind, adopt.name)
+    ctx.cache.update(adopt.kind, live)
+
+
+async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    try:
+        raw = await _send_or_restore(apply, parent, ctx)
+    except Conflict as conflict:
+        live = await _read_live(apply, parent, ctx)
+        if apply.known_uid is not None:
+            memory.applied.pop((apply.kind, apply.name), None)
+            raise Changed(f"{apply.kind} {apply.name} changed under our hands: {conflict.message}") from conflict
+        if live is None or live.owner_uid != parent.uid:
+            return _refused(apply, _owned_by(live, conflict), ctx, memory, log)
+        raw = await _send(apply, live.uid, ctx)
+    except (Invalid, Forbidden) as error:
+        return _refused(apply, _refusal_of(error), ctx, memory, log)
+    except (NotFound, ServerError) as error:  # a CRD that was just removed, a webhook that does not answer
+        if apply.retry_after is None:
+            raise
+        return _refused(apply, _refusal_of(error), ctx, memory, log)
+    _applied(apply, ctx, log)
+    await _keep(apply, raw, parent, ctx, memory)
+    return True
+
+
+async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    """Force where it carries our controller reference; an orphan is adopted without; other things are not ours."""
+    try:
+        there = await ctx.kube.metadata_of(BY_KIND[apply.kind], parent.namespace, apply.name, manager=DRY_RUN_MANAGER)
+        owner = controller_of(there) if there is not None else None
+        if there is not None and not _may_take(there, parent):
+            return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
+        await _send(apply, None if there is None or owner is None else there["uid"], ctx)
+    except (Conflict, Invalid, Forbidden) as error:
+        return _refused(apply, _refusal_of(error), ctx, memory, log)
+    _applied(apply, ctx, log)
+    memory.accepted((apply.kind, apply.name), AppliedRecord(apply.input_hash, ""))
+    return True
+
+
+def _refusal_of(error: ApiError) -> Refusal:
+    """A missing right is ours to name; what admission says is reported as it is, and the decision adds the remedy."""
+    if isinstance(error, NotOurs):
+        return SOMEBODY_ELSES
+    is_right = isinstance(error, Forbidden) and not isinstance(error, Refused)
+    return Refusal(error.code, str(error) if is_right else error.message)
+
+
+def _applied(apply: Apply, ctx: Context, log: ObjectLogger) -> None:
+    ctx.metrics.writes.labels(apply.kind, "apply").inc()
+    log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
+
+
+def _may_take(there: Mapping[str, Any], parent: ParentFacts) -> bool:
+    """Whether what is not cached is ours, or was left behind by an earlier service of this name."""
+    owner = controller_of(there)
+    return is_marked(there, parent.name) if owner is None else owner.uid == parent.uid
+
+
+def _unread_owner(apply: Apply, owner: Controller | None, parent: ParentFacts) -> Refusal:
+    """Somebody else's; or that of an earlier LLMService of this name, which is about to go."""
+    if owner is None:
+        return SOMEBODY_ELSES
+    if owner.is_earlier(parent.name, parent.uid):
+        raise Changed(f"{apply.kind} {apply.name} still belongs to an earlier {owner.kind} of this name")
+    return Refusal(409, f"it belongs to {owner.kind} {owner.name}")
+
+
+async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
+    """Force only what is known to be ours; its uid in the body makes a vanished object answer 409."""
+    manifest: Mapping[str, Any] = apply.manifest
+    if uid is not None:
+        manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
+    return await ctx.kube.apply(resource_of(manifest), manifest, manager=MANAGER, force=uid is not None)
+
+
+async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> dict[str, Any]:
+    """Where fields that others added conflict with ours, those are removed first: else nothing could be applied."""
+    try:
+        return await _send(apply, apply.known_uid, ctx)
+    except (Invalid, Refused) as refused:
+        if apply.known_uid is None or not apply.expel or isinstance(refused, NotOurs):
+            raise
+        resource = BY_KIND[apply.kind]
+        live = await ctx.kube.get(resource, parent.namespace, apply.name)
+        operations = restoring_patch(live, apply.manifest.get("spec") or {}) if live is not None else []
+        if not operations:
+            raise
+        uid = {"op": "test", "path": "/metadata/uid", "value": apply.known_uid}
+        try:
+            await ctx.kube.json_patch(resource, parent.namespace, apply.name, [uid, *operations], manager=MANAGER)
+        except (Invalid, Refused):
+            # The first answer says what is wrong with the child; this one would speak of the patch.
+            raise refused from None
+        ctx.metrics.writes.labels(apply.kind, "patch").inc()
+        return await _send(apply, apply.known_uid, ctx)
+
+
+async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
+    """Take the answer into the cache at once, so that its watch event is no news."""
+    operations = removal_patch(raw) if apply.expel else []
+    if operations:
+        try:
+            raw = await ctx.kube.json_patch(
+                BY_KIND[apply.kind], parent.namespace, apply.name, operations, manager=MANAGER
+            )
+        except (Conflict, Invalid, NotFound) as error:
+            # What was applied stands; the watch shows the rest.
+            ctx.cache.update(apply.kind, raw)
+            raise Changed(f"{apply.kind} {apply.name} changed while a foreign field was taken out") from error
+        ctx.metrics.writes.labels(apply.kind, "patch").inc()
+    facts = _cached(apply, raw, parent, ctx)
+    record = AppliedRecord(apply.input_hash, facts.managed_hash, facts.resource_version)
+    memory.accepted((apply.kind, apply.name), record)
+
+
+def _cached(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context) -> ChildFacts:
+    """The live child's projection, which is in the cache from now on."""
+    facts = PROJECTIONS[apply.kind](raw, ctx.cache.get(apply.kind, parent.namespace, apply.name))
+    assert isinstance(facts, ChildFacts)
+    ctx.cache.put(apply.kind, facts)
+    return facts
+
+
+def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    log.warning("%s %s was refused: %s", apply.kind, apply.name, refusal.message)
+    if apply.is_optional:
+        until = None if apply.retry_after is None else ctx.clock() + apply.retry_after
+        memory.decline((apply.kind, apply.name), refusal, until)
+        return True
+    memory.refuse((apply.kind, apply.name), refusal, ctx.clock())
+    return False
+
+
+async def _read_live(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFacts | None:
+    """The child as it really is; the watch may lag, or the object lost the label that the watch asks for."""
+    live = await ctx.kube.get(BY_KIND[apply.kind], parent.namespace, apply.name)
+    if live is None:
+        cached = ctx.cache.get(apply.kind, parent.namespace, apply.name)
+        if cached is not None:
+            ctx.cache.remove(apply.kind, parent.namespace, apply.name, cached.uid)
+        return None
+    return _cached(apply, live, parent, ctx)
+
+
+def _owned_by(live: ChildFacts | None, conflict: Conflict) -> Refusal:
+    """Name the owner where there is one; the API server names only the field managers."""
+    if live is not None and live.controller is not None:
+        return Refusal(409, f"it is controlled by {live.controller.kind} {live.controller.name}: {conflict.message}")
+    return Refusal(409, conflict.message)
+
+
+async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+    resource, uid = BY_KIND[prune.kind], prune.uid
+    try:
+        if uid is None and (uid := await _own_uid(prune, parent, ctx)) is None:
+            return
+        remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=uid)
+    except Conflict:
+        remains = None  # another object has the name by now; the watch will show it
+    except (Invalid, Forbidden, ServerError) as error:
+        if isinstance(error, ServerError) and prune.kind not in REPORTED_APART:
+            raise
+        refusal = _refusal_of(error)
+        log.warning("%s %s could not be deleted: %s", prune.kind, prune.name, refusal.message)
+        memory.keep((prune.kind, prune.name), refusal, ctx.clock() + RETRY_SECONDS)
+        return
+    ctx.metrics.writes.labels(prune.kind, "delete").inc()
+    log.info("deleted %s %s: %s", prune.kind, prune.name, prune.reason)
+    memory.applied.pop((prune.kind, prune.name), None)
+    memory.made.discard((prune.kind, prune.name))
+    if prune.uid is None:
+        return
+    if remains is None:
+        ctx.cache.remove(prune.kind, parent.namespace, prune.name, prune.uid)
+    else:
+        ctx.cache.update(prune.kind, remains)
+
+
+async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | None:
+    """The uid of what is not cached, if it is there and ours to delete."""
+    try:
+        there = await ctx.kube.metadata_of(BY_KIND[prune.kind], parent.namespace, prune.name, manager=DRY_RUN_MANAGER)
+    except NotOurs:
+        return None
+    return str(there["uid"]) if there is not None and _may_take(there, parent) else None
+
+
+def handed_over(live: Mapping[str, Any], adopt: Adopt, uid: str) -> list[dict[str, Any]] | None:
+    """The JSON patch that makes a live object this service's; None: it is somebody else's by now, or another one."""
+    references = live["metadata"].get("ownerReferences") or ()
+    places = [index for index, reference in enumerate(references) if reference["uid"] == adopt.of]
+    if live["metadata"]["uid"] != adopt.uid or "deletionTimestamp" in live["metadata"] or not places:
+        return None
+    path = f"/metadata/ownerReferences/{places[0]}/uid"
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": adopt.uid},
+        {"op": "test", "path": path, "value": adopt.of},
+        {"op": "replace", "path": path, "value": uid},
+    ]

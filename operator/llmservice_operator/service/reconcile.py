@@ -1,0 +1,195 @@
+"""One pass over one LLMService: gather, decide, execute, report. A steady state sends nothing at all."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import NamedTuple
+
+from kubeloop.errors import KubeError
+from kubeloop.log import ObjectLogger, object_logger
+from kubeloop.queue import Priority
+from kubeloop.resources import POD, Key
+from llmservice_api.conditions import ConditionType
+from llmservice_api.kinds import LLMSERVICE
+
+from llmservice_operator.decision import Decision, soonest
+from llmservice_operator.facts.pods import replicas
+from llmservice_operator.facts.scheduling import wanted_of
+from llmservice_operator.service.containment import Part
+from llmservice_operator.service.context import Context, Memory
+from llmservice_operator.service.execute import execute
+from llmservice_operator.service.gather import decided
+from llmservice_operator.service.status_writer import paced, report, report_drains
+from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, has_no_status, key_of
+
+logger = logging.getLogger(__name__)
+
+MOST_PASSES = 4
+"""Passes in a row that write children and find them different again: a webhook may undo what is applied."""
+FIRST_STATUS_AFTER = 5.0
+"""Seconds until a new service without a status is reconciled again."""
+
+
+class Next(NamedTuple):
+    """What is to become of the key."""
+
+    after: float | None = None
+    """Reconcile again after so many seconds, whatever happens."""
+    failure: str | None = None
+    """Why it must be tried again, with back-off."""
+
+
+NOTHING = Next()
+AGAIN = Next(after=0.0)
+
+
+async def reconcile(key: Key, ctx: Context) -> Next:
+    """Bring the cluster to what the LLMService says, or say in its status why not."""
+    parent = known(key, ctx)
+    if parent is None:
+        return NOTHING
+    memory, log = ctx.memory(key, parent.uid), object_logger(logger, key)
+    memory.expire(parent.content["generation"], ctx.clock())
+    if stored := parent.obj.get("status"):
+        # After a restart the metrics learn from the stored status, also where the pass fails or writes nothing.
+        with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
+            ctx.metrics.set_status(key, stored)
+    with ctx.errors.contained(Part.DRAINS, key):
+        await report_drains(parent, ctx, log)
+    decision = await evaluate(parent, ctx)
+    if decision.is_steady:
+        return settled(decision, parent, ctx, memory)
+    live = await (read(parent, ctx) if remakes(decision, parent, ctx) else fresh(parent, ctx))
+    if live is None:
+        return NOTHING
+    if live is not parent:
+        decision = await evaluate(live, ctx)
+    if decision.has_work:
+        decision = await write_children(decision, live, ctx, memory, log)
+        if 0 < memory.passes < MOST_PASSES:
+            return AGAIN
+    return await write_status(decision, live, ctx, memory, log)
+
+
+async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
+    """What is to be done now, by all that is known: while a refused apply waits for its time, only the routes."""
+    key = key_of(parent)
+    memory = ctx.memory(key, parent.uid)
+    decision = await decided(parent, ctx)
+    while decision.claims_turn and not ctx.updates.claim(key):  # another service took it while the nodes were listed
+        decision = await decided(parent, ctx)
+    decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.recheck_after(key)))
+    memory.note(decision.is_unsettled, ctx.clock())
+    memory.begun = decision.begun or memory.begun
+    if memory.refused:
+        decision = decision.routes
+    if not decision.has_work:
+        memory.passes = 0
+        if memory.unanswered:  # what was not answered is no longer to be written
+            memory.unanswered.clear()
+            decision = await decided(parent, ctx)
+    return paced(decision, parent, ctx, memory)
+
+
+async def write_children(
+    decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger
+) -> Decision:
+    """Execute, and decide by what the API server answered."""
+    try:
+        await execute(decision, parent, ctx, memory, log)
+    except KubeError:
+        # What cannot be written may be what requests need. One failure may pass; after two in a row the status says so.
+        memory.failures += 1
+        if memory.failures > 1:
+            await report(await evaluate(parent, ctx), parent, ctx, memory, log)
+        raise
+    memory.failures, memory.passes = 0, memory.passes + 1
+    return await evaluate(parent, ctx)
+
+
+async def write_status(
+    decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger
+) -> Next:
+    """The one status write of a pass, where the status changed. What the children still lack is a failure."""
+    failure, wait = None, None
+    if decision.has_work:
+        failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
+    if failure is None and may_be_written_later(decision, parent, ctx):
+        wait = FIRST_STATUS_AFTER
+    else:
+        await report(decision, parent, ctx, memory, log)
+    then = settled(decision, parent, ctx, memory)
+    return Next(soonest(then.after, wait), failure)
+
+
+def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Next:
+    """What else depends on the decision, after the writes; and when the next pass is due."""
+    key = key_of(parent)
+    pods = ctx.cache.of_service(key).get(POD.kind, {})
+    with ctx.errors.contained(Part.BOOKKEEPING, key):
+        ctx.report_update(key, decision.update)
+        ctx.state_poller.poll(key, decision.asks, pods.keys())
+    with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
+        gpus = wanted_of((parent.obj.get("status") or {}).get("effective") or {})
+        ctx.metrics.set_pods(key, replicas(pods.values()), gpus.resource if gpus is not None else "")
+    return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
+
+
+def may_be_written_later(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
+    """That a new service is on its way, while others wait for their children.
+
+    Its next pass finds more to report, in the one write that this saves. That it is ready, or failed, is written.
+    """
+    status = decision.status or {}
+    is_final = "failure" in status or any(
+        (c["type"], c["status"]) in ((ConditionType.READY, "True"), (ConditionType.STALLED, "True"))
+        for c in status.get("conditions") or ()
+    )
+    return has_no_status(parent) and ctx.queue.waits(Priority.NEW) and not is_final
+
+
+def known(key: Key, ctx: Context) -> ParentFacts | None:
+    """The LLMService as the watch shows it; None when there is nothing to do for it."""
+    parent: ParentFacts | None = ctx.cache.get(PARENT, *key)
+    if parent is None or parent.deleting:
+        ctx.forget(key)
+        return None
+    return parent
+
+
+async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
+    """The LLMService as it is now: a watch may lag, but not behind our own last write."""
+    memory = ctx.memory(key_of(parent), parent.uid)
+    if parent.resource_version == memory.parent_version or ctx.is_current(parent):
+        return parent
+    return await read(parent, ctx)
+
+
+def remakes(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
+    """Whether a child would be made again that existed before.
+
+    The garbage collector deletes the children of a deleted LLMService, and their watch may show that first. So their
+    absence says that the LLMService may be gone, whatever was written or seen of it before. A process that has not
+    written anything about a service yet takes each missing child of one that has a status for such a child.
+    """
+    memory = ctx.memory(key_of(parent), parent.uid)
+    is_new_here = not memory.parent_version and not has_no_status(parent)
+    return any(
+        ctx.cache.get(apply.kind, parent.namespace, apply.name) is None
+        and (is_new_here or (apply.kind, apply.name) in memory.made)
+        for apply in decision.apply
+        if not apply.is_unread
+    )
+
+
+async def read(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
+    """The LLMService from the API server: `parent` itself where it is unchanged, None where there is none."""
+    key = key_of(parent)
+    live = await ctx.kube.get(LLMSERVICE, *key)
+    if live is None:
+        ctx.cache.remove(PARENT, *key, parent.uid)
+        return known(key, ctx)
+    ctx.cache.update(PARENT, live)
+    ctx.memory(key, live["metadata"]["uid"]).parent_version = live["metadata"]["resourceVersion"]
+    return known(key, ctx)

@@ -1,0 +1,230 @@
+"""Reads /state of starting pods: a few at a time, each every few seconds, and only those that a decision names.
+
+Reports reach decisions in steps: at once where a phase or an adapter changed, else every 15 seconds a service,
+since each step may become a write. Of pods that change all the time the steps are held back, and reach decisions
+together every 15 seconds. A service whose pods have nothing more to report costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from kubeloop.log import object_logger
+from kubeloop.queue import WorkQueue
+from kubeloop.resources import Key
+from kubeloop.token_bucket import Bucket, step_bucket
+from llmservice_runtime.contract import State
+
+from llmservice_operator.observe.reports import Ask, Report
+from llmservice_operator.readers.pod_port import Unreadable
+from llmservice_operator.service.containment import InternalErrors, InWork, Part
+from llmservice_operator.service.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+CONCURRENCY = 16
+INTERVAL = 3.0
+LONGEST_INTERVAL = 60.0
+LONGEST_SILENCE = 600.0
+"""Between two questions to a pod that serves and never answers: a network policy is seldom lifted, and of thousands of
+such pods each question waits for its time to be over."""
+QUIET = 15.0
+"""Seconds between two steps of a service that are only more of the same."""
+PATIENCE = 3
+"""Questions without an answer after which that is what is known."""
+
+Read = Callable[[str], Awaitable[State]]
+
+
+class _Pod(NamedTuple):
+    key: Key
+    name: str
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One pod that is asked."""
+
+    ask: Ask
+    silent: int = 0
+    unchanged: int = 0
+
+
+@dataclass(slots=True)
+class _Service:
+    """What is asked about one service, and what was heard."""
+
+    asked: dict[str, _Asked] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+    held: dict[str, Report] = field(default_factory=dict)
+    """What was heard since and is not passed on yet: the service's pods changed too often."""
+    steps: Bucket = field(default_factory=step_bucket)
+    stepped_at: float = float("-inf")
+
+
+class StatePoller:
+    """The pods that are polled, and their last reports."""
+
+    def __init__(
+        self,
+        read: Read,
+        changed: Callable[[Key], None],
+        metrics: Metrics,
+        *,
+        errors: InternalErrors | None = None,
+        in_work: InWork | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: Callable[[], float] = random.random,
+    ) -> None:
+        self._read, self._changed, self._metrics = read, changed, metrics
+        self._errors, self._in_work = errors or InternalErrors(), in_work or InWork()
+        self._clock, self._rng = clock, rng
+        self._queue: WorkQueue[_Pod] = WorkQueue(clock=clock, rng=rng)
+        self._services: dict[Key, _Service] = {}
+
+    def reports(self, key: Key) -> Mapping[str, Report]:
+        """Reports that decisions use, by the pod's name."""
+        service = self._services.get(key)
+        return dict(service.reports) if service is not None else {}
+
+    def poll(self, key: Key, asks: Sequence[Ask], pods: Collection[str]) -> None:
+        """Poll these pods from now on, and no others; `pods` are all pods of the service."""
+        service = self._services.get(key)
+        if service is None:
+            if not asks:
+                return
+            service = self._services[key] = _Service()
+        before, service.asked = service.asked, {}
+        for ask in asks:
+            known = before.get(ask.pod)
+            if known is not None and known.ask == ask:
+                service.asked[ask.pod] = known
+            else:
+                asked = service.asked[ask.pod] = _Asked(ask)
+                # One that is ready has time: others are about to become so.
+                self._queue.add_after(_Pod(key, ask.pod), 0.0 if ask.is_starting else self._interval(asked))
+        service.reports = {name: report for name, report in service.reports.items() if name in pods}
+        service.held = {name: report for name, report in service.held.items() if name in pods}
+        for name in before.keys() - service.asked.keys():
+            self._metrics.forget_pod(key, name)
+            self._errors.ended(Part.STATE, key, f"of pod {name}")
+        last = {name: service.held.pop(name) for name in service.held.keys() - service.asked.keys()}
+        if last:  # nothing more is heard of these, and nobody else would pass it on
+            service.reports |= last
+            self._changed(key)
+        if not service.asked and not service.reports:
+            del self._services[key]
+
+    def forget(self, key: Key) -> None:
+        """The service is gone."""
+        self._services.pop(key, None)
+        self._metrics.forget_progress(key)
+
+    async def run(self) -> None:
+        """Poll; never returns."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(CONCURRENCY):
+                group.create_task(self._work(), name=f"asking {number}")
+
+    async def _work(self) -> None:
+        while True:
+            pod = await self._queue.get()
+            try:
+                if self._in_work.may_begin("state", pod.key):
+                    async with self._in_work.during("state", pod.key):
+                        await self._ask(pod)
+                else:
+                    self._queue.add_after(pod, INTERVAL)
+            finally:
+                self._queue.done(pod)
+
+    async def _ask(self, pod: _Pod) -> None:
+        """Poll one pod. An exception counts as no answer: it ends neither this task nor the others."""
+        asked = self._asked(pod)
+        if asked is None:
+            return
+        with self._errors.contained(Part.STATE, pod.key, f"of pod {pod.name}") as contained:
+            report = await self._read_report(pod, asked)
+            service = self._services.get(pod.key)
+            if service is None or self._asked(pod) is not asked:
+                return  # nobody wants to know any more
+            if report is not None:
+                self._record(pod, service, asked, report)
+            elif service.held and self._is_due(service):
+                self._pass_on(pod.key, service)
+        if contained.failed:
+            self._metrics.state_reads.labels("failed").inc()
+            asked.silent += 1
+        if self._asked(pod) is asked:
+            self._queue.add_after(pod, self._interval(asked))
+
+    async def _read_report(self, pod: _Pod, asked: _Asked) -> Report | None:
+        """The pod's report; None where it did not answer, fewer than PATIENCE times in a row."""
+        ask = asked.ask
+        try:
+            state = await self._read(ask.address)
+        except Unreadable as silent:
+            self._metrics.state_reads.labels("invalid" if silent.is_invalid else "silent").inc()
+            asked.silent += 1
+            if asked.silent == PATIENCE:
+                object_logger(logger, pod.key).info("pod %s does not report its state: %s", pod.name, silent)
+            return Report(ask.uid, ask.restarts, None) if asked.silent >= PATIENCE else None
+        self._metrics.state_reads.labels("answered").inc()
+        asked.silent = 0
+        return Report(ask.uid, ask.restarts, replace(state, phase_seconds=0.0))
+
+    def _record(self, pod: _Pod, service: _Service, asked: _Asked, report: Report) -> None:
+        known = service.reports.get(pod.name)
+        asked.unchanged = asked.unchanged + 1 if report == service.held.get(pod.name, known) else 0
+        self._metrics.set_progress(pod.key, pod.name, report.state)
+        service.held.pop(pod.name, None)
+        is_due, is_step = self._is_due(service), step(known) != step(report)
+        if is_step or (is_due and report != known):
+            service.held[pod.name] = report
+        if not service.held:
+            return
+        # One that is due takes a token as well, where there is one.
+        if (is_step and service.steps.take(self._clock())) or is_due:
+            self._pass_on(pod.key, service)
+        elif is_step:
+            self._metrics.rate_limited.labels("report").inc()
+
+    def _is_due(self, service: _Service) -> bool:
+        return self._clock() - service.stepped_at >= QUIET
+
+    def _pass_on(self, key: Key, service: _Service) -> None:
+        service.reports |= service.held
+        service.held.clear()
+        service.stepped_at = self._clock()
+        self._changed(key)
+
+    def _asked(self, pod: _Pod) -> _Asked | None:
+        service = self._services.get(pod.key)
+        return service.asked.get(pod.name) if service is not None else None
+
+    def _interval(self, asked: _Asked) -> float:
+        """A pod that starts moves; one that does not answer, or whose adapters stay as they are, can wait."""
+        if asked.silent and not asked.ask.is_starting:
+            idle, longest, growth = asked.silent, LONGEST_SILENCE, 4.0
+        else:
+            idle = asked.silent if asked.ask.is_starting else asked.unchanged
+            longest, growth = LONGEST_INTERVAL, 2.0
+        return min(longest, INTERVAL * growth ** min(idle, 10)) * (0.75 + self._rng() / 2)
+
+
+def step(report: Report | None) -> object:
+    """The part of a report whose change reaches decisions at once; progress within a step does not."""
+    if report is None or report.state is None:
+        return report
+    state = report.state
+    transfer = state.transfer and (state.transfer.artifact, state.transfer.step)
+    return (
+        (report.uid, report.restarts, state.phase, state.started, state.ready, state.unprobed, transfer),
+        (state.adapters, state.adapters_hash),
+    )

@@ -1,0 +1,112 @@
+"""Whose turn an update that was asked for is, a few services at a time (`behaviours/updates.py` says why).
+
+Nothing of this is stored: who has a turn is computed from the watched objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kubeloop.cache import Cache
+from kubeloop.resources import CONTROLLER_REVISION, Key
+
+from llmservice_operator.decision import Update
+from llmservice_operator.inputs import Turn
+from llmservice_operator.revisions.selection import is_by_request
+from llmservice_operator.service.containment import InternalErrors, Part
+from llmservice_operator.service.watch.kinds import PARENT
+from llmservice_operator.workload.kinds import live_workload
+
+
+@dataclass(slots=True)
+class Updates:
+    """Who has a turn, and who waits for one."""
+
+    limit: int = 1
+    _under_way: dict[Key, Update] = field(default_factory=dict)
+    _waiting: dict[Key, None] = field(default_factory=dict)
+    _reported: set[Key] = field(default_factory=set)
+    _is_known: bool = False
+    _gained: set[Key] = field(default_factory=set)
+    errors: InternalErrors = field(default_factory=InternalErrors)
+
+    def peek(self, key: Key, cache: Cache) -> Turn:
+        """Whether this service's update may begin now, or has begun."""
+        if not self._is_known or self._gained:
+            self._learn(cache)
+        failed = self._failed_but(key)
+        own = tuple(sorted(k.name for k in failed if k.namespace == key.namespace))
+        return Turn(self._is_free(key, failed), self.limit, own, len(failed) - len(own))
+
+    def claim(self, key: Key) -> bool:
+        """Take the turn, until something else is reported of this update. False: another service took it meanwhile."""
+        if not self._is_free(key, self._failed_but(key)):
+            return False
+        self._under_way.setdefault(key, Update.UNDER_WAY)
+        self._waiting.pop(key, None)
+        return True
+
+    def _failed_but(self, key: Key) -> list[Key]:
+        return [k for k, update in self._under_way.items() if update is Update.FAILED and k != key]
+
+    def _is_free(self, key: Key, failed: list[Key]) -> bool:
+        return key in self._under_way or (not failed and len(self._under_way) < self.limit)
+
+    def report(self, key: Key, update: Update | None) -> tuple[Key, ...]:
+        """Record the state of an update (None: none, or done); returns the services that should ask again."""
+        if not self._is_known or self._gained:
+            self._reported.add(key)
+        before = self._under_way.get(key)
+        self._waiting.pop(key, None)
+        if update is Update.WAITS:
+            self._under_way.pop(key, None)
+            self._waiting[key] = None
+        elif update is None:
+            self._under_way.pop(key, None)
+        else:
+            self._under_way[key] = update
+        now = self._under_way.get(key)
+        if before is now:
+            return ()
+        if Update.FAILED in (before, now):
+            return tuple(other for other in self._waiting if other != key)
+        free = max(0, self.limit - len(self._under_way))
+        return tuple(other for other in self._waiting if other != key)[:free]
+
+    def forget(self, key: Key) -> None:
+        """It is gone, or no longer ours."""
+        self._reported.discard(key)
+        self._gained.discard(key)
+
+    def gain(self, keys: Iterable[Key]) -> None:
+        """These are ours from now on; what is under way of them is to be found out like after a start."""
+        self._gained.update(keys)
+
+    def _learn(self, cache: Cache) -> None:
+        """After a start: what is under way by the watched objects, where nothing was decided yet."""
+        unknown = self._gained if self._is_known else cache.all_keys()
+        for key in unknown:
+            # On behalf of one service the revisions of all are read here: it does not fail with the others' errors.
+            with self.errors.contained(Part.BOOKKEEPING, key, "updates"):
+                if key not in self._reported and (update := _seen(key, cache)) is not None:
+                    self._under_way[key] = update
+        self._is_known = True
+        self._gained.clear()
+        self._reported.clear()
+
+
+def _seen(key: Key, cache: Cache) -> Update | None:
+    children = cache.of_service(key)
+    parent = cache.get(PARENT, *key)
+    live = live_workload(children, key.name)
+    records = children.get(CONTROLLER_REVISION.kind, {}).values()
+    if parent is None or live is None or live.spec_replicas == 0:
+        return None
+    rollout = parent.obj["status"].get("rollout") or {}
+    by_label = {record.label: record for record in records}
+    running, failed = by_label.get(live.revision), by_label.get(rollout.get("failedRevision"))
+    if running is not None and failed is not None and failed.key == running.key and is_by_request(failed):
+        return Update.FAILED
+    is_done = running is None or rollout.get("stableRevision") == running.label
+    return None if is_done or running is None or not is_by_request(running) else Update.UNDER_WAY

@@ -20,8 +20,9 @@ plan = json.loads(pathlib.Path("plan").read_text())
 given = sys.argv[1:]
 with open("ran", "a") as ran:
     ran.write(json.dumps(given) + "\\n")
-kept = pathlib.Path(".pytest_cache/v/cache/lastfailed")
-known = {{}} if "--cache-clear" in given or not kept.exists() else json.loads(kept.read_text())
+cache = next((each.partition("=")[2] for each in given if each.startswith("cache_dir=")), ".pytest_cache")
+kept = pathlib.Path(cache, "v/cache/lastfailed")
+known = json.loads(kept.read_text()) if kept.exists() else {{}}
 alone = [each for each in given if "::" in each]
 where = next((each for each in given if each in plan["fails"]), None)
 names = [name for name in alone if name in plan["alone"]] if alone else plan["fails"].get(where, [])

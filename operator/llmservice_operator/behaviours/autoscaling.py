@@ -190,14 +190,15 @@ def _changes(pods: tuple[PodFacts, ...], chosen: set[str]) -> Iterator[DeletionC
 
 
 def _to_go(service: LLMService, observed: Observed) -> int:
-    """Ready pods that the next scale-down ends; 0 where there is none, or where all pods go."""
+    """Ready replicas that the next scale-down ends; 0 where there is none, or where all go."""
     live, replicas = own_workload(service, observed), service.spec.scaling.replicas
     if live is None or not 0 < replicas < live.spec_replicas:
         return 0
-    ready, staying = len(_ready(observed)), [pod for pod in observed.pods if not pod.deleting]
+    ready, staying = len(_ready(observed)), [each for each in observed.replicas if not each.is_going]
     unready = len(staying) - ready
     return max(0, min(ready, live.spec_replicas - replicas - unready))
 
 
 def _ready(observed: Observed) -> tuple[PodFacts, ...]:
-    return tuple(pod for pod in observed.pods if pod.ready and not pod.deleting)
+    """Of each replica that is ready the pod that has its requests."""
+    return tuple(each.first for each in observed.replicas if each.ready and not each.is_going)

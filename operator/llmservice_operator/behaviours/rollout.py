@@ -40,7 +40,7 @@ from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.progress import gates, gates_of
 from llmservice_operator.observe.status.verdict import Obstacle
-from llmservice_operator.workload.port import USUAL, Strategy, WorkloadFacts
+from llmservice_operator.workload.port import USUAL, Replica, Strategy, WorkloadFacts
 
 Json = Mapping[str, Any]
 
@@ -70,17 +70,23 @@ class Change:
 
     @property
     def new(self) -> tuple[PodFacts, ...]:
-        return tuple(p for p in self._there if p.revision == self.label)
+        return tuple(pod for each in self.new_replicas for pod in each.pods)
 
     @property
     def old(self) -> tuple[PodFacts, ...]:
-        return tuple(p for p in self._there if p.revision != self.label)
+        return tuple(pod for each in self.old_replicas for pod in each.pods)
 
     @property
-    def _there(self) -> list[PodFacts]:
-        return [
-            pod for pod in self.inputs.observed.pods if not pod.deleting and pod.phase not in ("Failed", "Succeeded")
-        ]
+    def new_replicas(self) -> list[Replica]:
+        return [each for each in self._there if each.revision == self.label]
+
+    @property
+    def old_replicas(self) -> list[Replica]:
+        return [each for each in self._there if each.revision != self.label]
+
+    @property
+    def _there(self) -> list[Replica]:
+        return [each for each in self.inputs.observed.replicas if not (each.is_going or each.is_over)]
 
     @property
     def leaving(self) -> int:
@@ -152,9 +158,9 @@ def _without_room(change: Change) -> RolloutStep | None:
     if change.live.available == 0:
         # All at once: one after the other, each would wait for the start of the one before.
         return RolloutStep("Recreate", "No replica answers, so there is none to keep while its successor starts.")
-    if sum(bool(pod.node) for pod in change.old) > change.service.spec.scaling.replicas:
+    if sum(each.is_placed for each in change.old_replicas) > change.service.spec.scaling.replicas:
         return RolloutStep("Surge", "The pod of the rollout that was under way gives up its place.")
-    if sum(pod.ready for pod in change.new) >= change.service.spec.scaling.replicas:
+    if sum(each.ready for each in change.new_replicas) >= change.service.spec.scaling.replicas:
         return RolloutStep("Surge", "All replicas of this revision are still there; the others go.")
     return None
 

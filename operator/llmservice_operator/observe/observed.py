@@ -26,8 +26,8 @@ from llmservice_operator.facts.children import (
 from llmservice_operator.facts.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_operator.observe.reports import Report
-from llmservice_operator.workload.kinds import WORKLOADS, live_workload
-from llmservice_operator.workload.port import WorkloadFacts
+from llmservice_operator.workload.kinds import WORKLOADS, live_workload, replicas_of
+from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 ChildId = tuple[str, str]
 """(kind, name)"""
@@ -158,6 +158,11 @@ class Observed:
             hidden=hidden,
             **known,
         )
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """Its pods, those of a replica together."""
+        return replicas_of(self.workload, self.pods)
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""

@@ -5,7 +5,7 @@ status.rollout has what runs, what ran before, what failed and what waits. It is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -19,7 +19,7 @@ from llmservice_runtime.contract import Phase, State
 from llmservice_operator.facts import scheduling
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.workload.port import WorkloadFacts
+from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 Json = Mapping[str, Any]
 Gates = Mapping[str, str]
@@ -38,7 +38,6 @@ _PHASES: Mapping[Phase | None, str] = {
     Phase.LOADING: "vLLM is loading the model.",
     Phase.SMOKE: "vLLM is answering its first request.",
 }
-_ENDED = ("Failed", "Succeeded")
 _LONG_WAIT = 60.0
 """Seconds for which a pod waited for its place, from which on its deadline counts from there."""
 
@@ -69,7 +68,7 @@ class Progress:
 
 def progress(
     workload: WorkloadFacts | None,
-    pods: tuple[PodFacts, ...],
+    replicas: Sequence[Replica],
     listed: frozenset[str] | None,
     revision: str,
     wanted: int,
@@ -80,13 +79,14 @@ def progress(
 ) -> Progress:
     """Only what pods, endpoints and workload agree on is reported: one of their watches may lag behind.
 
-    Pods that are going away do not count: they are out of the Service already. `listed` are the uids of the pods that
-    the Service sends requests to; None where nobody may look, and then a ready pod counts as one of them. `starting`
-    is the state of a starting pod, where its supervisor answered. `before`: the gates of
-    the revision's pods at the last look.
+    Replicas that are going away do not count: they are out of the Service already. `listed` are the uids of the pods
+    that the Service sends requests to; None where nobody may look, and then a ready pod counts as one of them.
+    `starting` is the state of a starting pod, where its supervisor answered. `before`: the gates of the revision's pods
+    at the last look.
     """
-    present = [pod for pod in pods if not pod.deleting and pod.phase not in _ENDED]
-    ready = [pod for pod in present if pod.ready]
+    there = [each for each in replicas if not (each.is_going or each.is_over)]
+    present = [pod for each in there for pod in each.pods]
+    ready = [each.first for each in there if each.ready]
     unlisted = tuple(pod.name for pod in ready if listed is not None and pod.uid not in listed)
     answering = len(ready) - len(unlisted)
     if workload is None:
@@ -97,8 +97,8 @@ def progress(
     new = [pod for pod in present if pod.revision == revision and not pod.ready]
     is_done_by_pods = (
         workload.revision == revision
-        and workload.spec_replicas == wanted == len(present)
-        and all(pod.ready and pod.revision == revision for pod in present)
+        and workload.spec_replicas == wanted == len(there)
+        and all(each.ready and each.revision == revision for each in there)
     )
     found = gates(new, before, now)
     if not new and not is_done_by_pods:  # a pod that was taken away, as by Kueue, is about to be made again

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -11,9 +11,10 @@ from llmservice_api.service import LLMService
 
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import ChildFacts, common_of, own_annotations
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.meta import Manifest, metadata, selector
 from llmservice_operator.manifests.pod_template import progress_deadline_seconds
-from llmservice_operator.workload.port import USUAL, Strategy, Workload, WorkloadFacts
+from llmservice_operator.workload.port import USUAL, Replica, Strategy, Workload, WorkloadFacts
 
 Json = Mapping[str, Any]
 
@@ -82,4 +83,9 @@ def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifes
     }
 
 
-DEPLOYMENT = Workload(DeploymentFacts, manifest)
+def replicas(pods: Iterable[PodFacts]) -> Iterator[Replica]:
+    """Each pod is one."""
+    return (Replica((pod,)) for pod in pods)
+
+
+DEPLOYMENT = Workload(DeploymentFacts, manifest, replicas)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmservice_api.service import LLMService
 
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.workload.deployment import DEPLOYMENT
-from llmservice_operator.workload.port import Workload, WorkloadFacts
+from llmservice_operator.workload.port import Replica, Workload, WorkloadFacts
 
 WORKLOADS: tuple[Workload, ...] = (DEPLOYMENT,)
 
@@ -21,6 +22,12 @@ def workload_of(service: LLMService) -> Workload:
 def is_workload(kind: str) -> bool:
     """Whether an object of this kind runs replicas of a service that has its name."""
     return any(kind == workload.kind for workload in WORKLOADS)
+
+
+def replicas_of(live: WorkloadFacts | None, pods: Iterable[PodFacts]) -> tuple[Replica, ...]:
+    """The replicas that these pods of a service are; without a workload, as most kinds have them."""
+    found = next((workload for workload in WORKLOADS if live is not None and workload.kind == live.kind), DEPLOYMENT)
+    return tuple(found.replicas(pods))
 
 
 def live_workload(projections: Mapping[str, Mapping[str, Any]], name: str) -> WorkloadFacts | None:

@@ -7,18 +7,54 @@ and a line in `kinds.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from llmservice_api.service import LLMService
 
 from llmservice_operator.facts.children import ChildFacts
+from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.meta import Manifest
 
 Strategy = Literal["Surge", "Replace", "Recreate"]
 """How pods of a new template take the place of the old ones: first one more, first one less, or first none."""
 USUAL: Strategy = "Surge"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica of a service, which answers requests as a whole."""
+
+    pods: tuple[PodFacts, ...]
+    """One or more; the first one is sent the requests."""
+
+    @property
+    def first(self) -> PodFacts:
+        return self.pods[0]
+
+    @property
+    def revision(self) -> str:
+        return self.first.revision
+
+    @property
+    def is_going(self) -> bool:
+        """On its way out, as far as one of its pods is."""
+        return any(pod.deleting for pod in self.pods)
+
+    @property
+    def is_over(self) -> bool:
+        """One of its pods has ended, and is to be made again."""
+        return any(pod.phase in ("Failed", "Succeeded") for pod in self.pods)
+
+    @property
+    def ready(self) -> bool:
+        return all(pod.ready for pod in self.pods)
+
+    @property
+    def is_placed(self) -> bool:
+        """One of its pods has a node."""
+        return any(pod.node for pod in self.pods)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +99,9 @@ class Workload:
     """Its projection."""
     manifest: Callable[[LLMService, Manifest, Strategy], Manifest]
     """Of a service, from the recorded pod template: what needs no restart leaves that as it is."""
+
+    replicas: Callable[[Iterable[PodFacts]], Iterable[Replica]]
+    """Of a service's pods, in their order: those that belong together."""
 
     @property
     def kind(self) -> str:

@@ -41,7 +41,6 @@ from llmservice_operator.children import DesiredChild, applies, with_hash
 from llmservice_operator.decision import Prune
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import HoldingSliceFacts
-from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.children import holding_slices
 from llmservice_operator.manifests.meta import Owner
 from llmservice_operator.manifests.settings import Settings
@@ -245,7 +244,7 @@ def problem_of(reports: Reports, port: int | None) -> str:
 
 def _counted(staying: Zero, observed: Observed, in_flight: Mapping[str, int] | None, reports: Reports) -> Zero:
     """Last: a request may have come to a pod before the slices were known on its client's node."""
-    ready = [pod for pod in observed.pods if is_ready(pod)]
+    ready = [each.first for each in observed.replicas if each.ready and not each.is_going]
     addresses = tuple((pod.name, pod.address) for pod in ready if pod.address)
     if addresses and in_flight is None:
         return replace(staying, counts=addresses)
@@ -280,15 +279,11 @@ def are_made(service: LLMService, observed: Observed, slices: tuple[DesiredChild
 
 
 def is_listed(observed: Observed, revision: str | None = None) -> bool:
-    """Whether the cluster sends requests to a pod that stays, of a revision or of any: by its own slices, or where
+    """Whether the cluster sends requests to a replica that stays, of a revision or of any: by its own slices, or where
     nobody may list those, by readiness. The slices may list a pod that ends a moment longer."""
     uids = observed.endpoints
-    pods = (pod for pod in observed.pods if revision in (None, pod.revision) and not pod.deleting)
-    return any(pod.ready if uids is None else pod.uid in uids for pod in pods)
-
-
-def is_ready(pod: PodFacts) -> bool:
-    return pod.ready and not pod.deleting
+    found = (each for each in observed.replicas if revision in (None, each.revision) and not each.is_going)
+    return any(each.ready if uids is None else each.first.uid in uids for each in found)
 
 
 def _runs(service: LLMService, observed: Observed) -> int:

@@ -54,7 +54,9 @@ def moment_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
     workload, listed = _own_workload(subject, observed), _listed(subject, observed)
     rollout = subject.previous.get("rollout") or {}
     before = gates_of(rollout) if rollout.get("revision") == verdict.revision else {}
-    found = progress(workload, observed.pods, listed, verdict.revision, verdict.replicas, state, before=before, now=now)
+    found = progress(
+        workload, observed.replicas, listed, verdict.revision, verdict.replicas, state, before=before, now=now
+    )
     return Moment(found, starting)
 
 

@@ -14,6 +14,9 @@ from .cli_world import Command, Ran
 
 WITHOUT_HTTPX = "import sys; sys.modules['httpx'] = None; from llmservice_cli.__main__ import main; sys.exit(main())"
 
+CEL = "cel_expr_python"
+"""14 MB of C++, for the commands that check manifests."""
+
 
 def in_a_process(*words: str) -> Ran:
     done = subprocess.run([sys.executable, "-W", "error", *words], capture_output=True, text=True, check=False)
@@ -86,14 +89,14 @@ def test_a_command_is_its_folder_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("words", "unused"),
     [
-        ("--help", ("aiohttp", "httpx", "kubernetes", "pydantic")),
+        ("--help", ("aiohttp", "httpx", "kubernetes", "pydantic", CEL)),
         ("status --help", ("aiohttp", "httpx", "kubernetes", "pydantic")),
-        ("status -A --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec")),
-        ("top --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec")),
-        ("update chat --kubeconfig none", ("httpx", "llmservice_api.spec")),
-        ("wait chat --kubeconfig none", ("httpx", "llmservice_api.spec")),
+        ("status -A --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec", CEL)),
+        ("top --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec", CEL)),
+        ("update chat --kubeconfig none", ("httpx", "llmservice_api.spec", CEL)),
+        ("wait chat --kubeconfig none", ("httpx", "llmservice_api.spec", CEL)),
         ("probe --url http://127.0.0.1:9 --for 1", ("aiohttp", "kubernetes", "pydantic")),
-        ("plan --parameters 7B --gpu L4", ("aiohttp", "httpx", "kubernetes")),
+        ("plan --parameters 7B --gpu L4", ("aiohttp", "httpx", "kubernetes", CEL)),
         ("render -f examples/smallest.yaml", ("aiohttp", "httpx", "kubernetes")),
     ],
 )

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import inspect
 import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TextIO, get_type_hints
+from typing import Any, Literal, NamedTuple, TextIO, get_type_hints
 
-import typer
+import click
+from click.core import ParameterSource
 
 from .errors import CliError, ExitCode, complain
 from .help import Command, Group
 from .options import Given
+from .parameters import parameter
 
 DESCRIPTION = "Check LLMServices before they run, see how they are, measure them, and change what they run."
 EPILOG = """\
@@ -53,56 +54,44 @@ class Commands(Group):
     """All commands; what one needs is imported once it is named."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
         found = {name: line(name) for name in COMMANDS}
-        self.lines = dict(sorted(found.items(), key=lambda one: GROUPS.index(one[1].rich_help_panel or "")))
-        self.commands = dict(self.lines)
+        self.lines = dict(sorted(found.items(), key=lambda one: GROUPS.index(one[1].group)))
+        super().__init__(commands=dict(self.lines), **settings)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lines)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return command(cmd_name) if cmd_name in COMMANDS else None
 
 
 def line(name: str) -> Command:
     """A command of which only the line in `llmservice --help` is known."""
     package = import_module(f"{__package__}.{name}")
-    return Command(name, short_help=package.SUMMARY, rich_help_panel=package.GROUP)
+    return Command(name, short_help=package.SUMMARY, group=package.GROUP)
 
 
 def command(name: str) -> Command:
-    """One command as typer makes it of its Options."""
+    """One command, with its Options as click's parameters."""
     arguments = import_module(f"{__package__}.{name}.arguments")
     hints = get_type_hints(arguments.Options, include_extras=True)
 
-    def parsed(ctx: typer.Context, **values: Any) -> Parsed:
+    def parsed(**values: Any) -> Parsed:
         if issubclass(arguments.Options, Given):
-            values["given"] = frozenset(one for one in values if _is_typed(ctx, one))
+            context = click.get_current_context()
+            typed = ParameterSource.COMMANDLINE
+            values["given"] = frozenset(one for one in values if context.get_parameter_source(one) is typed)
         return Parsed(name, arguments.Options(**values))
 
-    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    parameters += [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
-        )
-        for field in _fields(arguments.Options)
-    ]
-    parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    parsed.__annotations__ = {**hints, "ctx": typer.Context}
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    described = alone.command(
+    return Command(
         name,
-        cls=Command,
+        params=[parameter(field, hints[field.name]) for field in _fields(arguments.Options)],
+        callback=parsed,
         help=arguments.DESCRIPTION,
         epilog=arguments.EPILOG,
+        usage=getattr(arguments, "USAGE", ""),
         context_settings={"token_normalize_func": _normalized, "help_option_names": ["-h", "--help"]},
     )
-    described(parsed)
-    made = typer.main.get_command(alone)
-    assert isinstance(made, Command)
-    made.usage = getattr(arguments, "USAGE", "")
-    return made
 
 
 def _fields(options: type) -> list[dataclasses.Field[Any]]:
@@ -111,46 +100,45 @@ def _fields(options: type) -> list[dataclasses.Field[Any]]:
     return sorted(known, key=lambda field: field.name not in options.__annotations__)
 
 
-def _is_typed(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-
-
 def _normalized(token: str) -> str:
     """--max_model_len is --max-model-len, as vLLM takes it."""
     return token.replace("_", "-")
 
 
-def whole() -> typer.Typer:
-    """All of it, as typer has it."""
-    app = typer.Typer(
-        cls=Commands,
-        help=DESCRIPTION,
-        epilog=EPILOG,
-        rich_markup_mode=None,
-        subcommand_metavar="COMMAND ...",
-        add_help_option=False,
-        add_completion=COMPLETE in os.environ,  # its options take longer than the rest of --help
+def whole() -> Commands:
+    """All of it."""
+    version = click.Option(
+        ["--version"],
+        help="print the version and end",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_version,
     )
-    app.callback()(_whole)
-    return app
+    return Commands(
+        params=[version], help=DESCRIPTION, epilog=EPILOG, subcommand_metavar="COMMAND ...", add_help_option=False
+    )
+
+
+def _version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        from llmservice_operator.options import version
+
+        print(version())
+        context.exit()
 
 
 def parse(words: Sequence[str]) -> Parsed | int:
-    """What a line asks for; the exit code of one that is answered already, such as --help. TyperException for one that
+    """What a line asks for; the exit code of one that is answered already, such as --help. ClickException for one that
     is wrong."""
     as_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
-    found: Parsed | int = typer.main.get_command(whole()).main(
-        list(words),
-        prog_name="kubectl llmservice" if as_plugin else "llmservice",
-        complete_var=COMPLETE,
-        standalone_mode=False,
-    )
-    return found
+    commands = whole()
+    try:
+        with commands.make_context("kubectl llmservice" if as_plugin else "llmservice", list(words)) as context:
+            found: Parsed = commands.invoke(context)
+            return found
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
 
 
 def options_of(words: Sequence[str]) -> Any:
@@ -165,22 +153,6 @@ def start(asked: Parsed) -> Any:
     return import_module(f"{__package__}.{asked.command}.command").run(asked.options)
 
 
-def _version(is_asked: bool) -> None:
-    if is_asked:
-        from llmservice_operator.options import version
-
-        print(version())
-        raise typer.Exit
-
-
-def _whole(
-    version: Annotated[
-        bool, typer.Option("--version", help="print the version and end", is_eager=True, callback=_version)
-    ] = False,
-) -> None:
-    """Options of `llmservice` itself."""
-
-
 def run(argv: Sequence[str] | None = None) -> int:
     """One command; an error is one message on standard error."""
     sys.stdin = sys.stdin or _nowhere("r")
@@ -191,7 +163,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()  # here, and not at Python's end, what cannot be written is an error of ours
-    except typer.TyperException as refused:
+    except click.ClickException as refused:
         path = getattr(getattr(refused, "ctx", None), "command_path", "llmservice")
         complain(f"{_sentence(refused.format_message())}\n  what to do: see {path} --help")
         return ExitCode.USAGE
@@ -226,10 +198,11 @@ def _write_no_more() -> None:
 
 
 def _run(argv: Sequence[str]) -> int:
-    try:
-        asked = parse(argv)
-    except SystemExit as ended:  # click's own end where nobody reads its help
-        raise BrokenPipeError from ended
+    if question := os.environ.get(COMPLETE):
+        from . import shell_completion
+
+        return shell_completion.answer(question)
+    asked = parse(argv)
     if isinstance(asked, int):
         return asked
     answer = start(asked)
@@ -243,5 +216,4 @@ def _run(argv: Sequence[str]) -> int:
 
 def _sentence(message: str) -> str:
     """As the other errors are written."""
-    message = message.replace("Value error, ", "")
     return f"{message[:1].lower()}{message[1:]}"

@@ -1,7 +1,4 @@
-"""What `--help` prints: usage, what the command does, arguments and options by group, examples, exit codes.
-
-typer's own help imports rich's Markdown and tracebacks, which takes longer than everything else here together.
-"""
+"""What `--help` prints: usage, what the command does, arguments and options by group, examples, exit codes."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from textwrap import wrap
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from typer.core import TyperCommand, TyperGroup
+import click
 
-from .coercion import Typed
 from .terminal import Row, rendered, width
 
 WIDEST = 120
@@ -35,53 +31,47 @@ class Entry(NamedTuple):
 OWN_HELP = Entry(OPTIONS, "-h, --help", "show this message and exit")
 
 
-class Command(TyperCommand):
-    """A command with this help."""
+class Command(click.Command):
+    """A command with this help. `group` is its heading in the help of all; `usage` is given where that of the
+    parameters says too little."""
 
-    usage: str = ""
-    """Where that of the parameters says too little."""
+    def __init__(self, name: str, *, group: str = OPTIONS, usage: str = "", **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self.group, self.usage = group, usage
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return typed(super().get_params(ctx))
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """--help before anything else: reading its value would import pydantic, half of the time that it takes."""
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """--help counts beside whatever else is wrong."""
         if asks_for_help(args, self.get_params(ctx)) and not ctx.resilient_parsing:
             print(self.get_help(ctx))
             ctx.exit()
         return super().parse_args(ctx, args)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         usage = [ctx.command_path, *([self.usage] if self.usage else self.collect_usage_pieces(ctx))]
         formatter.write(rendered(page(usage, self.help or "", entries(self, ctx), self.epilog or "")))
 
 
-class Group(TyperGroup):
-    """The command with the others under it, which are listed by their `rich_help_panel`. Its own --help is no
-    option of typer's, for the same reason."""
+class Group(click.Group):
+    """The command with the others under it, which are listed by their groups."""
 
     lines: Mapping[str, Command] = MappingProxyType({})
     """The commands by name, of which only the line in this help is known."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return typed(super().get_params(ctx))
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if (not args or args[0] in HELP) and not ctx.resilient_parsing:
             print(self.get_help(ctx))
             ctx.exit()
         return super().parse_args(ctx, args)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        lines = self.lines.items()
-        listed = [Entry(line.rich_help_panel or OPTIONS, name, line.short_help or "") for name, line in lines]
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        listed = [Entry(line.group, name, line.short_help or "") for name, line in self.lines.items()]
         usage = [ctx.command_path, *self.collect_usage_pieces(ctx)]
         formatter.write(
             rendered(page(usage, self.help or "", [*listed, *entries(self, ctx), OWN_HELP], self.epilog or ""))
         )
 
 
-def asks_for_help(args: Sequence[str], params: Iterable[Any]) -> bool:
+def asks_for_help(args: Sequence[str], params: Iterable[click.Parameter]) -> bool:
     """Whether --help is one of the words, and neither the value of an option nor behind `--`."""
     valued = {name for param in params if not getattr(param, "is_flag", True) for name in param.opts}
     before = ""
@@ -94,24 +84,13 @@ def asks_for_help(args: Sequence[str], params: Iterable[Any]) -> bool:
     return False
 
 
-def typed(params: list[Any]) -> list[Any]:
-    """The same parameters, which read their values without pydantic."""
-    for param in params:
-        param._runtime_param = Typed(param.type_descriptor.parameter_info, param.type_descriptor.annotation)
-    return params
-
-
-def entries(command: Any, ctx: Any) -> Sequence[Entry]:
-    """Every parameter that is not hidden, in its order; arguments come first."""
+def entries(command: click.Command, ctx: click.Context) -> Sequence[Entry]:
+    """Every parameter in its order; arguments come first."""
     found = []
     for param in command.get_params(ctx):
-        record = param.get_help_record(ctx)
-        if record is None or getattr(param, "hidden", False):
-            continue
-        is_argument = param.param_type_name == "argument"
-        group = getattr(param, "rich_help_panel", None) or (ARGUMENTS if is_argument else OPTIONS)
-        names = param.metavar if is_argument else record[0]
-        found.append(OWN_HELP if param.name == "help" else Entry(group, names, record[1]))
+        names, text = param.get_help_record(ctx) or ("", "")
+        group = getattr(param, "group", None) or (ARGUMENTS if isinstance(param, click.Argument) else OPTIONS)
+        found.append(OWN_HELP if param is command.get_help_option(ctx) else Entry(group, names, text))
     return sorted(found, key=lambda entry: entry.group != ARGUMENTS)
 
 

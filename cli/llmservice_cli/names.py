@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from typer import Context
+from click import Context, Parameter
 
 PATIENCE = 2.0
 """Seconds for which somebody who pressed Tab waits."""
 
 
-def service_names(ctx: Context) -> Sequence[str]:
+def service_names(ctx: Context, _: Parameter, incomplete: str) -> list[str]:
     """LLMServices of the namespace that the line names so far."""
     import asyncio
 
     from .errors import CliError
 
     try:
-        return asyncio.run(asyncio.wait_for(_names(ctx.params), PATIENCE))
+        names = asyncio.run(asyncio.wait_for(_names(ctx.params), PATIENCE))
     except (CliError, TimeoutError):
-        return ()
+        return []
+    return [name for name in names if name.startswith(incomplete)]
 
 
 async def _names(given: dict[str, Any]) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Options that several commands have, as frozen dataclasses: the Options of a command inherit those that it needs.
 
-A field is an option or an argument of typer; its annotation has names and help. Nothing here imports an API client:
+A field is an option or an argument (parameters.py). Nothing here imports an API client:
 `--help` and completion read only this and a command's arguments.py.
 """
 
@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
 from .names import service_names
+from .parameters import Argument, Option
 from .text import seconds
 
 CLUSTER = "cluster"
 ANSWER, INPUTS = "the answer", "what to decide about"
-OUTPUT = Option("--output", "-o", help="form of the answer", rich_help_panel=ANSWER)
-Name = Annotated[str, Argument(metavar="NAME", help="the LLMService", autocompletion=service_names)]
+OUTPUT = Option("--output", "-o", help="form of the answer", group=ANSWER)
+Name = Annotated[str, Argument(metavar="NAME", help="the LLMService", complete=service_names)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class Scope:
     """Which cluster, by the rules of kubectl, and which namespace."""
 
     namespace: Annotated[
-        str | None, Option("--namespace", "-n", metavar="NAME", help="default: the context's", rich_help_panel=CLUSTER)
+        str | None, Option("--namespace", "-n", metavar="NAME", help="default: the context's", group=CLUSTER)
     ] = None
     context: Annotated[
         str | None,
@@ -33,7 +32,7 @@ class Scope:
             "--context",
             metavar="NAME",
             help="of the kubeconfig; default: the current one",
-            rich_help_panel=CLUSTER,
+            group=CLUSTER,
         ),
     ] = None
     kubeconfig: Annotated[
@@ -42,7 +41,7 @@ class Scope:
             "--kubeconfig",
             metavar="FILE",
             help="default: $KUBECONFIG, in a pod its service account, else ~/.kube/config",
-            rich_help_panel=CLUSTER,
+            group=CLUSTER,
         ),
     ] = None
 
@@ -51,18 +50,14 @@ class Scope:
 class WideScope(Scope):
     """One namespace, or all."""
 
-    all_namespaces: Annotated[
-        bool, Option("--all-namespaces", "-A", help="of all namespaces", rich_help_panel=CLUSTER)
-    ] = False
+    all_namespaces: Annotated[bool, Option("--all-namespaces", "-A", help="of all namespaces", group=CLUSTER)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quiet:
     """For commands that report their progress."""
 
-    quiet: Annotated[bool, Option("--quiet", "-q", help="no progress on standard error", rich_help_panel=ANSWER)] = (
-        False
-    )
+    quiet: Annotated[bool, Option("--quiet", "-q", help="no progress on standard error", group=ANSWER)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +87,7 @@ class Inputs:
 
     file: Annotated[
         str,
-        Option(
-            "--file", "-f", metavar="FILE", help="manifests, a folder of them, or - for stdin", rich_help_panel=INPUTS
-        ),
+        Option("--file", "-f", metavar="FILE", help="manifests, a folder of them, or - for stdin", group=INPUTS),
     ]
     config: Annotated[
         str | None,
@@ -102,7 +95,7 @@ class Inputs:
             "--config",
             metavar="PATH",
             help="the model's config.json, or a folder with it: what the operator's inspection would find",
-            rich_help_panel=INPUTS,
+            group=INPUTS,
         ),
     ] = None
     settings: Annotated[
@@ -112,6 +105,6 @@ class Inputs:
             metavar="FILE",
             help="the operator's settings file, or the values of its chart; default: the operator's own where a"
             " cluster is asked and you may read its ConfigMap, else the chart's defaults",
-            rich_help_panel=INPUTS,
+            group=INPUTS,
         ),
     ] = None

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf, isinf
 
+from click import BadParameter
 from kubeloop.timestamps import rfc3339
-from typer import BadParameter
 
-# Numbers on the command line: parsers for typer, with the message for a wrong value.
+# Numbers on the command line: parsers of options, with the message for a wrong value.
 
 LONGEST_SHOWN = 60
 """Characters of a wrong value in a message."""
@@ -51,9 +51,9 @@ def count(text: str, most: float = inf) -> int:
     return _whole(text, 1, most)
 
 
-def count_or_none(text: str) -> int:
+def count_or_none(text: str, most: float = inf) -> int:
     """An integer of at least 0."""
-    return _whole(text, 0, inf)
+    return _whole(text, 0, most)
 
 
 def shown(text: str) -> str:

@@ -12,7 +12,7 @@ from llmservice_api.kubernetes import SHAPED_FIELDS
 from llmservice_api.pod_rules import OWN_CONTAINERS, OWN_PATHS, OWN_VOLUME_PREFIX, OWN_VOLUMES
 from llmservice_api.rules import RULES
 from llmservice_api.service import LLMService
-from llmservice_cli.admission.cel import evaluate
+from llmservice_cli.admission.check import evaluate
 from llmservice_cli.admission.structural import findings
 from llmservice_operator.manifests.settings import CABundle, Settings
 from llmservice_operator.manifests.volumes import fetch_volumes, volumes
@@ -97,7 +97,7 @@ def test_an_example_is_valid_for_its_field() -> None:
             continue
         rules = [rule["rule"] for rule in part.get("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]]
         assert list(findings(part["example"], part, path)) == []
-        assert [rule for rule in rules if not evaluate(rule, {"self": part["example"]})] == [], path
+        assert [rule for rule in rules if not evaluate(rule, part["example"])] == [], path
 
 
 def test_a_value_in_force_names_a_field_of_the_spec() -> None:

@@ -9,10 +9,14 @@ import pytest
 from llmservice_cli import app
 from llmservice_cli.errors import complain
 from llmservice_cli.help import asks_for_help
+from llmservice_cli.probe.row import Mode
 
 from .cli_world import Command, Ran
 
 WITHOUT_HTTPX = "import sys; sys.modules['httpx'] = None; from llmservice_cli.__main__ import main; sys.exit(main())"
+
+CEL = "cel_expr_python"
+"""14 MB of C++, for the commands that check manifests."""
 
 
 def in_a_process(*words: str) -> Ran:
@@ -42,7 +46,13 @@ NAME_ONE = "name one with --kubeconfig"
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("plant", 2, "no such command 'plant'. Did you mean 'plan'"),
+        ("plant", 2, "no such command 'plant'. (Did you mean one of: 'explain', 'plan'?)"),
+        ("status --wach", 2, "no such option '--wach'. Did you mean '--watch'?"),
+        ("top a b", 2, "got unexpected extra argument (b)"),
+        ("wait", 2, "missing argument 'NAME'"),
+        ("ui --port 65536", 2, "must be an integer of at least 0 and at most 65535, not '65536'"),
+        ("bench a --seed x", 2, "invalid value for '--seed': must be an integer, not 'x'"),
+        ("probe a --mode x", 2, "'x' is not one of 'stream-pooled', 'stream-fresh'"),
         ("status chat", 1, f"what to do: {NAME_ONE}"),
         ("wait chat", 2, f"what to do: {NAME_ONE}"),
         ("diff -f examples/smallest.yaml", 2, NAME_ONE),
@@ -72,6 +82,18 @@ def test_what_goes_wrong_is_one_message(
     assert (ran.code, ran.out, message in ran.err, "Traceback" in ran.err) == (code, "", True, False)
 
 
+def test_a_line_has_the_types_of_the_options() -> None:
+    line = "plan --max_model_len 4K --gpu L4 --gpu=T4 --picture a.svg --no-enable-lora"
+    plan = app.options_of(line.split())
+    assert (plan.max_model_len, plan.gpu, plan.picture) == ("4K", ["L4", "T4"], Path("a.svg"))
+    assert (plan.enable_lora, plan.enforce_eager, plan.strict, plan.output) == (False, None, False, "table")
+    assert app.options_of(["plan"]).gpu is None
+    assert app.options_of(["probe", "a", "--mode", "stream-fresh"]).mode == [Mode.STREAM_FRESH]
+    assert app.options_of(["wait", "a", "--timeout", "2m"]).timeout == 120
+    assert app.options_of(["status", "a", "b"]).names == ["a", "b"]
+    assert app.options_of(["bench", "a", "--seed", "0"]).given == {"name", "seed"}
+
+
 def test_a_command_is_its_folder_and_nothing_else() -> None:
     """`llmservice --help` has a line for each, and app.py names none of them."""
     source = Path(app.__file__).read_text(encoding="utf-8")
@@ -86,14 +108,14 @@ def test_a_command_is_its_folder_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("words", "unused"),
     [
-        ("--help", ("aiohttp", "httpx", "kubernetes", "pydantic")),
-        ("status --help", ("aiohttp", "httpx", "kubernetes", "pydantic")),
-        ("status -A --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec")),
-        ("top --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec")),
-        ("update chat --kubeconfig none", ("httpx", "llmservice_api.spec")),
-        ("wait chat --kubeconfig none", ("httpx", "llmservice_api.spec")),
+        ("--help", ("aiohttp", "httpx", "kubernetes", "pydantic", "rich", CEL)),
+        ("status --help", ("aiohttp", "httpx", "kubernetes", "pydantic", "rich")),
+        ("status -A --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec", CEL)),
+        ("top --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec", CEL)),
+        ("update chat --kubeconfig none", ("httpx", "llmservice_api.spec", CEL)),
+        ("wait chat --kubeconfig none", ("httpx", "llmservice_api.spec", CEL)),
         ("probe --url http://127.0.0.1:9 --for 1", ("aiohttp", "kubernetes", "pydantic")),
-        ("plan --parameters 7B --gpu L4", ("aiohttp", "httpx", "kubernetes")),
+        ("plan --parameters 7B --gpu L4", ("aiohttp", "httpx", "kubernetes", CEL)),
         ("render -f examples/smallest.yaml", ("aiohttp", "httpx", "kubernetes")),
     ],
 )

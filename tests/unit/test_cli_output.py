@@ -52,7 +52,7 @@ CLI = Path(llmservice_cli.__file__).parent
 PRINTS = {
     "documents.py", "errors.py", "terminal.py",  # the ways out
     "chat/command.py", "render/output.py",  # cleaned there, for the colours around it
-    "__main__.py", "app.py", "help.py", "kubectl_completion.py", "reference.py",  # words of this program alone
+    "__main__.py", "app.py", "help.py", "reference.py", "shell_completion.py",  # words of this program alone
 }  # fmt: skip
 
 

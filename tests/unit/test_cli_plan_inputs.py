@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli import manifests
-from llmservice_cli.admission.suggestions import meant
+from llmservice_cli.admission.structural import meant
 from llmservice_cli.manifests import services
 
 from .cli_world import OTHER_KIND, Command, manifest

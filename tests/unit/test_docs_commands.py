@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 from llmservice_api.crd import schema
 from llmservice_cli.app import COMMANDS, command, parse
 
@@ -77,7 +77,7 @@ def commands(page: Path) -> Iterator[object]:
         try:
             if "..." not in arguments:
                 parse(arguments)
-        except typer.TyperException:
+        except click.ClickException:
             yield words
 
 

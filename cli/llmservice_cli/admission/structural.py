@@ -10,16 +10,18 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
+import re2
+from llmservice_api import crd
 from llmservice_api.errors import Problem
+from llmservice_api.flags import TYPED
 
 from llmservice_cli.namespaces import LABEL, is_namespace
-
-from .cel import is_match
-from .suggestions import remedy
 
 # What Kubernetes asks of every object's metadata: names, labels, annotations.
 
@@ -141,7 +143,7 @@ def _passing(path: str, message: str, remedy: str) -> Finding:
 def _number(value: Any, schema: Schema, path: str) -> Iterator[Finding]:
     least, most = schema.get("minimum"), schema.get("maximum")
     if abs(value) > MOST_INT64 if isinstance(value, int) else not isfinite(value):
-        yield _passing(path, f"{_shown(value)} is not a 64-bit number.", "Correct the value.")
+        yield _blocking(path, f"{_shown(value)} is not a 64-bit number.", "Correct the value.")
     elif least is not None and value < least:
         yield _passing(path, f"must be greater than or equal to {least}, not {value}.", "Raise it.")
     elif most is not None and value > most:
@@ -154,7 +156,7 @@ def _string(value: str, schema: Schema, path: str) -> Iterator[Finding]:
         yield _passing(path, f"must have at least {least} characters.", "Give a value.")
     elif most is not None and len(value) > most:
         yield _blocking(path, f"may not have more than {most} characters; it has {len(value)}.", "Shorten it.")
-    elif form is not None and not is_match(value, form):
+    elif form is not None and re2.search(form, value) is None:
         yield _passing(path, f"{_shown(value)} does not match {form}.", "Correct the value.")
 
 
@@ -229,3 +231,58 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
 _INSIDE: Mapping[str, Callable[[Any, Schema, str], Iterator[Finding]]] = MappingProxyType(
     {"integer": _number, "number": _number, "string": _string, "array": _array, "object": _object}
 )
+
+
+# What an unknown field was meant to be: another spelling, a field of another section, a flag of vLLM, a near miss.
+
+_CORRECT = "Correct its name, or remove it."
+_LONGEST = 80
+"""Characters of a name that is compared: comparing takes time by the square of it."""
+_FOREIGN = ("podTemplate",)
+"""Sections of Kubernetes' own fields, whose names are no hint."""
+
+
+def remedy(name: str, known: Mapping[str, Any]) -> str:
+    """What to do about `name` beside the fields `known`: what it probably means, where that can be said."""
+    found = meant(name, known)
+    return _CORRECT if found is None else f"Did you mean {found}? {_CORRECT}"
+
+
+def meant(name: str, known: Mapping[str, Any]) -> str | None:
+    """A field of the same object by its name, another one by its path."""
+    if len(name) > _LONGEST:
+        return None
+    plain, beside = _plain(name), {_plain(field): field for field in known}
+    if plain in beside:
+        return beside[plain]
+    if elsewhere := _elsewhere().get(plain) or _flags().get(plain):
+        return elsewhere
+    near = get_close_matches(plain, beside, n=1, cutoff=0.6)
+    return beside[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    """`max-model-len`, `max_model_len` and `maxModellen` alike."""
+    return re.sub(r"[\s_.-]", "", name).lower()
+
+
+@lru_cache(maxsize=1)
+def _elsewhere() -> Mapping[str, str]:
+    """Paths of the spec's fields by their names, of those that only one section has."""
+    found: dict[str, set[str]] = {}
+    for name, path in _fields(crd.schema()["properties"]["spec"], "spec"):
+        found.setdefault(_plain(name), set()).add(path)
+    return {name: path for name, (path, *others) in found.items() if not others}
+
+
+def _fields(part: Schema, path: str) -> Iterator[tuple[str, str]]:
+    for name, below in (part.get("properties") or {}).items():
+        yield name, f"{path}.{name}"
+        if name not in _FOREIGN:
+            yield from _fields(below, f"{path}.{name}")
+
+
+@lru_cache(maxsize=1)
+def _flags() -> Mapping[str, str]:
+    """Fields by the names of vLLM's flags for them."""
+    return {_plain(flag): field for flag, field in TYPED.items()}

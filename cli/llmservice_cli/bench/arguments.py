@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Argument, BadParameter, Option
+from click import BadParameter
 
 from llmservice_cli.load.options import CONCURRENCY, LOAD, OUTPUT_TOKENS, RATE, Server, amount, number, numbers
 from llmservice_cli.names import service_names
 from llmservice_cli.options import ANSWER, OUTPUT, Given, Quiet
+from llmservice_cli.parameters import Argument, Option
 from llmservice_cli.text import above_zero, count, shown
 
-# Values of the options of `llmservice bench`: parsers for typer.
+# Values of the options of `llmservice bench`: parsers.
 
 
 def share(text: str) -> float:
@@ -72,7 +73,7 @@ MOST_REQUESTS, MOST_WORDS = 1_000_000, 1_000_000
 class Options(Server, Quiet, Given):
     """What was typed."""
 
-    name: Annotated[str | None, Argument(metavar="NAME", help="the LLMService", autocompletion=service_names)] = None
+    name: Annotated[str | None, Argument(metavar="NAME", help="the LLMService", complete=service_names)] = None
     files: Annotated[
         list[Path] | None, Argument(metavar="FILE", help=f"results to compare, after the word {COMPARE}")
     ] = None
@@ -83,17 +84,15 @@ class Options(Server, Quiet, Given):
             parser=number(MOST_REQUESTS),
             metavar="N",
             help="how many",
-            rich_help_panel=LOAD,
+            group=LOAD,
         ),
     ] = "96"
     rate: Annotated[Any, amount(RATE, "a Poisson process; several are a sweep; default: 20", is_list=True)] = None
     concurrency: Annotated[Any, amount(CONCURRENCY, "several are a sweep", is_list=True)] = None
-    seed: Annotated[int, Option("--seed", metavar="N", help="another seed is another load", rich_help_panel=LOAD)] = 1
+    seed: Annotated[int, Option("--seed", metavar="N", help="another seed is another load", group=LOAD)] = 1
     prompt_words: Annotated[
         Any,
-        Option(
-            "--prompt-words", parser=numbers(MOST_WORDS), metavar="N,N", help="lengths of prompts", rich_help_panel=LOAD
-        ),
+        Option("--prompt-words", parser=numbers(MOST_WORDS), metavar="N,N", help="lengths of prompts", group=LOAD),
     ] = "8,32"
     output_tokens: Annotated[
         Any, amount(OUTPUT_TOKENS, "drawn evenly: one named twice is twice as likely", is_list=True)
@@ -104,29 +103,27 @@ class Options(Server, Quiet, Given):
             "--save-load",
             metavar="FILE.jsonl",
             help="write its prompts and lengths, for `vllm bench serve --dataset-name custom`",
-            rich_help_panel=LOAD,
+            group=LOAD,
         ),
     ] = None
     discipline: Annotated[
         Literal["static", "dynamic", "continuous", "all"] | None,
-        Option(
-            "--discipline", help="how the client sends it; default: all, of a sweep continuous", rich_help_panel=HOW
-        ),
+        Option("--discipline", help="how the client sends it; default: all, of a sweep continuous", group=HOW),
     ] = None
     batch: Annotated[
         Any,
-        Option("--batch", parser=count, metavar="N", help="requests of a static or dynamic batch", rich_help_panel=HOW),
+        Option("--batch", parser=count, metavar="N", help="requests of a static or dynamic batch", group=HOW),
     ] = "8"
     window: Annotated[
         Any,
-        Option("--window", parser=above_zero, metavar="SECONDS", help="of a dynamic batch", rich_help_panel=HOW),
+        Option("--window", parser=above_zero, metavar="SECONDS", help="of a dynamic batch", group=HOW),
     ] = "0.25"
     warmup: Annotated[
         Any,
-        Option("--warmup", parser=count, metavar="N", help="requests beforehand, not measured", rich_help_panel=HOW),
+        Option("--warmup", parser=count, metavar="N", help="requests beforehand, not measured", group=HOW),
     ] = "8"
     timeout: Annotated[
-        Any, Option("--timeout", parser=above_zero, metavar="SECONDS", help="of one request", rich_help_panel=HOW)
+        Any, Option("--timeout", parser=above_zero, metavar="SECONDS", help="of one request", group=HOW)
     ] = "600"
     slo: Annotated[
         list[str] | None,
@@ -134,7 +131,7 @@ class Options(Server, Quiet, Given):
             "--slo",
             metavar="WHAT:TIME",
             help="longest ttft, tpot or e2el of a good request, as in ttft:500ms or e2el:5s; may be repeated",
-            rich_help_panel=SLO,
+            group=SLO,
         ),
     ] = None
     slo_share: Annotated[
@@ -144,12 +141,12 @@ class Options(Server, Quiet, Given):
             parser=share,
             metavar="PERCENT",
             help="of the requests that must be good for a load to keep the objective",
-            rich_help_panel=SLO,
+            group=SLO,
         ),
     ] = "99%"
     out: Annotated[
         Path | None,
-        Option("--out", metavar="FILE.json", help="parameters, summaries and every request", rich_help_panel=ANSWER),
+        Option("--out", metavar="FILE.json", help="parameters, summaries and every request", group=ANSWER),
     ] = None
     picture: Annotated[
         Path | None,
@@ -157,14 +154,12 @@ class Options(Server, Quiet, Given):
             "--picture",
             metavar="FILE.svg",
             help="bars and timelines, of a sweep its curves (also .png, .pdf)",
-            rich_help_panel=ANSWER,
+            group=ANSWER,
         ),
     ] = None
     html: Annotated[
         Path | None,
-        Option(
-            "--html", metavar="FILE.html", help="a page with the figures and the picture in it", rich_help_panel=ANSWER
-        ),
+        Option("--html", metavar="FILE.html", help="a page with the figures and the picture in it", group=ANSWER),
     ] = None
     max_regression: Annotated[
         Any,
@@ -173,7 +168,7 @@ class Options(Server, Quiet, Given):
             parser=share,
             metavar="PERCENT",
             help=f"{COMPARE}: exit code 1 where a figure is worse than the first file's by more",
-            rich_help_panel=ANSWER,
+            group=ANSWER,
         ),
     ] = None
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

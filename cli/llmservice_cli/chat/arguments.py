@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from typer import Option
-
 from llmservice_cli.load.options import SERVER, Server
 from llmservice_cli.options import OUTPUT, Quiet, Wait
+from llmservice_cli.parameters import Option
 from llmservice_cli.text import count
 
 DESCRIPTION = """\
@@ -41,12 +40,10 @@ ASKED = "what to ask"
 class Options(Server, Quiet, Wait):
     """What was typed."""
 
-    message: Annotated[
-        str | None, Option("--message", "-m", metavar="TEXT", help="ask this, and end", rich_help_panel=ASKED)
-    ] = None
-    system: Annotated[
-        str | None, Option("--system", metavar="TEXT", help="the system message", rich_help_panel=ASKED)
-    ] = None
+    message: Annotated[str | None, Option("--message", "-m", metavar="TEXT", help="ask this, and end", group=ASKED)] = (
+        None
+    )
+    system: Annotated[str | None, Option("--system", metavar="TEXT", help="the system message", group=ASKED)] = None
     max_tokens: Annotated[
         Any,
         Option(
@@ -54,16 +51,16 @@ class Options(Server, Quiet, Wait):
             parser=count,
             metavar="N",
             help="of an answer; default: what the context leaves",
-            rich_help_panel=ASKED,
+            group=ASKED,
         ),
     ] = None
     temperature: Annotated[
         float | None,
-        Option("--temperature", metavar="T", help="0 to 2; default: the model's", rich_help_panel=ASKED),
+        Option("--temperature", metavar="T", help="0 to 2; default: the model's", group=ASKED),
     ] = None
     model: Annotated[
         str | None,
-        Option("--model", metavar="MODEL", help="such as an adapter; default: the service's", rich_help_panel=SERVER),
+        Option("--model", metavar="MODEL", help="such as an adapter; default: the service's", group=SERVER),
     ] = None
     wait: Annotated[
         bool, Option("--wait", help="until a replica is available, where none is and requests are not held")

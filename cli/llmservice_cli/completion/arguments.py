@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Argument
+from llmservice_cli.parameters import Argument
 
 DESCRIPTION = "Print a script that completes commands, options and, from the cluster, names of services."
 EPILOG = """\

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Option
-
 from llmservice_cli.options import ANSWER, OUTPUT, Scope
+from llmservice_cli.parameters import Option
 
 DESCRIPTION = """\
 Check a cluster before and after the operator is installed: versions, rights, the operator, nodes and GPUs, storage, the
@@ -39,5 +38,5 @@ class Options(Scope):
         bool,
         Option("--before-install", help="skip what only an installed operator has; default: where none is found"),
     ] = False
-    strict: Annotated[bool, Option("--strict", help="exit with 1 for warnings, too", rich_help_panel=ANSWER)] = False
+    strict: Annotated[bool, Option("--strict", help="exit with 1 for warnings, too", group=ANSWER)] = False
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Argument
+from click import Context, Parameter
 
 from llmservice_cli.options import OUTPUT
+from llmservice_cli.parameters import Argument
 
 DESCRIPTION = (
     "What a reason, a condition or a field of an LLMService means, and what to do about it. No cluster is asked."
@@ -29,12 +29,12 @@ exit codes:
 """
 
 
-def topics() -> Sequence[str]:
+def topics(_: Context, __: Parameter, incomplete: str) -> list[str]:
     """What a shell completes with."""
     from llmservice_api.conditions import ConditionType
     from llmservice_api.reasons import Reason
 
-    return (*Reason, *ConditionType, "spec", "status")
+    return [topic for topic in (*Reason, *ConditionType, "spec", "status") if topic.startswith(incomplete)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,6 @@ class Options:
 
     topic: Annotated[
         str | None,
-        Argument(metavar="REASON", help="a reason, a condition or a field; none: every reason", autocompletion=topics),
+        Argument(metavar="REASON", help="a reason, a condition or a field; none: every reason", complete=topics),
     ] = None
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Argument, BadParameter, Option
+from click import BadParameter
 
 from llmservice_cli.options import CLUSTER, OUTPUT, Scope
+from llmservice_cli.parameters import Argument, Option
 
 ACTIVATOR = "llmservice-system/llmservice-operator-activator"
 """Of docs/install.md."""
@@ -61,12 +62,10 @@ class Options(Scope):
             "-n",
             metavar="NAME",
             help="written into the manifests; default: none, kubectl's holds",
-            rich_help_panel=CLUSTER,
+            group=CLUSTER,
         ),
     ] = None
-    offline: Annotated[
-        bool, Option("--offline", help="ask neither the cluster nor the hub", rich_help_panel=CLUSTER)
-    ] = False
+    offline: Annotated[bool, Option("--offline", help="ask neither the cluster nor the hub", group=CLUSTER)] = False
     model: Annotated[
         str | None, Option("--model", metavar="URI", help="spec.model.uri, e.g. hf://ORG/NAME or ORG/NAME")
     ] = None
@@ -76,25 +75,25 @@ class Options(Scope):
             "--gpu",
             metavar="NAME[,NAME]",
             help="acceptable GPUs, the preferred first; default: the smallest of the cluster that fits",
-            rich_help_panel=WHERE,
+            group=WHERE,
         ),
     ] = None
-    cpu: Annotated[bool, Option("--cpu", help="on CPUs", rich_help_panel=WHERE)] = False
+    cpu: Annotated[bool, Option("--cpu", help="on CPUs", group=WHERE)] = False
     max_model_len: Annotated[
         str | None,
         Option(
             "--max-model-len",
             metavar="TOKENS",
             help="longest request: 16000, 16K, auto; default: the model's own, or what fits",
-            rich_help_panel=WHERE,
+            group=WHERE,
         ),
     ] = None
     quantization: Annotated[
         str | None,
-        Option("--quantization", metavar="METHOD", help="of the weights: fp8, awq, gptq, ...", rich_help_panel=WHERE),
+        Option("--quantization", metavar="METHOD", help="of the weights: fp8, awq, gptq, ...", group=WHERE),
     ] = None
     replicas: Annotated[
-        int | None, Option("--replicas", metavar="N", help="a fixed number of replicas", rich_help_panel=LOAD)
+        int | None, Option("--replicas", metavar="N", help="a fixed number of replicas", group=LOAD)
     ] = None
     min_replicas: Annotated[
         int | None,
@@ -102,7 +101,7 @@ class Options(Scope):
             "--min-replicas",
             metavar="N",
             help="replicas follow the load; 0: none without requests",
-            rich_help_panel=LOAD,
+            group=LOAD,
         ),
     ] = None
     max_replicas: Annotated[
@@ -111,12 +110,12 @@ class Options(Scope):
             "--max-replicas",
             metavar="N",
             help="the most replicas; default: the fewest, but 1",
-            rich_help_panel=LOAD,
+            group=LOAD,
         ),
     ] = None
     cache_size: Annotated[
         str | None,
-        Option("--cache-size", metavar="SIZE", help="of a volume that keeps the model's files", rich_help_panel=LOAD),
+        Option("--cache-size", metavar="SIZE", help="of a volume that keeps the model's files", group=LOAD),
     ] = None
     hf_token_secret: Annotated[
         Any,
@@ -125,7 +124,7 @@ class Options(Scope):
             parser=pair,
             metavar="SECRET/KEY",
             help="a Secret with a token of the hub",
-            rich_help_panel=ACCESS,
+            group=ACCESS,
         ),
     ] = None
     api_key_secret: Annotated[
@@ -135,7 +134,7 @@ class Options(Scope):
             parser=pair,
             metavar="SECRET/KEY",
             help="a Secret with the API keys of clients",
-            rich_help_panel=ACCESS,
+            group=ACCESS,
         ),
     ] = None
     activator: Annotated[
@@ -146,15 +145,13 @@ class Options(Scope):
             metavar="NAMESPACE/ACCOUNT",
             help="service account of the chart's activator",
             show_default=False,
-            rich_help_panel=ACCESS,
+            group=ACCESS,
         ),
     ] = ACTIVATOR
     output: Annotated[Literal["yaml", "json"], OUTPUT] = "yaml"
-    out: Annotated[
-        Path | None, Option("--out", metavar="FILE", help="default: standard output", rich_help_panel=ANSWER)
-    ] = None
+    out: Annotated[Path | None, Option("--out", metavar="FILE", help="default: standard output", group=ANSWER)] = None
     force: Annotated[
         bool,
-        Option("--force", help="also where it does not fit, and over a file that is there", rich_help_panel=ANSWER),
+        Option("--force", help="also where it does not fit, and over a file that is there", group=ANSWER),
     ] = False
-    yes: Annotated[bool, Option("--yes", "-y", help="ask nothing", rich_help_panel=ANSWER)] = False
+    yes: Annotated[bool, Option("--yes", "-y", help="ask nothing", group=ANSWER)] = False

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from click import BadParameter
 from llmservice_api.errors import InvalidSpec
 from llmservice_planner.plan import Fit
-from typer import BadParameter
 
 from llmservice_cli.api import Json
 from llmservice_cli.documents import tell, written

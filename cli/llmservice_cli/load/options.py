@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from typer import Argument, BadParameter, Option
+from click import BadParameter
 
 from llmservice_cli.names import service_names
 from llmservice_cli.options import Scope
+from llmservice_cli.parameters import Argument, Option
 from llmservice_cli.text import above_zero, count, shown
 
 SERVER, LOAD = "server", "load"
@@ -31,14 +32,14 @@ exit codes:
 class Server(Scope):
     """NAME in a cluster, or --url and what goes with it."""
 
-    name: Annotated[str | None, Argument(metavar="NAME", help="the LLMService", autocompletion=service_names)] = None
+    name: Annotated[str | None, Argument(metavar="NAME", help="the LLMService", complete=service_names)] = None
     url: Annotated[
         str | None,
         Option(
             "--url",
             metavar="URL",
             help="a server of the OpenAI API, reached from here, instead of NAME",
-            rich_help_panel=SERVER,
+            group=SERVER,
         ),
     ] = None
     model: Annotated[
@@ -47,7 +48,7 @@ class Server(Scope):
             "--model",
             metavar="MODEL",
             help="to ask for; default: the service's, the first that the server lists",
-            rich_help_panel=SERVER,
+            group=SERVER,
         ),
     ] = None
     api_key_env: Annotated[
@@ -56,7 +57,7 @@ class Server(Scope):
             "--api-key-env",
             metavar="VARIABLE",
             help="environment variable with the API key; default: the Secret of spec.endpoint.apiKeySecretRef",
-            rich_help_panel=SERVER,
+            group=SERVER,
         ),
     ] = None
 
@@ -97,7 +98,7 @@ def amount(name: str, more: str = "", *, is_list: bool = False) -> Any:
         parser=several if is_list else what.read,
         metavar=f"{what.letter},{what.letter}" if is_list else what.letter,
         help="; ".join(filter(None, (what.text, more))),
-        rich_help_panel=LOAD,
+        group=LOAD,
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from typer import Option
-
 from llmservice_cli.options import Name, Scope
+from llmservice_cli.parameters import Option
 from llmservice_cli.text import count_or_none, seconds
 
 DESCRIPTION = "The log of all pods of a service, in the order of time. Each line has its pod and who wrote it."

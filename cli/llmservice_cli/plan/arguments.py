@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from typer import Option
-
 from llmservice_cli.options import ANSWER, CLUSTER, OUTPUT, Scope
+from llmservice_cli.parameters import Option
 
 from .options import TypedValues
 
@@ -54,9 +53,7 @@ class Options(TypedValues, Scope):  # type: ignore[misc]
 
     file: Annotated[
         str | None,
-        Option(
-            "--file", "-f", metavar="FILE", help="manifests, a folder of them, or - for stdin", rich_help_panel=WHAT
-        ),
+        Option("--file", "-f", metavar="FILE", help="manifests, a folder of them, or - for stdin", group=WHAT),
     ] = None
     config: Annotated[
         str | None,
@@ -64,7 +61,7 @@ class Options(TypedValues, Scope):  # type: ignore[misc]
             "--config",
             metavar="PATH",
             help="the model's config.json, a folder with it, or - for stdin",
-            rich_help_panel=WHAT,
+            group=WHAT,
         ),
     ] = None
     model: Annotated[
@@ -73,7 +70,7 @@ class Options(TypedValues, Scope):  # type: ignore[misc]
             "--model",
             metavar="URI",
             help="hf://ORG/NAME[@REVISION], ORG/NAME, s3://, gs:// or az://BUCKET/PREFIX, or a folder",
-            rich_help_panel=WHAT,
+            group=WHAT,
         ),
     ] = None
     gpu: Annotated[
@@ -82,32 +79,30 @@ class Options(TypedValues, Scope):  # type: ignore[misc]
             "--gpu",
             metavar="NAME[,NAME]",
             help="a node's nvidia.com/gpu.product, or as people write it; of several the first that fits",
-            rich_help_panel=WHAT,
+            group=WHAT,
         ),
     ] = None
     batch: Annotated[
-        str | None, Option("--batch", metavar="FILE", help="JSON lines of cases; - for stdin", rich_help_panel=WHAT)
+        str | None, Option("--batch", metavar="FILE", help="JSON lines of cases; - for stdin", group=WHAT)
     ] = None
-    compare: Annotated[bool, Option("--compare", help="a grid of GPUs and precisions", rich_help_panel=WHAT)] = False
-    offline: Annotated[bool, Option("--offline", help="read no model over the network", rich_help_panel=WHAT)] = False
+    compare: Annotated[bool, Option("--compare", help="a grid of GPUs and precisions", group=WHAT)] = False
+    offline: Annotated[bool, Option("--offline", help="read no model over the network", group=WHAT)] = False
     cluster: Annotated[
         bool,
         Option(
             "--cluster",
             help="plan for the nodes of the cluster, as the operator would; --context and --kubeconfig imply it",
-            rich_help_panel=CLUSTER,
+            group=CLUSTER,
         ),
     ] = False
     output: Annotated[Literal["table", "json", "yaml", "markdown", "csv"], OUTPUT] = "table"
     picture: Annotated[
         Path | None,
-        Option(
-            "--picture", metavar="FILE.svg", help="draw the memory, or the grid (also .png)", rich_help_panel=ANSWER
-        ),
+        Option("--picture", metavar="FILE.svg", help="draw the memory, or the grid (also .png)", group=ANSWER),
     ] = None
-    explain: Annotated[bool, Option("--explain", help="the arithmetic line by line", rich_help_panel=ANSWER)] = False
-    strict: Annotated[bool, Option("--strict", help="end with 1 for Tight too", rich_help_panel=ANSWER)] = False
+    explain: Annotated[bool, Option("--explain", help="the arithmetic line by line", group=ANSWER)] = False
+    strict: Annotated[bool, Option("--strict", help="end with 1 for Tight too", group=ANSWER)] = False
     allow_unknown: Annotated[
         bool,
-        Option("--allow-unknown", help="end with 0, not 3, where something is not known", rich_help_panel=ANSWER),
+        Option("--allow-unknown", help="end with 0, not 3, where something is not known", group=ANSWER),
     ] = False

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, make_dataclass
 from types import MappingProxyType
 from typing import Annotated, Any
 
-import typer
 from llmservice_api.errors import Problem
 from llmservice_vllm.facts import GPU_MEMORY_UTILIZATION
 from llmservice_vllm.versions import DEFAULT
+
+from llmservice_cli import parameters
 
 from . import values
 from .values import MOST_GPUS, MOST_TOKENS, NotGiven, Quantized, Reader, Refused, quantized, speculation
@@ -169,7 +170,7 @@ def _typed(title: str, one: Option) -> tuple[str, Any, Any]:
     if one.is_switch:
         names = (f"{one.flag}/--no-{one.flag[2:]}", *one.short)
     metavar = None if one.is_switch else one.metavar
-    shown = typer.Option(*names, metavar=metavar, help=one.help, rich_help_panel=title)
+    shown = parameters.Option(*names, metavar=metavar, help=one.help, group=title)
     return one.name, Annotated[bool | None if one.is_switch else str | None, shown], None
 
 

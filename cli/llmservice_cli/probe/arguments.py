@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from typer import Option
-
 from llmservice_cli.load.options import CONCURRENCY, EXIT_CODES, LOAD, OUTPUT_TOKENS, RATE, SERVER, Server, amount
 from llmservice_cli.options import ANSWER, OUTPUT, Quiet
+from llmservice_cli.parameters import Option
 from llmservice_cli.text import above_zero, count_or_none, seconds
 
 from .row import Mode
@@ -48,7 +47,7 @@ class Options(Server, Quiet):
             "--api-key-env",
             metavar="VARIABLE",
             help="environment variable with the API key (with --url)",
-            rich_help_panel=SERVER,
+            group=SERVER,
         ),
     ] = None
     image: Annotated[
@@ -57,37 +56,35 @@ class Options(Server, Quiet):
             "--image",
             metavar="IMAGE",
             help="of the pod; default: the operator's, as the service's own pods have it",
-            rich_help_panel=SERVER,
+            group=SERVER,
         ),
     ] = None
     rate: Annotated[Any, amount(RATE, f"default: {DEFAULT_RATE:g}")] = None
     concurrency: Annotated[Any, amount(CONCURRENCY)] = None
     duration: Annotated[
         Any,
-        Option("--duration", parser=seconds, metavar="TIME", help="such as 90, 90s, 5m, 2h", rich_help_panel=LOAD),
+        Option("--duration", parser=seconds, metavar="TIME", help="such as 90, 90s, 5m, 2h", group=LOAD),
     ] = "60s"
-    mode: Annotated[list[Mode] | None, Option("--mode", metavar="MODE", help=MODES, rich_help_panel=LOAD)] = None
+    mode: Annotated[list[Mode] | None, Option("--mode", metavar="MODE", help=MODES, group=LOAD)] = None
     output_tokens: Annotated[Any, amount(OUTPUT_TOKENS, "in turn", is_list=True)] = "8,32"
-    prompt: Annotated[str, Option("--prompt", metavar="TEXT", help="what is asked", rich_help_panel=LOAD)] = PROMPT
-    api: Annotated[Literal["completions", "chat"], Option("--api", help="of the OpenAI API", rich_help_panel=LOAD)] = (
+    prompt: Annotated[str, Option("--prompt", metavar="TEXT", help="what is asked", group=LOAD)] = PROMPT
+    api: Annotated[Literal["completions", "chat"], Option("--api", help="of the OpenAI API", group=LOAD)] = (
         "completions"
     )
     timeout: Annotated[
         Any,
-        Option("--timeout", parser=above_zero, metavar="SECONDS", help="of one attempt", rich_help_panel=LOAD),
+        Option("--timeout", parser=above_zero, metavar="SECONDS", help="of one attempt", group=LOAD),
     ] = "120"
     retries: Annotated[
         Any,
-        Option(
-            "--retries", parser=count_or_none, metavar="N", help="as the OpenAI client does them", rich_help_panel=LOAD
-        ),
+        Option("--retries", parser=count_or_none, metavar="N", help="as the OpenAI client does them", group=LOAD),
     ] = "0"
     marks: Annotated[
         bool,
-        Option("--marks", help="each line of standard input marks a moment in the report", rich_help_panel=ANSWER),
+        Option("--marks", help="each line of standard input marks a moment in the report", group=ANSWER),
     ] = False
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"
     rows: Annotated[
         bool,
-        Option("--rows", help="a line of JSON for each request as it ends, and no report", rich_help_panel=ANSWER),
+        Option("--rows", help="a line of JSON for each request as it ends, and no report", group=ANSWER),
     ] = False

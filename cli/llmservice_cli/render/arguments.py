@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Option
-
 from llmservice_cli.options import OUTPUT, Inputs
+from llmservice_cli.parameters import Option
 
 DESCRIPTION = """\
 The objects that the operator would make of each LLMService of a file, as if it were new: by the operator's own code,

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Argument, BadParameter, Option
+from click import BadParameter
 
 from llmservice_cli.names import service_names
 from llmservice_cli.options import OUTPUT, Scope
+from llmservice_cli.parameters import Argument, Option
 from llmservice_cli.text import count
 
 DESCRIPTION = """\
@@ -56,7 +57,7 @@ class Options(Scope):
 
     name: Annotated[
         str | None,
-        Argument(metavar="NAME", help="the LLMService; none: the operator itself", autocompletion=service_names),
+        Argument(metavar="NAME", help="the LLMService; none: the operator itself", complete=service_names),
     ] = None
     out: Annotated[
         Path | None, Option("--out", metavar="FILE", help="default: NAME-report-TIMESTAMP.tar.gz; never overwritten")

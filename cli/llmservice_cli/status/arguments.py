@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Argument, Option
-
 from llmservice_cli.names import service_names
 from llmservice_cli.options import OUTPUT, WideScope
+from llmservice_cli.parameters import Argument, Option
 
 DESCRIPTION = "How a service is, on one screen. What cannot be read is shown with the reason."
 EPILOG = """\
@@ -37,7 +36,7 @@ class Options(WideScope):
 
     names: Annotated[
         list[str] | None,
-        Argument(metavar="NAME", help="LLMServices; none: a line for each", autocompletion=service_names),
+        Argument(metavar="NAME", help="LLMServices; none: a line for each", complete=service_names),
     ] = None
     watch: Annotated[bool, Option("--watch", "-w", help="again whenever something changes")] = False
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

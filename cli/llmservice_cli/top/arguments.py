@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from typer import Argument, Option
-
 from llmservice_cli.names import service_names
 from llmservice_cli.options import ANSWER, OUTPUT, WideScope
+from llmservice_cli.parameters import Argument, Option
 from llmservice_cli.text import seconds
 
 DESCRIPTION = """\
@@ -42,20 +41,20 @@ class Options(WideScope):
 
     name: Annotated[
         str | None,
-        Argument(metavar="NAME", help="the LLMService, with its pods; none: all", autocompletion=service_names),
+        Argument(metavar="NAME", help="the LLMService, with its pods; none: all", complete=service_names),
     ] = None
     interval: Annotated[
-        Any, Option("--interval", parser=seconds, metavar="TIME", help="between two reads", rich_help_panel=ANSWER)
+        Any, Option("--interval", parser=seconds, metavar="TIME", help="between two reads", group=ANSWER)
     ] = "2s"
     once: Annotated[
         bool,
         Option(
             "--once",
             help="one sample over one interval; default where standard output is no terminal",
-            rich_help_panel=ANSWER,
+            group=ANSWER,
         ),
     ] = False
-    sort: Annotated[
-        Column, Option("--sort", help="by this column: most first, names from A to Z", rich_help_panel=ANSWER)
-    ] = "generation"
+    sort: Annotated[Column, Option("--sort", help="by this column: most first, names from A to Z", group=ANSWER)] = (
+        "generation"
+    )
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from typer import Option
-
 from llmservice_cli.options import Scope
+from llmservice_cli.parameters import Option
+from llmservice_cli.text import count_or_none
 
 DESCRIPTION = """\
 Signs you in to the web page of the operator's chart (ui.enabled) with the token of your kubeconfig, by a port-forward
@@ -36,6 +36,11 @@ rights: list and get on pods, get and create on pods/portforward in the page's n
 PAGE = "the page"
 
 
+def port(text: str) -> int:
+    """One of TCP's, or 0."""
+    return count_or_none(text, 65535)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(Scope):
     """What was typed."""
@@ -46,15 +51,15 @@ class Options(Scope):
             "--page-namespace",
             metavar="NAME",
             help="where the operator's chart is; default: llmservice-system",
-            rich_help_panel=PAGE,
+            group=PAGE,
         ),
     ] = None
     url: Annotated[
         str | None,
-        Option("--url", metavar="URL", help="of a page that is reached without a port-forward", rich_help_panel=PAGE),
+        Option("--url", metavar="URL", help="of a page that is reached without a port-forward", group=PAGE),
     ] = None
     port: Annotated[
-        int, Option("--port", min=0, max=65535, help="on this machine; 0: a free one", rich_help_panel=PAGE)
+        int, Option("--port", parser=port, metavar="N", help="on this machine; 0: a free one", group=PAGE)
     ] = 0
     service_account: Annotated[
         str | None,
@@ -62,9 +67,7 @@ class Options(Scope):
             "--service-account",
             metavar="NAMESPACE/NAME",
             help="sign in with a token of it, of one hour",
-            rich_help_panel=PAGE,
+            group=PAGE,
         ),
     ] = None
-    no_open: Annotated[
-        bool, Option("--no-open", help="print the address, and open no browser", rich_help_panel=PAGE)
-    ] = False
+    no_open: Annotated[bool, Option("--no-open", help="print the address, and open no browser", group=PAGE)] = False

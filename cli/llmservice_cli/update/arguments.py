@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from typer import Argument, Option
-
 from llmservice_cli.names import service_names
 from llmservice_cli.options import DRY_RUN, OUTPUT, Wait, WideScope
+from llmservice_cli.parameters import Argument, Option
 
 DESCRIPTION = "Ask for what waits for the next rollout of a service: it restarts its replicas."
 EPILOG = """\
@@ -26,9 +25,7 @@ It sets the annotation llmservice.dev/update-requested. Rights: get, list and pa
 class Options(WideScope, Wait):
     """What was typed."""
 
-    names: Annotated[list[str] | None, Argument(metavar="NAME", help="LLMServices", autocompletion=service_names)] = (
-        None
-    )
+    names: Annotated[list[str] | None, Argument(metavar="NAME", help="LLMServices", complete=service_names)] = None
     all: Annotated[bool, Option("--all", help="every one in which something waits")] = False
     dry_run: Annotated[bool, DRY_RUN] = False
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

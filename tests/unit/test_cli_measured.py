@@ -16,17 +16,14 @@ from pathlib import Path
 import pytest
 from llmservice_cli.bench.lines import to_lines as bench_lines
 from llmservice_cli.bench.picture import page
-from llmservice_cli.bench.result import Result
+from llmservice_cli.bench.result import Result, Slo, Time
 from llmservice_cli.bench.result import to_document as bench_document
-from llmservice_cli.bench.run import Batching, Gathered, Point
-from llmservice_cli.bench.slo import Slo, Time
-from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Discipline, LoadOptions, Row
+from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Batching, Discipline, Gathered, LoadOptions, Point, Row
 from llmservice_cli.load.answer import Loss
+from llmservice_cli.probe.arguments import Mode, Options
 from llmservice_cli.probe.report import Report, to_document, to_lines
-from llmservice_cli.probe.row import Mode
-from llmservice_cli.probe.row import Row as ProbeRow
-from llmservice_cli.probe.sender import LoadOptions as ProbeLoad
 from llmservice_cli.probe.tally import Mark
+from llmservice_cli.probe.tally import Row as ProbeRow
 
 FOLDER = Path(__file__).parent / "fixtures" / "measured"
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -156,9 +153,10 @@ def probed(
         error = None if loss is None else f"why {index} was lost"
         reused = {0: False, 1: None}.get(index % 5, True)
         rows.append(ProbeRow(index, mode, sent, ended, loss, token, 1 + (index == 10), reused, 100 * index, error))
-    load = ProbeLoad(90.0, tuple(Mode), (8, 32), rate, None if rate else 4)
-    retries, is_partial = (2, False) if rate else (0, True)
-    return Report("http://chat.team.svc", "from here", "chat", load, retries, 120.0, rows, marks, is_partial)
+    retries, clients = (2, None) if rate else (0, 4)
+    words = {"output_tokens": (8, 32), "duration": 90.0, "timeout": 120.0, "retries": retries}
+    options = Options(rate=rate, concurrency=clients, **words)  # type: ignore[arg-type]
+    return Report("http://chat.team.svc", "from here", "chat", options, rows, marks, is_partial=rate is None)
 
 
 MARKS = [Mark("drain", BEGAN + 3.3), Mark("kill", BEGAN + 1.6)]

@@ -28,8 +28,8 @@ class Argument:
 
 
 class Option:
-    """A word after one of `names`, or of a bool the name alone. `metavar` may be left out of a bool and of words to
-    choose from; `parser` makes the value of the text, or raises BadParameter."""
+    """A word after one of `names`, which is the field's without any, or of a bool the name alone. `metavar` may be left
+    out of a bool and of words to choose from; `parser` makes the value of the text, or raises BadParameter."""
 
     def __init__(
         self,
@@ -59,7 +59,8 @@ def parameter(field: dataclasses.Field[Any], annotation: Any) -> click.Parameter
         settings["help"] += "  [required]" if is_required else ""
         return _Argument([field.name], type=_Type(kind), nargs=-1 if is_list else 1, required=is_required, **settings)
     settings |= {"is_flag": True} if kind is bool else {"type": _Type(kind, declared.parser), "multiple": is_list}
-    found = _Option([*declared.names, field.name], required=is_required, **settings)
+    names = declared.names or (f"--{field.name.replace('_', '-')}",)
+    found = _Option([*names, field.name], required=is_required, **settings)
     found.group = declared.group
     return found
 

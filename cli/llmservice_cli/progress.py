@@ -6,18 +6,35 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TextIO, TypeVar
-
-from llmservice_cli.load.figures import IN_A_LOG, repeated
 
 from .text import duration
 
 PATIENCE = 2.0
 """Seconds after which it is said what is waited for."""
-ON_A_TERMINAL = 0.5
+ON_A_TERMINAL, IN_A_LOG = 0.5, 10.0
+"""Seconds between two lines, of which the first kind renews itself."""
 T = TypeVar("T")
+
+
+@asynccontextmanager
+async def repeated(show: Callable[[], None], seconds: float) -> AsyncIterator[None]:
+    """Calls `show` after every so many seconds of the block."""
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            show()
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from llmservice_cli.probe.row import Mode
+from llmservice_cli.probe.arguments import Mode
 from llmservice_operator.behaviours.holding.gap import HELD
 
 from tests.e2e import disturbances

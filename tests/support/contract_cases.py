@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 from llmservice_runtime.contract import Phase
-from llmservice_runtime.health.hang import MOVING, parse_metrics
-from llmservice_vllm.metrics import RUNNING
+from llmservice_runtime.health.hang import MOVING
+from llmservice_vllm.metrics import RUNNING, totals
 
 from tests.support.answers import events, observed
 from tests.support.cluster import eventually
@@ -130,12 +130,12 @@ def answers(server: Server) -> Mapping[str, Observation]:
 def counters(server: Server) -> Observation:
     """What a request of seven tokens moves, and what is said while one runs."""
     with server.client() as client:
-        before = parse_metrics(client.get("/metrics").text)
+        before = totals(client.get("/metrics").text, MOVING)
         assert text(max_tokens=7).send(client).status_code == 200
         # The engine's figures come with its next word.
         after = eventually("the metrics of a finished request", lambda: _finished(client, before), 10)
         with held(server):
-            during = eventually("a request that runs", lambda: parse_metrics(client.get("/metrics").text)[RUNNING], 10)
+            during = eventually("a request that runs", lambda: totals(client.get("/metrics").text, MOVING)[RUNNING], 10)
     moved = {name.removeprefix("vllm:"): after[name] - before[name] for name in MOVING if name != RUNNING}
     kept = ("prompt_tokens_total", "generation_tokens_total", "request_success_total", "num_preemptions_total")
     return {
@@ -147,7 +147,7 @@ def counters(server: Server) -> Observation:
 
 
 def _finished(client: httpx.Client, before: Mapping[str, float]) -> Mapping[str, float] | None:
-    now = parse_metrics(client.get("/metrics").text)
+    now = totals(client.get("/metrics").text, MOVING)
     name = "vllm:request_success_total"
     return now if now[name] > before[name] and now[RUNNING] == 0 else None
 
@@ -234,7 +234,7 @@ def engine_killed_answering(kind: Kind, folder: Path, model: str) -> Observation
     with up(kind, folder, model) as server, ThreadPoolExecutor(1) as beside, server.client() as client:
         asked = beside.submit(text(max_tokens=480).send, client)
         with server.client() as other:
-            eventually("it runs", lambda: parse_metrics(other.get("/metrics").text)[RUNNING], 10)
+            eventually("it runs", lambda: totals(other.get("/metrics").text, MOVING)[RUNNING], 10)
         os.kill(server.engine(), signal.SIGKILL)
         answer = observed(asked.result(30))
         return {"answer": answer, "code": server.ended(4), "reason": str(server.failure(Phase.SERVING).reason)}

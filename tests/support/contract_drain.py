@@ -14,9 +14,10 @@ from typing import Any
 import httpx
 from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import DRAIN_FILE_ENV, DRAIN_MIDDLEWARE, Measured
-from llmservice_runtime.health.hang import parse_metrics
+from llmservice_runtime.health.hang import MOVING
 from llmservice_runtime.supervisor import drain
 from llmservice_runtime.supervisor.log_reader import measure, parse_line, progress
+from llmservice_vllm.metrics import totals
 
 from tests.support.answers import observed
 from tests.support.cluster import eventually
@@ -116,7 +117,7 @@ def _answer(answer: httpx.Response) -> Observation:
 
 def _counters(server: Server) -> Mapping[str, float]:
     with server.client() as client:
-        return parse_metrics(client.get("/metrics").text)
+        return totals(client.get("/metrics").text, MOVING)
 
 
 ONE_SERVER: Mapping[str, Callable[[Server], Observation]] = {"start": start}

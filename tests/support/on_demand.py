@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import httpx
-from llmservice_cli.probe.command import steady_clock
-from llmservice_cli.probe.row import Mode, Row, in_turn
-from llmservice_cli.probe.sender import CONNECT_SECONDS, NONE_KEPT, POOL, Question, Sender
+from llmservice_cli.probe.arguments import Mode
+from llmservice_cli.probe.sender import CONNECT_SECONDS, NONE_KEPT, POOL, Sender, in_turn, steady_clock
+from llmservice_cli.probe.tally import Row
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
@@ -191,10 +190,7 @@ def clients(service: OnDemand) -> Iterator[Clients]:
         return kept, fresh
 
     pooled, fresh = asyncio.run_coroutine_threadsafe(open_clients(), loop).result()
-    question = Question(service.name, "Hello", is_chat=False)
-    running = Clients(
-        Sender(pooled, fresh, question, ANSWERED_WITHIN, 0, steady_clock(), asyncio.sleep, Random()), loop
-    )
+    running = Clients(Sender(pooled, fresh, service.name, "Hello", False, ANSWERED_WITHIN, 0, steady_clock()), loop)
     try:
         yield running
         running.rows()

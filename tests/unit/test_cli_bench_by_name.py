@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.load import routes
+from llmservice_cli.load import server
 
 from .chat_world import forwarding
 from .cli_world import PODS, SERVICES, ApiServer, Command, Json
@@ -94,7 +94,7 @@ async def test_in_a_pod_of_the_cluster_requests_go_to_the_service(
     async def inside(*_: object) -> str:
         return guarded.url
 
-    monkeypatch.setattr(routes, "url_inside", inside)
+    monkeypatch.setattr(server, "url_inside", inside)
     ran = await llmservice.within("bench", "chat", *LOAD, "-o", "json")
     assert ran.code == ExitCode.DONE
     assert (ran.json["target"]["way"], ran.json["target"]["notes"]) == ("in the cluster", [])

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import httpx
 import pytest
-from llmservice_cli.bench.run import Batching, Gathered, Player, Point
-from llmservice_cli.bench.traffic import Completions, Discipline, Planned
+from llmservice_cli.bench.traffic import Batching, Discipline, Gathered, Planned, Player, Point
 
 from tests.unit.fake_vllm import FakeVllm, refuses, serving
 
@@ -26,8 +25,7 @@ async def play(
 ) -> Gathered:
     gathered = Gathered(Point(discipline, concurrency=clients), len(load))
     async with httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http:
-        completions = Completions(http, "chat", 10.0, time.monotonic, "salt")
-        await Player(completions, Batching(size, window)).play(load, gathered)
+        await Player(http, "chat", 10.0, time.monotonic, "salt", Batching(size, window)).play(load, gathered)
     return gathered
 
 

@@ -4,10 +4,8 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from llmservice_cli.bench.result import summarize
-from llmservice_cli.bench.slo import Slo, Time, slo_of
+from llmservice_cli.bench.result import Slo, Time, slo_of, summarize, vllm_figures
 from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Batch, LoadOptions, Row, make_load, next_batch
-from llmservice_cli.bench.vllm_figures import document, vllm_figures
 from llmservice_cli.errors import BadInput
 from llmservice_cli.load.figures import percentile, spread
 
@@ -110,11 +108,12 @@ def test_a_summary_counts_from_arrival_and_over_the_makespan() -> None:
     assert (summary.answered, summary.failed, summary.not_sent, summary.makespan) == (2, 0, 0, 4.0)
     assert (summary.requests_per_second, summary.output_tokens_per_second) == pytest.approx((0.5, 10.0))
     assert summary.latency is not None
-    assert (summary.latency.mean, summary.latency.longest) == (1.5, 2.0)
-    assert summary.ttft is not None
-    assert summary.ttft.percentiles == {50: 0.5, 95: 0.5, 99: 0.5}
+    assert (summary.latency.mean, summary.latency.max) == (1.5, 2.0)
+    first = summary.time_to_first_token
+    assert first is not None
+    assert (first.p50, first.p95, first.p99) == (0.5, 0.5, 0.5)
     assert summary.held_back is not None
-    assert summary.held_back.longest == 0.25
+    assert summary.held_back.max == 0.25
 
 
 def test_failures_are_counted_by_kind_and_their_times_are_not() -> None:
@@ -127,7 +126,7 @@ def test_failures_are_counted_by_kind_and_their_times_are_not() -> None:
 
 def test_nothing_answered_has_no_times() -> None:
     summary = summarize(1, [row(0, "503")])
-    assert (summary.latency, summary.ttft, summary.requests_per_second) == (None, None, 0.0)
+    assert (summary.latency, summary.time_to_first_token, summary.requests_per_second) == (None, None, 0.0)
     assert spread([]) is None
 
 
@@ -159,14 +158,14 @@ def test_a_good_request_meets_every_limit_from_its_arrival(limits: dict[Time, fl
 def test_a_client_that_sends_late_is_forgiven_by_vllms_definition_only() -> None:
     slo = Slo({Time.TTFT: 0.3}, 0.99)
     rows = [replace(row(0, arrival=1.0), sent=9.75, first_token=10.0, last_token=11.0, ended=11.0)]
-    assert (vllm_figures(rows, slo).good, summarize(1, rows, slo).good) == (1, 0)
+    assert (vllm_figures(rows, slo)["request_goodput"], summarize(1, rows, slo).goodput) == (1 / 11.0, 0.0)
 
 
 def test_what_was_not_measured_is_null_and_not_zero() -> None:
-    found = document(vllm_figures([row(0, "503")]))
+    found = vllm_figures([row(0, "503")])
     assert (found["completed"], found["failed"], found["request_throughput"]) == (0, 1, 0.0)
     assert {found[name] for name in ("request_goodput", "mean_ttft_ms", "p99_itl_ms", "median_tpot_ms")} == {None}
-    assert document(vllm_figures([replace(row(0), prompt_tokens=None)]))["total_token_throughput"] is None
+    assert vllm_figures([replace(row(0), prompt_tokens=None)])["total_token_throughput"] is None
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from llmservice_cli.bench.lines import bars, line, time_left
-from llmservice_cli.bench.run import Gathered, Point
-from llmservice_cli.bench.traffic import ANSWERED, Discipline, Row
+from llmservice_cli.bench.command import progress, time_left
+from llmservice_cli.bench.lines import bars
+from llmservice_cli.bench.traffic import ANSWERED, Discipline, Gathered, Point, Row
 from llmservice_cli.errors import CliError, ExitCode
 
 from .cli_world import Command
@@ -225,6 +225,6 @@ def test_time_left(case: str) -> None:
 
 def test_a_line_covers_the_one_before() -> None:
     few, many = (Gathered(RATES[0], 500, 400, [Row(0, 0.0, 0.0, ANSWERED)] * ended) for ended in (0, 123))
-    assert len(line(few, RATES, 3.0)) == len(line(many, RATES, 222.0))
-    assert line(many, RATES, 222.0).startswith("1/3 continuous 1/s ")
-    assert ", about " in line(few, RATES, 3.0)
+    assert len(progress(few, RATES, 3.0)) == len(progress(many, RATES, 222.0))
+    assert progress(many, RATES, 222.0).startswith("1/3 continuous 1/s ")
+    assert ", about " in progress(few, RATES, 3.0)

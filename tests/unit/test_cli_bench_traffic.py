@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_cli.bench.traffic import Completions, Planned, Row
+from llmservice_cli.bench.traffic import Batching, Discipline, Gathered, Planned, Player, Point, Row
 
 from tests.unit.fake_vllm import (
     END,
@@ -22,22 +22,24 @@ from tests.unit.fake_vllm import (
 )
 
 PLANNED = Planned(index=3, arrival=1.0, prompt="of the", output_tokens=4)
+BATCHING = Batching(1, 0.0)
 
 
 async def send(fake: FakeVllm, *, timeout: float = 10.0, clock: Any = time.monotonic, is_chunked: bool = True) -> Row:
-    rows: list[Row] = []
+    gathered = Gathered(Point(Discipline.CONTINUOUS, concurrency=1), 1)
     async with httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http:
-        completions = Completions(http, "chat", timeout, clock, "salt", is_chunked)
-        await completions.send(PLANNED, began=0.0, batch=2, record=rows.append)
-    (row,) = rows
+        player = Player(http, "chat", timeout, clock, "salt", BATCHING, is_chunked)
+        await player.play([PLANNED], gathered)
+    (row,) = gathered.rows
     return row
 
 
 async def test_an_answer_is_timed_from_its_arrival_and_counted_by_the_server() -> None:
-    moments = iter([10.0, 11.0, 12.0, 14.0, 18.0, 20.0])
+    moments = iter([100.0, 101.0, 110.0, 111.0, 112.0, 114.0, 118.0, 120.0])
     async with serving(FakeVllm()) as fake:
         row = await send(fake, clock=lambda: next(moments))
-    assert (row.index, row.batch, row.outcome, row.finish_reason) == (3, 2, "answered", "length")
+    assert (row.index, row.batch, row.outcome, row.finish_reason) == (3, None, "answered", "length")
+    assert row.arrival == 1.0
     assert (row.sent, row.first_token, row.last_token, row.ended) == (10.0, 11.0, 18.0, 20.0)
     assert list(row.pieces) == [11.0, 12.0, 14.0, 18.0]
     assert (row.ttft, row.latency) == (10.0, 19.0)
@@ -106,7 +108,7 @@ async def test_pieces_beyond_what_was_asked_for_are_not_followed() -> None:
     moments = iter(range(1000))
     async with serving(FakeVllm(misbehaves={3: streams(*[piece("x")] * 500, piece("x", "length"), END)})) as fake:
         row = await send(fake, clock=lambda: float(next(moments)))
-    assert (list(row.pieces), row.last_token) == ([1.0, 2.0, 3.0, 4.0], 501.0)
+    assert (list(row.pieces), row.last_token) == ([3.0, 4.0, 5.0, 6.0], 503.0)
 
 
 async def test_a_servers_words_cannot_control_a_terminal() -> None:
@@ -123,15 +125,15 @@ async def test_an_interrupted_request_leaves_a_row() -> None:
         reached.set()
         return await never_answers(request, body)
 
-    rows: list[Row] = []
+    gathered = Gathered(Point(Discipline.CONTINUOUS, concurrency=1), 1)
     async with (
         serving(FakeVllm(misbehaves={3: answer})) as fake,
         httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http,
     ):
-        completions = Completions(http, "chat", 10.0, time.monotonic, "salt")
-        task = asyncio.create_task(completions.send(PLANNED, began=0.0, batch=None, record=rows.append))
+        player = Player(http, "chat", 10.0, time.monotonic, "salt", BATCHING)
+        task = asyncio.create_task(player.play([PLANNED], gathered))
         await reached.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert [row.outcome for row in rows] == ["interrupted"]
+    assert [row.outcome for row in gathered.rows] == ["interrupted"]

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from llmservice_cli.bench.slo import Slo, Time
+from llmservice_cli.bench.result import TIMES, Slo, Time, labelled, vllm_figures
 from llmservice_cli.bench.traffic import ANSWERED, Row
-from llmservice_cli.bench.vllm_figures import NAMES, document, labelled, vllm_figures
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -85,7 +84,7 @@ CASES = [*((load, "all") for load in LOADS), *(("some failed", objective) for ob
 @pytest.mark.parametrize(("load", "objective"), CASES)
 def test_every_figure_is_that_of_vllm(load: str, objective: str) -> None:
     rows, limits = LOADS[load], SLOS[objective]
-    ours = document(vllm_figures(rows, Slo(limits, 0.99)), places=None)
+    ours = vllm_figures(rows, Slo(limits, 0.99))
     duration = ours["duration"]
     assert duration is not None
     metrics = theirs(rows, duration, limits)
@@ -100,7 +99,7 @@ def test_every_figure_is_that_of_vllm(load: str, objective: str) -> None:
         "output_throughput": metrics.output_throughput,
         "total_token_throughput": metrics.total_token_throughput,
     }
-    for name in NAMES:
+    for name in TIMES:
         expected |= {f"{what}_{name}_ms": getattr(metrics, f"{what}_{name}_ms") for what in ("mean", "median", "std")}
         expected[f"p99_{name}_ms"] = dict(getattr(metrics, f"percentiles_{name}_ms"))[99.0]
     assert set(ours) == {*expected, "duration"}
@@ -116,13 +115,13 @@ def test_the_names_are_those_of_vllms_result_file_and_report() -> None:
 
     source = inspect.getsource(serve)
     figures = vllm_figures(LOADS["many"], Slo(SLOS["all"], 0.99))
-    made = {f"{what}_{name}_ms" for name in NAMES for what in ("mean", "median", "std", "p99")}
-    for name in set(document(figures)) - made:
+    made = {f"{what}_{name}_ms" for name in TIMES for what in ("mean", "median", "std", "p99")}
+    for name in set(figures) - made:
         assert f'"{name}":' in source, name
     for template in ('f"mean_{metric_attribute_name}_ms"', 'f"p{p_word}_{metric_attribute_name}_ms"'):
         assert template in source
     for label, _ in labelled(figures):
-        known = label.split()[0] in ("Mean", "Median", "P99") and label.split()[1] in NAMES.values()
+        known = label.split()[0] in ("Mean", "Median", "P99") and label.split()[1] in map(str.upper, TIMES)
         assert known or f'"{label}:"' in source, label
 
 

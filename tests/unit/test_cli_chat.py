@@ -335,7 +335,7 @@ def test_any_stream_is_read_or_refused(chunks: list[bytes]) -> None:
     lines, reply = Lines(LONGEST_ANSWER), Reply(0.0)
     for number, chunk in enumerate(chunks):
         for line in lines.take(chunk):
-            piece = reply.take(line, float(number))
+            piece = reply.add(line, float(number))
             assert piece is None or (piece.text + piece.reasoning).isprintable() or "\n" in piece.text
     reply.end()
     assert reply.failure is not None or reply.finish_reason != "abort"
@@ -347,14 +347,14 @@ def test_the_same_answer_wherever_chunks_end(cuts: list[int]) -> None:
     for cut in [*cuts, len(data)]:
         chunk, data = data[:cut], data[cut:]
         for line in lines.take(chunk):
-            reply.take(line, 1.0)
+            reply.add(line, 1.0)
     reply.end()
     assert (reply.text, reply.tokens, reply.failure) == ("Good day.", 3, None)
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
     reply = Reply(0.0)
-    assert reply.take(event("\x1b[2Ja\nb\tc").strip(), 0.0) == Piece(" [2Ja\nb\tc")
+    assert reply.add(event("\x1b[2Ja\nb\tc").strip(), 0.0) == Piece(" [2Ja\nb\tc")
 
 
 def test_a_stream_has_an_end() -> None:

@@ -14,7 +14,7 @@ from llmservice_activator.holding.target import Target
 from llmservice_cli.app import options_of
 from llmservice_cli.chat import server
 from llmservice_cli.errors import CliError
-from llmservice_cli.load.routes import url_inside
+from llmservice_cli.load.server import url_inside
 
 from .chat_world import WHOLE, Model, api, forwarding, model
 from .cli_world import PODS, SERVICES, ApiServer, Command

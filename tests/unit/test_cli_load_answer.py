@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from llmservice_cli.load.answer import Completion, Events, Failure, Loss, Usage, check_body, completion_of, error_text
-from llmservice_cli.probe.sender import seconds
-from llmservice_runtime.bounded_json import Refused
+from llmservice_cli.load.answer import Answer, Failure, Loss, Usage, error_text
 
 from tests.unit.hostile import texts
 
@@ -44,7 +42,7 @@ BODIES: dict[str, tuple[bytes, str | None]] = {
 
 @pytest.mark.parametrize(("answer", "loss"), BODIES.values(), ids=BODIES)
 def test_a_whole_answer(answer: bytes, loss: str | None) -> None:
-    assert loss_of(check_body(answer, ASKED)) == loss
+    assert loss_of(Answer(ASKED).check_whole(answer)) == loss
 
 
 def piece(finish: str | None = None) -> dict[str, Any]:
@@ -69,8 +67,8 @@ STREAMS: dict[str, tuple[list[Any], str | None]] = {
 }
 
 
-def streamed(events: list[Any], asked: int | None = ASKED) -> Events:
-    stream = Events(asked)
+def streamed(events: list[Any], asked: int | None = ASKED) -> Answer:
+    stream = Answer(asked)
     for event in events:
         stream.take(f"data: {event if isinstance(event, str) else json.dumps(event)}")
         stream.take("")
@@ -89,19 +87,21 @@ def test_without_a_length_an_answer_needs_one_token_and_its_end() -> None:
     assert (stream.check(), stream.output_tokens, stream.prompt_tokens) == (None, 2, None)
 
 
-COMPLETIONS: dict[str, tuple[Any, Completion]] = {
-    "whole": ({"choices": [CHOICE], "usage": USAGE}, Completion(("length",), Usage(4, 3, 7))),
-    "not over yet": ({"choices": [CHOICE | {"finish_reason": None}]}, Completion((None,))),
-    "usage in part": ({"choices": [], "usage": {"prompt_tokens": 4}}, Completion((), Usage(4))),
-    "no usage yet": ({"choices": [CHOICE], "usage": None, "error": None}, Completion(("length",))),
-    "no choices": ({"object": "x"}, Completion(None)),
-    "an error": ({"error": {"message": "dead"}}, Completion(None, is_error=True)),
+READ: dict[str, tuple[Any, str | None, Usage | None, int]] = {
+    # The finish_reason, the usage, and pieces.
+    "whole": ({"choices": [CHOICE], "usage": USAGE}, "length", Usage(4, 3, 7), 1),
+    "not over yet": ({"choices": [CHOICE | {"finish_reason": None}]}, None, None, 1),
+    "usage in part": ({"choices": [], "usage": {"prompt_tokens": 4}}, None, Usage(4), 0),
+    "no usage yet": ({"choices": [CHOICE], "usage": None, "error": None}, "length", None, 1),
+    "no choices": ({"object": "x"}, None, None, 0),
+    "an error": ({"error": {"message": "dead"}, "choices": [CHOICE], "usage": USAGE}, None, None, 0),
 }
 
 
-@pytest.mark.parametrize(("answer", "expected"), COMPLETIONS.values(), ids=COMPLETIONS)
-def test_what_is_read(answer: Any, expected: Completion) -> None:
-    assert completion_of(json.dumps(answer)) == expected
+@pytest.mark.parametrize(("event", "finish", "usage", "pieces"), READ.values(), ids=READ)
+def test_what_is_read(event: Any, finish: str | None, usage: Usage | None, pieces: int) -> None:
+    found = streamed([event])
+    assert (found.finish_reason, found.usage, found.pieces) == (finish, usage, pieces)
 
 
 REFUSED = {
@@ -122,9 +122,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
 def test_what_is_refused_is_one_failed_request(text: str) -> None:
-    with pytest.raises(Refused):
-        completion_of(text)
-    assert loss_of(check_body(text.encode(), ASKED)) == NOT_UNDERSTOOD
+    assert loss_of(Answer(ASKED).check_whole(text.encode())) == NOT_UNDERSTOOD
     assert loss_of(streamed([text]).check()) == NOT_UNDERSTOOD
 
 
@@ -137,7 +135,7 @@ def test_an_errors_message_is_kept_without_what_moves_a_cursor() -> None:
 
 
 def test_what_is_not_understood_is_quoted_without_what_moves_a_cursor() -> None:
-    failure = check_body(b"\x1b[2J<html>", ASKED)
+    failure = Answer(ASKED).check_whole(b"\x1b[2J<html>")
     assert failure is not None
     assert failure.error == "it is not JSON:  [2J<html>"
 
@@ -148,13 +146,5 @@ def test_nothing_else_is_raised(text: str) -> None:
         events = streamed([text], asked)
         events.check()
         assert events.output_tokens >= 0
-    check_body(text.encode(errors="replace"), ASKED)
+    Answer(ASKED).check_whole(text.encode(errors="replace"))
     error_text(text)
-
-
-@pytest.mark.parametrize(
-    ("header", "expected"),
-    [("2", 2.0), ("0", 0.0), ("nan", None), ("-1", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None), (None, None)],
-)
-def test_a_retry_after_that_is_no_time_is_none(header: str | None, expected: float | None) -> None:
-    assert seconds(header) == expected

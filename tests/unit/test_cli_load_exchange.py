@@ -14,9 +14,9 @@ import httpx
 import pytest
 from aiohttp import web
 from hypothesis import given
-from llmservice_cli.load import exchange as exchanges
+from llmservice_cli.load import client
 from llmservice_cli.load.answer import Loss
-from llmservice_cli.load.exchange import Exchange, Request
+from llmservice_cli.load.client import Exchange, Request
 
 from tests.support.http_servers import application
 from tests.unit.hostile import LEAVES, seeds
@@ -191,5 +191,5 @@ def test_whatever_a_server_sends_is_an_outcome(seed: int) -> None:
     known = exchange.failure.loss in [*Loss] or exchange.failure.loss.startswith("http-")
     assert known, exchange.failure
     assert exchange.failure.loss != Loss.TIMEOUT, "the server has hung up"
-    assert len(exchange.failure.error) <= max(exchanges.LONGEST_WORDS, 500) + 100
+    assert len(exchange.failure.error) <= max(client.LONGEST_WORDS, 500) + 100
     assert exchange.failure.error.isprintable() or "\n" in exchange.failure.error or "\t" in exchange.failure.error

@@ -6,11 +6,14 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from typing import Any
 
+import httpx
 import pytest
 from aiohttp import web
 from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.load.client import Exchange, Request
 from llmservice_cli.probe import sender
 
 from tests.support.patience import PATIENCE
@@ -132,6 +135,17 @@ async def test_the_first_key_of_a_secret_with_several_opens_the_server(
         ran = await llmservice.within("probe", "--url", f"{server.url}/v1", *QUICK, *words)
     assert (ran.code, set(server.paths)) == (ExitCode.DONE, {"/v1/chat/completions"})
     assert all(body["messages"] for body in server.bodies)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [("2", 2.0), ("0", 0.0), ("nan", None), ("-1", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None), (None, None)],
+)
+def test_a_retry_after_that_is_no_time_is_none(header: str | None, expected: float | None) -> None:
+    exchange = Exchange(Request.of("chat", "Hello", 1), time.monotonic)
+    assert sender.retry_after(exchange) is None, "no answer came"
+    exchange.response = httpx.Response(503, headers={} if header is None else {"Retry-After": header})
+    assert sender.retry_after(exchange) == expected
 
 
 @pytest.mark.parametrize(

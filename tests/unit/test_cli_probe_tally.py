@@ -7,8 +7,9 @@ import random
 
 import pytest
 from llmservice_cli.load.answer import Loss
-from llmservice_cli.probe.row import Mode, Row, in_turn
-from llmservice_cli.probe.tally import Mark, longest_gap, stretches, tally
+from llmservice_cli.probe.arguments import Mode
+from llmservice_cli.probe.sender import in_turn
+from llmservice_cli.probe.tally import Mark, Row, stretches, tally
 
 
 def row(index: int, sent: float, ended: float, loss: str | None = None, attempts: int = 1) -> Row:
@@ -44,7 +45,7 @@ def test_every_loss_after_the_first_mark_is_counted_once_in_any_order() -> None:
 def test_a_mark_after_the_last_answer_and_nothing_at_all() -> None:
     (late,) = stretches(ROWS, [Mark("late", 9.0)])
     assert (late.in_flight, late.sent, late.lost_later, late.ended.latency) == (0, 0, 0, None)
-    assert stretches(ROWS, []) == ()
+    assert stretches(ROWS, []) == []
     nothing = tally([])
     assert (nothing.sent, nothing.lost, nothing.longest_gap, nothing.latency) == (0, 0, 0.0, None)
 
@@ -61,7 +62,8 @@ def test_of_all() -> None:
     ("moments", "began", "gap"), [([5.0], 0.0, 5.0), ([1.0], 0.0, 5.0), ([], 2.0, 4.0)], ids=["begin", "end", "all"]
 )
 def test_a_gap_at_either_end_counts(moments: list[float], began: float, gap: float) -> None:
-    assert longest_gap(moments, began, 6.0) == gap
+    rows = [row(index, began, moment) for index, moment in enumerate(moments)]
+    assert tally(rows, (began, 6.0)).longest_gap == gap
 
 
 def test_a_row_comes_back_from_its_line() -> None:

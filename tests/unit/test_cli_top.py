@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError
-from llmservice_cli.metrics import MOST_LINES
+from llmservice_cli.metrics import LONGEST_LINE, MOST_LINES
 from llmservice_cli.options import Scope
 from llmservice_cli.top import sample
 from llmservice_cli.top.sample import (
@@ -150,6 +150,7 @@ REFUSED = {
     "another page": "<html>",
     "nothing": "",
     "many lines": "vllm:num_requests_running 1\n" * (MOST_LINES + 1),
+    "a line that takes the parser long": 'vllm:num_requests_running{a="' + r"\"" * LONGEST_LINE + '"} 1',
 }
 
 

@@ -17,7 +17,6 @@ from llmservice_runtime.health.hang import (
     Verdict,
     Watch,
     innermost_calls,
-    parse_metrics,
     sample,
 )
 from llmservice_vllm import metrics
@@ -167,7 +166,7 @@ def test_no_statistics_and_no_answer() -> None:
 
 
 def test_vllms_page_holds_what_is_looked_for() -> None:
-    found = parse_metrics(METRICS.read_text())
+    found = metrics.totals(METRICS.read_text(), MOVING)
     assert set(MOVING) == set(found)
     assert found["vllm:generation_tokens_total"] == 3
     assert found["vllm:request_success_total"] == 1

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from click import BadParameter
 
-from llmservice_cli.load.options import CONCURRENCY, LOAD, OUTPUT_TOKENS, RATE, Server, amount, number, numbers
-from llmservice_cli.names import service_names
+from llmservice_cli.load.options import CONCURRENCY, OUTPUT_TOKENS, RATE, Name, Server, integer, of_load
 from llmservice_cli.options import ANSWER, OUTPUT, Given, Quiet
 from llmservice_cli.parameters import Argument, Option
 from llmservice_cli.text import above_zero, count, shown
-
-# Values of the options of `llmservice bench`: parsers.
-
-
-def share(text: str) -> float:
-    """A percentage from 0 to 100, with or without its sign, as a number from 0 to 1."""
-    try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = -1.0
-    if not 0 <= percent <= 100:
-        raise BadParameter(f"must be a percentage such as 5%, not {shown(text)}")
-    return percent / 100
-
 
 COMPARE = "compare"
 DESCRIPTION = """\
@@ -65,110 +51,84 @@ exit codes:
   3    some requests were not answered
   130  interrupted; the result is of what was measured until then
 """
-HOW, SLO = "how", "service level objective"
 MOST_REQUESTS, MOST_WORDS = 1_000_000, 1_000_000
+
+_how, _slo = partial(Option, group="how"), partial(Option, group="service level objective")
+_answer = partial(Option, group=ANSWER)
+
+
+def share(text: str) -> float:
+    """A percentage from 0 to 100, with or without its sign, as a number from 0 to 1."""
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 100:
+        raise BadParameter(f"must be a percentage such as 5%, not {shown(text)}")
+    return percent / 100
+
+
+def words(text: str) -> tuple[int, ...]:
+    return tuple(count(part, MOST_WORDS) for part in text.split(","))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Server, Quiet, Given):
     """What was typed."""
 
-    name: Annotated[str | None, Argument(metavar="NAME", help="the LLMService", complete=service_names)] = None
+    name: Name = None
     files: Annotated[
         list[Path] | None, Argument(metavar="FILE", help=f"results to compare, after the word {COMPARE}")
     ] = None
-    requests: Annotated[
-        Any,
-        Option(
-            "--requests",
-            parser=number(MOST_REQUESTS),
-            metavar="N",
-            help="how many",
-            group=LOAD,
-        ),
-    ] = "96"
-    rate: Annotated[Any, amount(RATE, "a Poisson process; several are a sweep; default: 20", is_list=True)] = None
-    concurrency: Annotated[Any, amount(CONCURRENCY, "several are a sweep", is_list=True)] = None
-    seed: Annotated[int, Option("--seed", metavar="N", help="another seed is another load", group=LOAD)] = 1
-    prompt_words: Annotated[
-        Any,
-        Option("--prompt-words", parser=numbers(MOST_WORDS), metavar="N,N", help="lengths of prompts", group=LOAD),
-    ] = "8,32"
+    requests: Annotated[Any, of_load(parser=integer(MOST_REQUESTS), metavar="N", help="how many")] = "96"
+    rate: Annotated[Any, RATE.option("a Poisson process; several are a sweep; default: 20", is_list=True)] = None
+    concurrency: Annotated[Any, CONCURRENCY.option("several are a sweep", is_list=True)] = None
+    seed: Annotated[int, of_load(metavar="N", help="another seed is another load")] = 1
+    prompt_words: Annotated[Any, of_load(parser=words, metavar="N,N", help="lengths of prompts")] = "8,32"
     output_tokens: Annotated[
-        Any, amount(OUTPUT_TOKENS, "drawn evenly: one named twice is twice as likely", is_list=True)
+        Any, OUTPUT_TOKENS.option("drawn evenly: one named twice is twice as likely", is_list=True)
     ] = "8,8,8,128"
     save_load: Annotated[
         Path | None,
-        Option(
-            "--save-load",
-            metavar="FILE.jsonl",
-            help="write its prompts and lengths, for `vllm bench serve --dataset-name custom`",
-            group=LOAD,
+        of_load(
+            metavar="FILE.jsonl", help="write its prompts and lengths, for `vllm bench serve --dataset-name custom`"
         ),
     ] = None
     discipline: Annotated[
         Literal["static", "dynamic", "continuous", "all"] | None,
-        Option("--discipline", help="how the client sends it; default: all, of a sweep continuous", group=HOW),
+        _how(help="how the client sends it; default: all, of a sweep continuous"),
     ] = None
-    batch: Annotated[
-        Any,
-        Option("--batch", parser=count, metavar="N", help="requests of a static or dynamic batch", group=HOW),
-    ] = "8"
-    window: Annotated[
-        Any,
-        Option("--window", parser=above_zero, metavar="SECONDS", help="of a dynamic batch", group=HOW),
-    ] = "0.25"
-    warmup: Annotated[
-        Any,
-        Option("--warmup", parser=count, metavar="N", help="requests beforehand, not measured", group=HOW),
-    ] = "8"
-    timeout: Annotated[
-        Any, Option("--timeout", parser=above_zero, metavar="SECONDS", help="of one request", group=HOW)
-    ] = "600"
+    batch: Annotated[Any, _how(parser=count, metavar="N", help="requests of a static or dynamic batch")] = "8"
+    window: Annotated[Any, _how(parser=above_zero, metavar="SECONDS", help="of a dynamic batch")] = "0.25"
+    warmup: Annotated[Any, _how(parser=count, metavar="N", help="requests beforehand, not measured")] = "8"
+    timeout: Annotated[Any, _how(parser=above_zero, metavar="SECONDS", help="of one request")] = "600"
     slo: Annotated[
         list[str] | None,
-        Option(
-            "--slo",
+        _slo(
             metavar="WHAT:TIME",
             help="longest ttft, tpot or e2el of a good request, as in ttft:500ms or e2el:5s; may be repeated",
-            group=SLO,
         ),
     ] = None
     slo_share: Annotated[
         Any,
-        Option(
-            "--slo-share",
-            parser=share,
-            metavar="PERCENT",
-            help="of the requests that must be good for a load to keep the objective",
-            group=SLO,
+        _slo(
+            parser=share, metavar="PERCENT", help="of the requests that must be good for a load to keep the objective"
         ),
     ] = "99%"
-    out: Annotated[
-        Path | None,
-        Option("--out", metavar="FILE.json", help="parameters, summaries and every request", group=ANSWER),
-    ] = None
+    out: Annotated[Path | None, _answer(metavar="FILE.json", help="parameters, summaries and every request")] = None
     picture: Annotated[
         Path | None,
-        Option(
-            "--picture",
-            metavar="FILE.svg",
-            help="bars and timelines, of a sweep its curves (also .png, .pdf)",
-            group=ANSWER,
-        ),
+        _answer(metavar="FILE.svg", help="bars and timelines, of a sweep its curves (also .png, .pdf)"),
     ] = None
-    html: Annotated[
-        Path | None,
-        Option("--html", metavar="FILE.html", help="a page with the figures and the picture in it", group=ANSWER),
-    ] = None
+    html: Annotated[Path | None, _answer(metavar="FILE.html", help="a page with the figures and the picture in it")] = (
+        None
+    )
     max_regression: Annotated[
         Any,
-        Option(
-            "--max-regression",
+        _answer(
             parser=share,
             metavar="PERCENT",
             help=f"{COMPARE}: exit code 1 where a figure is worse than the first file's by more",
-            group=ANSWER,
         ),
     ] = None
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"

@@ -1,20 +1,25 @@
-"""One streamed completion of a bench, and its row in the result."""
+"""The load of a bench: who arrives when and asks for how much, how a client sends it, and a row of each request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import httpx
 from llmservice_runtime.bounded_json import clean
 
+from llmservice_cli.errors import WrongUsage
 from llmservice_cli.load.answer import Failure, Loss
-from llmservice_cli.load.exchange import Exchange, Request
+from llmservice_cli.load.client import Exchange, Pace, Request
 
-# The requests of a bench: who arrives when and asks for how much; the same options give the same load.
+from .arguments import Options
 
+DEFAULT_RATE = 20.0
+ALL = "all"
 # Short and common, so that most tokenizers make one token of each; byte-level ones make one of each letter.
 WORDS: Sequence[str] = (
     "the", "of", "and", "to", "in", "is", "it", "that", "was", "for", "on", "are", "with", "as", "his", "they",
@@ -45,7 +50,7 @@ class Planned:
 
 
 def make_load(options: LoadOptions) -> tuple[Planned, ...]:
-    """A Poisson process of arrivals with mixed lengths.
+    """A Poisson process of arrivals with mixed lengths; the same options give the same load.
 
     Arrivals, lengths and texts have a random stream each: another mix of lengths arrives at the same times.
     """
@@ -53,20 +58,10 @@ def make_load(options: LoadOptions) -> tuple[Planned, ...]:
     planned: list[Planned] = []
     arrival = 0.0
     for index in range(options.requests):
-        words = lengths.choice(options.prompt_words)
-        planned.append(
-            Planned(
-                index=index,
-                arrival=arrival,
-                prompt=" ".join(texts.choices(WORDS, k=words)),
-                output_tokens=lengths.choice(options.output_tokens),
-            )
-        )
+        prompt = " ".join(texts.choices(WORDS, k=lengths.choice(options.prompt_words)))
+        planned.append(Planned(index, arrival, prompt, lengths.choice(options.output_tokens)))
         arrival += 0.0 if options.rate is None else gaps.expovariate(options.rate)
     return tuple(planned)
-
-
-# When a client that makes batches sends the next one. Pure: the arrivals of a load are known beforehand.
 
 
 class Discipline(StrEnum):
@@ -78,7 +73,49 @@ class Discipline(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Point:
+    """One run of the load. It has a rate (open loop) or a concurrency (closed loop)."""
+
+    discipline: Discipline
+    rate: float | None = None  # arrivals a second, on average
+    concurrency: int | None = None  # clients
+
+    @property
+    def load(self) -> str:
+        """In words."""
+        return f"{self.rate:g}/s" if self.concurrency is None else f"{self.concurrency} clients"
+
+    @property
+    def amount(self) -> float:
+        """By which points of a sweep are ordered."""
+        return float(self.concurrency or self.rate or 0)
+
+
+def points_of(options: Options) -> Sequence[Point]:
+    """In the order in which they run. WrongUsage where the options exclude each other."""
+    if options.concurrency is not None:
+        if options.rate is not None:
+            raise WrongUsage("--rate and --concurrency exclude each other", "leave one of them out")
+        if options.discipline not in (None, Discipline.CONTINUOUS):
+            raise WrongUsage(
+                f"--concurrency does not go with --discipline {options.discipline}: its clients send one by one",
+                "leave one of them out",
+            )
+        return [Point(Discipline.CONTINUOUS, concurrency=clients) for clients in dict.fromkeys(options.concurrency)]
+    rates = tuple(dict.fromkeys(options.rate or (DEFAULT_RATE,)))
+    chosen = options.discipline or (ALL if len(rates) == 1 else Discipline.CONTINUOUS)
+    disciplines = list(Discipline) if chosen == ALL else [Discipline(chosen)]
+    return [Point(discipline, rate=rate) for discipline in disciplines for rate in rates]
+
+
+class Batching(NamedTuple):
+    """Of the clients that make batches."""
+
+    size: int
+    window: float  # seconds; of the dynamic one
+
+
+class Batch(NamedTuple):
     """The requests `first` up to, not including, `end`, all sent at `start` (seconds after the first arrival)."""
 
     first: int
@@ -148,53 +185,94 @@ class Row:
         return None if self.first_token is None else self.first_token - self.arrival
 
 
+@dataclass
+class Gathered:
+    """What is known so far: it grows while a load runs, and holds what there is when that is interrupted."""
+
+    point: Point
+    planned: int
+    sent: int = 0
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def under_way(self) -> int:
+        return self.sent - len(self.rows)
+
+    @property
+    def failed(self) -> int:
+        return sum(1 for row in self.rows if not row.is_answered)
+
+
 @dataclass(frozen=True)
-class Completions:
-    """Sends requests of a load to one model; `clock` counts seconds, `salt` keeps them out of the prefix cache."""
+class Player:
+    """Plays loads with one model; `clock` counts seconds, `salt` keeps requests out of the prefix cache."""
 
     http: httpx.AsyncClient
     model: str
     timeout: float
     clock: Callable[[], float]
     salt: str
+    batching: Batching
     is_chunked: bool = True
     """As the API server's proxy needs it."""
     describe: Callable[[Failure], str] = lambda failure: failure.error
     """Why a request failed, without the API key."""
 
-    async def send(self, planned: Planned, *, began: float, batch: int | None, record: Callable[[Row], None]) -> None:
-        """One request from sending to its end, given to `record` in any case, also when it is interrupted."""
+    async def play(self, load: Sequence[Planned], gathered: Gathered) -> None:
+        """At the point of `gathered`, which gets a row of every request, also of one that is interrupted."""
+        began, point = self.clock(), gathered.point
+        pace = Pace(lambda: self.clock() - began)
+
+        async def send(requests: Sequence[Planned], batch: int | None, number: int) -> None:
+            await self._send(requests[number], pace.clock, gathered, batch)
+
+        async def send_as_it_arrives(number: int) -> None:
+            """When a client is free for it, without a pause: the load ends even if all are refused."""
+            await send([replace(load[number], arrival=pace.clock())], None, 0)
+
+        arrivals = [planned.arrival for planned in load]
+        if point.concurrency is not None:
+            await pace.in_turn(point.concurrency, range(len(load)), send_as_it_arrives)
+        elif point.discipline is Discipline.CONTINUOUS:
+            await pace.at(arrivals, partial(send, load, None))
+        else:
+            window = self.batching.window if point.discipline is Discipline.DYNAMIC else None
+            first = number = 0
+            while first < len(load):
+                batch = next_batch(arrivals, first, pace.clock(), self.batching.size, window)
+                members = load[batch.first : batch.end]
+                await pace.at([batch.start] * len(members), partial(send, members, number))  # until its longest ends
+                first, number = batch.end, number + 1
+
+    async def _send(self, planned: Planned, clock: Callable[[], float], gathered: Gathered, batch: int | None) -> None:
+        gathered.sent += 1
         # cache_salt is vLLM's own field: no discipline profits from the prefix cache that another one filled.
         salt = f"{self.salt}-{planned.index}"
         request = Request.of(self.model, planned.prompt, planned.output_tokens, cache_salt=salt)
-        exchange = Exchange(replace(request, must_be_exact=False, is_chunked=self.is_chunked), self.clock)
+        exchange = Exchange(replace(request, must_be_exact=False, is_chunked=self.is_chunked), clock)
         try:
             await exchange.run(self.http, self.timeout)
         finally:
-            record(self._row(planned, exchange, began, batch))
+            gathered.rows.append(self._row(planned, exchange, batch))
 
-    def _row(self, planned: Planned, exchange: Exchange, began: float, batch: int | None) -> Row:
-        failure, events = exchange.failure, exchange.events
+    def _row(self, planned: Planned, exchange: Exchange, batch: int | None) -> Row:
+        failure, answer = exchange.failure, exchange.answer
         outcome = INTERRUPTED if exchange.ended is None else ANSWERED
         if failure is not None:
             outcome = OUTCOMES.get(failure.loss, failure.loss.removeprefix("http-"))
         return Row(
             index=planned.index,
             arrival=planned.arrival,
-            sent=exchange.sent - began,
+            sent=exchange.sent,
             outcome=outcome,
             batch=batch,
-            first_token=_since(began, exchange.first_token),
-            last_token=_since(began, exchange.last_token),
-            ended=_since(began, exchange.ended),
-            prompt_tokens=events.prompt_tokens,
-            output_tokens=events.output_tokens,
+            first_token=exchange.first_token,
+            last_token=exchange.last_token,
+            ended=exchange.ended,
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
             asked_tokens=planned.output_tokens,
-            finish_reason=events.finish_reason,
+            finish_reason=answer.finish_reason,
             error=None if failure is None else clean(self.describe(failure)),
             pieces=exchange.piece_times,
         )
-
-
-def _since(began: float, moment: float | None) -> float | None:
-    return None if moment is None else moment - began

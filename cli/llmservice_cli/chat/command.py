@@ -16,7 +16,7 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_cli.cluster import cli_error
 from llmservice_cli.documents import show
 from llmservice_cli.errors import STDIN, CliError, ExitCode, WrongUsage, read_text, say
-from llmservice_cli.load.server import check_server
+from llmservice_cli.load.options import check_server
 from llmservice_cli.terminal import is_styled
 
 from .arguments import Options

@@ -21,8 +21,7 @@ from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError, say
 from llmservice_cli.forward import RIGHT, Forward, PodPort, forwarded
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
-from llmservice_cli.load.routes import ready_pods, url_inside
-from llmservice_cli.load.server import ALL_AT_ONCE, CONNECT_SECONDS, base_of, client_of
+from llmservice_cli.load.server import CONNECT_SECONDS, base_of, client_of, ready_pods, url_inside
 from llmservice_cli.services import conditions_of, service
 from llmservice_cli.wait.until import Outcome, Wish, assess, changes, until_known
 
@@ -98,7 +97,7 @@ class ByUrl:
 @asynccontextmanager
 async def direct(url: str, headers: Mapping[str, str], holder: str = "") -> AsyncIterator[Way]:
     """Without a port-forward."""
-    async with client_of(url, headers, ALL_AT_ONCE, TIMEOUT) as http:
+    async with client_of(url, headers, timeout=TIMEOUT) as http:
         yield Way(http, url, holder=holder)
 
 

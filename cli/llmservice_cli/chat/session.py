@@ -11,24 +11,15 @@ from typing import Any
 
 import httpx
 from kubeloop.errors import KubeError
-from llmservice_runtime.bounded_json import Reader, Refused, parse
+from llmservice_runtime.bounded_json import Reader, Refused
 from llmservice_runtime.redact import Redactor
 
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError, say
-from llmservice_cli.load.answer import (
-    LONGEST_EVENT,
-    Failure,
-    Lines,
-    Loss,
-    Usage,
-    completion_in,
-    error_text,
-    http_failure,
-)
-from llmservice_cli.load.routes import service_key
+from llmservice_cli.load.answer import LONGEST_EVENT, Answer, Failure, Lines, Loss, http_failure
+from llmservice_cli.load.client import LONGEST_REFUSAL, beginning
 from llmservice_cli.load.server import direct as target_of
-from llmservice_cli.load.server import headers_of, hiding, inspect, key_of
+from llmservice_cli.load.server import headers_of, hiding, inspect, key_of, service_key
 from llmservice_cli.services import service
 
 from .arguments import Options
@@ -83,9 +74,6 @@ class Conversation:
 
 LONGEST_ANSWER = 16 * 2**20
 """Bytes of a stream; the longest contexts give less."""
-MOST_PARTS = 10_000
-"""Of the JSON of one event."""
-MOST_CHOICES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,58 +84,38 @@ class Piece:
     reasoning: str = ""
 
 
-@dataclass
-class Reply:
-    """An answer as far as it has come. Times are the clock's seconds."""
+class Reply(Answer):
+    """An answer as far as it has come, which may have any length. Times are the clock's seconds."""
 
-    sent: float
-    text: str = ""
-    reasoning: str = ""
-    first: float | None = None
-    """When the first piece of text or reasoning came."""
-    latest: float | None = None
-    finish_reason: str | None = None
-    failure: Failure | None = None
-    _pieces: int = 0
-    _usage: Usage = field(default_factory=Usage)
-    _is_done: bool = False
-    _texts: list[Piece] = field(default_factory=list)
+    name = "the event"
 
-    def take(self, line: str, now: float) -> Piece | None:
+    def __init__(self, sent: float) -> None:
+        super().__init__()
+        self.sent = sent
+        self.text = self.reasoning = ""
+        self.first: float | None = None
+        """When the first piece of text or reasoning came."""
+        self.latest: float | None = None
+        self._texts: list[Piece] = []
+
+    def add(self, line: str, now: float) -> Piece | None:
         """What a line adds; None where that is nothing. Comments, and lines after a failure, are ignored."""
-        data = line.removeprefix("data:").strip()
-        if self.failure is not None or not line.startswith("data:"):
-            return None
-        if data == "[DONE]":
-            self._is_done = True
+        if self.failure is not None:
             return None
         try:
-            piece = self._event(data)
+            piece = next((_piece(each.within("delta")) for each in self.take(line) if each.has("delta")), Piece())
         except Refused as why:
-            self.failure = Failure(Loss.NOT_UNDERSTOOD, f"an event of the answer is not understood: {why}")
+            self.failure = self.not_understood(str(why), line)
             return None
-        if piece is None or piece == Piece():
+        if piece == Piece():
             return None
         self.first = now if self.first is None else self.first
         self.latest = now
-        self._pieces += 1
         self._texts.append(piece)
         return piece
 
-    def _event(self, data: str) -> Piece | None:
-        document = Reader(parse(data, LONGEST_EVENT, max_items=MOST_PARTS), "the event")
-        found = completion_in(document)
-        if found.is_error:
-            self.failure = Failure(Loss.STREAM_ERROR, error_text(data))
-            return None
-        self._usage = found.usage or self._usage
-        for reason in found.finish_reasons or ():
-            self.finish_reason = reason or self.finish_reason
-        for choice in document.items("choices", MOST_CHOICES):
-            chosen = Reader(choice, "a choice")
-            if chosen.has("delta"):
-                return _piece(chosen.within("delta"))
-        return None
+    def not_understood(self, why: str, text: str) -> Failure:
+        return Failure(Loss.NOT_UNDERSTOOD, f"an event of the answer is not understood: {why}")
 
     def end(self) -> None:
         """The stream has ended."""
@@ -155,18 +123,14 @@ class Reply:
         self.reasoning = "".join(piece.reasoning for piece in self._texts)
         if self.failure is None and self.finish_reason == "abort":
             self.failure = Failure(Loss.ABORTED, "the server gave the request up, or is being stopped")
-        if self.failure is None and not self._is_done:
+        if self.failure is None and not self.is_done:
             self.failure = Failure(Loss.CUT, "the answer ended before it was whole")
-
-    @property
-    def prompt_tokens(self) -> int | None:
-        """By the server's count."""
-        return self._usage.prompt
 
     @property
     def tokens(self) -> int:
         """By the server's count; without one, a token for each piece."""
-        return self._pieces if self._usage.completion is None else self._usage.completion
+        counted = None if self.usage is None else self.usage.completion
+        return len(self._texts) if counted is None else counted
 
     @property
     def first_token_seconds(self) -> float | None:
@@ -188,8 +152,6 @@ def _piece(delta: Reader) -> Piece:
 
 
 PATH = "/v1/chat/completions"
-LONGEST_REFUSAL = 64 * 2**10
-"""Bytes of the body of an error."""
 
 
 @dataclass
@@ -202,7 +164,7 @@ class Chat:
     """Hides the API key in what the server says of a refusal."""
     conversation: Conversation
     clock: Callable[[], float] = time.monotonic
-    reply: Reply | None = field(default=None)
+    reply: Reply | None = None
     """The latest one, also one that was interrupted."""
 
     async def ask(self, question: str, show: Callable[[Piece], None]) -> Reply:
@@ -234,7 +196,9 @@ class Chat:
         lines = Lines(LONGEST_ANSWER)
         async with way.http.stream("POST", PATH, json=self._body(question)) as response:
             if response.status_code != 200:
-                reply.failure = http_failure(response.status_code, await _beginning(response))
+                reply.failure = http_failure(
+                    response.status_code, await beginning(response.aiter_raw(), LONGEST_REFUSAL)
+                )
                 return
             async for data in response.aiter_raw():  # nothing is unpacked that was not asked to be packed
                 try:
@@ -243,7 +207,7 @@ class Chat:
                     reply.failure = Failure(Loss.NOT_UNDERSTOOD, f"the answer is given up: {why}")
                     return
                 for line in found:
-                    if (piece := reply.take(line, self.clock())) is not None:
+                    if (piece := reply.add(line, self.clock())) is not None:
                         if narrator is not None:
                             narrator.cancel()
                         show(piece)
@@ -276,15 +240,6 @@ async def _ended(task: asyncio.Task[None]) -> None:
         say(f"the service's status cannot be followed: {error.message}")
     elif error is not None:
         raise error
-
-
-async def _beginning(response: httpx.Response) -> bytes:
-    whole = bytearray()
-    async for data in response.aiter_raw():
-        whole += data[: LONGEST_REFUSAL - len(whole)]
-        if len(whole) >= LONGEST_REFUSAL:
-            break
-    return bytes(whole)
 
 
 @asynccontextmanager

@@ -1,106 +1,23 @@
-"""Whether an answer is whole. Pure: bytes in, what is wrong with them out."""
+"""A completion as a server sends it: read with bounds, and whether it is whole. Pure: bytes in, what is wrong out.
+
+The shape is the OpenAI API's `text_completion` and `chat.completion`, as vLLM writes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
 
-# Cuts a streamed answer into lines, with bounds: the server is not trusted. Pure.
-
 LONGEST_EVENT = 2**20
-"""Bytes of a line."""
-
-
-@dataclass
-class Lines:
-    """Lines of a stream of at most `most` bytes. Refused where one, or all of them, are too long."""
-
-    most: int
-    taken: int = 0
-    """Bytes."""
-    _rest: bytearray = field(default_factory=bytearray)
-
-    def take(self, data: bytes) -> Iterator[str]:
-        """Those that end in it. An end without a newline is no line: the events of a stream end with an empty one."""
-        self.taken += len(data)
-        if self.taken > self.most:
-            raise Refused(f"it is longer than {self.most} bytes")
-        self._rest += data
-        *whole, self._rest = self._rest.split(b"\n") if b"\n" in data else (self._rest,)  # looked through once
-        for line in (*whole, self._rest):
-            if len(line) > LONGEST_EVENT:
-                raise Refused(f"an event is longer than {LONGEST_EVENT} bytes")
-        for line in whole:
-            yield line.rstrip(b"\r").decode(errors="replace")
-
-
-# What a server says of a completion, read with bounds: a whole answer, or one event of a streamed one.
-#
-# The shape is the OpenAI API's `text_completion` and `chat.completion`, as vLLM writes them.
-
+"""Bytes of a line of a stream."""
 LONGEST = 32 << 20
-"""Bytes of an answer: the longest contexts' text is a tenth of it."""
-_MOST_CHOICES = 1024
+"""Bytes of an answer in one piece: the longest contexts' text is a tenth of it."""
+_MOST_PARTS, _MOST_CHOICES = 10_000, 1024
+"""Of the JSON of one event; of an answer."""
 _ERROR_CHARACTERS = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Numbers of tokens; None for those that the server does not give."""
-
-    prompt: int | None = None
-    completion: int | None = None
-    total: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A completion, or an event of one."""
-
-    finish_reasons: tuple[str | None, ...] | None
-    """One for each choice; None where there is no list of choices."""
-    usage: Usage | None = None
-    is_error: bool = False
-    """There is an error in place of a completion."""
-
-
-def completion_of(text: str | bytes) -> Completion:
-    """Raises Refused where the text is no such document."""
-    return completion_in(Reader(parse(text, LONGEST), "the answer"))
-
-
-def completion_in(document: Reader) -> Completion:
-    """The same of a document that was parsed."""
-    if document.has("error"):
-        return Completion(None, is_error=True)
-    choices = [Reader(choice, "a choice") for choice in document.items("choices", _MOST_CHOICES)]
-    return Completion(
-        tuple(choice.text("finish_reason", 64, default="") or None for choice in choices)
-        if document.has("choices")
-        else None,
-        _usage(document.within("usage")) if document.has("usage") else None,
-    )
-
-
-def _usage(given: Reader) -> Usage:
-    names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    return Usage(*(given.integer(name) if given.has(name) else None for name in names))
-
-
-def error_text(body: str | bytes) -> str:
-    """The message in an error's body, or its beginning."""
-    try:
-        found = parse(body, LONGEST)
-    except Refused:
-        return clean((body if isinstance(body, str) else body.decode(errors="replace"))[:300]).strip()
-    if isinstance(found, dict):
-        inner = found.get("error", found)
-        message = inner.get("message") if isinstance(inner, dict) else inner
-        return clean(str(message or found.get("message") or found)[:_ERROR_CHARACTERS])
-    return clean(str(found)[:300])
 
 
 class Loss(StrEnum):
@@ -130,95 +47,160 @@ def http_failure(status: int, body: bytes) -> Failure:
     return Failure(f"http-{status}", error_text(body))
 
 
-_NO_USAGE = Failure(Loss.NOT_UNDERSTOOD, "there is no usage, which was asked for")
-
-
-def check_body(body: bytes, asked: int) -> Failure | None:
-    """An answer that came in one piece; `asked` is the number of tokens that it has to have."""
+def error_text(body: str | bytes) -> str:
+    """The message in an error's body, or its beginning."""
     try:
-        answer = completion_of(body)
-    except Refused as why:
-        return _not_understood(str(why), body.decode(errors="replace"))
-    if answer.finish_reasons is None or len(answer.finish_reasons) != 1:
-        return _not_understood("there is not one choice", body.decode(errors="replace"))
-    return _check(answer.finish_reasons[0], answer.usage, asked)
+        found = parse(body, LONGEST)
+    except Refused:
+        return clean((body if isinstance(body, str) else body.decode(errors="replace"))[:300]).strip()
+    if isinstance(found, dict):
+        inner = found.get("error", found)
+        message = inner.get("message") if isinstance(inner, dict) else inner
+        return clean(str(message or found.get("message") or found)[:_ERROR_CHARACTERS])
+    return clean(str(found)[:300])
 
 
-def _not_understood(why: str, text: str) -> Failure:
-    return Failure(Loss.NOT_UNDERSTOOD, f"{why}: {clean(text[:200])}")
+@dataclass
+class Lines:
+    """Lines of a stream of at most `most` bytes. Refused where one, or all of them, are too long."""
+
+    most: int
+    taken: int = 0
+    """Bytes."""
+    _rest: bytearray = field(default_factory=bytearray)
+
+    def take(self, data: bytes) -> Iterator[str]:
+        """Those that end in it. An end without a newline is no line: the events of a stream end with an empty one."""
+        self.taken += len(data)
+        if self.taken > self.most:
+            raise Refused(f"it is longer than {self.most} bytes")
+        self._rest += data
+        *whole, self._rest = self._rest.split(b"\n") if b"\n" in data else (self._rest,)  # looked through once
+        for line in (*whole, self._rest):
+            if len(line) > LONGEST_EVENT:
+                raise Refused(f"an event is longer than {LONGEST_EVENT} bytes")
+        for line in whole:
+            yield line.rstrip(b"\r").decode(errors="replace")
 
 
-class Events:
-    """The events of one streamed answer, taken as they come.
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Numbers of tokens; None for those that the server does not give."""
 
-    `asked` is the number of tokens that the answer has to have. None: any number above zero will do, and neither
-    usage nor a finish_reason is required.
+    prompt: int | None = None
+    completion: int | None = None
+    total: int | None = None
+
+
+class Answer:
+    """A completion as far as it has come.
+
+    `asked` is the number of tokens that it has to have. None: any number above zero will do, and neither usage nor a
+    finish_reason is required.
     """
 
-    def __init__(self, asked: int | None) -> None:
+    name = "the answer"
+    """Of an event or a whole answer, where it is said what is wrong with it."""
+
+    def __init__(self, asked: int | None = None) -> None:
         self._asked = asked
-        self._failure: Failure | None = None
-        self._is_done = False
-        self._usage: Usage | None = None
+        self.is_done = False
+        self.failure: Failure | None = None
+        """The first one."""
+        self.usage: Usage | None = None
         self.finish_reason: str | None = None
         self.pieces = 0
 
     @property
     def prompt_tokens(self) -> int | None:
         """By the server's count."""
-        return None if self._usage is None else self._usage.prompt
+        return None if self.usage is None else self.usage.prompt
 
     @property
     def output_tokens(self) -> int:
         """By the server's count; without one, a token for each piece."""
-        counted = None if self._usage is None else self._usage.completion
+        counted = None if self.usage is None else self.usage.completion
         return self.pieces if counted is None else counted
 
-    def take(self, line: str) -> None:
+    def take(self, line: str) -> Sequence[Reader]:
+        """The choices in a line of a stream: a piece each. Comments have none, nor has what is not understood."""
         if not line.startswith("data:"):
-            return
+            return ()
         data = line[5:].strip()
         if data == "[DONE]":
-            self._is_done = True
-            return
+            self.is_done = True
+            return ()
         try:
-            event = completion_of(data)
+            event = Reader(parse(data, LONGEST_EVENT, max_items=_MOST_PARTS), self.name)
+            choices = self._read(event)
         except Refused as why:
-            self._failure = self._failure or _not_understood(str(why), data)
-            return
-        if event.is_error:
-            self._failure = self._failure or Failure(Loss.STREAM_ERROR, error_text(data))
-            return
-        if event.finish_reasons is None and self._asked is not None:
-            self._failure = self._failure or _not_understood("there are no choices", data)
-        for reason in event.finish_reasons or ():
-            self.pieces += 1
-            self.finish_reason = reason or self.finish_reason
-        self._usage = event.usage or self._usage
+            self._fail(self.not_understood(str(why), data))
+            return ()
+        if event.has("error"):
+            self._fail(Failure(Loss.STREAM_ERROR, error_text(data)))
+        elif choices is None and self._asked is not None:
+            self._fail(self.not_understood("there are no choices", data))
+        self.pieces += len(choices or ())
+        return choices or ()
 
     def check(self) -> Failure | None:
-        if self._failure is not None:
-            return self._failure
+        """Of a stream that has ended in good order: what it lacks."""
+        if self.failure is not None:
+            return self.failure
+        if self.finish_reason != "abort":
+            if not self.is_done:
+                return Failure(Loss.NOT_DONE, "the stream ended without [DONE]")
+            if self._asked is None:
+                return None if self.pieces else Failure(Loss.NOT_UNDERSTOOD, "no token came")
+            if self.usage is None:
+                return _NO_USAGE
+        return self._check()
+
+    def check_whole(self, body: bytes) -> Failure | None:
+        """Of an answer that comes in one piece, of a known length: what it lacks."""
+        try:
+            choices = self._read(Reader(parse(body, LONGEST), self.name))
+        except Refused as why:
+            return self.not_understood(str(why), body.decode(errors="replace"))
+        if choices is None or len(choices) != 1:
+            return self.not_understood("there is not one choice", body.decode(errors="replace"))
+        return self._check()
+
+    def not_understood(self, why: str, text: str) -> Failure:
+        return Failure(Loss.NOT_UNDERSTOOD, f"{why}: {clean(text[:200])}")
+
+    def _fail(self, failure: Failure) -> None:
+        self.failure = self.failure or failure
+
+    def _read(self, document: Reader) -> Sequence[Reader] | None:
+        """The choices; None where there is no list of them, or an error in their place."""
+        if document.has("error"):
+            return None
+        choices = [Reader(choice, "a choice") for choice in document.items("choices", _MOST_CHOICES)]
+        for choice in choices:
+            self.finish_reason = choice.text("finish_reason", 64, default="") or self.finish_reason
+        if document.has("usage"):
+            given = document.within("usage")
+            names = ("prompt_tokens", "completion_tokens", "total_tokens")
+            self.usage = Usage(*(given.integer(name) if given.has(name) else None for name in names))
+        return choices if document.has("choices") else None
+
+    def _check(self) -> Failure | None:
+        usage = self.usage
         if self.finish_reason == "abort":
-            return _check(self.finish_reason, None, 0)
-        if not self._is_done:
-            return Failure(Loss.NOT_DONE, "the stream ended without [DONE]")
-        if self._asked is not None:
-            return _NO_USAGE if self._usage is None else _check(self.finish_reason, self._usage, self._asked)
-        return None if self.pieces else Failure(Loss.NOT_UNDERSTOOD, "no token came")
+            return Failure(Loss.ABORTED, "finish_reason is abort: the server gave the request up, or is being stopped")
+        if not self.finish_reason:
+            return Failure(Loss.UNFINISHED, "there is no finish_reason")
+        if usage is None:
+            return _NO_USAGE
+        if usage.prompt is None or usage.completion is None or usage.total is None:
+            return Failure(Loss.NOT_UNDERSTOOD, f"usage is not whole: {usage}")
+        if usage.completion != self._asked:
+            given = f"{usage.completion} tokens of {self._asked}; finish_reason is {self.finish_reason}"
+            return Failure(Loss.WRONG_LENGTH, given)
+        if usage.prompt < 1 or usage.total != usage.prompt + usage.completion:
+            return Failure(Loss.NOT_UNDERSTOOD, f"usage does not add up: {usage}")
+        return None
 
 
-def _check(finish_reason: str | None, usage: Usage | None, asked: int) -> Failure | None:
-    if finish_reason == "abort":
-        return Failure(Loss.ABORTED, "finish_reason is abort: the server gave the request up, or is being stopped")
-    if not finish_reason:
-        return Failure(Loss.UNFINISHED, "there is no finish_reason")
-    if usage is None:
-        return _NO_USAGE
-    if usage.prompt is None or usage.completion is None or usage.total is None:
-        return Failure(Loss.NOT_UNDERSTOOD, f"usage is not whole: {usage}")
-    if usage.completion != asked:
-        return Failure(Loss.WRONG_LENGTH, f"{usage.completion} tokens of {asked}; finish_reason is {finish_reason}")
-    if usage.prompt < 1 or usage.total != usage.prompt + usage.completion:
-        return Failure(Loss.NOT_UNDERSTOOD, f"usage does not add up: {usage}")
-    return None
+_NO_USAGE = Failure(Loss.NOT_UNDERSTOOD, "there is no usage, which was asked for")

@@ -1,38 +1,16 @@
-"""From times and kinds to figures, and when they are shown while a load runs."""
+"""From the times and kinds of a load to figures, for people and for programs."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any
 
-# What is shown while a load runs.
+from pydantic.alias_generators import to_camel
 
-IN_A_LOG = 10.0
-"""Seconds between two lines where nobody watches a terminal."""
-
-
-@asynccontextmanager
-async def repeated(show: Callable[[], None], seconds: float) -> AsyncIterator[None]:
-    """Calls `show` after every so many seconds of the block."""
-    task = asyncio.create_task(_repeat(show, seconds))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def _repeat(show: Callable[[], None], seconds: float) -> None:
-    while True:
-        await asyncio.sleep(seconds)
-        show()
-
-
-PERCENTILES = (50, 95, 99)
+_in_camel_case = cache(to_camel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +18,18 @@ class Spread:
     """Seconds."""
 
     mean: float
-    percentiles: Mapping[int, float]
-    longest: float
+    p50: float
+    p95: float
+    p99: float
+    max: float
 
 
 def spread(values: Sequence[float]) -> Spread | None:
     if not values:
         return None
     ordered = sorted(values)
-    return Spread(
-        mean=sum(ordered) / len(ordered),
-        percentiles={percent: percentile(ordered, percent) for percent in PERCENTILES},
-        longest=ordered[-1],
-    )
-
-
-def spread_document(spread: Spread | None) -> dict[str, float] | None:
-    """As the result files have it; null of nothing."""
-    if spread is None:
-        return None
-    percentiles = {f"p{percent}": round(value, 4) for percent, value in spread.percentiles.items()}
-    return {"mean": round(spread.mean, 4), **percentiles, "max": round(spread.longest, 4)}
+    p50, p95, p99 = (percentile(ordered, percent) for percent in (50, 95, 99))
+    return Spread(sum(ordered) / len(ordered), p50, p95, p99, ordered[-1])
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -79,3 +48,12 @@ def counted(words: Iterable[str]) -> Mapping[str, int]:
 def in_words(counts: Mapping[str, int]) -> str:
     """`1 × cut, 6 × not-connected`."""
     return ", ".join(f"{count} × {word}" for word, count in counts.items())
+
+
+def document(value: Any) -> Any:
+    """As the result files have it: a dataclass by its names in camel case, numbers with four decimal places."""
+    if is_dataclass(value):
+        return {_in_camel_case(field.name): document(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: document(each) for name, each in value.items()}
+    return round(value, 4) if isinstance(value, float) else value

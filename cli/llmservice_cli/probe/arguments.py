@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from llmservice_cli.load.options import CONCURRENCY, EXIT_CODES, LOAD, OUTPUT_TOKENS, RATE, SERVER, Server, amount
+from llmservice_cli.load.options import (
+    CONCURRENCY,
+    EXIT_CODES,
+    OUTPUT_TOKENS,
+    RATE,
+    Server,
+    of_load,
+    of_server,
+)
 from llmservice_cli.options import ANSWER, OUTPUT, Quiet
 from llmservice_cli.parameters import Option
 from llmservice_cli.text import above_zero, count_or_none, seconds
-
-from .row import Mode
 
 PROMPT = "Count the stars, one by one."
 DEFAULT_RATE = 4.0
@@ -36,6 +45,25 @@ MODES = (
     " may be repeated; default: all four, in turn"
 )
 
+_answer = partial(Option, group=ANSWER)
+
+
+class Mode(StrEnum):
+    """How a request is sent: whether its answer is streamed, and whether its connection comes from a pool."""
+
+    STREAM_POOLED = "stream-pooled"
+    STREAM_FRESH = "stream-fresh"
+    WHOLE_POOLED = "whole-pooled"
+    WHOLE_FRESH = "whole-fresh"
+
+    @property
+    def is_streamed(self) -> bool:
+        return self in (Mode.STREAM_POOLED, Mode.STREAM_FRESH)
+
+    @property
+    def is_pooled(self) -> bool:
+        return self in (Mode.STREAM_POOLED, Mode.WHOLE_POOLED)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Server, Quiet):
@@ -43,48 +71,31 @@ class Options(Server, Quiet):
 
     api_key_env: Annotated[
         str | None,
-        Option(
-            "--api-key-env",
-            metavar="VARIABLE",
-            help="environment variable with the API key (with --url)",
-            group=SERVER,
-        ),
+        of_server(metavar="VARIABLE", help="environment variable with the API key (with --url)"),
     ] = None
     image: Annotated[
         str | None,
-        Option(
-            "--image",
-            metavar="IMAGE",
-            help="of the pod; default: the operator's, as the service's own pods have it",
-            group=SERVER,
-        ),
+        of_server(metavar="IMAGE", help="of the pod; default: the operator's, as the service's own pods have it"),
     ] = None
-    rate: Annotated[Any, amount(RATE, f"default: {DEFAULT_RATE:g}")] = None
-    concurrency: Annotated[Any, amount(CONCURRENCY)] = None
-    duration: Annotated[
-        Any,
-        Option("--duration", parser=seconds, metavar="TIME", help="such as 90, 90s, 5m, 2h", group=LOAD),
-    ] = "60s"
-    mode: Annotated[list[Mode] | None, Option("--mode", metavar="MODE", help=MODES, group=LOAD)] = None
-    output_tokens: Annotated[Any, amount(OUTPUT_TOKENS, "in turn", is_list=True)] = "8,32"
-    prompt: Annotated[str, Option("--prompt", metavar="TEXT", help="what is asked", group=LOAD)] = PROMPT
-    api: Annotated[Literal["completions", "chat"], Option("--api", help="of the OpenAI API", group=LOAD)] = (
-        "completions"
-    )
-    timeout: Annotated[
-        Any,
-        Option("--timeout", parser=above_zero, metavar="SECONDS", help="of one attempt", group=LOAD),
-    ] = "120"
-    retries: Annotated[
-        Any,
-        Option("--retries", parser=count_or_none, metavar="N", help="as the OpenAI client does them", group=LOAD),
-    ] = "0"
-    marks: Annotated[
-        bool,
-        Option("--marks", help="each line of standard input marks a moment in the report", group=ANSWER),
-    ] = False
+    rate: Annotated[Any, RATE.option(f"default: {DEFAULT_RATE:g}")] = None
+    concurrency: Annotated[Any, CONCURRENCY.option()] = None
+    duration: Annotated[Any, of_load(parser=seconds, metavar="TIME", help="such as 90, 90s, 5m, 2h")] = "60s"
+    mode: Annotated[list[Mode] | None, of_load(metavar="MODE", help=MODES)] = None
+    output_tokens: Annotated[Any, OUTPUT_TOKENS.option("in turn", is_list=True)] = "8,32"
+    prompt: Annotated[str, of_load(metavar="TEXT", help="what is asked")] = PROMPT
+    api: Annotated[Literal["completions", "chat"], of_load(help="of the OpenAI API")] = "completions"
+    timeout: Annotated[Any, of_load(parser=above_zero, metavar="SECONDS", help="of one attempt")] = "120"
+    retries: Annotated[Any, of_load(parser=count_or_none, metavar="N", help="as the OpenAI client does them")] = "0"
+    marks: Annotated[bool, _answer("--marks", help="each line of standard input marks a moment in the report")] = False
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table"
-    rows: Annotated[
-        bool,
-        Option("--rows", help="a line of JSON for each request as it ends, and no report", group=ANSWER),
-    ] = False
+    rows: Annotated[bool, _answer("--rows", help="a line of JSON for each request as it ends, and no report")] = False
+
+    @property
+    def modes(self) -> Sequence[Mode]:
+        """In turn."""
+        return [Mode(mode) for mode in self.mode or Mode]
+
+    @property
+    def paced(self) -> float | None:
+        """Requests a second; None: so many clients as `concurrency` says."""
+        return (self.rate or DEFAULT_RATE) if self.concurrency is None else None

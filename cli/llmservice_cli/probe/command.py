@@ -1,80 +1,43 @@
-"""`llmservice probe`: the order of things."""
+"""`llmservice probe`: follows the load, from here or from a pod, until it is over or stopped, and reports."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from random import Random
 
 from llmservice_cli.cluster import connect
 from llmservice_cli.documents import show
-from llmservice_cli.errors import CliError, ExitCode, say
-from llmservice_cli.load.pace import Pace
-from llmservice_cli.load.server import base_of, direct, http_client, inspect
+from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
+from llmservice_cli.load.options import check_server
+from llmservice_cli.progress import IN_A_LOG, repeated
 
 from .arguments import Options
-from .options import check, load_options, words_for_pod
-from .remote import Remote, Wanted, in_cluster
-from .report import Gathered, Report, mark_by_lines, shown, to_document, to_lines
-from .sender import CONNECT_SECONDS, NONE_KEPT, POOL, Load, Question, Sender
-
-# A probe that sends its requests from this process.
-
-WAY = "from here"
+from .remote import Remote, in_cluster
+from .report import Gathered, Report, clock, mark_by_lines, to_document, to_lines
+from .sender import Local, opened
 
 
-@dataclass
-class Local:
-    """`follow` sends the load; `stop` ends the sending."""
-
-    target: str
-    model: str
-    load: Load
-    way: str = WAY
-
-    async def follow(self, gathered: Gathered) -> None:
-        """Until the last request has ended."""
-        gathered.begin(self.load.pace.clock())
-        await self.load.run(gathered.take)
-        gathered.end()
-
-    async def stop(self) -> None:
-        self.load.pace.stop()
-
-
-@asynccontextmanager
-async def opened(options: Options, url: str) -> AsyncIterator[Local]:
-    """By the flags of the command; CliError where the server does not answer at all."""
-    async with (
-        http_client(options, POOL, CONNECT_SECONDS) as pooled,
-        http_client(options, NONE_KEPT, CONNECT_SECONDS) as fresh,
-    ):
-        model = options.model or (await inspect(direct(url, fresh), None)).model
-        clock = steady_clock()
-        question = Question(model, options.prompt, options.api == "chat")
-        sender = Sender(pooled, fresh, question, options.timeout, options.retries, clock, asyncio.sleep, Random())
-        yield Local(base_of(url), model, Load(load_options(options), sender, Pace(clock)))
-
-
-def steady_clock() -> Callable[[], float]:
-    """Seconds since 1970 that never step back, whatever happens to the machine's time."""
-    began, offset = time.monotonic(), time.time()
-    return lambda: offset + time.monotonic() - began
-
-
-POD_SPARE_SECONDS = 300.0  # beyond its load, to start and to end
+def check(options: Options) -> None:
+    """WrongUsage for options that exclude each other, or that would have no effect."""
+    check_server(options, "probe")
+    if options.url and options.image:
+        raise WrongUsage("--image is of the pod, and with --url there is none", "leave it out, or name the LLMService")
+    if options.name and options.api_key_env:
+        remedy = "leave it out: by NAME the key is that of spec.endpoint.apiKeySecretRef"
+        raise WrongUsage("--api-key-env goes with --url", remedy)
+    if options.rate is not None and options.concurrency is not None:
+        raise WrongUsage("--rate and --concurrency are two ways to pace the load", "give one of them")
+    if options.output != "table" and options.rows:
+        raise WrongUsage("-o is the form of a report, and --rows is instead of one", "give one of them")
 
 
 async def run(options: Options) -> ExitCode:
     """Send, gather, report. Lost requests change the exit code; they are no error of the command."""
     check(options)
-    rows = sys.stdout if options.rows else None
-    gathered = Gathered(None if options.quiet else sys.stderr, rows)
+    gathered = Gathered(None if options.quiet else sys.stderr, sys.stdout if options.rows else None)
     async with _probe(options) as probe:
         if options.marks:
             mark_by_lines(gathered, asyncio.get_running_loop())
@@ -88,17 +51,8 @@ async def run(options: Options) -> ExitCode:
             is_partial = True
     if options.rows:
         return ExitCode.DONE
-    report = Report(
-        target=probe.target,
-        way=probe.way,
-        model=probe.model,
-        load=load_options(options),
-        retries=options.retries,
-        timeout=options.timeout,
-        rows=sorted(gathered.rows.values(), key=lambda row: row.index),
-        marks=gathered.marks,
-        is_partial=is_partial,
-    )
+    rows = sorted(gathered.rows.values(), key=lambda row: row.index)
+    report = Report(probe.target, probe.way, probe.model, options, rows, gathered.marks, is_partial)
     show(options.output, lambda: to_lines(report), lambda: to_document(report))
     if report.lost:
         return ExitCode.REQUESTS_FAILED
@@ -110,49 +64,32 @@ async def _probe(options: Options) -> AsyncIterator[Local | Remote]:
     if options.url:
         async with opened(options, options.url) as local:
             yield local
-        return
-    seconds = options.duration + options.timeout * (options.retries + 1) + POD_SPARE_SECONDS
-    wanted = Wanted(tuple(words_for_pod(options)), options.image, options.model, seconds)
-    async with connect(options) as connection, in_cluster(connection, options.name or "", wanted) as remote:
-        yield remote
-
-
-@dataclass
-class _Patience:
-    """The first signal stops, the second ends."""
-
-    probe: Local | Remote
-    gathered: Gathered
-    following: asyncio.Task[None]
-    is_stopped: bool = False
-    _stopping: asyncio.Task[None] | None = field(default=None, init=False)
-
-    def on_signal(self) -> None:
-        if self.is_stopped:
-            self.following.cancel()
-            return
-        self.is_stopped = True
-        self.gathered.write_line("stopping; waiting for requests in flight (once more: end at once)")
-        self._stopping = asyncio.create_task(self.probe.stop())
-
-    async def wait(self) -> bool:
-        """Until the end; whether that came before its time."""
-        try:
-            await self.following
-        except asyncio.CancelledError:
-            if not self.is_stopped:
-                raise
-        return self.is_stopped
+    else:
+        async with connect(options) as connection, in_cluster(connection, options) as remote:
+            yield remote
 
 
 async def _followed(probe: Local | Remote, gathered: Gathered) -> bool:
-    loop = asyncio.get_running_loop()
-    patience = _Patience(probe, gathered, asyncio.create_task(probe.follow(gathered)))
+    """Until the end; whether that came before its time: the first signal stops, the second ends."""
+    loop, following = asyncio.get_running_loop(), asyncio.create_task(probe.follow(gathered))
+    stopping: list[asyncio.Task[None]] = []
+
+    def on_signal() -> None:
+        if stopping:
+            following.cancel()
+            return
+        gathered.write_line("stopping; waiting for requests in flight (once more: end at once)")
+        stopping.append(asyncio.create_task(probe.stop()))
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, patience.on_signal)
+        loop.add_signal_handler(number, on_signal)
     try:
-        async with shown(gathered):
-            return await patience.wait()
+        async with repeated(lambda: gathered.write_line(f"{clock(gathered.now())} {gathered}"), IN_A_LOG):
+            await following
+    except asyncio.CancelledError:
+        if not stopping:
+            raise
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+    return bool(stopping)

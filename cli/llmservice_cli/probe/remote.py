@@ -6,10 +6,9 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 from kubeloop.errors import KubeError, Refused, ServerError, Unreachable
@@ -23,45 +22,35 @@ from llmservice_cli.errors import CliError, say
 from llmservice_cli.services import endpoint_of, service
 from llmservice_cli.text import stamp
 
+from .arguments import Options
 from .report import Gathered
-from .row import Row
-
-# The pod that sends the requests of `llmservice probe NAME`. Pure: LLMService and Deployment in, manifest out.
+from .tally import Row
 
 CONTAINER = "probe"
 KEY_VARIABLE = "LLMSERVICE_API_KEY"
 NAME_LABEL = {"app.kubernetes.io/name": "llmservice-probe"}
+SPARE_SECONDS = 300.0
+"""Of the pod beyond its load, to start and to end."""
 STOP_SECONDS = 60  # what is under way when the probe is stopped may still end
+START_SECONDS = 180.0
+POLL_SECONDS = 0.5
+# The API server sends what it has; a follow that is silent is no error.
+LOG_TIMEOUT = httpx.Timeout(None, connect=5.0)
+
+# The pod that sends the requests. Pure: LLMService, Deployment and options in, manifest out.
 
 
-def target_of(service: Json) -> tuple[str, str]:
-    """The URL inside the cluster, and the model's name, of an LLMService."""
-    metadata, port = service["metadata"], endpoint_of(service).port
-    names = (service.get("status", {}).get("endpoint") or {}).get("modelNames") or [metadata["name"]]
-    return f"http://{metadata['name']}.{metadata['namespace']}.svc" + (f":{port}" if port != 80 else ""), names[0]
-
-
-def image_of(deployment: Json | None, name: str) -> tuple[str, list[Json]]:
-    """The operator's image, which has this program, as the service's own pods pull it, with their pull secrets."""
-    template = {} if deployment is None else deployment["spec"]["template"]["spec"]
-    for container in template.get("initContainers") or ():
-        if container["name"] == RUNTIME_CONTAINER:
-            return container["image"], list(template.get("imagePullSecrets") or ())
-    raise CliError(
-        f"{name} has no Deployment with the operator's image in it, which the probe runs from",
-        f"wait until the service is accepted (llmservice status {name}), or name an image with --image",
-    )
-
-
-def pod_manifest(
-    service: Json, *, name: str, image: str, pull_secrets: Sequence[Json], key: Json | None, args: Sequence[str],
-    seconds: float,
-) -> dict[str, Any]:  # fmt: skip
-    """A pod that `restricted` admits; it ends by itself after `seconds`, and goes with its LLMService."""
-    owner = service["metadata"]
-    environment: list[dict[str, Any]] = [{"name": "HOME", "value": "/tmp"}]
-    if key is not None:
-        environment.append({"name": KEY_VARIABLE, "valueFrom": {"secretKeyRef": dict(key)}})
+def pod_of(service: Json, deployment: Json | None, options: Options) -> Json:
+    """A pod that `restricted` admits; it ends by itself some time after its load, and goes with its LLMService."""
+    owner, endpoint = service["metadata"], endpoint_of(service)
+    image, pull_secrets = (options.image, []) if options.image else image_of(deployment, owner["name"])
+    environment: list[Json] = [{"name": "HOME", "value": "/tmp"}]
+    args = [*words_for_pod(options), "--url", url_of(service), "--model", model_of(service, options)]
+    if endpoint.key is not None:
+        environment.append({"name": KEY_VARIABLE, "valueFrom": {"secretKeyRef": dict(endpoint.key)}})
+        args += ["--api-key-env", KEY_VARIABLE]
+    seconds = options.duration + options.timeout * (options.retries + 1) + SPARE_SECONDS
+    stem = re.sub(r"[^a-z0-9-]", "-", owner["name"])[:40].strip("-")  # a valid name whatever the service's is
     container = {
         "name": CONTAINER,
         "image": image,
@@ -79,7 +68,7 @@ def pod_manifest(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name,
+            "name": f"llmservice-probe-{stem}-{secrets.token_hex(3)}",
             "namespace": owner["namespace"],
             "labels": {**NAME_LABEL, "app.kubernetes.io/instance": owner["name"]},
             "ownerReferences": [{"apiVersion": API_VERSION, "kind": KIND, "name": owner["name"], "uid": owner["uid"]}],
@@ -90,18 +79,67 @@ def pod_manifest(
             "terminationGracePeriodSeconds": STOP_SECONDS,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "imagePullSecrets": [dict(secret) for secret in pull_secrets],
+            "imagePullSecrets": pull_secrets,
             "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [container],
         },
     }
 
 
+def words_for_pod(options: Options) -> Iterator[str]:
+    """The same load as a command line, without where to."""
+    rate = options.paced
+    yield from ("probe", "--rows", "--quiet")
+    yield from ("--concurrency", str(options.concurrency)) if rate is None else ("--rate", str(rate))
+    yield from ("--duration", str(options.duration))
+    yield from ("--timeout", str(options.timeout), "--retries", str(options.retries))
+    for mode in options.modes:
+        yield from ("--mode", str(mode))
+    yield from ("--output-tokens", ",".join(map(str, options.output_tokens)))
+    yield from (f"--prompt={options.prompt}", "--api", options.api)
+
+
+def url_of(service: Json) -> str:
+    """Inside the cluster."""
+    metadata, port = service["metadata"], endpoint_of(service).port
+    return f"http://{metadata['name']}.{metadata['namespace']}.svc" + (f":{port}" if port != 80 else "")
+
+
+def model_of(service: Json, options: Options) -> str:
+    """What is asked for."""
+    names = (service.get("status", {}).get("endpoint") or {}).get("modelNames") or [service["metadata"]["name"]]
+    return options.model or str(names[0])
+
+
+def image_of(deployment: Json | None, name: str) -> tuple[str, list[Json]]:
+    """The operator's image, which has this program, as the service's own pods pull it, with their pull secrets."""
+    template = {} if deployment is None else deployment["spec"]["template"]["spec"]
+    for container in template.get("initContainers") or ():
+        if container["name"] == RUNTIME_CONTAINER:
+            return container["image"], list(template.get("imagePullSecrets") or ())
+    raise CliError(
+        f"{name} has no Deployment with the operator's image in it, which the probe runs from",
+        f"wait until the service is accepted (llmservice status {name}), or name an image with --image",
+    )
+
+
+# What the API server says of the pod. Pure.
+
+
+def _states(pod: Json) -> Sequence[Json]:
+    """Of its container: none before the kubelet has seen it."""
+    return [each.get("state", {}) for each in pod.get("status", {}).get("containerStatuses") or ()]
+
+
+def has_ended(pod: Json | None) -> bool:
+    """Whether nothing more will come of it."""
+    return pod is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
 def start_failure(pod: Json) -> str | None:
     """Why this pod does not start, where it will not by itself; None while it may."""
-    status = pod.get("status", {})
-    for container in status.get("containerStatuses") or ():
-        waiting = container.get("state", {}).get("waiting") or {}
+    for state in _states(pod):
+        waiting = state.get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
     return None
@@ -115,46 +153,26 @@ def unscheduled(pod: Json) -> str | None:
     return None
 
 
-def has_started(pod: Json) -> bool:
-    """Whether its container runs, or has run."""
-    statuses = pod.get("status", {}).get("containerStatuses") or ()
-    return any(not status.get("state", {}).get("waiting") for status in statuses)
-
-
-def has_ended(pod: Json) -> bool:
-    """Whether nothing more will come of it."""
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-
-
-START_SECONDS = 180.0
-POLL_SECONDS = 0.5
-# The API server sends what it has; a follow that is silent is no error.
-LOG_TIMEOUT = httpx.Timeout(None, connect=5.0)
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Arguments, image, model and deadline of the pod."""
-
-    args: Sequence[str]
-    image: str | None
-    model: str | None
-    seconds: float  # after which the pod ends by itself
-
-
 @dataclass
 class Remote:
     """One pod that probes; `follow` fills the gathered rows until it has ended."""
 
     connection: Connection
-    namespace: str
-    name: str
-    uid: str
+    pod: Json
+    """As it was created."""
     target: str
     model: str
     way: str = "from inside the cluster"
     _has_ended: asyncio.Event = field(default_factory=asyncio.Event)
     _unread: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return str(self.pod["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.pod["metadata"]["namespace"])
 
     async def follow(self, gathered: Gathered) -> None:
         """Until the probe says that it has ended, or its pod has."""
@@ -162,34 +180,34 @@ class Remote:
         since: float | None = None
         while not self._has_ended.is_set():
             with suppress(httpx.HTTPError, Unreachable, ServerError):
-                has_stopped = await self._has_stopped()
+                was_over = has_ended(await self._now())
                 await self._read_log(gathered, since)
-                if has_stopped:
+                if was_over:
                     break
             since = max((row.ended for row in gathered.rows.values()), default=None)
             if not self._has_ended.is_set():
                 await asyncio.sleep(POLL_SECONDS)
         if not self._has_ended.is_set():
-            raise self._broken()
+            output = " / ".join(self._unread[-3:])
+            raise CliError(
+                f"the pod {self.name} ended before the probe did" + (f": {output}" if output else ", without output"),
+                "see its output; --image names another image of the operator"
+                if output
+                else "see the events of its node: was it drained, lost or out of memory?",
+            )
 
-    def _broken(self) -> CliError:
-        early = f"the pod {self.name} ended before the probe did"
-        if self._unread:
-            remedy = "see its output; --image names another image of the operator"
-            return CliError(f"{early}: {' / '.join(self._unread[-3:])}", remedy)
-        return CliError(
-            f"{early}, without output", "see the events of its node: was it drained, lost or out of memory?"
-        )
+    async def _now(self) -> Json | None:
+        return await self.connection.kube.get(POD, self.namespace, self.name)
 
     async def _until_started(self) -> None:
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         why = "it has no state yet"
         while True:
             with suppress(Unreachable, ServerError):
-                found = await self.connection.kube.get(POD, self.namespace, self.name)
+                found = await self._now()
                 if found is None:
                     raise CliError(f"the pod {self.name} was deleted", "start the probe again")
-                if has_started(found) or has_ended(found):
+                if has_ended(found) or any(not state.get("waiting") for state in _states(found)):
                     return
                 if reason := start_failure(found):
                     raise CliError(f"the probe's pod does not start: {reason}", "see the reason; --image names another")
@@ -197,10 +215,6 @@ class Remote:
             if asyncio.get_running_loop().time() > deadline:
                 raise CliError(f"the probe's pod does not start: {why}", "make room for 50m CPU and 96Mi of memory")
             await asyncio.sleep(POLL_SECONDS)
-
-    async def _has_stopped(self) -> bool:
-        found = await self.connection.kube.get(POD, self.namespace, self.name)
-        return found is None or has_ended(found)
 
     async def _read_log(self, gathered: Gathered, since: float | None) -> None:
         path = f"{POD.path(self.namespace, self.name)}/log"
@@ -238,44 +252,46 @@ class Remote:
         await self._delete(STOP_SECONDS)
 
     async def remove(self) -> None:
-        await self._delete(0)
+        """Tried for a while: an API server that restarts must not leave the pod behind."""
+        for _ in range(20):
+            try:
+                await self._delete(0)
+                return
+            except (Unreachable, ServerError) as error:
+                why = error.message
+                await asyncio.sleep(POLL_SECONDS)
+            except KubeError as error:
+                why = error.message
+                break
+        # Printed and not raised: the report is still to come.
+        remedy = f"kubectl delete pod {self.name} -n {self.namespace}"
+        say(f"error: the probe's pod is left behind: {why}; {remedy}")
 
     async def _delete(self, grace: int) -> None:
-        await self.connection.kube.delete(POD, self.namespace, self.name, uid=self.uid, grace=grace)
+        uid = self.pod["metadata"]["uid"]
+        await self.connection.kube.delete(POD, self.namespace, self.name, uid=uid, grace=grace)
 
 
 @asynccontextmanager
-async def in_cluster(connection: Connection, name: str, wanted: Wanted) -> AsyncIterator[Remote]:
+async def in_cluster(connection: Connection, options: Options) -> AsyncIterator[Remote]:
     """The pod, gone afterwards whatever happens."""
-    found = await service(connection.kube, connection.namespace, name)
-    (url, own_model), key = target_of(found), endpoint_of(found).key
-    secret_names: Sequence[Any] = ()
-    image = wanted.image
-    if image is None:
-        deployment = await connection.kube.get(DEPLOYMENT, connection.namespace, name)
-        image, secret_names = image_of(deployment, name)
-    model = wanted.model or own_model
-    args = [*wanted.args, "--url", url, "--model", model]
-    if key is not None:
-        args += ["--api-key-env", KEY_VARIABLE]
-    manifest = pod_manifest(
-        found, name=pod_name(name), image=image, pull_secrets=secret_names, key=key, args=args, seconds=wanted.seconds
-    )
-    making = asyncio.ensure_future(_create(connection, manifest))
+    namespace, name = connection.namespace, options.name or ""
+    found = await service(connection.kube, namespace, name)
+    deployment = None if options.image else await connection.kube.get(DEPLOYMENT, namespace, name)
+    making = asyncio.ensure_future(_create(connection, pod_of(found, deployment, options)))
+
+    async def made() -> Remote:
+        return Remote(connection, await making, url_of(found), model_of(found, options))
+
     try:
         # Not cancelled half-way: the pod would go on sending, and nothing would delete it.
         await asyncio.shield(making)
-        yield _remote(connection, await making, url, model)
+        yield await made()
     finally:
-        await _removed(_remote(connection, await making, url, model))
+        await (await made()).remove()
 
 
-def _remote(connection: Connection, made: dict[str, Any], url: str, model: str) -> Remote:
-    metadata = made["metadata"]
-    return Remote(connection, metadata["namespace"], metadata["name"], metadata["uid"], url, model)
-
-
-async def _create(connection: Connection, manifest: dict[str, Any]) -> dict[str, Any]:
+async def _create(connection: Connection, manifest: Json) -> Json:
     try:
         return await connection.kube.create(POD, manifest)
     except (Unreachable, ServerError) as error:
@@ -290,26 +306,3 @@ async def _create(connection: Connection, manifest: dict[str, Any]) -> dict[str,
             f"the namespace does not admit the probe's pod: {error.message}",
             "make room in the quota, or run the probe from a pod of your own: llmservice probe --url",
         ) from error
-
-
-async def _removed(remote: Remote) -> None:
-    """Tried for a while: an API server that restarts must not leave the pod behind."""
-    for _ in range(20):
-        try:
-            await remote.remove()
-            return
-        except (Unreachable, ServerError) as error:
-            why = error.message
-            await asyncio.sleep(POLL_SECONDS)
-        except KubeError as error:
-            why = error.message
-            break
-    # Printed and not raised: the report is still to come.
-    remedy = f"kubectl delete pod {remote.name} -n {remote.namespace}"
-    say(f"error: the probe's pod is left behind: {why}; {remedy}")
-
-
-def pod_name(service_name: str) -> str:
-    """Of this probe only, and a valid name whatever the service's is."""
-    stem = re.sub(r"[^a-z0-9-]", "-", service_name)[:40].strip("-")
-    return f"llmservice-probe-{stem}-{secrets.token_hex(3)}"

@@ -1,4 +1,4 @@
-"""The report of a probe, as text and as JSON."""
+"""What a probe says: lines while it runs, and at the end a report, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_cli.load.figures import IN_A_LOG, Spread, in_words, repeated, spread_document
+from llmservice_cli.load.figures import Spread, document, in_words
 from llmservice_cli.text import duration, stamp, table
 
-from .row import Row
-from .sender import LoadOptions
-from .tally import Mark, Stretch, Tally, stretches, tally
-
-# The rows and marks of a running probe, and the lines that show its progress.
+from .arguments import Options
+from .tally import Mark, Row, Stretch, Tally, stretches, tally
 
 LOSSES_PRINTED = 20
+LOSSES_SHOWN = 20
 
 
 @dataclass
@@ -51,11 +49,11 @@ class Gathered:
     def begin(self, moment: float) -> None:
         """The sender's clock, before the first request."""
         self.observe_clock(moment)
-        self._write(json.dumps({"begin": moment}))
+        _write(self.lines, json.dumps({"begin": moment}))
         self.write_line(f"{clock(moment)} the first request is sent")
 
     def end(self) -> None:
-        self._write(json.dumps({"end": len(self.rows)}))
+        _write(self.lines, json.dumps({"end": len(self.rows)}))
 
     def take(self, row: Row) -> None:
         """One more; a row that is there already changes nothing."""
@@ -63,7 +61,7 @@ class Gathered:
             return
         self.rows[row.index] = row
         self.observe_clock(row.ended)
-        self._write(row.to_line())
+        _write(self.lines, row.to_line())
         if not row.is_complete:
             self.lost += 1
             if self.lost <= LOSSES_PRINTED:
@@ -75,22 +73,16 @@ class Gathered:
         self.write_line(f"{clock(self.marks[-1].at)} mark {name}: {self}")
 
     def write_line(self, line: str) -> None:
-        if self.out is not None:
-            self.out.write(f"{clean(line)}\n")
-            self.out.flush()
-
-    def _write(self, line: str) -> None:
-        if self.lines is not None:
-            self.lines.write(f"{line}\n")
-            self.lines.flush()
+        _write(self.out, clean(line))
 
     def __str__(self) -> str:
         return f"{len(self.rows)} ended, {self.lost} lost"
 
 
-def shown(gathered: Gathered) -> AbstractAsyncContextManager[None]:
-    """A line every ten seconds."""
-    return repeated(lambda: gathered.write_line(f"{clock(gathered.now())} {gathered}"), IN_A_LOG)
+def _write(to: TextIO | None, line: str) -> None:
+    if to is not None:
+        to.write(f"{line}\n")
+        to.flush()
 
 
 def mark_by_lines(gathered: Gathered, loop: asyncio.AbstractEventLoop) -> None:
@@ -113,10 +105,6 @@ def mark_by_lines(gathered: Gathered, loop: asyncio.AbstractEventLoop) -> None:
     threading.Thread(target=read, name="marks", daemon=True).start()
 
 
-VERSION = 1
-LOSSES_SHOWN = 20
-
-
 @dataclass(frozen=True)
 class Report:
     """Everything that is known at the end. `is_partial`: it was ended before its time."""
@@ -124,9 +112,7 @@ class Report:
     target: str
     way: str
     model: str
-    load: LoadOptions
-    retries: int
-    timeout: float
+    options: Options
     rows: Sequence[Row]
     marks: Sequence[Mark]
     is_partial: bool
@@ -139,29 +125,29 @@ class Report:
 
 def to_document(report: Report) -> dict[str, Any]:
     """Names are only ever added. Moments are UTC by the sender's clock; lengths of time are seconds."""
-    whole, load = tally(report.rows), report.load
+    whole, options = tally(report.rows), report.options
     return {
         "kind": "ProbeResult",
-        "version": VERSION,
+        "version": 1,
         "partial": report.is_partial,
         "target": {"name": report.target, "way": report.way, "model": report.model},
         "parameters": {
-            "rate": load.rate,
-            "concurrency": load.concurrency,
-            "duration": load.duration,
-            "modes": [str(mode) for mode in load.modes],
-            "outputTokens": list(load.output_tokens),
-            "retries": report.retries,
-            "timeout": report.timeout,
+            "rate": options.paced,
+            "concurrency": options.concurrency,
+            "duration": options.duration,
+            "modes": [str(mode) for mode in options.modes],
+            "outputTokens": list(options.output_tokens),
+            "retries": options.retries,
+            "timeout": options.timeout,
         },
         "summary": {
             "sent": whole.sent,
             "complete": whole.complete,
             "lost": whole.lost,
             "retried": whole.retried,
-            "lostByMode": dict(whole.by_mode),
+            "lostByMode": whole.by_mode,
             **_losses_and_latency(whole),
-            "timeToFirstToken": spread_document(whole.first_token),
+            "timeToFirstToken": document(whole.first_token),
         },
         "marks": [_stretch(each) for each in stretches(report.rows, report.marks)],
         "losses": [_loss(row) for row in report.lost],
@@ -171,8 +157,8 @@ def to_document(report: Report) -> dict[str, Any]:
 def _stretch(stretch: Stretch) -> dict[str, Any]:
     return {
         "name": stretch.mark.name,
-        "at": _stamp(stretch.mark.at),
-        "until": _stamp(stretch.until),
+        "at": stamp(stretch.mark.at),
+        "until": stamp(stretch.until),
         "inFlight": stretch.in_flight,
         "sent": stretch.sent,
         "lostInFlight": stretch.lost_in_flight,
@@ -182,12 +168,13 @@ def _stretch(stretch: Stretch) -> dict[str, Any]:
 
 
 def _losses_and_latency(found: Tally) -> dict[str, Any]:
+    first, last = (None if moment is None else stamp(moment) for moment in (found.first_loss, found.last_loss))
     return {
-        "lostByKind": dict(found.by_kind),
-        "firstLoss": _stamp(found.first_loss),
-        "lastLoss": _stamp(found.last_loss),
+        "lostByKind": found.by_kind,
+        "firstLoss": first,
+        "lastLoss": last,
         "longestGap": round(found.longest_gap, 3),
-        "latency": spread_document(found.latency),
+        "latency": document(found.latency),
     }
 
 
@@ -196,8 +183,8 @@ def _loss(row: Row) -> dict[str, Any]:
         "index": row.index,
         "mode": str(row.mode),
         "kind": row.loss,
-        "sent": _stamp(row.sent),
-        "ended": _stamp(row.ended),
+        "sent": stamp(row.sent),
+        "ended": stamp(row.ended),
         "attempts": row.attempts,
         "reusedConnection": row.reused,
         "bytes": row.got,
@@ -206,14 +193,13 @@ def _loss(row: Row) -> dict[str, Any]:
 
 
 def to_lines(report: Report) -> Iterator[str]:
-    whole = tally(report.rows)
-    yield f"{report.target} {report.way}, model {report.model}; {_shape(report)}"
+    whole, retries = tally(report.rows), report.options.retries
+    yield f"{report.target} {report.way}, model {report.model}; {_shape(report.options)}"
     if report.is_partial:
         yield "ended early: the report covers the time until then"
     yield ""
-    yield f"sent {whole.sent}, complete {whole.complete}, lost {whole.lost}" + (
-        f", complete by a retry {whole.retried}" if report.retries else ""
-    )
+    by_a_retry = f", complete by a retry {whole.retried}" if retries else ""
+    yield f"sent {whole.sent}, complete {whole.complete}, lost {whole.lost}{by_a_retry}"
     if whole.lost:
         yield f"  by kind: {in_words(whole.by_kind)}"
         yield f"  by mode: {in_words(whole.by_mode)}"
@@ -221,21 +207,18 @@ def to_lines(report: Report) -> Iterator[str]:
     yield f"longest time without a complete answer: {whole.longest_gap:.2f} s"
     yield f"latency             {_spread(whole.latency)}"
     yield f"time to first token {_spread(whole.first_token)}"
-    found = stretches(report.rows, report.marks)
-    if found:
-        yield ""
-        yield from _marks_table(found)
+    if found := stretches(report.rows, report.marks):
+        yield from ("", *_marks_table(found))
     if report.lost:
-        yield ""
-        yield from _losses_table(report.lost)
+        yield from ("", *_losses_table(report.lost))
 
 
-def _shape(report: Report) -> str:
-    load = report.load
-    pace = f"{load.rate:g} requests a second" if load.rate is not None else f"{load.concurrency} at a time"
-    tokens = ",".join(str(count) for count in load.output_tokens)
-    retries = f"{report.retries} retries" if report.retries else "no retries"
-    return f"{pace} for {duration(load.duration)}, {tokens} tokens each, {retries}; {', '.join(load.modes)}"
+def _shape(options: Options) -> str:
+    rate = options.paced
+    pace = f"{options.concurrency} at a time" if rate is None else f"{rate:g} requests a second"
+    tokens = ",".join(map(str, options.output_tokens))
+    retries = f"{options.retries} retries" if options.retries else "no retries"
+    return f"{pace} for {duration(options.duration)}, {tokens} tokens each, {retries}; {', '.join(options.modes)}"
 
 
 def _marks_table(found: Sequence[Stretch]) -> list[str]:
@@ -244,12 +227,9 @@ def _marks_table(found: Sequence[Stretch]) -> list[str]:
         [
             each.mark.name,
             clock(each.mark.at),
-            str(each.in_flight),
-            str(each.lost_in_flight),
-            str(each.sent),
-            str(each.lost_later),
+            *map(str, (each.in_flight, each.lost_in_flight, each.sent, each.lost_later)),
             f"{each.ended.longest_gap:.2f} s",
-            "-" if each.ended.latency is None else f"{each.ended.latency.percentiles[99]:.2f} s",
+            "-" if each.ended.latency is None else f"{each.ended.latency.p99:.2f} s",
         ]
         for each in found
     ]
@@ -274,10 +254,6 @@ def _losses_table(lost: Sequence[Row]) -> Iterator[str]:
         yield f"and {len(lost) - LOSSES_SHOWN} more; --json has all of them"
 
 
-def _stamp(moment: float | None) -> str | None:
-    return None if moment is None else stamp(moment)
-
-
 def clock(moment: float | None) -> str:
     """The time of day of a moment."""
     return "-" if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S.%f")[:-3]
@@ -286,5 +262,4 @@ def clock(moment: float | None) -> str:
 def _spread(spread: Spread | None) -> str:
     if spread is None:
         return "-"
-    shares = ", ".join(f"p{percent} {value:.3f}" for percent, value in spread.percentiles.items())
-    return f"{shares}, longest {spread.longest:.3f} s"
+    return f"p50 {spread.p50:.3f}, p95 {spread.p95:.3f}, p99 {spread.p99:.3f}, longest {spread.max:.3f} s"

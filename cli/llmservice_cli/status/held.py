@@ -17,13 +17,16 @@ from llmservice_api.holding import LAST_USE, LastUse, stored_port
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
-from llmservice_cli.metrics import METRICS
+from llmservice_cli.metrics import METRICS, parsed
 from llmservice_cli.unread import line_of, why
 
 METRICS_PORT = 9090
 REQUESTS, AGE = "llmservice_activator_held_requests", "llmservice_activator_held_age_seconds"
 ALWAYS = "llmservice_scaler_services"
 """On the page of every activator, also of one that holds nothing."""
+NAMES = frozenset({REQUESTS, AGE, ALWAYS, LAST_USE})
+MOST_LINES = 100_000
+"""Of these on a page."""
 PATIENCE = 5.0
 """Seconds for the answer of an activator."""
 MOST_ACTIVATORS = 16
@@ -125,31 +128,23 @@ async def _read(kube: Api, pod: tuple[str, str]) -> Counts | str:
         return line_of(f"not understood: {error}")
 
 
-def read_held(text: str, key: Key) -> Count:
-    """What an activator says of one service. ValueError where the text is not its /metrics page."""
-    return _checked(read_counts(text), key)
-
-
 def read_counts(text: str) -> Counts:
-    """The same of all services."""
-    # Not at the top: `status` imports this module, and reads no page where nothing is at zero.
-    from prometheus_client.parser import text_string_to_metric_families
-
-    lines = [line for line in text.split("\n") if line.startswith((REQUESTS, AGE, ALWAYS, LAST_USE))]
-    samples = [each for family in text_string_to_metric_families("\n".join(lines)) for each in family.samples]
-    if not any(sample.name == ALWAYS for sample in samples):
+    """What an activator says of all services. ValueError where the text is not its /metrics page."""
+    page = parsed(text, NAMES, MOST_LINES)
+    if ALWAYS not in page:
         raise ValueError("it holds no metric of an activator")
     counts: dict[Key, Count] = {}
-    for sample in samples:
-        key = Key(sample.labels.get("namespace", ""), sample.labels.get("service", ""))
-        known = counts.get(key, Count())
-        if sample.name == REQUESTS:
-            counts[key] = replace(known, requests=known.requests + sample.value)
-        elif sample.name == AGE:
-            counts[key] = replace(known, oldest_seconds=max(sample.value, known.oldest_seconds))  # NaN stays
-        elif sample.name == LAST_USE:
-            labels = sample.labels.get("method", ""), sample.labels.get("path", "")
-            counts[key] = replace(known, last=LastUse.parsed(sample.value, *labels))
+    for name, samples in page.items():
+        for labels, value in samples:
+            key = Key(labels.get("namespace", ""), labels.get("service", ""))
+            known = counts.get(key, Count())
+            if name == REQUESTS:
+                counts[key] = replace(known, requests=known.requests + value)
+            elif name == AGE:
+                counts[key] = replace(known, oldest_seconds=max(value, known.oldest_seconds))  # NaN stays
+            elif name == LAST_USE:
+                last = LastUse.parsed(value, labels.get("method", ""), labels.get("path", ""))
+                counts[key] = replace(known, last=last)
     return counts
 
 

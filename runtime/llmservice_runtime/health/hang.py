@@ -147,16 +147,6 @@ _CALLS = 6
 _CALL = re.compile(r'  File "([^"]{1,300})", line (\d{1,7}) in (\S{1,100})')
 
 
-def parse_metrics(text: str) -> dict[str, float]:
-    """The series of MOVING in a Prometheus page, summed over their labels."""
-    found: dict[str, float] = {}
-    for line in text.splitlines():
-        name = line.partition("{")[0].partition(" ")[0]
-        if name in MOVING:
-            found[name] = found.get(name, 0.0) + float(line.rpartition(" ")[2])
-    return found
-
-
 _DUMP = "VLLM_STACK_DUMP_for_"
 _MOST_DUMPS = 64
 _LONGEST_DUMP = 256 << 10
@@ -213,4 +203,4 @@ class ServingWatch:
             response = await http_request(self._port, "/metrics", timeout=self._dependencies.timing.watch_seconds)
         except OSError:
             return sample(None, counts)
-        return sample(parse_metrics(response.body), counts)
+        return sample(metrics.totals(response.body, MOVING), counts)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import yaml
+from llmservice_vllm.metrics import totals
 
 from localcluster import processes
 from localcluster.paths import ClusterPaths
@@ -170,15 +171,11 @@ class Operator:
                 raise RuntimeError(f"py-spy ended with {profiler.returncode}: {errors.decode()[-500:]}")
             retitle(path, " ".join(command))
 
-    async def metrics(self) -> list[str]:
-        """The lines of its own metrics."""
-        async with httpx.AsyncClient(trust_env=False) as client:
-            answer = await client.get(f"http://127.0.0.1:{self._metrics_port}/metrics")
-        return answer.raise_for_status().text.splitlines()
-
     async def looks(self) -> float:
         """How often it looked at a service so far."""
-        return sum(float(line.split()[1]) for line in await self.metrics() if line.startswith(LOOKS))
+        async with httpx.AsyncClient(trust_env=False) as client:
+            answer = await client.get(f"http://127.0.0.1:{self._metrics_port}/metrics")
+        return totals(answer.raise_for_status().text, (LOOKS,)).get(LOOKS, 0.0)
 
     def use(self) -> Use:
         return use_of(self.pid)

@@ -18,13 +18,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
-from llmservice_cli.load.server import ALL_AT_ONCE, client_of
+from llmservice_cli.load.server import client_of
 from llmservice_operator.manifests.engine import serve_options
 from llmservice_operator.manifests.environment import environment
 from llmservice_operator.manifests.settings import Settings
 from llmservice_runtime import access, contract
 from llmservice_runtime.contract import Failure, State
 from llmservice_runtime.failures.failures import End, classify
+from llmservice_vllm.metrics import totals
 from llmservice_vllm.modules import ENTRY
 
 from benchmarks.gpu.served import engine_log, run
@@ -144,8 +145,7 @@ class Server:
     async def metrics(self, name: str) -> float:
         """The sum of vLLM's samples of that name; 0 where there is none."""
         text = (await self.http.get("/metrics", timeout=30)).raise_for_status().text
-        lines = (line for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} ")))
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+        return totals(text, (name,)).get(name, 0.0)
 
     async def manage(self, path: str) -> None:
         """POST to an endpoint that is closed to clients."""
@@ -196,7 +196,7 @@ async def started(
     given_variables = variables(place, case, folder, has_start_cache=bool(start_cache))
     process = Process.start(command, given_variables, place.log)
     try:
-        async with client_of(f"http://127.0.0.1:{port}", {}, ALL_AT_ONCE, httpx.Timeout(120, connect=10)) as http:
+        async with client_of(f"http://127.0.0.1:{port}", {}, timeout=httpx.Timeout(120, connect=10)) as http:
             yield Server(case, process, port, state_port, folder, http)
     finally:
         process.kill()

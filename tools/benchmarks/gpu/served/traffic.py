@@ -11,9 +11,16 @@ from typing import Any, TypeVar
 
 import httpx
 from llmservice_cli.bench.result import summarize
-from llmservice_cli.bench.run import Batching, Gathered, Player, Point
-from llmservice_cli.bench.traffic import Completions, Discipline, LoadOptions, make_load
-from llmservice_cli.load.exchange import Exchange, Request
+from llmservice_cli.bench.traffic import (
+    Batching,
+    Discipline,
+    Gathered,
+    LoadOptions,
+    Player,
+    Point,
+    make_load,
+)
+from llmservice_cli.load.client import Exchange, Request
 
 from benchmarks.gpu.served.cases import NAME
 from benchmarks.gpu.served.server import Server, StepFailed
@@ -49,17 +56,18 @@ async def by_discipline(server: Server, load: LoadOptions, batch: int, window: f
     planned, found = make_load(load), Values()
     await asyncio.gather(*(one(server, text(32), 8) for _ in range(batch)))  # the first of each kernel compiles it
     for discipline in reversed(Discipline):  # the most valuable first
-        completions = Completions(server.http, NAME, TIMEOUT, time.monotonic, secrets.token_hex(4), is_chunked=False)
+        batching, salt = Batching(batch, window), secrets.token_hex(4)
+        player = Player(server.http, NAME, TIMEOUT, time.monotonic, salt, batching, is_chunked=False)
         gathered = Gathered(Point(discipline, rate=load.rate), len(planned))
-        await Player(completions, Batching(batch, window)).play(planned, gathered)
+        await player.play(planned, gathered)
         summary = summarize(len(planned), gathered.rows)
-        if summary.answered < len(planned) or summary.latency is None or summary.ttft is None:
+        if summary.answered < len(planned) or summary.latency is None or summary.time_to_first_token is None:
             raise StepFailed(f"{discipline}: {dict(summary.failures)}", server.process.last_lines)
         found[str(discipline)] = {
             "tokens_per_second": round(summary.output_tokens_per_second, 1),
-            "latency_p50": round(summary.latency.percentiles[50], 3),
-            "latency_p99": round(summary.latency.percentiles[99], 3),
-            "first_token_p50": round(summary.ttft.percentiles[50], 3),
+            "latency_p50": round(summary.latency.p50, 3),
+            "latency_p99": round(summary.latency.p99, 3),
+            "first_token_p50": round(summary.time_to_first_token.p50, 3),
             "makespan": round(summary.makespan, 2),
         }
     return found | {"requests": load.requests, "rate": load.rate, "batch": batch, "window": window}

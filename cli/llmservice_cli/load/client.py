@@ -1,26 +1,73 @@
-"""One request and its answer: when what happened, and how it ended."""
+"""What sends the requests of a load: when each is sent, when what happened to it, and how it ended."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from array import array
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 from llmservice_runtime.bounded_json import Refused, clean
 
-from .answer import LONGEST, Events, Failure, Lines, Loss, check_body, http_failure
-from .server import IDENTITY
+from .answer import LONGEST, Answer, Failure, Lines, Loss, http_failure
 
+IDENTITY: Mapping[str, str] = {"Accept-Encoding": "identity"}
+"""For answers that are read with a bound: nothing is unpacked."""
 LONGEST_WORDS = 300
 """Characters of what ended a connection."""
 LONGEST_REFUSAL = 64 * 2**10
 """Bytes of an error's body; of a longer one the beginning is read."""
 BYTES_AT_LEAST, BYTES_OF_A_TOKEN = 2**20, 4096
 """Bounds of an answer: vLLM's event of a token has 300 bytes, and a name of a model up to a few hundred more."""
+
+Send = Callable[[int], Coroutine[Any, Any, None]]
+"""Sends the request of this number, and returns when it has ended."""
+
+
+@dataclass
+class Pace:
+    """When requests are sent, by the seconds of `clock`. `stop` ends the sending; what is under way is still
+    awaited."""
+
+    clock: Callable[[], float]
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    async def at(self, moments: Iterable[float], send: Send) -> None:
+        """One request at each moment, also while earlier ones go on, until the last has ended."""
+        async with asyncio.TaskGroup() as group:
+            for number, moment in enumerate(moments):
+                if await self._is_stopped_before(moment):
+                    return
+                group.create_task(send(number))
+
+    async def in_turn(self, clients: int, numbers: Iterable[int], send: Send, pause: float = 0.0) -> None:
+        """So many clients take the numbers, each the next one so many seconds after its request before has ended."""
+        waiting = iter(numbers)
+
+        async def one_after_another() -> None:
+            for number in waiting:
+                if self._stopped.is_set():
+                    return
+                await send(number)
+                if pause:
+                    await self._is_stopped_before(self.clock() + pause)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(one_after_another())
+
+    async def _is_stopped_before(self, moment: float) -> bool:
+        try:
+            await asyncio.wait_for(self._stopped.wait(), max(moment - self.clock(), 0))
+        except TimeoutError:
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +136,11 @@ class Exchange:
     """Whether its connection had served before; None: there was none."""
     got: int = 0
     """Bytes of the answer's body."""
-    events: Events = field(init=False)
-    """Of a streamed answer."""
+    answer: Answer = field(init=False)
 
     def __post_init__(self) -> None:
         self.sent = self.clock()
-        self.events = Events(self.request.body["max_tokens"] if self.request.must_be_exact else None)
+        self.answer = Answer(self.request.body["max_tokens"] if self.request.must_be_exact else None)
 
     async def run(self, http: httpx.AsyncClient, timeout: float) -> None:
         """From the sending to the end; only cancelling raises."""
@@ -113,46 +159,36 @@ class Exchange:
         request, watched = self.request, {"trace": self._trace}
         async with http.stream("POST", request.path, extensions=watched, **request.content()) as response:
             self.response = response
-            if response.status_code == 200 and request.is_streamed:
-                return await self._read_events(response)
-            is_answer = response.status_code == 200
-            whole = await self._read(response, request.most_bytes if is_answer else LONGEST_REFUSAL)
-            if not is_answer:
-                return http_failure(response.status_code, whole)
-            if self.got > request.most_bytes:
-                return _too_long(request.most_bytes)
-            return check_body(whole, request.body["max_tokens"])
+            data, most = self._counted(response), request.most_bytes
+            if response.status_code != 200:
+                return http_failure(response.status_code, await beginning(data, LONGEST_REFUSAL))
+            if request.is_streamed:
+                return await self._follow(data, Lines(most))
+            body = await beginning(data, most + 1)
+            is_whole = len(body) <= most
+            return self.answer.check_whole(body) if is_whole else _too_long(f"the answer is longer than {most} bytes")
 
-    async def _read(self, response: httpx.Response, most: int) -> bytes:
-        """The beginning of a body that is longer: `got` is above `most` then. What the server has packed, which it was
-        not asked to, stays so."""
-        whole = bytearray()
+    async def _counted(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """Raw: what the server has packed, which it was not asked to, stays so."""
         async for data in response.aiter_raw():
             self.got += len(data)
-            whole += data[: most - len(whole)]
-            if self.got > most:
-                break
-        return bytes(whole)
+            yield data
 
-    async def _read_events(self, response: httpx.Response) -> Failure | None:
-        lines = Lines(self.request.most_bytes)
-        async for data in response.aiter_raw():
-            self.got += len(data)
+    async def _follow(self, data: AsyncIterable[bytes], lines: Lines) -> Failure | None:
+        async for some in data:
             try:
-                for line in lines.take(data):
-                    self._take(line)
+                for line in lines.take(some):
+                    if self.answer.take(line):
+                        self._note_piece()
             except Refused as why:
-                return Failure(Loss.TOO_LONG, f"the answer is given up: {why}")
-        return self.events.check()
+                return _too_long(f"the answer is given up: {why}")
+        return self.answer.check()
 
-    def _take(self, line: str) -> None:
-        before = self.events.pieces
-        self.events.take(line)
-        if self.events.pieces > before:
-            self.last_token = self.clock()
-            self.first_token = self.last_token if self.first_token is None else self.first_token
-            if len(self.piece_times) < int(self.request.body["max_tokens"]):
-                self.piece_times.append(self.last_token)
+    def _note_piece(self) -> None:
+        self.last_token = self.clock()
+        self.first_token = self.last_token if self.first_token is None else self.first_token
+        if len(self.piece_times) < int(self.request.body["max_tokens"]):
+            self.piece_times.append(self.last_token)
 
     async def _trace(self, event: str, _: Any) -> None:
         """httpx calls it at every step of a connection."""
@@ -162,8 +198,18 @@ class Exchange:
             self.reused = True
 
 
-def _too_long(most: int) -> Failure:
-    return Failure(Loss.TOO_LONG, f"the answer is longer than {most} bytes")
+async def beginning(data: AsyncIterable[bytes], most: int) -> bytes:
+    """At most so many bytes of a body."""
+    whole = bytearray()
+    async for some in data:
+        whole += some[: most - len(whole)]
+        if len(whole) >= most:
+            break
+    return bytes(whole)
+
+
+def _too_long(why: str) -> Failure:
+    return Failure(Loss.TOO_LONG, why)
 
 
 def _words(error: httpx.HTTPError) -> str:

@@ -1,1 +1,0 @@
-"""`llmservice bench compare`: result files side by side."""

@@ -103,6 +103,13 @@ class Api(KubeClient):
         body = await self._transport.read("get", POD, path, params=params, accept="*/*", max_bytes=max_bytes)
         return body.decode(errors="replace")
 
+    def log_chunks(
+        self, namespace: str, pod: str, params: Mapping[str, str], *, silence: float | None
+    ) -> AsyncGenerator[bytes]:
+        """A container's log as it comes, with or without its end. Unreachable where it breaks off, or nothing comes for
+        `silence` seconds; KubeError."""
+        return self._transport.chunks("get", POD, POD.path(namespace, pod, "log"), params=params, silence=silence)
+
     # Writes
 
     async def token_for(self, resource: Resource, namespace: str, name: str, seconds: int) -> Json:

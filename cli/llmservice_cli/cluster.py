@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from kubeloop import credentials
 from kubeloop.credentials import Credentials
 from kubeloop.errors import InBetween, KubeError, NotFound, ServerError, Unreachable
-from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
 
 from .api import USER_AGENT, Api
 from .errors import CliError, WrongUsage
 from .namespaces import is_namespace
 from .options import Scope
+from .streams import StreamTransport
 from .text import shown
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class Connection:
     namespace: str
 
     def http(self, path: str = "", **options: Any) -> httpx.AsyncClient:
-        """A client for logs and for the API server's proxy, which give no Kubernetes objects; a context manager."""
-        # Not at the top: most commands need no such client, and importing httpx is a sixth of the time of `status`.
+        """A client for the API server's proxy and for logs, which give no Kubernetes objects; a context manager."""
+        # Not at the top: most commands need no such client, and importing httpx takes as long as most of `status`.
         import httpx
 
         token_of = self.credentials.token
@@ -71,7 +71,7 @@ async def connect(options: Scope) -> AsyncIterator[Connection]:
         found = await credentials.load(
             kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None, context=options.context
         )
-        async with Transport(found, user_agent=USER_AGENT, login_timeout=LOGIN_TIMEOUT) as transport:
+        async with StreamTransport(found, user_agent=USER_AGENT, login_timeout=LOGIN_TIMEOUT) as transport:
             yield Connection(Api(transport), found, options.namespace or found.namespace)
     except KubeError as error:
         raise cli_error(error) from error

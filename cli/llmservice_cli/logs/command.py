@@ -28,7 +28,7 @@ from llmservice_cli.watching import versions
 
 from .arguments import Options
 from .lines import SUPERVISOR, Line, Origin
-from .reading import Follower, Reader, merged, reading
+from .reading import Follower, Reader, merged
 from .targets import chosen, origins, short
 
 # How lines of a log are printed.
@@ -97,8 +97,8 @@ async def _print(connection: Connection, options: Options, found: Json) -> ExitC
         raise _nothing(found, has_pods=bool(pods), previous=options.previous)
     if wanted[MOST_LOGS:]:
         _note(f"of {len(wanted)} logs the first {MOST_LOGS} are shown; choose with --pod or --container")
-    async with reading(connection, connection.namespace) as reader:
-        printed, unread = await _copied(reader, wanted[:MOST_LOGS], options, redactor)
+    reader = Reader(connection.kube, connection.namespace)
+    printed, unread = await _copied(reader, wanted[:MOST_LOGS], options, redactor)
     for origin, why in unread.items():
         _note(f"{origin.pod}, {origin.container} is not readable: {redactor.clean(why)}")
     if not printed and unread:
@@ -141,9 +141,9 @@ async def _follow(connection: Connection, options: Options, found: Json) -> Exit
     refused: list[KubeError] = []
     is_read = True
     try:
-        async with reading(connection, namespace) as reader, asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
             window = _window(options)
-            follower = Follower(reader, options.pod, options.container, window, note=_note, none=tell)
+            follower = Follower(Reader(kube, namespace), options.pod, options.container, window, note=_note, none=tell)
             tasks.create_task(follower.run(pods))
             tasks.create_task(_copy(follower, options, found))
     except* KubeError as group:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 
-import httpx
-from kubeloop.errors import ApiError
-from kubeloop.resources import POD
-from kubeloop.transport import failure
+from kubeloop.errors import KubeError
 
-from llmservice_cli.api import Json
-from llmservice_cli.cluster import Connection
+from llmservice_cli.api import Api, Json
 from llmservice_cli.watching import PAUSE, Objects
 
 from .lines import NEVER, Line, Moment, Origin, Splitter, read
@@ -112,10 +108,8 @@ class Follower:
         return next((status for status in found if status.get("name") == container), {})
 
 
-PATIENCE = httpx.Timeout(30.0, connect=5.0)
-FOLLOWING = httpx.Timeout(5.0, read=None)
-MOST_ERROR = 4096
-"""Bytes of an error's answer."""
+PATIENCE = 30.0
+"""Seconds without a byte of a log that is not followed."""
 
 
 class Unread(Exception):
@@ -128,52 +122,25 @@ class Unread(Exception):
 
 @dataclass(frozen=True)
 class Reader:
-    """The logs of pods in one namespace. `http` is of the API server, and without a limit of connections: one that is
-    followed keeps its own."""
+    """The logs of pods in one namespace."""
 
-    http: httpx.AsyncClient
+    kube: Api
     namespace: str
 
     async def lines(self, origin: Origin, params: Mapping[str, str], *, follow: bool) -> AsyncGenerator[Line]:
         """Unread where the API server refuses, or the connection breaks."""
-        path = f"{POD.path(self.namespace, origin.pod)}/log"
         query = {**params, "container": origin.container, "timestamps": "true", "follow": str(follow).lower()}
+        found = self.kube.log_chunks(self.namespace, origin.pod, query, silence=None if follow else PATIENCE)
         splitter = Splitter()
-        async with self._stream(path, query, FOLLOWING if follow else PATIENCE) as chunks:
-            async for chunk in chunks:
-                for raw in splitter.feed(chunk):
-                    yield read(raw, origin)
-            for raw in splitter.end():
-                yield read(raw, origin)
-
-    @asynccontextmanager
-    async def _stream(
-        self, path: str, query: Mapping[str, str], timeout: httpx.Timeout
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
         try:
-            async with self.http.stream("GET", path, params=dict(query), timeout=timeout) as response:
-                if response.is_error:
-                    raise Unread((await _refusal(response)).message)
-                yield response.aiter_bytes()
-        except httpx.HTTPError as error:
-            raise Unread(f"{type(error).__name__}: {error}") from error
-
-
-@asynccontextmanager
-async def reading(connection: Connection, namespace: str) -> AsyncIterator[Reader]:
-    """With one client, which all logs of a command share."""
-    unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with connection.http(limits=unlimited) as http:
-        yield Reader(http, namespace)
-
-
-async def _refusal(response: httpx.Response) -> ApiError:
-    body = b""
-    async for chunk in response.aiter_bytes():
-        body += chunk[: MOST_ERROR - len(body)]
-        if len(body) >= MOST_ERROR:
-            break
-    return failure(response.status_code, body, right="get pods/log", retry_after=None)
+            async with aclosing(found) as chunks:
+                async for chunk in chunks:
+                    for raw in splitter.feed(chunk):
+                        yield read(raw, origin)
+        except KubeError as error:
+            raise Unread(error.message) from error
+        for raw in splitter.end():
+            yield read(raw, origin)
 
 
 async def merged(

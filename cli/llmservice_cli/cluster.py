@@ -1,4 +1,7 @@
-"""The cluster that a command talks to, by the rules of kubectl: flags, then $KUBECONFIG, then the pod's own account."""
+"""The cluster that a command talks to, by the rules of kubectl: flags, then $KUBECONFIG, then the pod's own account.
+
+A failure of it is told in the words for somebody at a terminal.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from kubeloop import credentials
 from kubeloop.credentials import Credentials
-from kubeloop.errors import InBetween, KubeError, NotFound, ServerError, Unreachable
+from kubeloop.errors import Forbidden, InBetween, KubeError, NotFound, Refused, ServerError, Unreachable
 from llmservice_api.kinds import LLMSERVICE
+from llmservice_runtime.bounded_json import clean
 
 from .api import USER_AGENT, Api
 from .errors import CliError, WrongUsage
@@ -23,6 +27,8 @@ from .text import shown
 if TYPE_CHECKING:
     import httpx
 
+LONGEST = 300
+"""Characters of a line about what could not be read."""
 LOGIN_TIMEOUT = 65.0
 """Seconds for a token that is renewed while a command runs: somebody may have to confirm it in a browser. Longer than
 the login program's own limit, so that the program's error is the one that is shown."""
@@ -88,3 +94,17 @@ def cli_error(error: KubeError) -> CliError:
     if isinstance(error, NotFound):
         return CliError(error.message, f"install the operator: it brings the kind {LLMSERVICE.full_name}")
     return CliError(error.message, error.remedy or "see the message of the API server")
+
+
+def line_of(text: str) -> str:
+    """One line, cleaned, of LONGEST characters at most."""
+    return " ".join(clean(text).split())[:LONGEST]
+
+
+def why(error: KubeError, namespace: str | None) -> str:
+    """Why something could not be read, in one line: the right that is missing, where it is one, and what the API server
+    says. None: of all namespaces."""
+    if isinstance(error, Forbidden) and not isinstance(error, Refused):
+        where = "all namespaces" if namespace is None else f"namespace {namespace}"
+        return line_of(f"needs {error.right} in {where}: {error.message}")
+    return line_of(error.message)

@@ -12,10 +12,10 @@ from typing import Any
 
 from jinja2 import Environment
 from kubeloop.errors import KubeError, Unauthorized
+from llmservice_cli.cluster import why
 from llmservice_cli.errors import CliError
 from llmservice_cli.revisions import Revision, recorded
 from llmservice_cli.status.frame import frame
-from llmservice_cli.unread import why
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request

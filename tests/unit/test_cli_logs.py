@@ -12,7 +12,6 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_cli import watching
 from llmservice_cli.app import Parsed, start
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.logs import reading
@@ -328,7 +327,7 @@ async def test_it_goes_on_across_restarts_and_pods_that_come(
 ) -> None:
     api, out = Followed(), ""
     monkeypatch.setattr(reading, "PAUSE", 0.01)
-    monkeypatch.setattr(watching, "PAUSE", 0.01)
+    monkeypatch.setattr("llmservice_cli.api.PAUSE", 0.01)
 
     async def until(text: str) -> None:
         nonlocal out

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 from typer import Argument, BadParameter, Option
 
 from llmservice_cli.load.options import CONCURRENCY, LOAD, OUTPUT_TOKENS, RATE, Server, amount, number, numbers
-from llmservice_cli.names import service_names
-from llmservice_cli.options import ANSWER, OUTPUT, Given, Quiet
+from llmservice_cli.options import ANSWER, OUTPUT, Given, Quiet, service_names
 from llmservice_cli.text import above_zero, count, shown
 
 # Values of the options of `llmservice bench`: parsers for typer.

@@ -8,8 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 from typer import Argument, BadParameter, Option
 
-from llmservice_cli.names import service_names
-from llmservice_cli.options import Scope
+from llmservice_cli.options import Scope, service_names
 from llmservice_cli.text import above_zero, count, shown
 
 SERVER, LOAD = "server", "load"

@@ -16,7 +16,7 @@ from llmservice_api.reasons import Reason
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.redact import Redactor
 
-from llmservice_cli.api import Json
+from llmservice_cli.api import Json, versions
 from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.documents import in_a_line, tell
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
@@ -24,7 +24,6 @@ from llmservice_cli.masking import redactor_of
 from llmservice_cli.services import service
 from llmservice_cli.terminal import Row, show
 from llmservice_cli.wait.until import assess
-from llmservice_cli.watching import versions
 
 from .arguments import Options
 from .lines import SUPERVISOR, Line, Origin

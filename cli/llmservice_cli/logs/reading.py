@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from kubeloop.errors import KubeError
 
-from llmservice_cli.api import Api, Json
-from llmservice_cli.watching import PAUSE, Objects
+from llmservice_cli.api import PAUSE, Api, Json, Objects
 
 from .lines import NEVER, Line, Moment, Origin, Splitter, read
 from .targets import chosen, containers, run_of, statuses

@@ -16,7 +16,7 @@ from llmservice_operator.workload.kinds import is_workload
 from llmservice_operator.workload.port import WorkloadFacts
 
 from llmservice_cli.manifests import Json
-from llmservice_cli.server import changes_between, server_of
+from llmservice_cli.revisions import changes_between, server_of
 
 from .difference import fields, restricted
 

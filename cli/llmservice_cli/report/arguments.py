@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, BadParameter, Option
 
-from llmservice_cli.names import service_names
-from llmservice_cli.options import OUTPUT, Scope
+from llmservice_cli.options import OUTPUT, Scope, service_names
 from llmservice_cli.text import count
 
 DESCRIPTION = """\

@@ -12,8 +12,8 @@ from kubeloop.resources import EVENT, POD, Resource
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json
+from llmservice_cli.cluster import why
 from llmservice_cli.progress import Steps
-from llmservice_cli.unread import why
 
 from .bundle import MOST_BYTES, Entry, Gap, Material, Planned, Read
 

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from llmservice_cli.names import service_names
-from llmservice_cli.options import OUTPUT, WideScope
+from llmservice_cli.options import OUTPUT, WideScope, service_names
 
 DESCRIPTION = "How a service is, on one screen. What cannot be read is shown with the reason."
 EPILOG = """\

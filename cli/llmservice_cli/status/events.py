@@ -16,7 +16,7 @@ from kubeloop.resources import EVENT
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Api, Json
-from llmservice_cli.unread import why
+from llmservice_cli.cluster import why
 
 MOST_READ = 100
 """Events that are read of one object."""

@@ -16,9 +16,9 @@ from kubeloop.resources import POD, Key
 from llmservice_api.holding import LAST_USE, LastUse, stored_port
 
 from llmservice_cli.api import Api, Json
+from llmservice_cli.cluster import line_of, why
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
 from llmservice_cli.metrics import METRICS
-from llmservice_cli.unread import line_of, why
 
 METRICS_PORT = 9090
 REQUESTS, AGE = "llmservice_activator_held_requests", "llmservice_activator_held_age_seconds"

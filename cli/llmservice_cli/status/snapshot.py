@@ -16,9 +16,9 @@ from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_vllm import metrics
 
 from llmservice_cli.api import Api, Json
+from llmservice_cli.cluster import why
 from llmservice_cli.metrics import Samples, page_of, samples_of
 from llmservice_cli.services import service
-from llmservice_cli.unread import why
 
 from .held import Held, held_of
 

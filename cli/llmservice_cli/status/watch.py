@@ -13,12 +13,11 @@ from kubeloop.errors import ServerError, TooMany, Unreachable
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_cli.api import Json
+from llmservice_cli.api import Json, Objects, versions
 from llmservice_cli.cluster import Connection
 from llmservice_cli.documents import in_a_line, tell, written
 from llmservice_cli.errors import CliError, ExitCode, say
 from llmservice_cli.terminal import Row, rendered, show
-from llmservice_cli.watching import Objects, versions
 
 from .arguments import Options
 from .overview import change

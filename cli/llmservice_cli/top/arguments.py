@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from llmservice_cli.names import service_names
-from llmservice_cli.options import ANSWER, OUTPUT, WideScope
+from llmservice_cli.options import ANSWER, OUTPUT, WideScope, service_names
 from llmservice_cli.text import seconds
 
 DESCRIPTION = """\

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from llmservice_cli.names import service_names
-from llmservice_cli.options import DRY_RUN, OUTPUT, Wait, WideScope
+from llmservice_cli.options import DRY_RUN, OUTPUT, Wait, WideScope, service_names
 
 DESCRIPTION = "Ask for what waits for the next rollout of a service: it restarts its replicas."
 EPILOG = """\

@@ -14,13 +14,12 @@ from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.reasons import Reason
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_cli.api import Api, Json
+from llmservice_cli.api import Api, Json, versions
 from llmservice_cli.cluster import Connection
 from llmservice_cli.documents import show
 from llmservice_cli.errors import ExitCode, complain, say
 from llmservice_cli.services import conditions_of, is_outdated, rollout_of
 from llmservice_cli.text import duration
-from llmservice_cli.watching import versions
 
 # One LLMService, now and at each change.
 

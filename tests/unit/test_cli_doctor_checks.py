@@ -15,7 +15,7 @@ from llmservice_cli.doctor.checks.rights import INSTALLING, TEAM
 from llmservice_cli.doctor.checks.server import is_match
 from llmservice_cli.doctor.facts import Facts, Unread
 from llmservice_cli.doctor.findings import Finding, Level, results
-from llmservice_cli.doctor.settings import lease_names
+from llmservice_cli.settings import lease_names
 
 from .cli_doctor_world import (
     AUTOSCALED,

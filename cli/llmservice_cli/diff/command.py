@@ -12,20 +12,20 @@ from llmservice_api.kinds import BY_KIND, LLMSERVICE
 from llmservice_operator.decide.decision import Apply
 from llmservice_operator.observe.observed import AppliedRecord, Observed
 
+from llmservice_cli import settings
 from llmservice_cli.api import Api
 from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.errors import CliError, ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit, services
-from llmservice_cli.render import settings
 from llmservice_cli.render.decided import decided, previews, with_config
 from llmservice_cli.render.desired import changed, namespace_of, new
 from llmservice_cli.render.difference import fields, is_rewritten, restricted, unified
 from llmservice_cli.render.output import show
 from llmservice_cli.render.preview import Preview, changes, restart_of
+from llmservice_cli.settings import settings_of
 
 from .arguments import Options
 from .live import ChildId, Cluster, live
-from .operators import settings_of
 
 
 async def run(options: Options) -> ExitCode:

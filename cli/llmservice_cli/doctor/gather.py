@@ -21,9 +21,9 @@ from llmservice_cli.doctor.checks.rights import INSTALLING, TEAM
 from llmservice_cli.doctor.checks.server import blocking, service_of
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, Releases, is_of_chart, releases
 from llmservice_cli.progress import Steps
+from llmservice_cli.settings import lease_names
 
 from .facts import Facts, Objects, Right, Unread, places_of
-from .settings import lease_names
 
 MOST = 5_000
 """Objects of one list; a page is held at a time, without what no check reads."""

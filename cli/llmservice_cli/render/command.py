@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 from llmservice_operator.observe.observed import Observed
 
+from llmservice_cli import settings
 from llmservice_cli.errors import ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit, services
 
-from . import settings
 from .arguments import Options
 from .decided import Source, decided, previews, with_config
 from .desired import NEW_UID, namespace_of, new

@@ -12,6 +12,7 @@ from llmservice_api.conditions import Condition, ConditionType
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
+from llmservice_cli.metrics import Held
 from llmservice_cli.services import conditions_of, is_outdated
 from llmservice_cli.terminal import Row
 from llmservice_cli.text import age, duration, table
@@ -19,7 +20,6 @@ from llmservice_cli.text import age, duration, table
 from .document import compared, needs_attention, remedies_beside_failure, shown
 from .events import Event
 from .frame import Frame
-from .held import Held
 from .overview import share_done
 from .snapshot import Absent, Figures, Phase, Pod
 

@@ -17,10 +17,8 @@ from llmservice_vllm import metrics
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.cluster import why
-from llmservice_cli.metrics import Samples, page_of, samples_of
+from llmservice_cli.metrics import Held, Samples, held_of, page_of, samples_of
 from llmservice_cli.services import service
-
-from .held import Held, held_of
 
 # What one vLLM says of itself at this moment, from the text of its /metrics.
 

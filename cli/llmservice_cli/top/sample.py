@@ -19,9 +19,8 @@ from llmservice_vllm import metrics
 
 from llmservice_cli.api import USER_AGENT, Api, Json
 from llmservice_cli.cluster import LOGIN_TIMEOUT, line_of, why
-from llmservice_cli.metrics import LARGEST, Samples, page_of, samples_of
+from llmservice_cli.metrics import LARGEST, Pages, Samples, page_of, read_pages, samples_of
 from llmservice_cli.services import service, services
-from llmservice_cli.status.held import Pages, read_pages
 from llmservice_cli.streams import StreamTransport
 
 # What a vLLM did between two reads of its /metrics. Pure.

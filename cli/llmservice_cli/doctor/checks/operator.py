@@ -13,7 +13,7 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_cli.api import Json
 from llmservice_cli.doctor.facts import Facts, Objects, images_of, labels_of, name_of, status_of
 from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, not_known, ok, problem, warning
-from llmservice_cli.doctor.settings import services_of
+from llmservice_cli.settings import of_config_map
 from llmservice_cli.text import duration
 
 VERSION = "app.kubernetes.io/version"
@@ -156,7 +156,7 @@ def settings(facts: Facts) -> Iterator[Finding]:
         yield warning("no settings of an operator are found, by the chart's label", "install it with the chart")
     for each in facts.settings:
         try:
-            services_of(each)
+            of_config_map(each)
         except InvalidSettings as invalid:
             yield problem(
                 f"ConfigMap {name_of(each)}: {clean(str(invalid))[:LONGEST]}",
@@ -171,7 +171,7 @@ def read_settings(facts: Facts) -> tuple[Settings, ...]:
     found = []
     for each in facts.settings:
         try:
-            found.append(services_of(each))
+            found.append(of_config_map(each))
         except InvalidSettings:  # the check `settings` reports it
             continue
     return tuple(found)

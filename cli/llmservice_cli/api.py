@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -18,6 +18,30 @@ MOST_PROXIED = 16 * 2**20
 """Bytes of a pod's answer."""
 
 Json = dict[str, Any]
+
+
+def status_of(found: Json) -> Json:
+    """The status of an object, empty where there is none yet."""
+    status: Json = found.get("status") or {}
+    return status
+
+
+def labels_of(found: Json) -> Mapping[str, str]:
+    """The labels of an object."""
+    labels: Mapping[str, str] = found["metadata"].get("labels") or {}
+    return labels
+
+
+def name_of(found: Json) -> str:
+    """The name of an object, with its namespace where it has one."""
+    metadata = found["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata["name"])
+
+
+def container_statuses(pod: Json) -> Iterator[Json]:
+    """Of all containers of a pod, init containers first."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        yield from status_of(pod).get(kind) or ()
 
 
 class Api(KubeClient):

@@ -16,7 +16,7 @@ from llmservice_operator.options import version
 
 from .api import Api, Json
 from .errors import BadInput, read_text, syntax
-from .installation import releases
+from .installation import VERSION_LABEL, releases
 
 OPTION = "--settings"
 FILE = "settings.yaml"
@@ -26,7 +26,6 @@ MOST_LEASES = MOST_OPERATORS = 16
 _REMEDY = "Give the operator's settings file, or the chart's values: a mapping with `services`."
 _GIVE = f"; give {OPTION} if the installation has its own"
 _UNCONFIRMED = "(no ClusterRoleBinding that you may list says that an operator is installed there)"
-_VERSION_LABEL = "app.kubernetes.io/version"
 _LONGEST_NAME, _LONGEST_REASON = 253, 300
 _NO_YAML = (yaml.YAMLError, RecursionError, ValueError)
 """ValueError: such as a date of month 13."""
@@ -132,6 +131,6 @@ def _lease_name(config_map: Json) -> Iterator[tuple[str, str]]:
 
 
 def _other_version(metadata: Json) -> Iterator[str]:
-    installed = (metadata.get("labels") or {}).get(_VERSION_LABEL)
+    installed = (metadata.get("labels") or {}).get(VERSION_LABEL)
     if installed and installed != version():
         yield f"of version {installed}; this command decides as version {version()}, which may differ"

@@ -17,12 +17,11 @@ from llmservice_operator.readers.nodes import NODE
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.cluster import line_of
-from llmservice_cli.doctor.checks.rights import INSTALLING, TEAM
-from llmservice_cli.doctor.checks.server import blocking, service_of
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, Releases, is_of_chart, releases
 from llmservice_cli.progress import Steps
 from llmservice_cli.settings import lease_names
 
+from .access import INSTALLING, TEAM, blocking, service_of
 from .facts import Facts, Objects, Right, Unread, places_of
 
 MOST = 5_000

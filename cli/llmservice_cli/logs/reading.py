@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from kubeloop.errors import KubeError
 
-from llmservice_cli.api import PAUSE, Api, Json, Objects
+from llmservice_cli.api import PAUSE, Api, Json, Objects, container_statuses
 
 from .lines import NEVER, Line, Moment, Origin, Splitter, read
-from .targets import chosen, containers, run_of, statuses
+from .targets import chosen, containers, run_of
 
 # Follows the logs of a service's pods, across restarts of containers and pods that come and go.
 
@@ -103,7 +103,7 @@ class Follower:
         return run_of(status) == run and "running" in (status.get("state") or {})
 
     def _status(self, uid: str, container: str) -> Json:
-        found = statuses(self.pods.get(uid) or {})
+        found = container_statuses(self.pods.get(uid) or {})
         return next((status for status in found if status.get("name") == container), {})
 
 

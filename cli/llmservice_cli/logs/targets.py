@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from llmservice_runtime.contract import FETCH_CONTAINER, SERVER_CONTAINER
 
-from llmservice_cli.api import Json
+from llmservice_cli.api import Json, container_statuses
 from llmservice_cli.errors import CliError
 
 from .lines import Origin
@@ -32,7 +32,7 @@ def containers(pod: Json, wanted: str | None) -> list[str]:
     as far as they have run."""
     return [
         status["name"]
-        for status in statuses(pod)
+        for status in container_statuses(pod)
         if (wanted == status["name"] if wanted else status["name"] in _ALWAYS or _has_failed(status))
     ]
 
@@ -45,18 +45,11 @@ def origins(pods: Sequence[Json], container: str | None, *, previous: bool) -> l
         raise CliError(f"no pod has a container {container!r}", f"choose one of: {', '.join(names)}")
     found = []
     for pod in pods:
-        by_name = {status["name"]: status for status in statuses(pod)}
+        by_name = {status["name"]: status for status in container_statuses(pod)}
         for name in containers(pod, container):
             if run_of(by_name[name]) if not previous else by_name[name].get("restartCount"):
                 found.append(Origin(pod["metadata"]["name"], name))
     return found
-
-
-def statuses(pod: Json) -> Iterator[Json]:
-    """Of all containers, init containers first."""
-    status = pod.get("status") or {}
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        yield from status.get(kind) or ()
 
 
 def run_of(status: Json) -> str:

@@ -11,7 +11,7 @@ from kubeloop.errors import KubeError, NotFound
 from kubeloop.resources import EVENT, POD, Resource
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_cli.api import Api, Json
+from llmservice_cli.api import Api, Json, container_statuses, status_of
 from llmservice_cli.cluster import why
 from llmservice_cli.progress import Steps
 
@@ -107,15 +107,15 @@ def pod_texts(
     """Plan the logs and pages of pods. `folder` ends with a slash."""
     for pod in pods[:MOST_PODS]:
         material.planned += _logs(kube, pod, lines, f"logs/{folder}")
-        if (pod.get("status") or {}).get("phase") == "Running":
+        if status_of(pod).get("phase") == "Running":
             material.planned += _pages(kube, pod, pages, f"pages/{folder}")
     for pod in pods[MOST_PODS:]:
         material.gaps.append(Gap(f"logs of {pod['metadata']['name']}", f"those of {MOST_PODS} pods are kept"))
 
 
 def _logs(kube: Api, pod: Json, lines: int, folder: str) -> Iterator[Planned]:
-    namespace, name, status = pod["metadata"]["namespace"], pod["metadata"]["name"], pod.get("status") or {}
-    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    for one in container_statuses(pod):
         state, last = one.get("state") or {}, one.get("lastState") or {}
         container = one["name"]
         if "running" in state or "terminated" in state:

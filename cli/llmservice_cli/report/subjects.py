@@ -12,11 +12,9 @@ from llmservice_operator.options import version
 from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.contract import HTTP_PORT, METRICS_PATH, STATE_PATH, STATE_PORT
 
-from llmservice_cli.api import Api, Json
-from llmservice_cli.doctor.checks import CHECKS
-from llmservice_cli.doctor.command import document
-from llmservice_cli.doctor.facts import Facts, images_of, labels_of, name_of
-from llmservice_cli.doctor.findings import results
+from llmservice_cli.api import Api, Json, labels_of, name_of
+from llmservice_cli.doctor.command import CHECKS, document
+from llmservice_cli.doctor.facts import Facts, images_of, results
 from llmservice_cli.installation import ACTIVATORS, NAME_LABEL, NAMESPACE, PAGES, selector_of
 from llmservice_cli.services import service
 

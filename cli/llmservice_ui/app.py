@@ -15,7 +15,7 @@ from kubeloop.errors import KubeError, Unauthorized
 from llmservice_cli.cluster import why
 from llmservice_cli.errors import CliError
 from llmservice_cli.revisions import Revision, recorded
-from llmservice_cli.status.frame import frame
+from llmservice_cli.status.snapshot import snapshot
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -111,7 +111,7 @@ async def fleet(pages: Pages, request: Request, session: Session) -> Response:
 async def one_service(pages: Pages, request: Request, session: Session) -> Response:
     """One service, as `llmservice status NAME` has it."""
     namespace, name = request.path_params["namespace"], request.path_params["name"]
-    seen = await frame(session.kube, namespace, name, is_live=False)
+    seen = await snapshot(session.kube, namespace, name, is_live=False)
     measured = session.meter((namespace, name)).measure(session.kube, namespace, [(namespace, name)])
     return pages.answer(
         request,

@@ -20,7 +20,7 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_cli.api import Json, container_statuses, labels_of, name_of
 from llmservice_cli.doctor.facts import Facts
 from llmservice_cli.doctor.operator import read_settings
-from llmservice_cli.services import conditions_of
+from llmservice_cli.services import condition_of
 
 from .facts import LONGEST, Check, Finding, names, ok, problem, warning
 
@@ -311,7 +311,7 @@ def services(facts: Facts) -> Iterator[Finding]:
     reasons: dict[str, list[str]] = {}
     settled = Counter[str]()
     for each in facts.services:
-        found = next((one for one in conditions_of(each) if one.type == ConditionType.READY), None)
+        found = condition_of(each, ConditionType.READY)
         if found is None:
             reasons.setdefault("no status yet", []).append(name_of(each))
         elif found.status == "True":

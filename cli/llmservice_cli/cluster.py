@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kubeloop import credentials
 from kubeloop.credentials import Credentials
-from kubeloop.errors import Forbidden, InBetween, KubeError, NotFound, Refused, ServerError, Unreachable
+from kubeloop.errors import InBetween, KubeError, NotFound, ServerError, Unreachable, lacks_right
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
 
@@ -104,7 +104,7 @@ def line_of(text: str) -> str:
 def why(error: KubeError, namespace: str | None) -> str:
     """Why something could not be read, in one line: the right that is missing, where it is one, and what the API server
     says. None: of all namespaces."""
-    if isinstance(error, Forbidden) and not isinstance(error, Refused):
+    if lacks_right(error):
         where = "all namespaces" if namespace is None else f"namespace {namespace}"
         return line_of(f"needs {error.right} in {where}: {error.message}")
     return line_of(error.message)

@@ -26,8 +26,7 @@ from starlette.staticfiles import StaticFiles
 from .fleet import ATTENTION, COLUMNS, NEEDS_ATTENTION, Query, State, page_of
 from .guard import HEALTH_PATH, Guard, form_of
 from .service_view import view
-from .sessions import Session, Sessions
-from .settings import Settings
+from .sessions import Session, Sessions, Settings
 from .signing_in import SignIn, cookie_of, sign_in_address
 from .sizing import MOST_CONFIG, Asked, Sized, Sizer
 from .texts import Problem, environment, problem_of

@@ -13,7 +13,7 @@ from aiohttp import web
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.wait.until import Outcome, Wish, assess
+from llmservice_cli.wait.command import Outcome, Wish, assess
 
 from tests.support.http_servers import cluster
 from tests.support.kubeconfig import kubeconfig

@@ -24,7 +24,7 @@ from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
 from llmservice_cli.load.routes import ready_pods, url_inside
 from llmservice_cli.load.server import ALL_AT_ONCE, CONNECT_SECONDS, base_of, client_of
 from llmservice_cli.services import condition_of, service
-from llmservice_cli.wait.until import Outcome, Wish, assess, changes, until_known
+from llmservice_cli.wait.command import Outcome, Wish, assess, changes, until_known
 
 from .arguments import Options
 

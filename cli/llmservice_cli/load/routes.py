@@ -24,7 +24,7 @@ from llmservice_cli.errors import CliError
 from llmservice_cli.forward import PodPort, forwarded
 from llmservice_cli.options import Scope
 from llmservice_cli.services import endpoint_of, service
-from llmservice_cli.wait.until import assess
+from llmservice_cli.wait.command import assess
 
 from .options import Server
 from .server import ALL_AT_ONCE, CONNECT_SECONDS, Target, client_of, direct, from_secret, headers_of, hiding, key_of

@@ -23,12 +23,10 @@ from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.masking import redactor_of
 from llmservice_cli.services import service
 from llmservice_cli.terminal import Row, show
-from llmservice_cli.wait.until import assess
+from llmservice_cli.wait.command import assess
 
 from .arguments import Options
-from .lines import SUPERVISOR, Line, Origin
-from .reading import Follower, Reader, merged
-from .targets import chosen, origins, short
+from .reading import SUPERVISOR, Follower, Line, Origin, Reader, chosen, merged, origins, short
 
 # How lines of a log are printed.
 

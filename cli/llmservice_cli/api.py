@@ -1,12 +1,14 @@
-"""The commands' requests: the operator's client, with the calls that only commands make."""
+"""The commands' requests: the operator's client, with the calls that only commands make, and lists that go on."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from kubeloop.client import AlwaysOpen, KubeClient
-from kubeloop.errors import NotFound
+from kubeloop.errors import Gone, NotFound, ServerError, TooMany, Unreachable, from_status
 from kubeloop.resources import POD, Resource, proxy_path
 from kubeloop.transport import Transport, object_of
 
@@ -16,6 +18,30 @@ MOST_PROXIED = 16 * 2**20
 """Bytes of a pod's answer."""
 
 Json = dict[str, Any]
+
+
+def status_of(found: Json) -> Json:
+    """The status of an object, empty where there is none yet."""
+    status: Json = found.get("status") or {}
+    return status
+
+
+def labels_of(found: Json) -> Mapping[str, str]:
+    """The labels of an object."""
+    labels: Mapping[str, str] = found["metadata"].get("labels") or {}
+    return labels
+
+
+def name_of(found: Json) -> str:
+    """The name of an object, with its namespace where it has one."""
+    metadata = found["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata["name"])
+
+
+def container_statuses(pod: Json) -> Iterator[Json]:
+    """Of all containers of a pod, init containers first."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        yield from status_of(pod).get(kind) or ()
 
 
 class Api(KubeClient):
@@ -103,6 +129,13 @@ class Api(KubeClient):
         body = await self._transport.read("get", POD, path, params=params, accept="*/*", max_bytes=max_bytes)
         return body.decode(errors="replace")
 
+    def log_chunks(
+        self, namespace: str, pod: str, params: Mapping[str, str], *, silence: float | None
+    ) -> AsyncGenerator[bytes]:
+        """A container's log as it comes, with or without its end. Unreachable where it breaks off, or nothing comes for
+        `silence` seconds; KubeError."""
+        return self._transport.chunks("get", POD, POD.path(namespace, pod, "log"), params=params, silence=silence)
+
     # Writes
 
     async def token_for(self, resource: Resource, namespace: str, name: str, seconds: int) -> Json:
@@ -130,3 +163,55 @@ class Api(KubeClient):
             body=change,
             content_type=MERGE_PATCH,
         )
+
+
+WATCH_SECONDS = 300
+"""After which the API server is asked to end a watch; the list after it shows a change that got lost."""
+SILENCE = 90.0
+"""Seconds without a bookmark after which a watch is taken for dead."""
+PAUSE = 1.0
+Objects = Mapping[str, Json]
+"""By uid: a name may come back."""
+
+
+async def versions(
+    kube: Api, resource: Resource, namespace: str | None, selector: Mapping[str, str], warn: Callable[[str], None]
+) -> AsyncGenerator[Objects]:
+    """All that the selector selects, for ever. An API server that answered once may fail for a while."""
+    has_answered = False
+    while True:
+        try:
+            async with aclosing(_once(kube, resource, namespace, selector)) as found:
+                async for objects in found:
+                    has_answered = True
+                    yield objects
+        except (ServerError, TooMany, Unreachable) as error:
+            if not has_answered:
+                raise
+            warn(error.message)
+        except Gone:
+            pass  # the list is read anew
+        await asyncio.sleep(PAUSE)
+
+
+async def _once(
+    kube: Api, resource: Resource, namespace: str | None, selector: Mapping[str, str]
+) -> AsyncGenerator[Objects]:
+    """Until the API server ends the watch."""
+    listed = await kube.list_selected(resource, namespace, selector)
+    objects: dict[str, Json] = {one["metadata"]["uid"]: one for one in listed.get("items") or ()}
+    yield dict(objects)
+    since = str(listed["metadata"]["resourceVersion"])
+    watched = kube.selected_events(resource, namespace, selector, since=since, seconds=WATCH_SECONDS, silence=SILENCE)
+    async with aclosing(watched) as events:
+        async for event in events:
+            kind, found = event["type"], event["object"]
+            if kind == "ERROR":
+                raise from_status(int(found.get("code") or 500), found, right=f"watch {resource.full_name}")
+            if kind == "DELETED":
+                objects.pop(found["metadata"]["uid"], None)
+            elif kind in ("ADDED", "MODIFIED"):
+                objects[found["metadata"]["uid"]] = found
+            else:
+                continue
+            yield dict(objects)

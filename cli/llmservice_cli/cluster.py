@@ -1,4 +1,7 @@
-"""The cluster that a command talks to, by the rules of kubectl: flags, then $KUBECONFIG, then the pod's own account."""
+"""The cluster that a command talks to, by the rules of kubectl: flags, then $KUBECONFIG, then the pod's own account.
+
+A failure of it is told in the words for somebody at a terminal.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from kubeloop import credentials
 from kubeloop.credentials import Credentials
-from kubeloop.errors import InBetween, KubeError, NotFound, ServerError, Unreachable
-from kubeloop.transport import Transport
+from kubeloop.errors import InBetween, KubeError, NotFound, ServerError, Unreachable, lacks_right
 from llmservice_api.kinds import LLMSERVICE
+from llmservice_runtime.bounded_json import clean
 
 from .api import USER_AGENT, Api
 from .errors import CliError, WrongUsage
 from .namespaces import is_namespace
 from .options import Scope
+from .streams import StreamTransport
 from .text import shown
 
 if TYPE_CHECKING:
     import httpx
 
+LONGEST = 300
+"""Characters of a line about what could not be read."""
 LOGIN_TIMEOUT = 65.0
 """Seconds for a token that is renewed while a command runs: somebody may have to confirm it in a browser. Longer than
 the login program's own limit, so that the program's error is the one that is shown."""
@@ -37,8 +43,8 @@ class Connection:
     namespace: str
 
     def http(self, path: str = "", **options: Any) -> httpx.AsyncClient:
-        """A client for logs and for the API server's proxy, which give no Kubernetes objects; a context manager."""
-        # Not at the top: most commands need no such client, and importing httpx is a sixth of the time of `status`.
+        """A client for the API server's proxy and for logs, which give no Kubernetes objects; a context manager."""
+        # Not at the top: most commands need no such client, and importing httpx takes as long as most of `status`.
         import httpx
 
         token_of = self.credentials.token
@@ -71,7 +77,7 @@ async def connect(options: Scope) -> AsyncIterator[Connection]:
         found = await credentials.load(
             kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None, context=options.context
         )
-        async with Transport(found, user_agent=USER_AGENT, login_timeout=LOGIN_TIMEOUT) as transport:
+        async with StreamTransport(found, user_agent=USER_AGENT, login_timeout=LOGIN_TIMEOUT) as transport:
             yield Connection(Api(transport), found, options.namespace or found.namespace)
     except KubeError as error:
         raise cli_error(error) from error
@@ -88,3 +94,17 @@ def cli_error(error: KubeError) -> CliError:
     if isinstance(error, NotFound):
         return CliError(error.message, f"install the operator: it brings the kind {LLMSERVICE.full_name}")
     return CliError(error.message, error.remedy or "see the message of the API server")
+
+
+def line_of(text: str) -> str:
+    """One line, cleaned, of LONGEST characters at most."""
+    return " ".join(clean(text).split())[:LONGEST]
+
+
+def why(error: KubeError, namespace: str | None) -> str:
+    """Why something could not be read, in one line: the right that is missing, where it is one, and what the API server
+    says. None: of all namespaces."""
+    if lacks_right(error):
+        where = "all namespaces" if namespace is None else f"namespace {namespace}"
+        return line_of(f"needs {error.right} in {where}: {error.message}")
+    return line_of(error.message)

@@ -10,11 +10,11 @@ from kubeloop.errors import Forbidden
 from kubeloop.resources import POD, Resource
 from llmservice_api.constants import OPERATOR
 
-from .api import Api, Json
+from .api import Api, Json, labels_of, status_of
 
 NAMESPACE = "llmservice-system"
 """As docs/install.md installs the chart."""
-NAME_LABEL, CHART_LABEL = "app.kubernetes.io/name", "helm.sh/chart"
+NAME_LABEL, CHART_LABEL, VERSION_LABEL = "app.kubernetes.io/name", "helm.sh/chart", "app.kubernetes.io/version"
 PAGES = f"{NAME_LABEL}={OPERATOR}-ui"
 """Pods of the web page."""
 ACTIVATORS = f"app.kubernetes.io/component=activator,{CHART_LABEL}"
@@ -59,7 +59,7 @@ async def releases(kube: Api) -> Releases:
         return Releases()
     own = [binding for binding in bindings if is_of_chart(binding)]
     subjects = (subject for binding in own for subject in binding.get("subjects") or ())
-    named = {_label(binding, NAME_LABEL) for binding in own if "app.kubernetes.io/component" not in _labels(binding)}
+    named = {_label(binding, NAME_LABEL) for binding in own if "app.kubernetes.io/component" not in labels_of(binding)}
     return Releases(
         frozenset(subject["namespace"] for subject in subjects if subject.get("namespace")),
         frozenset({OPERATOR, *sorted(filter(_NAME.fullmatch, named))[:_MOST_NAMES]}),
@@ -80,16 +80,11 @@ async def activators(kube: Api) -> tuple[str, tuple[tuple[str, str], ...]]:
     else:
         where, installed = "any namespace", (await releases(kube)).namespaces
     own = filter(is_of_chart, pods)
-    running = [pod["metadata"] for pod in own if (pod.get("status") or {}).get("phase") == "Running"]
+    running = [pod["metadata"] for pod in own if status_of(pod).get("phase") == "Running"]
     names = {(each["namespace"], each["name"]) for each in running if not installed or each["namespace"] in installed}
     # Where the chart is usually installed first: anybody may have many pods with its labels.
     return where, tuple(sorted(names, key=lambda name: (name[0] != NAMESPACE, name)))
 
 
-def _labels(found: Json) -> Json:
-    labels: Json = found["metadata"].get("labels") or {}
-    return labels
-
-
 def _label(found: Json, name: str) -> str:
-    return str(_labels(found).get(name) or "")
+    return str(labels_of(found).get(name) or "")

@@ -1,8 +1,10 @@
-"""What is recorded of a service's revisions: ControllerRevisions and the status, as values."""
+"""The recorded revisions of a service: ControllerRevisions and the status, and what two differ in."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from kubeloop.resources import CONTROLLER_REVISION
 from llmservice_api.constants import REVISION_LABEL, selector_text
@@ -10,9 +12,9 @@ from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import parse_spec
 from llmservice_operator.manifests.revision import returned_to
 from llmservice_operator.revisions.rollback import lacking
+from llmservice_runtime.contract import SERVER_CONTAINER
 
 from .api import Api, Json
-from .server import Server, changes_between, server_of
 from .services import rollout_of
 
 
@@ -78,3 +80,44 @@ def roles_of(label: str, service: Json) -> str:
         "pinned": pinned_of(service),
     }
     return ", ".join(word for word, holder in roles.items() if holder == label)
+
+
+class Server(NamedTuple):
+    """Image and arguments of the server's container."""
+
+    image: str = ""
+    args: tuple[str, ...] = ()
+
+
+def server_of(template: Mapping[str, Any]) -> Server:
+    """Empty where the template has no such container."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    server: Mapping[str, Any] = next((each for each in containers if each["name"] == SERVER_CONTAINER), {})
+    return Server(server.get("image", ""), tuple(server.get("args") or ()))
+
+
+def changes_between(before: Server, after: Server) -> str:
+    """What the later one is started with otherwise; empty: nothing."""
+    changes = [f"image: {before.image} -> {after.image}"] if after.image != before.image else []
+    here, there = options_of(after.args), options_of(before.args)
+    for name in dict.fromkeys([*there, *here]):
+        if name not in there:
+            changes.append(f"{name}: {here[name] or 'set'}")
+        elif name not in here:
+            changes.append(f"{name}: {there[name] or 'set'} -> not set")
+        elif here[name] != there[name]:
+            changes.append(f"{name}: {there[name]} -> {here[name]}")
+    return ", ".join(changes)
+
+
+def options_of(args: Sequence[str]) -> Mapping[str, str]:
+    """By their names; `--name value` and `--name=value` are the same, and a flag alone has an empty value."""
+    options: dict[str, str] = {}
+    name = ""
+    for arg in args:
+        if arg.startswith("--") and len(arg) > 2:
+            name, _, value = arg.partition("=")
+            options[name] = value
+        elif name:
+            options[name] = f"{options[name]} {arg}".strip()
+    return options

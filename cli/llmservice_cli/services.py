@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmservice_api.conditions import Condition
+from llmservice_api.conditions import Condition, ConditionType
 from llmservice_api.constants import DEFAULT_ENDPOINT_PORT
 from llmservice_api.kinds import LLMSERVICE
 
-from .api import Api, Json
+from .api import Api, Json, status_of
 from .errors import CliError
+
+NO_VALUE = "-"
 
 
 async def services(kube: Api, namespace: str | None) -> tuple[Json, ...]:
     """Every LLMService of one namespace, or of all, by namespace and name."""
     found = await kube.list_all(LLMSERVICE, namespace)
-    return tuple(sorted(found, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"])))
+    return tuple(sorted(found, key=by_name))
+
+
+def by_name(item: Json) -> tuple[str, str]:
+    """To sort by namespace and name."""
+    return item["metadata"]["namespace"], item["metadata"]["name"]
 
 
 async def service(kube: Api, namespace: str, name: str) -> Json:
@@ -32,19 +39,30 @@ async def service(kube: Api, namespace: str, name: str) -> Json:
 
 def conditions_of(service: Json) -> tuple[Condition, ...]:
     """In the order in which the operator wrote them."""
-    return tuple(Condition.from_object(c) for c in (service.get("status") or {}).get("conditions") or ())
+    return tuple(Condition.from_object(c) for c in status_of(service).get("conditions") or ())
+
+
+def condition_of(service: Json, kind: ConditionType) -> Condition | None:
+    """The condition of a type; None where there is none yet."""
+    return next((each for each in conditions_of(service) if each.type == kind), None)
 
 
 def is_outdated(service: Json) -> bool:
     """Whether the status is of an earlier generation of the spec."""
-    observed = (service.get("status") or {}).get("observedGeneration", -1)
+    observed = status_of(service).get("observedGeneration", -1)
     return int(observed) < int(service["metadata"].get("generation", 0))
 
 
 def rollout_of(service: Json) -> Json:
     """status.rollout, empty where nothing is known yet."""
-    rollout: Json = (service.get("status") or {}).get("rollout") or {}
+    rollout: Json = status_of(service).get("rollout") or {}
     return rollout
+
+
+def share_done(progress: Json) -> str:
+    """How much of a start is done, by status.progress: its percentage, else its phase, else NO_VALUE."""
+    percent = progress.get("percent")
+    return str(progress.get("phase") or NO_VALUE) if percent is None else f"{percent} %"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from .app import application
-from .settings import LOOPBACK, ApiAddress, Settings
+from .sessions import LOOPBACK, ApiAddress, Settings
 from .sizing import of_this_process
 
 # Connections of the page's server: one that stays without a request, or does not take its answer, is ended.

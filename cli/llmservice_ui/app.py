@@ -12,10 +12,10 @@ from typing import Any
 
 from jinja2 import Environment
 from kubeloop.errors import KubeError, Unauthorized
+from llmservice_cli.cluster import why
 from llmservice_cli.errors import CliError
 from llmservice_cli.revisions import Revision, recorded
-from llmservice_cli.status.frame import frame
-from llmservice_cli.unread import why
+from llmservice_cli.status.snapshot import snapshot
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -26,8 +26,7 @@ from starlette.staticfiles import StaticFiles
 from .fleet import ATTENTION, COLUMNS, NEEDS_ATTENTION, Query, State, page_of
 from .guard import HEALTH_PATH, Guard, form_of
 from .service_view import view
-from .sessions import Session, Sessions
-from .settings import Settings
+from .sessions import Session, Sessions, Settings
 from .signing_in import SignIn, cookie_of, sign_in_address
 from .sizing import MOST_CONFIG, Asked, Sized, Sizer
 from .texts import Problem, environment, problem_of
@@ -111,7 +110,7 @@ async def fleet(pages: Pages, request: Request, session: Session) -> Response:
 async def one_service(pages: Pages, request: Request, session: Session) -> Response:
     """One service, as `llmservice status NAME` has it."""
     namespace, name = request.path_params["namespace"], request.path_params["name"]
-    seen = await frame(session.kube, namespace, name, is_live=False)
+    seen = await snapshot(session.kube, namespace, name, is_live=False)
     measured = session.meter((namespace, name)).measure(session.kube, namespace, [(namespace, name)])
     return pages.answer(
         request,

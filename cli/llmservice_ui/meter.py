@@ -17,8 +17,8 @@ from kubeloop.errors import KubeError
 from kubeloop.resources import POD
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_cli.api import Api
+from llmservice_cli.cluster import why
 from llmservice_cli.top.sample import Rates, Reading, ServiceKey, between, read_pages_of, together
-from llmservice_cli.unread import why
 from llmservice_operator.facts.pods import PodFacts, replicas
 
 MOST_PODS = 64

@@ -14,9 +14,8 @@ from llmservice_cli.api import Json
 from llmservice_cli.revisions import Revision, roles_of
 from llmservice_cli.services import conditions_of, is_outdated
 from llmservice_cli.status.document import Compared, compared, needs_attention, remedies_beside_failure
-from llmservice_cli.status.events import Event
-from llmservice_cli.status.frame import Frame
 from llmservice_cli.status.screen import SEVERE, measured_lines, progress_lines, rollout_lines
+from llmservice_cli.status.snapshot import Event, Snapshot
 from llmservice_runtime.bounded_json import Reader, Refused
 
 from .fleet import Row, row_of
@@ -137,13 +136,13 @@ class ServiceView:
     """Parts of the status that are not as they should be."""
 
 
-def view(frame: Frame, revisions: Sequence[Revision] | str) -> ServiceView:
+def view(snapshot: Snapshot, revisions: Sequence[Revision] | str) -> ServiceView:
     """From one read."""
-    service = frame.seen.service
+    service = snapshot.service
     status: Json = service.get("status") or {}
     unread: list[str] = []
     failure = _part(_failure, status.get("failure"), "status.failure", unread)
-    pods = frame.seen.pods
+    pods = snapshot.pods
     return ServiceView(
         row=row_of(service),
         facts=_facts(service, status),
@@ -157,10 +156,10 @@ def view(frame: Frame, revisions: Sequence[Revision] | str) -> ServiceView:
         plan=_part(_plan, status.get("plan"), "status.plan", unread),
         compared=list(compared(status)),
         measured=list(measured_lines(status)) if status.get("measured") else [],
-        phases={str(phase): count for phase, count in frame.phases.items()},
-        pods=pods if isinstance(pods, str) else list(_pods(frame)),
+        phases={str(phase): count for phase, count in snapshot.phases.items()},
+        pods=pods if isinstance(pods, str) else list(_pods(snapshot)),
         pods_left_out=0 if isinstance(pods, str) else max(0, len(pods) - MOST_PODS),
-        events=frame.events,
+        events=snapshot.events,
         revisions=revisions if isinstance(revisions, str) else list(_revisions(revisions, service)),
         unread=unread,
     )
@@ -264,13 +263,13 @@ def _remedy(read: Reader) -> Remedy:
     return Remedy(read.text("change", default=""), read.text("verdict", 64, ""), read.text("patch", default=""))
 
 
-def _pods(frame: Frame) -> Iterator[PodRow]:
-    assert not isinstance(frame.seen.pods, str)
-    for pod in sorted(frame.seen.pods, key=lambda pod: (pod.facts.ready, pod.facts.name))[:MOST_PODS]:
+def _pods(snapshot: Snapshot) -> Iterator[PodRow]:
+    assert not isinstance(snapshot.pods, str)
+    for pod in sorted(snapshot.pods, key=lambda pod: (pod.facts.ready, pod.facts.name))[:MOST_PODS]:
         facts = pod.facts
         yield PodRow(
             facts.name,
-            str(frame.phase(pod)),
+            str(snapshot.phase(pod)),
             pod.state,
             facts.ready,
             facts.restarts,

@@ -1,4 +1,7 @@
-"""Who is signed in. In memory only: a token is in no cookie and on no disk, and a restart signs everybody out."""
+"""Who is signed in, and what the page is started with.
+
+Sessions are in memory only: a token is in no cookie and on no disk, and a restart signs everybody out.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,48 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Unpack
 
+from kubeloop.credentials import Credentials, Token
 from kubeloop.errors import Unauthorized
 from kubeloop.resources import Resource
 from kubeloop.transport import Options, Transport
 from llmservice_cli.api import USER_AGENT, Api
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 
-from .fleet_reading import FleetReader
+from .fleet import FleetReader
 from .meter import Meter
-from .settings import Settings
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Hosts that are accepted always: a port-forward's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAddress:
+    """The API server, without credentials: this process has none of its own."""
+
+    server: str
+    ca: bytes | None = None
+
+    def as_viewer(self, token: str) -> Credentials:
+        """Requests carry this token, and nothing else that says who asks."""
+        return Credentials(self.server, "default", Token.fixed(token), ca=self.ca)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Bounds, and what an administrator decides."""
+
+    api: ApiAddress
+    hosts: frozenset[str] = LOOPBACK
+    """Names, without ports, under which the page answers."""
+    operator: tuple[str, str] | None = None
+    """Namespace and name of the operator's Deployment, to say when nobody keeps the states up to date."""
+    can_reach_hub: bool = False
+    """Whether the sizing page reads the config.json of ORG/NAME from a hub."""
+    longest_session: float = 8 * 3600.0
+    """Seconds; a session ends with its token where that is sooner."""
+    most_sessions: int = 500
+    most_sessions_of_one: int = 20
+
 
 # Whose token it is, and when it ends.
 

@@ -19,8 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from .guard import PROGRAM_PATH, body_of, form_of, name_of
-from .sessions import CODE_SECONDS, LONGEST_TOKEN, Session, Sessions, is_token
-from .settings import LOOPBACK
+from .sessions import CODE_SECONDS, LONGEST_TOKEN, LOOPBACK, Session, Sessions, is_token
 
 COOKIE: Final = "llmservice-ui"
 WITH_TLS: Final = "__Host-"

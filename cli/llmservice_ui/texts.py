@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from kubeloop.errors import Forbidden, KubeError, Refused, Unreachable
+from kubeloop.errors import Forbidden, KubeError, Unreachable, lacks_right
 from llmservice_cli.cluster import cli_error
 from llmservice_cli.errors import CliError
 from llmservice_cli.status.document import shown as figure
@@ -42,7 +42,7 @@ class Problem:
 
 def problem_of(error: KubeError | CliError, viewer: Viewer, path: Mapping[str, Any]) -> Problem:
     """`path` has the namespace, where the page is of one."""
-    if isinstance(error, Forbidden) and not isinstance(error, Refused):
+    if lacks_right(error):
         return _missing_right(error, viewer, str(path.get("namespace", "")))
     found = error if isinstance(error, CliError) else cli_error(error)
     if isinstance(error, Unreachable):

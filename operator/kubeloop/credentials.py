@@ -179,10 +179,7 @@ async def load(
 
 
 async def in_cluster(*, clock: Callable[[], float], environ: Mapping[str, str], service_account: Path) -> Credentials:
-    """What the kubelet mounts into every pod.
-
-    Three files and two variables; `kubernetes.config` reads the same, and importing it takes 0.1 s of CPU and 10 MiB.
-    """
+    """What the kubelet mounts into every pod: three files and two variables."""
 
     def read(name: str) -> str:
         try:

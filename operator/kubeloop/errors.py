@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 JSON = Mapping[str, Any]
 
@@ -116,6 +116,11 @@ class Refused(Forbidden):
     def __init__(self, message: str, **details: Any) -> None:
         details.setdefault("remedy", "see the message: a quota, an admission policy or a namespace that is going away")
         super().__init__(message, **details)
+
+
+def lacks_right(error: BaseException | None) -> TypeGuard[Forbidden]:
+    """Whether a right would help, which the error then names."""
+    return isinstance(error, Forbidden) and not isinstance(error, Refused)
 
 
 class NotOurs(Refused):

@@ -12,8 +12,6 @@ out, in 1.45, and what that costs here:
   started again (`Resync.check_first_event`).
 * Its watch ends for good with any error of its tasks: a lost place (410) that is the answer to its request, or an
   answer that is no JSON. So it is started again (`Watch`).
-* It imports the `kubernetes` package where it can, only to recognize that package's classes in handlers' results, and
-  no handler here returns any: 0.1 s of CPU at each start, and 10 MiB. So it is imported without.
 
 docs/architecture.md has the rule for all kinds.
 """
@@ -24,7 +22,6 @@ import asyncio
 import contextlib
 import logging
 import ssl
-import sys
 import time
 from collections.abc import Awaitable, Callable, Set
 from contextlib import AbstractContextManager
@@ -32,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import aiohttp
+import kopf
 
 from kubeloop.cache import Cache, Seen
 from kubeloop.credentials import Credentials
@@ -40,16 +38,6 @@ from kubeloop.informer import ResourceEventHandler, list_all
 from kubeloop.resources import Resource
 from kubeloop.sync_state import SyncState, watch_of
 from kubeloop.transport import Transport
-
-# Imports of the package raise ModuleNotFoundError meanwhile; a kubeconfig is still read by it (`kubeconfig`).
-_kubernetes = sys.modules.pop("kubernetes", None)
-sys.modules["kubernetes"] = None  # type: ignore[assignment]  # imports of it raise ModuleNotFoundError
-try:
-    import kopf
-finally:
-    del sys.modules["kubernetes"]
-    if _kubernetes is not None:
-        sys.modules["kubernetes"] = _kubernetes
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,7 @@
-"""One context of a kubeconfig, or of several, read by `kubernetes.config`; and logins by a program that it names.
+"""One context of a kubeconfig, or of several merged as kubectl merges them; and logins by a program that it names.
 
-Running the program is ours: the package's own way has no time limit, leaves a program behind that hangs, reads any
-amount, and goes on without credentials where the program fails.
-Shapes: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/ (ExecCredential).
+Shapes: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/ (Config),
+https://kubernetes.io/docs/reference/config-api/client-authentication.v1/ (ExecCredential).
 """
 
 from __future__ import annotations
@@ -15,22 +14,20 @@ import datetime
 import json
 import os
 import signal
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
-from kubernetes.client import Configuration
-from kubernetes.config import ConfigException
-from kubernetes.config.exec_provider import ExecProvider
-from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader, KubeConfigMerger
 
 from kubeloop.credentials import TOKEN_MAX_AGE, Credentials, Issued, Token
 from kubeloop.errors import ConfigError
+
+Json = Mapping[str, Any]
 
 PLUGIN_SECONDS = 60.0
 KILLED_SECONDS = 2.0
@@ -43,7 +40,7 @@ CLUSTER_CONFIG = "client.authentication.k8s.io/exec"
 
 @dataclass(frozen=True)
 class Login:
-    """What the program answered; a token, a client certificate, or both."""
+    """What the program answered: a token, a client certificate, or both."""
 
     token: str | None = field(default=None, repr=False)
     certificate: bytes | None = field(default=None, repr=False)
@@ -52,24 +49,26 @@ class Login:
 
 
 class Program:
-    """The program of a kubeconfig's `exec`; ConfigError has its output, or how to install it.
+    """The program of a user's `exec`; ConfigError has its output, or how to install it."""
 
-    `provider` is the package's ExecProvider.
-    """
-
-    def __init__(self, provider: Any, kubeconfig: str, hint: str = "") -> None:
+    def __init__(self, given: Json, folder: Path, cluster: Json, kubeconfig: str) -> None:
+        """`folder` is what its path is relative to. ConfigError, or one of _BROKEN, where `given` is no `exec`."""
+        for key in ("command", "apiVersion"):
+            if not given.get(key):
+                why = f"exec: malformed request. missing key {key!r}"
+                raise ConfigError(f"cannot read the kubeconfig {kubeconfig}: {why}", remedy=NAME_ONE)
         spec: dict[str, Any] = {"interactive": False}
-        if provider.cluster is not None:
-            cluster = provider.cluster.value
+        if given.get("provideClusterInfo"):
             extensions = {each.get("name"): each.get("extension") for each in cluster.get("extensions") or ()}
             spec["cluster"] = {**cluster, "config": extensions.get(CLUSTER_CONFIG)}
         # Only what may be printed goes in: the program itself asks whoever it needs to.
-        info = {"apiVersion": provider.api_version, "kind": "ExecCredential", "spec": spec}
-        variables = {str(name): str(value) for name, value in provider.env.items()}
-        self._environment = {**variables, "KUBERNETES_EXEC_INFO": json.dumps(info)}
-        command, *arguments = map(str, provider.args)
-        self._command = os.path.join(provider.cwd or "", command) if os.sep in command else command  # noqa: PTH118
-        self._arguments, self._hint, self._kubeconfig = arguments, hint, kubeconfig
+        info = {"apiVersion": given["apiVersion"], "kind": "ExecCredential", "spec": spec}
+        variables = {str(each["name"]): str(each["value"]) for each in given.get("env") or ()}
+        self._environment = {**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+        command = str(given["command"])
+        self._command = str(folder / command) if os.sep in command else command
+        self._arguments = [str(each) for each in given.get("args") or ()]
+        self._hint, self._kubeconfig = str(given.get("installHint") or "").strip(), kubeconfig
 
     async def run(self) -> Login:
         """Its process group is killed when this is cancelled or takes too long."""
@@ -146,9 +145,10 @@ LAST = 5.0
 """So many seconds before it ends it is sent no more: a request under way should not outlive it."""
 NAME_ONE = "name one with --kubeconfig or $KUBECONFIG"
 NOT_SUPPORTED = ("auth-provider", "username", "as", "as-uid", "as-groups", "as-user-extra")
-"""Keys of a user. The package would ask an auth-provider without checking whose certificate it has, and ignores that a
-user impersonates another: requests would have rights that were to be left aside."""
-_BROKEN = (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
+"""Keys of a user. Without impersonation requests would have rights that were to be left aside."""
+_BROKEN = (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's takes a tenth of the time, where PyYAML has it."""
 
 
 async def from_kubeconfig(paths: str, *, context: str | None, clock: Callable[[], float]) -> Credentials:
@@ -157,165 +157,133 @@ async def from_kubeconfig(paths: str, *, context: str | None, clock: Callable[[]
     All is read again where the token ends or is not accepted.
     """
 
-    async def read() -> tuple[_Scope, Login | None]:
-        scope = await asyncio.to_thread(_read, paths, context)
-        return scope, await scope.program.run() if scope.program is not None else None
+    async def read() -> tuple[Callable[[Token], Credentials], Issued]:
+        chosen = await asyncio.to_thread(_read, paths, context)
+        login = Login() if chosen.program is None else await chosen.program.run()
+        return await asyncio.to_thread(chosen.load, login, clock)
 
     async def again() -> Issued:
-        scope, login = await read()
-        _, issued = await asyncio.to_thread(scope.load, login, clock)
+        _, issued = await read()
         return issued
 
-    scope, login = await read()
-    made, issued = await asyncio.to_thread(scope.load, login, clock)
+    made, issued = await read()
     return made(Token(issued, again, clock))
 
 
 @dataclass(frozen=True)
-class _Scope:
-    """One context; `config`, `cluster` and `user` are the package's nodes, read for this and changed here."""
+class _Entry:
+    """A context, cluster or user, and the folder of its file: what it names is relative to that."""
 
-    paths: str
-    config: Any
-    context: str
-    namespace: str
-    cluster: Any
-    user: Any
-    program: Program | None
+    value: Any
+    folder: Path
 
-    def load(self, login: Login | None, clock: Callable[[], float]) -> tuple[Callable[[Token], Credentials], Issued]:
-        """By the package, with what the program answered in its place."""
-        if login is not None:
-            del self.user.value["exec"]
-            for key, data in (("client-certificate-data", login.certificate), ("client-key-data", login.key)):
-                if data is not None:
-                    self.user.value[key] = base64.b64encode(data).decode()
-            if login.token is not None:
-                self.user.value["token"] = login.token
-        configuration = Configuration()
-        # The package hands certificates over as files.
-        with tempfile.TemporaryDirectory(prefix="kubeloop-") as folder:
-            try:
-                KubeConfigLoader(self.config, self.context, temp_file_path=folder, config_base_path=None).load_and_set(
-                    configuration
-                )
-                files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
-                ca, client, secret = (Path(file).read_bytes() if file else None for file in files)
-            except _BROKEN as error:
-                raise _unreadable(self.paths, error) from None
-        made = partial(
-            Credentials,
-            configuration.host,
-            self.namespace,
-            ca=ca,
-            client_certificate=client,
-            client_key=secret,
-            insecure=not configuration.verify_ssl,
-            tls_server_name=configuration.tls_server_name,
-            proxy=self.cluster.safe_get("proxy-url"),
-        )
-        return made, self._issued(bearer(configuration), login, clock)
+    def file(self, key: str) -> bytes | None:
+        """The content of a file."""
+        name = self.value.get(key)
+        return (self.folder / name).read_bytes() if name else None
 
-    def _issued(self, token: str | None, login: Login | None, clock: Callable[[], float]) -> Issued:
-        if login is not None and login.token is not None and login.expires is not None:
-            ends = login.expires.timestamp()
-            return Issued(token, renew_at=ends - EARLY, ends_at=ends - LAST)
-        if self.user is not None and self.user.safe_get("tokenFile"):
-            return Issued(token, renew_at=clock() + TOKEN_MAX_AGE)
-        return Issued(token)
+    def pem(self, key: str) -> bytes | None:
+        """A certificate or a key; data wins over a file."""
+        data = self.value.get(f"{key}-data")
+        return base64.b64decode(data) if data else self.file(key)
 
 
-def bearer(configuration: Configuration) -> str | None:
-    """The token in a Configuration, which keeps the whole header, with the file's last newline."""
-    _, _, token = configuration.api_key.get("BearerToken", "").partition(" ")
-    return token.strip() or None
-
-
-class _Merged(KubeConfigMerger):  # type: ignore[misc]  # the package has no types
-    """Several files as kubectl merges them: the first one that sets a value wins, and an empty file sets none.
-
-    The package, kubernetes.aio.config too, lets the last current-context win and refuses empty files
-    (client-go: tools/clientcmd/loader.go, `Load`).
-    """
-
-    config_merged: ConfigNode | None
+class _Merged:
+    """Several files as kubectl merges them: the first one that sets a value wins, and an empty file sets none
+    (client-go: tools/clientcmd/loader.go, `Load`). It expands no `~`."""
 
     def __init__(self, paths: str) -> None:
-        # kubectl expands no `~`, so that another file than its own would be read.
-        super().__init__(os.pathsep.join(f"./{path}" if path.startswith("~") else path for path in paths.split(":")))
+        self.paths, self.current_context = paths, ""
+        self._entries: dict[str, dict[Any, _Entry]] = {"context": {}, "cluster": {}, "user": {}}
+        files = [Path(path) for path in paths.split(":") if path and Path(path).exists()]
+        if not files:
+            raise ConfigError(f"cannot read the kubeconfig {paths}: there is no such file", remedy=NAME_ONE)
+        for file in files:
+            self._add(file)
 
-    def load_config(self, path: str) -> None:
-        config = yaml.safe_load(Path(path).read_text("utf-8"))
-        if config is None:
-            config = {}
-        if not isinstance(config, dict):
-            raise ConfigException("it is no kubeconfig")
-        if self.config_merged is None:
-            self.config_merged = ConfigNode(path, {"clusters": [], "contexts": [], "users": []}, path)
-        for kind in ("clusters", "contexts", "users"):
-            self._merge(kind, config.get(kind) or [], path)
-        chosen = self.config_merged.value.get("current-context") or config.get("current-context")
-        self.config_merged.value["current-context"] = chosen
-        self.config_files[path] = config
+    def _add(self, file: Path) -> None:
+        found = yaml.load(file.read_text("utf-8"), _Loader)
+        config = {} if found is None else found
+        self.current_context = self.current_context or config.get("current-context") or ""
+        for kind, known in self._entries.items():
+            for each in config.get(f"{kind}s") or ():
+                # For kubectl a user that is null has no credentials.
+                value = {} if kind == "user" and each.get(kind, "") is None else each.get(kind)
+                known.setdefault(each["name"], _Entry(value, file.absolute().parent))
+
+    def named(self, kind: str, name: Any) -> _Entry:
+        """ConfigError where there is none, or it is no mapping."""
+        known = self._entries[kind]
+        if name not in known or not isinstance(known[name].value, dict):
+            names = ", ".join(map(str, known)) or "none"
+            raise ConfigError(f"{self.paths} has no {kind} {name!r}", remedy=f"it has: {names}")
+        return known[name]
 
 
-def _read(paths: str, context: str | None) -> _Scope:
+@dataclass(frozen=True)
+class _Chosen:
+    """One context; `program` is to be run before `load`."""
+
+    paths: str
+    namespace: str
+    cluster: _Entry
+    user: _Entry
+    program: Program | None
+
+    def load(self, login: Login, clock: Callable[[], float]) -> tuple[Callable[[Token], Credentials], Issued]:
+        """What the program answered wins over what the files have."""
+        cluster, user = self.cluster, self.user
+        try:
+            server = cluster.value["server"].rstrip("/")
+            is_tls = server.startswith("https")
+            made = partial(
+                Credentials,
+                server,
+                self.namespace,
+                ca=cluster.pem("certificate-authority") if is_tls else None,
+                client_certificate=login.certificate or (user.pem("client-certificate") if is_tls else None),
+                client_key=login.key or (user.pem("client-key") if is_tls else None),
+                insecure=bool(cluster.value.get("insecure-skip-tls-verify")),
+                tls_server_name=cluster.value.get("tls-server-name"),
+                proxy=cluster.value.get("proxy-url"),
+            )
+            return made, self._issued(login, clock)
+        except _BROKEN as error:
+            raise _unreadable(self.paths, error) from None
+
+    def _issued(self, login: Login, clock: Callable[[], float]) -> Issued:
+        """A token's file wins over a token."""
+        if login.token is not None:
+            ends = inf if login.expires is None else login.expires.timestamp()
+            return Issued(login.token.strip() or None, renew_at=ends - EARLY, ends_at=ends - LAST)
+        content = self.user.file("tokenFile")
+        if content is not None:
+            return Issued(content.decode().strip() or None, renew_at=clock() + TOKEN_MAX_AGE)
+        return Issued(str(self.user.value.get("token") or "").strip() or None)
+
+
+def _read(paths: str, context: str | None) -> _Chosen:
     try:
-        config = _Merged(paths).config
-    except _BROKEN as error:
-        raise _unreadable(paths, error) from None
-    if config is None:
-        raise ConfigError(f"cannot read the kubeconfig {paths}: there is no such file", remedy=NAME_ONE)
-    chosen = context or config.safe_get("current-context")
-    if not chosen:
-        raise ConfigError(f"{paths} has no current-context", remedy="name one with --context")
-    scope = _named(config, "context", chosen, paths)
-    cluster = _named(config, "cluster", scope.safe_get("cluster"), paths)
-    if not cluster.safe_get("server"):
-        raise ConfigError(f"the cluster {scope.safe_get('cluster')!r} of {paths} has no server", remedy=NAME_ONE)
-    _check_proxy(cluster.safe_get("proxy-url"), paths)
-    user, program = None, None
-    if name := scope.safe_get("user"):
-        user = _named(config, "user", name, paths)
-        program = _prepared(user, cluster, name, paths)
-    return _Scope(paths, config, chosen, str(scope.safe_get("namespace") or "default"), cluster, user, program)
-
-
-def _named(config: Any, kind: str, name: Any, paths: str) -> Any:
-    """The package's node of a context, cluster or user."""
-    try:
-        entry = config[f"{kind}s"].get_with_name(name)
-        if kind == "user" and entry.value.get("user", {}) is None:
-            entry.value["user"] = {}  # for kubectl a user without credentials
-        node = entry[kind]
-        node.value.keys()
-    except _BROKEN:
-        entries = config.safe_get(f"{kind}s") or ()
-        names = ", ".join(str(entry.safe_get("name")) for entry in entries) or "none"
-        raise ConfigError(f"{paths} has no {kind} {name!r}", remedy=f"it has: {names}") from None
-    return node
-
-
-def _prepared(user: Any, cluster: Any, name: str, paths: str) -> Program | None:
-    """The program to run, if any; other files and keys of the user as kubectl takes them, and not as the package."""
-    unsupported = [key for key in NOT_SUPPORTED if user.value.get(key) not in (None, "", [])]
-    if unsupported:
-        raise ConfigError(
-            f"user {name!r} of {paths} has {', '.join(unsupported)}, not supported here",
-            remedy="use a kubeconfig with a token or a client certificate (kubectl create token)",
-        )
-    folder = Path(user.path).absolute().parent
-    for key in ("client-certificate", "client-key"):
-        if file := user.value.get(key):
-            # The package looks for them beside the file that has the cluster.
-            user.value[key] = str(folder / file)
-    if user.value.get("tokenFile"):
-        user.value.pop("token", None)
-    if not user.value.get("exec") or user.value.get("token") or user.value.get("tokenFile"):
-        return None
-    try:
-        provider = ExecProvider(user["exec"], str(folder), cluster)
-        return Program(provider, paths, str(user["exec"].safe_get("installHint") or "").strip())
+        merged = _Merged(paths)
+        name = context or merged.current_context
+        if not name:
+            raise ConfigError(f"{paths} has no current-context", remedy="name one with --context")
+        scope = merged.named("context", name).value
+        cluster = merged.named("cluster", scope.get("cluster"))
+        if not cluster.value.get("server"):
+            raise ConfigError(f"the cluster {scope.get('cluster')!r} of {paths} has no server", remedy=NAME_ONE)
+        _check_proxy(cluster.value.get("proxy-url"), paths)
+        user = merged.named("user", scope["user"]) if scope.get("user") else _Entry({}, Path())
+        unsupported = [key for key in NOT_SUPPORTED if user.value.get(key) not in (None, "", [])]
+        if unsupported:
+            raise ConfigError(
+                f"user {scope['user']!r} of {paths} has {', '.join(unsupported)}, not supported here",
+                remedy="use a kubeconfig with a token or a client certificate (kubectl create token)",
+            )
+        program = None
+        if user.value.get("exec") and not user.value.get("token") and not user.value.get("tokenFile"):
+            program = Program(user.value["exec"], user.folder, cluster.value, paths)
+        return _Chosen(paths, str(scope.get("namespace") or "default"), cluster, user, program)
     except _BROKEN as error:
         raise _unreadable(paths, error) from None
 
@@ -335,12 +303,10 @@ def _check_proxy(proxy: Any, paths: str) -> None:
 
 
 def _unreadable(paths: str, error: Exception) -> ConfigError:
-    """What the package says may quote whole users of the file, with their tokens."""
+    """Errors of other classes may quote whole users of the file, with their tokens."""
     match error:
         case yaml.MarkedYAMLError(problem_mark=mark) if mark is not None:
             why = f"line {mark.line + 1} is no YAML"
-        case ConfigException():
-            why = str(error).partition("{")[0].strip()
         case OSError() | UnicodeError() | binascii.Error():
             why = str(error)
         case _:

@@ -23,13 +23,13 @@ from typing import Any, Protocol
 from kubeloop.errors import (
     ApiError,
     Conflict,
-    Forbidden,
     InBetween,
     Invalid,
     KubeError,
     NotFound,
     Refused,
     Unauthorized,
+    lacks_right,
 )
 from kubeloop.resources import LEASE
 from kubeloop.timestamps import rfc3339
@@ -267,7 +267,7 @@ class Lease:
 
     def _tried(self, error: KubeError | None) -> None:
         """To take or to keep it. No answer says nothing new."""
-        if isinstance(error, Forbidden) and not isinstance(error, Refused):
+        if lacks_right(error):
             self.problem = f"missing right: {error.right}, for the Lease {self.namespace}/{self.name}"
         elif isinstance(error, NotFound | Invalid | Refused | Unauthorized | InBetween):
             self.problem = f"the Lease cannot be asked for: {error.message}"

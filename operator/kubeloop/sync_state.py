@@ -13,7 +13,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kubeloop.errors import ApiError, Conflict, Forbidden, Gone, KubeError, NotFound, Refused, ServerError, TooMany
+from kubeloop.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    KubeError,
+    NotFound,
+    ServerError,
+    TooMany,
+    lacks_right,
+)
 from kubeloop.resources import Resource
 
 logger = logging.getLogger(__name__)
@@ -29,7 +39,7 @@ def watch_of(parent: Resource) -> str:
 
 def problem_of(error: KubeError) -> str:
     """One line that names the right, or else says what is wrong."""
-    if isinstance(error, Forbidden) and not isinstance(error, Refused):
+    if lacks_right(error):
         return f"missing right: {error.right}"
     return " ".join(str(error).split())
 

@@ -1,6 +1,7 @@
 """One request to the API server: credentials, timeout, patience when it asks for some, errors as exceptions.
 
-Raw aiohttp, because a server-side apply costs 0.6 ms of CPU here and more than twice that in the official client.
+Raw aiohttp, because a server-side apply costs 0.6 ms of CPU here and more than twice that in the official client. It is
+imported when it is used: a subclass may have other connections (`answer`).
 """
 
 from __future__ import annotations
@@ -8,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-import aiohttp
 import orjson
 
 from kubeloop.credentials import Credentials
 from kubeloop.errors import ApiError, ServerError, Silent, TooMany, Unauthorized, Unreachable, from_status
 from kubeloop.resources import Resource
 from kubeloop.wire import parsed
+
+if TYPE_CHECKING:
+    import aiohttp
 
 Observer = Callable[[str, str, int, float], None]
 """Called after every request with verb, resource, status code (0: no answer) and seconds."""
@@ -38,6 +43,29 @@ class Options(TypedDict, total=False):
     accept: str | None
     timeout: Callable[[], float] | float
     max_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent, by a verb such as `list`. `seconds` are for all of it, `silence` for each part of the answer; None:
+    no limit."""
+
+    verb: str
+    path: str
+    params: Mapping[str, str] | None
+    headers: Mapping[str, str]
+    data: bytes | None = None
+    seconds: float | None = None
+    silence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The head of an answer, and its body as it comes."""
+
+    status: int
+    retry_after: str | None
+    chunks: AsyncIterator[bytes]
 
 
 class Transport:
@@ -63,6 +91,8 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        import aiohttp
+
         context = self.credentials.ssl_context()
         # Workers bound what is asked at once; a limit here would have their requests wait for watches to end.
         connector = aiohttp.TCPConnector(limit=0, ssl=True if context is None else context)
@@ -91,10 +121,7 @@ class Transport:
     async def read(self, verb: str, resource: Resource, path: str, **options: Unpack[Options]) -> bytes:
         """The same for an answer that may be anything, such as a pod's through the API server's proxy."""
         body, timeout = options.get("body"), options.get("timeout", REQUEST_TIMEOUT)
-        request: dict[str, Any] = {
-            "params": options.get("params"),
-            "data": None if body is None else orjson.dumps(body),
-        }
+        data = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"Content-Type": options.get("content_type", "application/json")}
         if accept := options.get("accept"):
             headers["Accept"] = accept
@@ -102,7 +129,8 @@ class Transport:
         async def send() -> bytes:
             seconds = timeout() if callable(timeout) else timeout
             signed = await self._signed(headers, seconds)
-            return await self._send(verb, resource, path, seconds, options.get("max_bytes"), headers=signed, **request)
+            request = Request(verb, path, options.get("params"), signed, data, seconds)
+            return await self._send(resource, request, options.get("max_bytes"))
 
         return await with_retries(send, self.credentials.token.forget, self._sleep)
 
@@ -115,49 +143,80 @@ class Transport:
         silence: float,
         opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[bytes, None]:
-        """An answer that goes on, line by line, until the server ends it; `opened` is called when it begins.
+        """A watch, line by line, until the server ends it; `opened` is called when it begins. Errors: as `chunks`."""
+        rest: list[bytes] = []
+        found = self.chunks("watch", resource, path, params=params, silence=silence, opened=opened)
+        async with aclosing(found) as chunks:
+            async for chunk in chunks:
+                first, *others = chunk.split(b"\n")
+                rest.append(first)
+                if others:
+                    yield b"".join(rest)
+                    *whole, last = others
+                    for line in whole:
+                        yield line
+                    rest = [last]
+
+    async def chunks(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        *,
+        params: Mapping[str, str],
+        silence: float | None,
+        opened: Callable[[], None] = lambda: None,
+    ) -> AsyncGenerator[bytes, None]:
+        """An answer that goes on, as it comes, until the server ends it.
 
         Unreachable where it breaks off, Silent where nothing comes for `silence` seconds once it has begun.
         """
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         signed, is_open = await self._signed({}, REQUEST_TIMEOUT), False
         try:
-            async with self._open().request(
-                "GET",
-                self.credentials.server + path,
-                params=params,
-                headers=signed,
-                timeout=patience,
-                allow_redirects=False,
-            ) as response:
-                if response.status >= 300:
-                    if response.status == 401:
+            async with self.answer(Request(verb, path, params, signed, silence=silence)) as answer:
+                if answer.status >= 300:
+                    if answer.status == 401:
                         self.credentials.token.forget()
-                    raise failure(
-                        response.status, await response.read(), right=f"watch {resource.full_name}", retry_after=None
-                    )
+                    right, raw = f"{verb} {with_subresource(resource, path)}", await _whole(answer, None, path)
+                    raise failure(answer.status, raw, right=right, retry_after=None)
                 is_open = True
                 opened()
-                rest: list[bytes] = []
-                async for chunk in response.content.iter_any():
-                    first, *others = chunk.split(b"\n")
-                    rest.append(first)
-                    if others:
-                        yield b"".join(rest)
-                        *whole, last = others
-                        for line in whole:
-                            yield line
-                        rest = [last]
+                async for chunk in answer.chunks:
+                    yield chunk
         except TimeoutError as error:
-            kind = Silent if is_open else Unreachable
-            raise kind(f"nothing came for {silence:.0f} s: watch {path}") from error
-        except aiohttp.ClientError as error:
-            raise Unreachable(f"watch {path}: {error}") from error
+            kind, seconds = Silent if is_open else Unreachable, CONNECT_TIMEOUT if silence is None else silence
+            raise kind(f"nothing came for {seconds:.0f} s: {verb} {path}") from error
 
-    def _open(self) -> aiohttp.ClientSession:
+    @asynccontextmanager
+    async def answer(self, request: Request) -> AsyncIterator[Answer]:
+        """One exchange; TimeoutError, or Unreachable where it breaks off. A redirect is an answer: the API server sends
+        none, and a pod behind its proxy would choose where the token goes."""
+        import aiohttp
+
         if self._session is None:
             raise RuntimeError("the transport is not open: use `async with`")
-        return self._session
+        seconds = request.seconds
+        limits = aiohttp.ClientTimeout(
+            total=seconds,
+            sock_connect=CONNECT_TIMEOUT if seconds is None else min(CONNECT_TIMEOUT, seconds),
+            sock_read=request.silence,
+        )
+        try:
+            async with self._session.request(
+                METHODS[request.verb],
+                self.credentials.server + request.path,
+                params=request.params,
+                data=request.data,
+                headers=request.headers,
+                timeout=limits,
+                allow_redirects=False,
+            ) as response:
+                retry_after = response.headers.get("Retry-After")
+                yield Answer(response.status, retry_after, response.content.iter_any())
+        except TimeoutError:  # some of aiohttp's are a ClientError, too
+            raise
+        except aiohttp.ClientError as error:
+            raise Unreachable(f"{request.verb} {request.path}: {error}") from error
 
     async def _signed(self, headers: Mapping[str, str], seconds: float) -> Mapping[str, str]:
         seconds = seconds if self._login_timeout is None else self._login_timeout
@@ -170,31 +229,20 @@ class Transport:
             ) from error
         return {**headers, "Authorization": f"Bearer {token}"} if token else headers
 
-    async def _send(
-        self, verb: str, resource: Resource, path: str, seconds: float, max_bytes: int | None, **request: Any
-    ) -> bytes:
-        """One attempt; `request` goes to aiohttp as it is.
-
-        A redirect is a failure. The API server sends none; a pod behind its proxy would choose where the token goes.
-        """
-        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_TIMEOUT, seconds))
-        url, started, code = self.credentials.server + path, self._clock(), 0
+    async def _send(self, resource: Resource, request: Request, max_bytes: int | None) -> bytes:
+        """One attempt. A redirect is a failure."""
+        verb, path, started, code = request.verb, request.path, self._clock(), 0
         try:
-            async with self._open().request(
-                METHODS[verb], url, timeout=limits, allow_redirects=False, **request
-            ) as response:
-                code = response.status
-                raw = await _body(response, max_bytes)
-                retry_after = response.headers.get("Retry-After")
+            async with self.answer(request) as answer:
+                code = answer.status
+                raw = await _whole(answer, max_bytes, path)
         except TimeoutError as error:
-            raise Unreachable(f"no answer within {seconds:.1f} s: {verb} {path}") from error
-        except aiohttp.ClientError as error:
-            raise Unreachable(f"{verb} {path}: {error}") from error
+            raise Unreachable(f"no answer within {request.seconds:.1f} s: {verb} {path}") from error
         finally:
             self._observer(verb, resource.plural, code, self._clock() - started)
         if code < 300:
             return raw
-        raise failure(code, raw, right=f"{verb} {with_subresource(resource, path)}", retry_after=retry_after)
+        raise failure(code, raw, right=f"{verb} {with_subresource(resource, path)}", retry_after=answer.retry_after)
 
 
 async def with_retries(
@@ -235,14 +283,12 @@ async def object_of(raw: bytes, what: str) -> dict[str, Any]:
     return answer
 
 
-async def _body(response: aiohttp.ClientResponse, max_bytes: int | None) -> bytes:
-    if max_bytes is None:
-        return await response.read()
-    parts, left = [], max_bytes
-    async for part in response.content.iter_any():
-        left -= len(part)
-        if left < 0:
-            raise Unreachable(f"the answer has more than {max_bytes} bytes: {response.url.path}")
+async def _whole(answer: Answer, max_bytes: int | None, path: str) -> bytes:
+    parts, size = [], 0
+    async for part in answer.chunks:
+        size += len(part)
+        if max_bytes is not None and size > max_bytes:
+            raise Unreachable(f"the answer has more than {max_bytes} bytes: {path.partition('?')[0]}")
         parts.append(part)
     return b"".join(parts)
 
@@ -250,6 +296,7 @@ async def _body(response: aiohttp.ClientResponse, max_bytes: int | None) -> byte
 METHODS: Mapping[str, str] = {
     "get": "GET",
     "list": "GET",
+    "watch": "GET",
     "create": "POST",
     "update": "PUT",
     "patch": "PATCH",

@@ -45,6 +45,7 @@ FILES: dict[str, str | None] = {
     "no-user": yaml.safe_dump(config("anyone", contexts=[{"name": "anyone", "context": {"cluster": "anyone"}}])),
     "null-lists": yaml.safe_dump(config("dev", clusters=None, users=None, contexts=None)),
     "no-such-context": yaml.safe_dump(config("dev", **{"current-context": "gone"})),
+    "json": json.dumps(config("prod"), indent="\t"),
     "empty": "",
     "comment": "# nothing yet\n",
     "missing": None,

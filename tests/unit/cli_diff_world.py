@@ -9,7 +9,7 @@ import yaml
 from aiohttp import web
 from kubeloop.resources import Resource
 from llmservice_api.kinds import BY_KIND
-from llmservice_cli.render.desired import new
+from llmservice_cli.render.decided import new
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.options import version
 from llmservice_operator.readers.nodes import NODE

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from llmservice_api.crd import crd
-from llmservice_cli.doctor.checks.rights import INSTALLING, TEAM
+from llmservice_cli.doctor.access import INSTALLING, TEAM
 from llmservice_cli.doctor.facts import Facts
 from llmservice_operator.options import version
 

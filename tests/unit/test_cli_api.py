@@ -1,10 +1,11 @@
-"""The commands' requests against a real HTTP server that plays the API server."""
+"""The commands' requests against a real HTTP server that plays the API server: over streams, and as the operator's."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +19,9 @@ from llmservice_api.kinds import LLMSERVICE
 from llmservice_cli.api import USER_AGENT, Api
 from llmservice_cli.cluster import connect
 from llmservice_cli.options import Scope
-from yarl import URL
+from llmservice_cli.streams import LARGEST_PART, StreamTransport
 
-from tests.support.http_servers import application
+from tests.support.http_servers import Answer, application
 
 
 @dataclass
@@ -47,8 +48,11 @@ async def server() -> Server:
     return Server()
 
 
-@pytest.fixture
-async def api(server: Server) -> AsyncIterator[Api]:
+TRANSPORTS = [StreamTransport, Transport]
+
+
+@pytest.fixture(params=TRANSPORTS)
+async def api(server: Server, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
     tokens = iter(["first", "second"])
 
     async def another() -> Issued:
@@ -56,7 +60,7 @@ async def api(server: Server) -> AsyncIterator[Api]:
 
     async with application(server.answer) as address:
         token = Token(Issued(next(tokens)), another)
-        async with Transport(Credentials(address, "team", token), user_agent=USER_AGENT) as transport:
+        async with request.param(Credentials(address, "team", token), user_agent=USER_AGENT) as transport:
             yield Api(transport)
 
 
@@ -166,22 +170,149 @@ async def test_an_event_may_have_megabytes(api: Api, server: Server) -> None:
     assert await events(api) == [event]
 
 
+@pytest.mark.parametrize("kind", TRANSPORTS)
 @pytest.mark.parametrize("to", ["/api/v1/namespaces/team/secrets", "http://127.0.0.1:9/"])
 @pytest.mark.parametrize("code", [301, 302, 307])
-async def test_a_redirect_is_not_followed(to: str, code: int) -> None:
-    """A pod behind the API server's proxy would choose where the token goes."""
-    seen: list[str] = []
+async def test_a_redirect_is_not_followed(to: str, code: int, kind: type[Transport]) -> None:
+    """A pod behind the API server's proxy would choose where the token goes. Its cookies are not sent back."""
+    seen: list[tuple[str, str | None]] = []
 
     async def answer(request: web.Request) -> web.Response:
-        seen.append(request.path)
+        seen.append((request.path, request.headers.get("Cookie")))
         return web.Response(status=code, headers={"Location": to, "Set-Cookie": "a=b"})
 
     async with application(answer) as address:
         fixed = Credentials(address, "team", Token.fixed("secret"))
-        async with Transport(fixed, user_agent=USER_AGENT) as transport:
+        async with kind(fixed, user_agent=USER_AGENT) as transport:
             with pytest.raises(errors.KubeError, match=f"HTTP {code}"):
                 await Api(transport).get(POD, "team", "p")
             with pytest.raises(errors.KubeError, match=f"HTTP {code}"):
                 [line async for line in transport.lines(POD, POD.path("team"), params={}, silence=5)]
-            assert transport._open().cookie_jar.filter_cookies(URL(address)) == {}
-    assert seen == [POD.path("team", "p"), POD.path("team")]
+    assert seen == [(POD.path("team", "p"), None), (POD.path("team"), None)]
+
+
+# Over streams.
+
+
+@asynccontextmanager
+async def asked(answer: Answer) -> AsyncIterator[Api]:
+    async with (
+        application(answer) as address,
+        StreamTransport(Credentials(f"{address}/prefix", "team", Token.fixed(None))) as transport,
+    ):
+        yield Api(transport)
+
+
+async def test_requests_share_a_connection_until_the_server_ends_it() -> None:
+    ports: list[int] = []
+    is_last = False
+
+    async def answer(request: web.Request) -> web.Response:
+        ports.append(request.transport.get_extra_info("peername")[1])  # type: ignore[union-attr]
+        found = web.json_response({}, status=500 if len(ports) == 1 else 200)
+        if is_last:
+            found.force_close()
+        return found
+
+    async with asked(answer) as api:
+        with pytest.raises(errors.ServerError):
+            await api.get(POD, "team", "p")
+        await api.get(POD, "team", "p")
+        assert ports[0] == ports[1]
+        await asyncio.gather(*(api.get(POD, "team", "p") for _ in range(2)))
+        assert len({*ports}) == 2, "two at a time have two"
+        is_last = True
+        for _ in range(3):
+            await api.get(POD, "team", "p")
+        assert len({*ports[-3:]}) == 3
+
+
+async def test_what_is_packed_is_unpacked_in_parts_and_up_to_a_bound() -> None:
+    """A page of zeros of 50 MB takes 50 kB."""
+
+    async def answer(request: web.Request) -> web.Response:
+        found = web.Response(body=bytes(50 * LARGEST_PART if "large" in request.path else 3 * LARGEST_PART))
+        found.enable_compression(web.ContentCoding.gzip)
+        assert "gzip" in request.headers["Accept-Encoding"]
+        return found
+
+    async with asked(answer) as api:
+        page = await api.proxied(POD, "team", "p", 80, "/page", max_bytes=4 * LARGEST_PART)
+        assert (len(page), {*page}) == (3 * LARGEST_PART, {"\0"})
+        with pytest.raises(errors.Unreachable, match="more than"):
+            await api.proxied(POD, "team", "p", 80, "/large", max_bytes=4 * LARGEST_PART)
+
+
+async def test_addresses_are_the_ones_that_are_meant() -> None:
+    """A prefix of the kubeconfig's server, a query of a pod's own path, values with signs of addresses."""
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.raw_path)
+        return web.json_response({"items": []})
+
+    async with asked(answer) as api:
+        await api.proxied(POD, "team", "p", 80, "/a b?c=1&d=%2F")
+        await api.list_selected(POD, "team", {"labelSelector": "a in (b,c),d=e&f"})
+    proxied, listed = seen
+    assert proxied == "/prefix/api/v1/namespaces/team/pods/p:80/proxy/a%20b?c=1&d=%2F"
+    assert listed == "/prefix/api/v1/namespaces/team/pods?labelSelector=a+in+%28b%2Cc%29%2Cd%3De%26f"
+
+
+RAW = {
+    "nothing": b"",
+    "half of a head": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "half of a body": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "no gzip": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+}
+
+
+@pytest.mark.parametrize("raw", RAW.values(), ids=RAW)
+async def test_what_is_no_answer_is_one_error(raw: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(raw)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with StreamTransport(Credentials(address, "team", Token.fixed(None))) as transport:
+            with pytest.raises(errors.Unreachable, match="get /api/v1/namespaces/team/pods/p"):
+                await Api(transport).get(POD, "team", "p")
+
+
+async def test_an_answer_of_any_length_without_a_length_ends_with_its_connection() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.0 200 OK\r\n\r\n{"a":')
+        await writer.drain()
+        await asyncio.sleep(0.01)
+        writer.write(b"1}")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with StreamTransport(Credentials(address, "team", Token.fixed(None))) as transport:
+            for _ in range(2):
+                assert await Api(transport).get(POD, "team", "p") == {"a": 1}
+
+
+async def test_a_server_that_is_away_or_silent_is_named() -> None:
+    async with StreamTransport(Credentials("http://127.0.0.1:1", "team", Token.fixed(None))) as transport:
+        with pytest.raises(errors.Unreachable, match=r"cannot connect to 127\.0\.0\.1:1"):
+            await Api(transport).get(POD, "team", "p")
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        found = web.StreamResponse()
+        await found.prepare(request)
+        await asyncio.sleep(5)
+        return found
+
+    async with asked(answer) as api:
+        with pytest.raises(errors.Silent, match=r"nothing came for 0 s: get .*/log"):
+            [each async for each in api.log_chunks("team", "p", {}, silence=0.2)]
+        with pytest.raises(errors.Unreachable, match=r"no answer within 0\.2 s"):
+            await api._transport.read("get", POD, POD.path("team", "p"), timeout=0.2)

@@ -109,7 +109,7 @@ async def test_names_of_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         import asyncio
 
         line = {"COMP_WORDS": "llmservice wait -n team c", "COMP_CWORD": "4", COMPLETE: "complete_bash"}
-        patient = "from llmservice_cli import names; names.PATIENCE = 60"  # a busy machine imports for seconds
+        patient = "from llmservice_cli import options; options.PATIENCE = 60"  # a busy machine imports for seconds
         code = f"import os; os.environ.update({line!r}); {patient}; from llmservice_cli.__main__ import main; main()"
         done = await asyncio.to_thread(
             subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, check=False

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from llmservice_api.kinds import CHILD_KINDS
-from llmservice_cli.diff import live
+from llmservice_cli.diff import command
 from llmservice_cli.errors import BadInput, CliError, ExitCode
-from llmservice_cli.render.desired import new
+from llmservice_cli.render.decided import new
 from llmservice_operator.manifests.inspection import inspection_key
 
 from tests.support.http_servers import cluster
@@ -60,7 +60,7 @@ async def test_what_is_applied_already_does_not_differ(diff: Diff) -> None:
 async def test_a_child_whose_crd_is_not_installed_is_not_made_and_the_status_names_it(
     diff: Diff, api: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "CHILD_KINDS", tuple(replace(child, is_optional=True) for child in CHILD_KINDS))
+    monkeypatch.setattr(command, "CHILD_KINDS", tuple(replace(child, is_optional=True) for child in CHILD_KINDS))
     del api.world.children["PodDisruptionBudget", "x"]
     api.refused = {"poddisruptionbudgets": 404}
     ran = await diff(manifest(), "-o", "json")
@@ -80,7 +80,7 @@ async def test_an_edit_of_the_engine_names_the_flag_and_the_pods_that_restart(
     assert {"--- live/Deployment/x", "-        - '8'", "+        - '16'"} <= set(lines)
     assert not any("live/Service" in line for line in lines)
     assert "\033[" not in ran.out
-    monkeypatch.setattr("llmservice_cli.render.output.is_styled", lambda: True)
+    monkeypatch.setattr("llmservice_cli.render.preview.is_styled", lambda: True)
     assert "\033[32m+        - '16'\033[0m" in (await diff(manifest(batching={"maxNumSeqs": 16}))).out
 
 

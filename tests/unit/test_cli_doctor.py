@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_cli.doctor.checks import CHECKS
+from llmservice_cli.doctor.command import CHECKS
 from llmservice_cli.errors import CliError
 from llmservice_operator.options import version
 

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_cli.doctor.checks import CHECKS
-from llmservice_cli.doctor.checks.crd import fields
-from llmservice_cli.doctor.checks.rights import INSTALLING, TEAM
-from llmservice_cli.doctor.checks.server import is_match
-from llmservice_cli.doctor.facts import Facts, Unread
-from llmservice_cli.doctor.findings import Finding, Level, results
-from llmservice_cli.doctor.settings import lease_names
+from llmservice_cli.doctor.access import INSTALLING, TEAM, is_match
+from llmservice_cli.doctor.command import CHECKS
+from llmservice_cli.doctor.facts import Facts, Finding, Level, Unread, results
+from llmservice_cli.doctor.operator import fields
+from llmservice_cli.settings import lease_names
 
 from .cli_doctor_world import (
     AUTOSCALED,

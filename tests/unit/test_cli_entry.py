@@ -9,7 +9,7 @@ import pytest
 from llmservice_cli import app
 from llmservice_cli.errors import complain
 from llmservice_cli.help import asks_for_help
-from llmservice_cli.probe.row import Mode
+from llmservice_cli.probe.arguments import Mode
 
 from .cli_world import Command, Ran
 
@@ -108,15 +108,16 @@ def test_a_command_is_its_folder_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("words", "unused"),
     [
-        ("--help", ("aiohttp", "httpx", "kubernetes", "pydantic", "rich", CEL)),
-        ("status --help", ("aiohttp", "httpx", "kubernetes", "pydantic", "rich")),
-        ("status -A --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec", CEL)),
-        ("top --kubeconfig none", ("httpx", "prometheus_client", "llmservice_api.spec", CEL)),
-        ("update chat --kubeconfig none", ("httpx", "llmservice_api.spec", CEL)),
-        ("wait chat --kubeconfig none", ("httpx", "llmservice_api.spec", CEL)),
-        ("probe --url http://127.0.0.1:9 --for 1", ("aiohttp", "kubernetes", "pydantic")),
-        ("plan --parameters 7B --gpu L4", ("aiohttp", "httpx", "kubernetes", CEL)),
-        ("render -f examples/smallest.yaml", ("aiohttp", "httpx", "kubernetes")),
+        ("--help", ("aiohttp", "httpx", "pydantic", "rich", CEL)),
+        ("status --help", ("aiohttp", "httpx", "pydantic", "rich")),
+        ("status -A --kubeconfig none", ("aiohttp", "httpx", "prometheus_client", "pydantic", CEL)),
+        ("top --kubeconfig none", ("aiohttp", "httpx", "prometheus_client", "pydantic", CEL)),
+        ("logs chat --kubeconfig none", ("aiohttp", "httpx", "pydantic", CEL)),
+        ("update chat --kubeconfig none", ("aiohttp", "httpx", "pydantic", CEL)),
+        ("wait chat --kubeconfig none", ("aiohttp", "httpx", "pydantic", CEL)),
+        ("probe --url http://127.0.0.1:9 --for 1", ("aiohttp", "pydantic")),
+        ("plan --parameters 7B --gpu L4", ("aiohttp", "httpx", CEL)),
+        ("render -f examples/smallest.yaml", ("aiohttp", "httpx")),
     ],
 )
 def test_what_a_command_does_not_need_is_not_imported(words: str, unused: tuple[str, ...]) -> None:

@@ -12,13 +12,11 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_cli import watching
 from llmservice_cli.app import Parsed, start
-from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.logs import reading
 from llmservice_cli.logs.arguments import Options
-from llmservice_cli.logs.lines import MOST_BYTES, NEVER, Origin, Splitter, read
+from llmservice_cli.logs.reading import MOST_BYTES, NEVER, Origin, Splitter, read
 from llmservice_runtime.supervisor.log_reader import LINE_LIMIT
 
 from tests.support.http_servers import cluster
@@ -327,16 +325,9 @@ class Followed(ApiServer):
 async def test_it_goes_on_across_restarts_and_pods_that_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api, out, clients = Followed(), "", list[str]()
+    api, out = Followed(), ""
     monkeypatch.setattr(reading, "PAUSE", 0.01)
-    make = Connection.http
-
-    def counted(connection: Connection, path: str = "", **options: Any) -> Any:
-        clients.append(path)
-        return make(connection, path, **options)
-
-    monkeypatch.setattr(Connection, "http", counted)
-    monkeypatch.setattr(watching, "PAUSE", 0.01)
+    monkeypatch.setattr("llmservice_cli.api.PAUSE", 0.01)
 
     async def until(text: str) -> None:
         nonlocal out
@@ -359,7 +350,6 @@ async def test_it_goes_on_across_restarts_and_pods_that_come(
         api.tell("DELETED", pod("chat-a-one", again))
         task.cancel()
         assert await task == ExitCode.DONE
-    assert clients == [""], "one for all containers and runs"
     assert out.count("last") == 1, "lines that are read again are not printed again"
     since = [query.get("sinceTime") for _, path, query, _ in api.requests if path.endswith("chat-a-one/log")]
     assert since[0] is None

@@ -51,7 +51,7 @@ def test_each_way_out_is_cleaned(capsys: pytest.CaptureFixture[str]) -> None:
 CLI = Path(llmservice_cli.__file__).parent
 PRINTS = {
     "documents.py", "errors.py", "terminal.py",  # the ways out
-    "chat/command.py", "render/output.py",  # cleaned there, for the colours around it
+    "chat/command.py", "render/preview.py",  # cleaned there, for the colours around it
     "__main__.py", "app.py", "help.py", "reference.py", "shell_completion.py",  # words of this program alone
 }  # fmt: skip
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from llmservice_cli import settings
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.manifests import services
 from llmservice_cli.masking import redactor_of
-from llmservice_cli.render import decided, settings
-from llmservice_cli.render.desired import new
-from llmservice_cli.render.output import show
-from llmservice_cli.render.preview import Preview, Restart
+from llmservice_cli.render import decided
+from llmservice_cli.render.decided import new
+from llmservice_cli.render.preview import Preview, Restart, show
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.settings import Settings
 from llmservice_planner.cluster import ClusterGPUs

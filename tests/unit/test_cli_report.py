@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from llmservice_api.constants import selector_text
 from llmservice_cli.errors import BadInput, CliError
-from llmservice_cli.report import reading
+from llmservice_cli.report import collecting
 from llmservice_cli.report.bundle import Entry, Gap, Material, Planned, archive, files, readme
-from llmservice_cli.report.reading import AT_A_TIME, MOST_LOG_BYTES, MOST_PODS, log_of, read_all
+from llmservice_cli.report.collecting import AT_A_TIME, MOST_LOG_BYTES, MOST_PODS, is_about, log_of, read_all
 from llmservice_cli.report.redaction import Cleaner
-from llmservice_cli.report.subjects import is_about
 
 from .cli_doctor_world import deployment, service, waiting
 from .cli_world import PODS, SERVICES, ApiServer, Command, Json
@@ -249,7 +248,7 @@ def test_what_has_no_room_is_not_cleaned(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_a_long_page_of_a_pod_is_left_out(
     api: ApiServer, llmservice: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MOST_PAGE_BYTES", 1000)
+    monkeypatch.setattr(collecting, "MOST_PAGE_BYTES", 1000)
     api.answers[f"{PODS}/chat-1:8000/proxy/metrics"] = "x 1\n" * 1000
     out = llmservice.folder / "r.tar.gz"
     assert (await llmservice.within("report", "chat", "--out", str(out))).code == 0

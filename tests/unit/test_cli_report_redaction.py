@@ -9,8 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_cli.report.bundle import Entry, Gap, files
-from llmservice_cli.report.redaction import Cleaner
-from llmservice_cli.report.secret_names import is_secret_key
+from llmservice_cli.report.redaction import Cleaner, is_secret_key
 
 from .cli_world import Json
 from .test_cli_report import AWS, HF, KEY, LOGGED, PASSWORD, SECRETS, SHORT, SIGNED

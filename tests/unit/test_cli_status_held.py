@@ -15,7 +15,7 @@ from llmservice_activator.holding.target import Held
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
 from llmservice_api.holding import LastUse
-from llmservice_cli.status.held import METRICS_PORT, MOST_ACTIVATORS, Count, read_counts
+from llmservice_cli.metrics import METRICS_PORT, MOST_ACTIVATORS, Count, read_counts
 
 from .cli_world import SERVICES, ApiServer, Command, Json
 from .test_cli_status import api, at_zero, service
@@ -218,7 +218,7 @@ async def test_an_activator_that_does_not_answer_ends_nothing(
         await asyncio.sleep(60)
         raise AssertionError
 
-    monkeypatch.setattr("llmservice_cli.status.held.PATIENCE", 0.2)
+    monkeypatch.setattr("llmservice_cli.metrics.PATIENCE", 0.2)
     add(zero, page(3))
     add(zero, never, "act-2")
     lines = await screen_of(llmservice)

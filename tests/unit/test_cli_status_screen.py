@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmservice_cli.errors import CliError
-from llmservice_cli.status.events import LONGEST, MOST_COUNTED, MOST_SHOWN, aggregated
 from llmservice_cli.status.screen import LONGEST as LONGEST_BAR
 from llmservice_cli.status.screen import bars
-from llmservice_cli.status.snapshot import Phase, counts, phase_of
+from llmservice_cli.status.snapshot import LONGEST, MOST_COUNTED, MOST_SHOWN, Phase, aggregated, counts, phase_of
 from llmservice_cli.terminal import plain
 from llmservice_operator.facts.pods import PodFacts
 

@@ -128,7 +128,7 @@ async def test_on_a_terminal_the_screen_is_redrawn_and_the_last_one_stays(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr("llmservice_cli.status.watch.PAUSE", 0.01)
+    monkeypatch.setattr("llmservice_cli.status.command.PAUSE", 0.01)
 
     async def script() -> None:
         await watch.until("Ready is False: RolledOut")

@@ -12,9 +12,8 @@ import pytest
 from aiohttp import web
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
-from llmservice_cli import watching
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.wait.until import Outcome, Wish, assess
+from llmservice_cli.wait.command import Outcome, Wish, assess
 
 from tests.support.http_servers import cluster
 from tests.support.kubeconfig import kubeconfig
@@ -90,7 +89,7 @@ class Wait:
 
     async def __call__(self, versions: Sequence[Any], *words: str) -> Ran:
         self.api.versions = list(versions)
-        self.monkeypatch.setattr(watching, "PAUSE", 0.0)
+        self.monkeypatch.setattr("llmservice_cli.api.PAUSE", 0.0)
         async with (
             asyncio.timeout(PATIENCE),
             cluster(self.api.answer, self.folder, self.monkeypatch, shutdown_timeout=0),

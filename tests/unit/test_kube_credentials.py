@@ -227,7 +227,7 @@ async def test_several_kubeconfigs_are_merged(tmp_path: Path) -> None:
 
 
 async def test_no_file_with_keys_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package writes inline keys into files that stay until the process ends, or for ever where it is killed."""
+    """OpenSSL reads key pairs from files only; one that stayed would outlive a process that is killed."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "no proxy": ({}, {"proxy-url": "no url"}, ["proxy-url"]),
     "no server": ({}, {"server": ""}, ["the cluster 'c'", "no server"]),
     "no base64": ({"client-key-data": "s3cret!"}, {}, ["cannot read the kubeconfig"]),
-    "no key file": ({"client-key": "nowhere"}, {}, ["File does not exist", "nowhere"]),
+    "no key file": ({"client-key": "nowhere"}, {}, ["No such file", "nowhere"]),
     "no token file": ({"tokenFile": "nowhere"}, {}, ["No such file", "nowhere"]),
     "no program": ({"exec": {"args": ["s3cret"]}}, {}, ["missing key 'command'"]),
 }

@@ -15,8 +15,6 @@ import pytest
 from kubeloop.credentials import load
 from kubeloop.errors import ConfigError
 from kubeloop.kubeconfig import Login, Program
-from kubernetes.config.exec_provider import ExecProvider
-from kubernetes.config.kube_config import ConfigNode
 
 from tests.support.kubeconfig import kubeconfig
 
@@ -30,8 +28,7 @@ def plugin(script: str, **more: Any) -> dict[str, Any]:
 
 
 async def log_in(program: dict[str, Any], kubeconfig: Path, hint: str = "") -> Login:
-    nodes = ConfigNode("exec", program), str(kubeconfig.parent), ConfigNode("cluster", {})
-    return await Program(ExecProvider(*nodes), str(kubeconfig), hint).run()
+    return await Program({**program, "installHint": hint}, kubeconfig.parent, {}, str(kubeconfig)).run()
 
 
 def answers(**status: str) -> str:
@@ -126,7 +123,6 @@ async def test_a_client_certificate_of_the_program_is_used(tmp_path: Path) -> No
 
 
 async def test_a_failing_program_ends_the_start(tmp_path: Path) -> None:
-    """The package itself would go on without credentials."""
     program = plugin("import sys; sys.exit('please log in')", installHint="see the cloud's page")
     for broken, text in ((program, "please log in"), ({**program, "command": "no-such-login"}, "see the cloud's page")):
         with pytest.raises(ConfigError, match=text):

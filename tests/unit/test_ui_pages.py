@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_ui import fleet_reading
+from llmservice_ui import fleet
 from llmservice_ui.fleet import PAGE_ROWS, Query, Row, State, page_of, row_of
 from llmservice_ui.service_view import BAR, segments
 from llmservice_ui.texts import LONGEST, css, shown
@@ -120,7 +120,7 @@ async def test_thousands_of_services_are_a_page_at_a_time_and_are_listed_once() 
 
 
 async def test_a_fleet_beyond_the_bound_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_reading, "MOST_ROWS", 3)
+    monkeypatch.setattr(fleet, "MOST_ROWS", 3)
     async with world() as found:
         add(found.api, *(service(f"chat-{number}") for number in range(5)))
         page = (await (await found.signed_in()).get("/")).text

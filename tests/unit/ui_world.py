@@ -13,8 +13,7 @@ import httpx
 from aiohttp import web
 from llmservice_ui.app import application
 from llmservice_ui.guard import Guard
-from llmservice_ui.sessions import Sessions
-from llmservice_ui.settings import LOOPBACK, ApiAddress, Settings
+from llmservice_ui.sessions import LOOPBACK, ApiAddress, Sessions, Settings
 from llmservice_ui.sizing import Sizer
 
 from tests.support import http_servers

@@ -22,8 +22,8 @@ from llmservice_cli.errors import CliError, say
 from llmservice_cli.forward import RIGHT, Forward, PodPort, forwarded
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
 from llmservice_cli.load.server import CONNECT_SECONDS, base_of, client_of, ready_pods, url_inside
-from llmservice_cli.services import conditions_of, service
-from llmservice_cli.wait.until import Outcome, Wish, assess, changes, until_known
+from llmservice_cli.services import condition_of, service
+from llmservice_cli.wait.command import Outcome, Wish, assess, changes, until_known
 
 from .arguments import Options
 
@@ -197,8 +197,7 @@ def start_of(found: Json | None) -> str:
     if found is None:
         return "it was deleted"
     status = found.get("status") or {}
-    conditions = {condition.type: condition for condition in conditions_of(found)}
-    shown = conditions.get(ConditionType.AVAILABLE) or conditions.get(ConditionType.READY)
+    shown = condition_of(found, ConditionType.AVAILABLE) or condition_of(found, ConditionType.READY)
     progress = status.get("progress") or {}
     steps = [str(progress[key]) for key in ("phase", "artifact", "step") if progress.get(key)]
     if progress.get("percent") is not None:
@@ -207,6 +206,5 @@ def start_of(found: Json | None) -> str:
 
 
 def _is_available(found: Json) -> bool:
-    return any(
-        condition.type == ConditionType.AVAILABLE and condition.status == "True" for condition in conditions_of(found)
-    )
+    available = condition_of(found, ConditionType.AVAILABLE)
+    return available is not None and available.status == "True"

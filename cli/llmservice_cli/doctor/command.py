@@ -15,12 +15,13 @@ from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.progress import Steps, shown
 from llmservice_cli.terminal import Row, show, width
 
+from . import access, namespace, nodes, operator
 from .arguments import Options
-from .checks import CHECKS
-from .facts import Facts
-from .findings import Level, Result, results
+from .facts import Check, Facts, Level, Result, results
 from .gather import gather
 
+CHECKS: tuple[Check, ...] = (*access.CHECKS, *operator.CHECKS, *nodes.CHECKS, *namespace.CHECKS)
+"""In the order in which they are reported. Another one is a row in its module."""
 STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red", Level.NOT_KNOWN: "cyan"}
 _BY_WEIGHT = (Level.PROBLEM, Level.WARNING, Level.NOT_KNOWN, Level.OK)
 WIDEST = 120

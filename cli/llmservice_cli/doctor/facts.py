@@ -1,13 +1,21 @@
-"""What was read of a cluster, as a value: the only input of the checks."""
+"""What was read of a cluster, as a value, and what a check finds in it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 from llmservice_cli.api import Json
 from llmservice_cli.installation import NAMESPACE
+from llmservice_cli.text import listed
+
+MOST_NAMES = 5
+LONGEST = 400
+"""Characters of what is quoted of an object."""
+_VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\D|$)")
 
 Objects = tuple[Json, ...]
 
@@ -94,23 +102,88 @@ def places_of(operators: Objects) -> tuple[str, ...]:
     return tuple(sorted({str(each["metadata"]["namespace"]) for each in operators} or {NAMESPACE}))
 
 
-def status_of(found: Json) -> Json:
-    """The status of an object, empty where there is none yet."""
-    status: Json = found.get("status") or {}
-    return status
-
-
-def labels_of(found: Json) -> Mapping[str, str]:
-    labels: Mapping[str, str] = found["metadata"].get("labels") or {}
-    return labels
-
-
-def name_of(found: Json) -> str:
-    """With its namespace, where it has one."""
-    metadata = found["metadata"]
-    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata["name"])
-
-
 def images_of(found: Json) -> tuple[str, ...]:
     """Of the containers of a Deployment's pods."""
     return tuple(str(each.get("image") or "") for each in found["spec"]["template"]["spec"]["containers"])
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+    NOT_KNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found, and what to do about it; nothing is to be done about what is ok."""
+
+    level: Level
+    evidence: str
+    remedy: str = ""
+
+
+def ok(evidence: str, remedy: str = "") -> Finding:
+    return Finding(Level.OK, evidence, remedy)
+
+
+def warning(evidence: str, remedy: str) -> Finding:
+    return Finding(Level.WARNING, evidence, remedy)
+
+
+def problem(evidence: str, remedy: str) -> Finding:
+    return Finding(Level.PROBLEM, evidence, remedy)
+
+
+def not_known(evidence: str, remedy: str) -> Finding:
+    return Finding(Level.NOT_KNOWN, evidence, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row of the table: `of` gives at least one finding, from facts of which all that it `needs` were read."""
+
+    name: str
+    about: str
+    """What is checked, for the documentation."""
+    needs: tuple[str, ...]
+    """Fields of Facts."""
+    of: Callable[[Facts], Iterable[Finding]]
+    is_of_installed: bool = False
+    """Whether only a cluster with the operator has what it checks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finding of a check."""
+
+    check: str
+    finding: Finding
+
+
+def results(checks: Iterable[Check], facts: Facts, *, is_installed: bool) -> Iterator[Result]:
+    """The findings of all checks that apply, in the order of the table."""
+    for check in checks:
+        if check.is_of_installed and not is_installed:
+            continue
+        unread = [facts.unread[need] for need in check.needs if need in facts.unread]
+        if unread:
+            yield Result(check.name, not_known("; ".join(dict.fromkeys(each.why for each in unread)), unread[0].remedy))
+            continue
+        yield from (Result(check.name, finding) for finding in check.of(facts))
+        if cut := [need for need in check.needs if need in facts.cut]:
+            missing = not_known(f"there are more {', '.join(cut)} than were read", "see the others with kubectl")
+            yield Result(check.name, missing)
+
+
+def version_of(text: str) -> tuple[int, int] | None:
+    """Major and minor number of `v1.35.2` and the like; None where it has none."""
+    found = _VERSION.match(text)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def names(found: Iterable[str]) -> str:
+    """The first of them, and how many more there are."""
+    return listed(found, MOST_NAMES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from kubeloop.errors import Forbidden, KubeError, NotFound, Refused, Unauthorized
+from kubeloop.errors import KubeError, NotFound, Unauthorized, lacks_right
 from kubeloop.resources import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, LEASE, POD, RESOURCE_QUOTA, Resource
 from llmservice_api.constants import CRD_NAME, SERVICE_LABEL
 from llmservice_api.kinds import BY_KIND, LLMSERVICE
@@ -16,14 +16,13 @@ from llmservice_operator.options import version
 from llmservice_operator.readers.nodes import NODE
 
 from llmservice_cli.api import Api, Json
-from llmservice_cli.doctor.checks.rights import INSTALLING, TEAM
-from llmservice_cli.doctor.checks.server import blocking, service_of
+from llmservice_cli.cluster import line_of
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, Releases, is_of_chart, releases
 from llmservice_cli.progress import Steps
-from llmservice_cli.unread import line_of
+from llmservice_cli.settings import lease_names
 
+from .access import INSTALLING, TEAM, blocking, service_of
 from .facts import Facts, Objects, Right, Unread, places_of
-from .settings import lease_names
 
 MOST = 5_000
 """Objects of one list; a page is held at a time, without what no check reads."""
@@ -154,13 +153,9 @@ async def _named(kube: Api, named: Mapping[str, tuple[Resource, str]], steps: St
 async def _listed(kube: Api, source: Source) -> Read:
     try:
         return await _pages(kube, source, source.namespace)
-    except Refused as error:
-        return Read(unread=_unread(error, source))
-    except Forbidden as error:
-        if source.otherwise is None:
-            return Read(unread=_unread(error, source))
     except KubeError as error:
-        return Read(unread=_unread(error, source))
+        if source.otherwise is None or not lacks_right(error):
+            return Read(unread=_unread(error, source))
     try:
         return await _pages(kube, source, source.otherwise)
     except KubeError as error:
@@ -267,7 +262,7 @@ def _unread(error: KubeError, source: Source, verb: str = "list") -> Unread:
     """With the right that is missing, where it is one."""
     if isinstance(error, Unauthorized):
         raise error
-    if isinstance(error, Forbidden) and not isinstance(error, Refused):
+    if lacks_right(error):
         where = f"in the namespace {source.namespace}" if source.namespace else ""
         if not where:
             where = "in all namespaces" if source.otherwise else ""

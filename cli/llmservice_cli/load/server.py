@@ -34,7 +34,7 @@ from llmservice_cli.forward import Forward, PodPort, forwarded
 from llmservice_cli.options import Scope
 from llmservice_cli.services import endpoint_of, service
 from llmservice_cli.text import shown
-from llmservice_cli.wait.until import assess
+from llmservice_cli.wait.command import assess
 
 from .answer import Failure, Loss, error_text
 from .client import IDENTITY, beginning

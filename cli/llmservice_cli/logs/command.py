@@ -16,20 +16,17 @@ from llmservice_api.reasons import Reason
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.redact import Redactor
 
-from llmservice_cli.api import Json
+from llmservice_cli.api import Json, versions
 from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.documents import in_a_line, tell
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.masking import redactor_of
 from llmservice_cli.services import service
 from llmservice_cli.terminal import Row, show
-from llmservice_cli.wait.until import assess
-from llmservice_cli.watching import versions
+from llmservice_cli.wait.command import assess
 
 from .arguments import Options
-from .lines import SUPERVISOR, Line, Origin
-from .reading import Follower, Reader, merged, reading
-from .targets import chosen, origins, short
+from .reading import SUPERVISOR, Follower, Line, Origin, Reader, chosen, merged, origins, short
 
 # How lines of a log are printed.
 
@@ -97,8 +94,8 @@ async def _print(connection: Connection, options: Options, found: Json) -> ExitC
         raise _nothing(found, has_pods=bool(pods), previous=options.previous)
     if wanted[MOST_LOGS:]:
         _note(f"of {len(wanted)} logs the first {MOST_LOGS} are shown; choose with --pod or --container")
-    async with reading(connection, connection.namespace) as reader:
-        printed, unread = await _copied(reader, wanted[:MOST_LOGS], options, redactor)
+    reader = Reader(connection.kube, connection.namespace)
+    printed, unread = await _copied(reader, wanted[:MOST_LOGS], options, redactor)
     for origin, why in unread.items():
         _note(f"{origin.pod}, {origin.container} is not readable: {redactor.clean(why)}")
     if not printed and unread:
@@ -141,9 +138,9 @@ async def _follow(connection: Connection, options: Options, found: Json) -> Exit
     refused: list[KubeError] = []
     is_read = True
     try:
-        async with reading(connection, namespace) as reader, asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
             window = _window(options)
-            follower = Follower(reader, options.pod, options.container, window, note=_note, none=tell)
+            follower = Follower(Reader(kube, namespace), options.pod, options.container, window, note=_note, none=tell)
             tasks.create_task(follower.run(pods))
             tasks.create_task(_copy(follower, options, found))
     except* KubeError as group:

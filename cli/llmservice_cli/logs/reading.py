@@ -1,24 +1,173 @@
-"""Reads logs: one container's as a stream of lines, and several in the order of time."""
+"""Reads logs: of chosen containers, each as a stream of lines, and several in the order of time.
+
+Whatever a pod prints is bounded and cleaned.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
+from datetime import datetime
 
-import httpx
-from kubeloop.errors import ApiError
-from kubeloop.resources import POD
-from kubeloop.transport import failure
+from kubeloop.errors import KubeError
+from llmservice_runtime.bounded_json import clean
+from llmservice_runtime.contract import FETCH_CONTAINER, SERVER_CONTAINER
+from llmservice_runtime.failures.reasons import FailureReason
+from llmservice_runtime.supervisor.log_reader import LINE_LIMIT, parse_line
 
-from llmservice_cli.api import Json
-from llmservice_cli.cluster import Connection
-from llmservice_cli.watching import PAUSE, Objects
+from llmservice_cli.api import PAUSE, Api, Json, Objects, container_statuses
+from llmservice_cli.errors import CliError
 
-from .lines import NEVER, Line, Moment, Origin, Splitter, read
-from .targets import chosen, containers, run_of, statuses
+SUPERVISOR, VLLM = "supervisor", "vllm"
+OWN = "[llmservice] "
+"""Before each line of the supervisor and of what else is the operator's."""
+MOST_BYTES = 4 * LINE_LIMIT
+"""Of a line; what is beyond them is dropped."""
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FAILURES = tuple(f"{word}: " for word in ("Failed", *FailureReason))
+
+Moment = tuple[int, str]
+"""Seconds since 1970, and nine digits of their fraction."""
+NEVER: Moment = (0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A container of a pod."""
+
+    pod: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line; `level` is empty where its writer gave none."""
+
+    origin: Origin
+    time: str
+    moment: Moment
+    source: str
+    """SUPERVISOR or VLLM in the server's container, else the container."""
+    level: str
+    text: str
+
+    def is_at_least(self, level: str) -> bool:
+        """Whether it is as serious as `level`, or of no known level."""
+        return not self.level or LEVELS.index(self.level) >= LEVELS.index(level)
+
+
+class Splitter:
+    """Cuts bytes into lines. Of a longer line the first MOST_BYTES are kept."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The lines that end in this chunk."""
+        first, *others = chunk.split(b"\n")
+        self._rest += first[: MOST_BYTES - len(self._rest)]
+        for other in others:
+            yield self._rest
+            self._rest = other[:MOST_BYTES]
+
+    def end(self) -> Iterator[bytes]:
+        """The last line, where it has no newline."""
+        if self._rest:
+            yield self._rest
+        self._rest = b""
+
+
+def read(raw: bytes, origin: Origin) -> Line:
+    """A line as the API server sends it with `timestamps`."""
+    time, moment, rest = _stamped(raw)
+    text = _COLOURS.sub("", rest.decode(errors="replace")).rstrip()[:LINE_LIMIT]
+    source, level = origin.container, parse_line(text).level
+    if text.startswith(OWN):
+        text = text.removeprefix(OWN)
+        level = "ERROR" if text.startswith(_FAILURES) else "INFO"
+        source = SUPERVISOR if origin.container == SERVER_CONTAINER else source
+    elif origin.container == SERVER_CONTAINER:
+        source = VLLM
+    return Line(origin, time, moment, source, level, " ".join(clean(text).splitlines()))
+
+
+def _stamped(raw: bytes) -> tuple[str, Moment, bytes]:
+    """The time, which is empty for a line without one, and what follows it."""
+    found = _STAMP.match(raw)
+    if found is None:
+        return "", NEVER, raw
+    base, fraction, offset = (part.decode() for part in found.groups(b""))
+    try:
+        seconds = int(datetime.fromisoformat(base + offset).timestamp())
+    except (ValueError, OverflowError):
+        return "", NEVER, raw
+    return found[0].decode().rstrip(), (seconds, fraction.ljust(9, "0")), raw[found.end() :]
+
+
+# Which containers of which pods are read, and what tells them apart.
+
+_ALWAYS = (SERVER_CONTAINER, FETCH_CONTAINER)
+
+
+def short(pod: str) -> str:
+    """The end of its name, which differs from pod to pod."""
+    return pod.rpartition("-")[2]
+
+
+def chosen(pods: Iterable[Json], wanted: str | None) -> list[Json]:
+    """All, or the one that is meant, by name."""
+    found = sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+    if wanted is None:
+        return found
+    return [pod for pod in found if wanted in (pod["metadata"]["name"], short(pod["metadata"]["name"]))]
+
+
+def containers(pod: Json, wanted: str | None) -> list[str]:
+    """Names of those that are read: the one that is meant; else the server, the one that fetches and those that failed,
+    as far as they have run."""
+    return [
+        status["name"]
+        for status in container_statuses(pod)
+        if (wanted == status["name"] if wanted else status["name"] in _ALWAYS or _has_failed(status))
+    ]
+
+
+def origins(pods: Sequence[Json], container: str | None, *, previous: bool) -> list[Origin]:
+    """Every container that has a log, of the present run or of the one before. CliError where none of the pods has the
+    container that was named."""
+    names = sorted({each["name"] for pod in pods for each in _specified(pod)})
+    if pods and container is not None and container not in names:
+        raise CliError(f"no pod has a container {container!r}", f"choose one of: {', '.join(names)}")
+    found = []
+    for pod in pods:
+        by_name = {status["name"]: status for status in container_statuses(pod)}
+        for name in containers(pod, container):
+            if run_of(by_name[name]) if not previous else by_name[name].get("restartCount"):
+                found.append(Origin(pod["metadata"]["name"], name))
+    return found
+
+
+def run_of(status: Json) -> str:
+    """Names the present or last run of a container; empty before the first."""
+    return str(status.get("containerID") or "")
+
+
+def _specified(pod: Json) -> Iterator[Json]:
+    spec = pod.get("spec") or {}
+    for kind in ("initContainers", "containers"):
+        yield from spec.get(kind) or ()
+
+
+def _has_failed(status: Json) -> bool:
+    ends = [(status.get(key) or {}).get("terminated") or {} for key in ("state", "lastState")]
+    return any(end.get("exitCode") for end in ends)
+
 
 # Follows the logs of a service's pods, across restarts of containers and pods that come and go.
 
@@ -108,14 +257,12 @@ class Follower:
         return run_of(status) == run and "running" in (status.get("state") or {})
 
     def _status(self, uid: str, container: str) -> Json:
-        found = statuses(self.pods.get(uid) or {})
+        found = container_statuses(self.pods.get(uid) or {})
         return next((status for status in found if status.get("name") == container), {})
 
 
-PATIENCE = httpx.Timeout(30.0, connect=5.0)
-FOLLOWING = httpx.Timeout(5.0, read=None)
-MOST_ERROR = 4096
-"""Bytes of an error's answer."""
+PATIENCE = 30.0
+"""Seconds without a byte of a log that is not followed."""
 
 
 class Unread(Exception):
@@ -128,52 +275,25 @@ class Unread(Exception):
 
 @dataclass(frozen=True)
 class Reader:
-    """The logs of pods in one namespace. `http` is of the API server, and without a limit of connections: one that is
-    followed keeps its own."""
+    """The logs of pods in one namespace."""
 
-    http: httpx.AsyncClient
+    kube: Api
     namespace: str
 
     async def lines(self, origin: Origin, params: Mapping[str, str], *, follow: bool) -> AsyncGenerator[Line]:
         """Unread where the API server refuses, or the connection breaks."""
-        path = f"{POD.path(self.namespace, origin.pod)}/log"
         query = {**params, "container": origin.container, "timestamps": "true", "follow": str(follow).lower()}
+        found = self.kube.log_chunks(self.namespace, origin.pod, query, silence=None if follow else PATIENCE)
         splitter = Splitter()
-        async with self._stream(path, query, FOLLOWING if follow else PATIENCE) as chunks:
-            async for chunk in chunks:
-                for raw in splitter.feed(chunk):
-                    yield read(raw, origin)
-            for raw in splitter.end():
-                yield read(raw, origin)
-
-    @asynccontextmanager
-    async def _stream(
-        self, path: str, query: Mapping[str, str], timeout: httpx.Timeout
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
         try:
-            async with self.http.stream("GET", path, params=dict(query), timeout=timeout) as response:
-                if response.is_error:
-                    raise Unread((await _refusal(response)).message)
-                yield response.aiter_bytes()
-        except httpx.HTTPError as error:
-            raise Unread(f"{type(error).__name__}: {error}") from error
-
-
-@asynccontextmanager
-async def reading(connection: Connection, namespace: str) -> AsyncIterator[Reader]:
-    """With one client, which all logs of a command share."""
-    unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with connection.http(limits=unlimited) as http:
-        yield Reader(http, namespace)
-
-
-async def _refusal(response: httpx.Response) -> ApiError:
-    body = b""
-    async for chunk in response.aiter_bytes():
-        body += chunk[: MOST_ERROR - len(body)]
-        if len(body) >= MOST_ERROR:
-            break
-    return failure(response.status_code, body, right="get pods/log", retry_after=None)
+            async with aclosing(found) as chunks:
+                async for chunk in chunks:
+                    for raw in splitter.feed(chunk):
+                        yield read(raw, origin)
+        except KubeError as error:
+            raise Unread(error.message) from error
+        for raw in splitter.end():
+            yield read(raw, origin)
 
 
 async def merged(

@@ -34,9 +34,9 @@ from llmservice_planner.room import Room
 
 from llmservice_cli.api import Api
 from llmservice_cli.cluster import Connection, connect
-from llmservice_cli.diff.operators import settings_of
 from llmservice_cli.errors import BadInput, CliError, ExitCode
-from llmservice_cli.render.desired import namespace_of
+from llmservice_cli.render.decided import namespace_of
+from llmservice_cli.settings import settings_of
 
 from .answers import Answer, Asked, answer, honest, plan_of, with_remedies
 from .arguments import Options

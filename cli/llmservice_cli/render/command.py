@@ -6,15 +6,13 @@ from datetime import UTC, datetime
 
 from llmservice_operator.observe.observed import Observed
 
+from llmservice_cli import settings
 from llmservice_cli.errors import ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit, services
 
-from . import settings
 from .arguments import Options
-from .decided import Source, decided, previews, with_config
-from .desired import NEW_UID, namespace_of, new
-from .output import show
-from .preview import Preview, changes, restart_of
+from .decided import NEW_UID, Source, decided, namespace_of, new, previews, with_config
+from .preview import Preview, changes, restart_of, show
 
 
 async def run(options: Options) -> ExitCode:

@@ -1,4 +1,4 @@
-"""A decision in the form in which it is printed: its objects, its conditions, and what restarts."""
+"""A decision as it is printed: its objects, its conditions and what restarts; for people, as manifests and as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
+import yaml
 from llmservice_api.reasons import Reason
 from llmservice_operator.decision import Apply, Decision
 from llmservice_operator.decision import Restart as RevisionChange
@@ -15,71 +16,19 @@ from llmservice_operator.observe.observed import Observed
 from llmservice_operator.workload.kinds import is_workload
 from llmservice_operator.workload.port import WorkloadFacts
 
+from llmservice_cli.documents import written
 from llmservice_cli.manifests import Json
-from llmservice_cli.server import changes_between, server_of
+from llmservice_cli.masking import masked, redactor_of
+from llmservice_cli.revisions import changes_between, server_of
+from llmservice_cli.terminal import is_styled
 
 from .difference import fields, restricted
-
-# Which running pods a decision replaces, and why.
-
-
-def restart_of(
-    changes: Sequence[Change], step: RevisionChange | None, live: WorkloadFacts | None, status: Json
-) -> Restart:
-    """Of the change of the Deployment, if there is one.
-
-    `step` is the decision's, and `status` the LLMService's once the decision is carried out.
-    """
-    conditions = {each["type"]: each for each in status.get("conditions") or ()}
-    if (conditions.get("Accepted") or {}).get("status") == "False":
-        stays = "nothing is made" if live is None else "no restart, and what runs stays as it is"
-        return Restart(0, f"{stays}: the spec is refused")
-    if live is not None and (held := holding(status)) is not None:
-        stays = "no restart, and what runs stays as it is: the edit is held until it is changed"
-        return Restart(0, f"{stays}: {held['reason']}. {held['message']}")
-    change = next((each for each in changes if is_workload(each.kind) and each.manifest is not None), None)
-    if change is None or change.manifest is None:
-        return Restart(0, _none(live, conditions, status))
-    replicas = change.manifest["spec"]["replicas"]
-    if live is None:
-        return Restart(0, f"no restart: nothing runs yet, and {_pods(replicas)} started")
-    before: Json = ((change.before or {}).get("spec") or {}).get("template") or {}
-    after: Json = change.manifest["spec"]["template"]
-    differing = fields(before, after)
-    if not differing:
-        scaled = "" if replicas == live.spec_replicas else f"; replicas: {live.spec_replicas} -> {replicas}"
-        return Restart(0, f"no restart: the pod template stays{scaled}")
-    if not live.replicas:
-        return Restart(0, "no restart: the pod template changes, and no pod runs")
-    why = changes_between(server_of(before), server_of(after)) or differing
-    to = f"revision {step.desired}, strategy {step.strategy}" if step is not None else "the same revision"
-    reason = f". {step.reason}" if step is not None and step.reason else ""
-    return Restart(live.replicas, f"RESTART: {_pods(live.replicas)} replaced by {to}: {why}{reason}")
-
-
-def _pods(count: int) -> str:
-    return "1 pod is" if count == 1 else f"{count} pods are"
-
-
-def _none(live: WorkloadFacts | None, conditions: Mapping[str, Json], status: Json) -> str:
-    ready, rollout = (conditions.get("Ready") or {}).get("reason"), status.get("rollout") or {}
-    # What keeps the spec back shows in Accepted or Fits; other reasons speak of pods.
-    is_held = ready in {(conditions.get(each) or {}).get("reason") for each in ("Accepted", "Fits")}
-    held = f" ({ready})" if is_held else ""
-    if ready == Reason.INSPECTING_MODEL:
-        held = f" yet{held}: the model is inspected first, and --config shows what follows"
-    if live is None:
-        return f"no pod is started{held}"
-    if waits := rollout.get("updateWaiting") or rollout.get("updateBlocked"):
-        return f"no restart yet: {waits}"
-    if rollout.get("updatePending"):
-        return f"no restart{held}; an update is pending, and starts when `llmservice update` asks for it"
-    return f"no restart{held}"
-
 
 ChildId = tuple[str, str]
 """(kind, name)"""
 
+_COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+_PLAIN = "\033[0m"
 CREATE, CHANGE, APPLY, ADOPT, DELETE, UNCHANGED = "create", "change", "apply", "adopt", "delete", "unchanged"
 """APPLY: what may be there already, and was not read."""
 
@@ -254,3 +203,85 @@ def _applied(apply: Apply, live: Json | None, unread: Collection[ChildId]) -> Ch
     return Change(
         CHANGE, apply.kind, apply.name, fields(before, apply.manifest) or apply.reason, apply.manifest, before
     )
+
+
+def restart_of(
+    changes: Sequence[Change], step: RevisionChange | None, live: WorkloadFacts | None, status: Json
+) -> Restart:
+    """Which running pods a decision replaces, and why: by the change of the Deployment, if there is one.
+
+    `step` is the decision's, and `status` the LLMService's once the decision is carried out.
+    """
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    if (conditions.get("Accepted") or {}).get("status") == "False":
+        stays = "nothing is made" if live is None else "no restart, and what runs stays as it is"
+        return Restart(0, f"{stays}: the spec is refused")
+    if live is not None and (held := holding(status)) is not None:
+        stays = "no restart, and what runs stays as it is: the edit is held until it is changed"
+        return Restart(0, f"{stays}: {held['reason']}. {held['message']}")
+    change = next((each for each in changes if is_workload(each.kind) and each.manifest is not None), None)
+    if change is None or change.manifest is None:
+        return Restart(0, _none(live, conditions, status))
+    replicas = change.manifest["spec"]["replicas"]
+    if live is None:
+        return Restart(0, f"no restart: nothing runs yet, and {_pods(replicas)} started")
+    before: Json = ((change.before or {}).get("spec") or {}).get("template") or {}
+    after: Json = change.manifest["spec"]["template"]
+    differing = fields(before, after)
+    if not differing:
+        scaled = "" if replicas == live.spec_replicas else f"; replicas: {live.spec_replicas} -> {replicas}"
+        return Restart(0, f"no restart: the pod template stays{scaled}")
+    if not live.replicas:
+        return Restart(0, "no restart: the pod template changes, and no pod runs")
+    why = changes_between(server_of(before), server_of(after)) or differing
+    to = f"revision {step.desired}, strategy {step.strategy}" if step is not None else "the same revision"
+    reason = f". {step.reason}" if step is not None and step.reason else ""
+    return Restart(live.replicas, f"RESTART: {_pods(live.replicas)} replaced by {to}: {why}{reason}")
+
+
+def _pods(count: int) -> str:
+    return "1 pod is" if count == 1 else f"{count} pods are"
+
+
+def _none(live: WorkloadFacts | None, conditions: Mapping[str, Json], status: Json) -> str:
+    ready, rollout = (conditions.get("Ready") or {}).get("reason"), status.get("rollout") or {}
+    # What keeps the spec back shows in Accepted or Fits; other reasons speak of pods.
+    is_held = ready in {(conditions.get(each) or {}).get("reason") for each in ("Accepted", "Fits")}
+    held = f" ({ready})" if is_held else ""
+    if ready == Reason.INSPECTING_MODEL:
+        held = f" yet{held}: the model is inspected first, and --config shows what follows"
+    if live is None:
+        return f"no pod is started{held}"
+    if waits := rollout.get("updateWaiting") or rollout.get("updateBlocked"):
+        return f"no restart yet: {waits}"
+    if rollout.get("updatePending"):
+        return f"no restart{held}; an update is pending, and starts when `llmservice update` asks for it"
+    return f"no restart{held}"
+
+
+def show(previews: Sequence[Preview], output: str) -> None:
+    """json, yaml, table, diff, or `manifests` with the rest as comments."""
+    documents = [preview.document() for preview in previews]
+    redactor = redactor_of(documents, [preview.spec for preview in previews])
+    if output in ("json", "yaml"):
+        print(written(output, {"version": 1, "services": masked(documents, redactor)}), end="")
+        return
+    for index, preview in enumerate(previews):
+        lines = [redactor.clean(line) for line in preview.lines()]
+        if output == "manifests":
+            print("\n".join(f"# {line}" for line in lines))
+            for change in preview.changes:
+                if change.manifest is not None:
+                    text = yaml.safe_dump(masked(change.manifest, redactor), sort_keys=False, width=2**16)
+                    print(f"---\n{text}", end="")
+            continue
+        print("\n".join([*([""] if index else []), *lines]))
+        for diff in preview.diffs.values() if output == "diff" else ():
+            print("\n".join(["", *_coloured(redactor.clean(diff).splitlines())]))
+
+
+def _coloured(lines: Iterable[str]) -> Iterable[str]:
+    """On a terminal that shows colours, else as they are."""
+    if not is_styled():
+        return lines
+    return [f"{_COLOURS[line[0]]}{line}{_PLAIN}" if line[:1] in _COLOURS else line for line in lines]

@@ -20,8 +20,7 @@ from llmservice_cli.text import table
 
 from .arguments import Options
 from .bundle import README, Entry, File, Gap, Material, archive, files, readme
-from .reading import read_all
-from .subjects import of_operator, of_service
+from .collecting import of_operator, of_service, read_all
 
 
 async def run(options: Options) -> ExitCode:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any
 
@@ -15,8 +16,122 @@ from llmservice_runtime.redact import MASK, Redactor
 
 from llmservice_cli.masking import redactor_of
 
-from .places import places
-from .secret_names import is_secret_key, is_secret_variable
+# Which names denote secrets: of keys, options, headers and variables.
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_DIVIDER = re.compile(r"[^a-z0-9]+")
+_HARMLESS = re.compile(
+    r"(?:max|num|per|first|output|next|bos|eos|pad|unk|sep|cls|mask|stop|special|image|audio|video)_?token"
+    r"|bypass|compass|(?:forward|backward)_pass|pass_(?:config|through)"
+    r"|tokens?_?(?:ids?|threshold|budget|limit|count|len|length|rate|level|usage|type|parser|probs?)(?![a-z])"
+    r"|key_value|^_?(?:old_?)?pwd_?$"
+)
+_OF_SOMETHING = re.compile(r"(?:refs?|names?|files?|paths?|dirs?)_?$")
+"""Names of what holds a secret, such as secretName, rather than of a secret."""
+_SECRET = re.compile(
+    r"token(?!s(?![a-z])|i[sz])|(?:api|auth|access|bearer|refresh)_?tokens"
+    r"|secret(?!s_?$)|passw(?:or)?d|passphrase|passcode|[a-z0-9]_pass(?![a-z])|(?:db|my|user|root|admin|sql|smtp)pass_?$"
+    r"|pwd|credential|cookie|authorization|connection_?string"
+    r"|(?:api|access|private|account|signing|encryption|master|shared|ssh|license)_?keys?(?![a-z])"
+)
+_SECRET_VARIABLE = re.compile(r"secret|pass(?![a-z])|_keys?(?![a-z])|(?<![a-z])keys?_")
+_HEADER = re.compile(r"(?:authorization|cookies?)_?$")
+
+
+def is_secret_key(name: str) -> bool:
+    """Whether a key of this name holds a secret itself, rather than the name of one, or a number of tokens.
+    One in upper case is a variable."""
+    return _is_secret(name, is_variable=name.isupper())
+
+
+def is_secret_variable(name: str) -> bool:
+    """The same of an environment variable: of these, more words are likely to be secrets."""
+    return _is_secret(name, is_variable=True)
+
+
+def is_header(name: str) -> bool:
+    """Whether the whole line after it is a secret."""
+    return _HEADER.search(_plain(name)) is not None
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(name: str, *, is_variable: bool) -> bool:
+    plain = _plain(name)
+    if _OF_SOMETHING.search(plain):
+        return False
+    plain = _HARMLESS.sub("-", plain)
+    return _SECRET.search(plain) is not None or (is_variable and _SECRET_VARIABLE.search(plain) is not None)
+
+
+def _plain(name: str) -> str:
+    """Words in lower case with one underscore between them."""
+    return _DIVIDER.sub("_", _HUMP.sub("_", name).lower())
+
+
+# Where a text shows secrets: after names of secrets. A text is gone through once from left to right, and no pattern
+# goes back over what it has read: whoever writes lines into a log decides how long they are.
+
+_NAME = re.compile(
+    r"(?<![\w.-])(?P<dashes>--)?(?P<name>[\w.-]++)(?P<end>\\{0,8}['\"]?)"
+    r"(?:[ \t]{0,4}(?:=>|[=:])[ \t]{0,4}"
+    r"|(?P<list>,[ \t]{0,4}(?=b?\\{0,8}['\"]))"
+    r"|(?P<space>(?(dashes)[ \t]{1,4}(?=[^\s-]|-[^\s-])|(?!))))"
+)
+"""A name and what separates it from its value; a space does after an option, a comma between two quoted words."""
+_OPENED = re.compile(r"(?:\w{1,16}\()?[bfru]?(?P<escape>\\{0,8})(?P<quote>['\"])", re.IGNORECASE)
+_QUOTED = {quote: re.compile(rf"(?:\\.|[^\\\n{quote}])*+") for quote in "'\""}
+_ITEMS = re.compile(r"[\[(](?:'(?:\\.|[^'\\\n])*+'|\"(?:\\.|[^\"\\\n])*+\"|['\"][^\n]*+|[^\])\n'\"]++)*+")
+_MAPPING = re.compile(r"\{[ \t]{0,4}(?:\\{0,8}['\"]|\}|$)", re.MULTILINE)
+_LINE = {quote: re.compile(rf"[^\n{quote}]*+") for quote in ("", "'", '"')}
+_WORD = {"": re.compile(r"\S*+"), **{quote: re.compile(rf"(?:\\\S|[^\s\\{quote}])*+") for quote in "'\""}}
+
+
+def places(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each value after a name of a secret, in their order."""
+    done = 0
+    for hit in _NAME.finditer(text):
+        if hit.start() < done or not _is_shown(hit):
+            continue
+        start, done = _value(text, hit)
+        if start < done:
+            yield start, done
+
+
+def _is_shown(hit: re.Match[str]) -> bool:
+    is_word_of_list = hit["list"] is not None and not hit["end"]
+    return not is_word_of_list and is_secret_key(hit["name"])
+
+
+def _value(text: str, hit: re.Match[str]) -> tuple[int, int]:
+    """To the closing quote or bracket; without one to the next space, and of headers to the end of the line."""
+    at = hit.end()
+    if opened := _OPENED.match(text, at):
+        start = opened.end()
+        if hit["list"] is not None and text.startswith("--", start):
+            return at, at
+        if opened["escape"]:
+            return start, _end(_escaped(opened["escape"] + opened["quote"]), text, start)
+        return start, _end(_QUOTED[opened["quote"]], text, start)
+    if text.startswith(("[", "("), at):
+        return at + 1, _end(_ITEMS, text, at)
+    if _MAPPING.match(text, at):
+        return at, at
+    before = text[hit.start() - 1 : hit.start()]
+    around = before if before in ("'", '"') and not hit["end"] else ""
+    return at, _end((_LINE if is_header(hit["name"]) else _WORD)[around], text, at)
+
+
+@lru_cache(maxsize=16)
+def _escaped(closing: str) -> re.Pattern[str]:
+    """What stands before this quote with the backslashes before it."""
+    return re.compile(rf"(?:(?!{re.escape(closing)})[^\n])*+")
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Where what the pattern takes from here on ends."""
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
 
 _OPTION = re.compile(r"--?(?P<name>[\w.-]++)(?P<value>=.*)?", re.DOTALL)
 _DROPPED_ANNOTATIONS = frozenset({"kubectl.kubernetes.io/last-applied-configuration"})

@@ -12,7 +12,7 @@ from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage
 from llmservice_cli.revisions import Revision, pinned_of, recorded
 from llmservice_cli.services import rollout_of, service
-from llmservice_cli.wait.until import Wish, tell, until_known
+from llmservice_cli.wait.command import Wish, tell, until_known
 
 from .arguments import Options
 

@@ -11,14 +11,11 @@ from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_api.reasons import Reason
 
 from llmservice_cli.api import Json
-from llmservice_cli.services import conditions_of, is_outdated
+from llmservice_cli.services import NO_VALUE, conditions_of, is_outdated
 
-from .frame import Frame
 from .snapshot import Figures, Pod, Snapshot
 
 # What was planned beside what vLLM measured. Pure: figures of status.plan and status.measured.
-
-NO_VALUE = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +74,10 @@ UNKNOWN_REASON = "This version of llmservice does not know the reason: see docs/
 PASSING = frozenset({ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.DEGRADED})
 
 
-def document(services: Iterable[Json], frames: Iterable[Frame], now: datetime) -> dict[str, Any]:
-    """`frames` have pods with live figures, what is held, and Events; `services` were only listed."""
+def document(services: Iterable[Json], snapshots: Iterable[Snapshot], now: datetime) -> dict[str, Any]:
+    """`snapshots` have pods with live figures, what is held, and Events; `services` were only listed."""
     listed = [_service(service) for service in services]
-    whole = [{**_service(each.seen.service), **_held(each.seen), **_pods(each), **_events(each)} for each in frames]
+    whole = [{**_service(each.service), **_held(each), **_pods(each), **_events(each)} for each in snapshots]
     return {"version": VERSION, "readAt": now.isoformat(timespec="seconds"), "services": [*whole, *listed]}
 
 
@@ -139,17 +136,17 @@ def _held(snapshot: Snapshot) -> dict[str, Any]:
     return {"held": snapshot.held.to_object(), **use}
 
 
-def _pods(frame: Frame) -> dict[str, Any]:
-    if isinstance(frame.seen.pods, str):
-        return {"podsUnread": frame.seen.pods}
-    pods = [{**_pod(pod), "phase": str(frame.phase(pod))} for pod in frame.seen.pods]
-    return {"pods": pods, "podsByPhase": {str(phase): count for phase, count in frame.phases.items()}}
+def _pods(snapshot: Snapshot) -> dict[str, Any]:
+    if isinstance(snapshot.pods, str):
+        return {"podsUnread": snapshot.pods}
+    pods = [{**_pod(pod), "phase": str(snapshot.phase(pod))} for pod in snapshot.pods]
+    return {"pods": pods, "podsByPhase": {str(phase): count for phase, count in snapshot.phases.items()}}
 
 
-def _events(frame: Frame) -> dict[str, Any]:
-    if isinstance(frame.events, str):
-        return {"eventsUnread": frame.events}
-    return {"events": [event.to_object() for event in frame.events]}
+def _events(snapshot: Snapshot) -> dict[str, Any]:
+    if isinstance(snapshot.events, str):
+        return {"eventsUnread": snapshot.events}
+    return {"events": [event.to_object() for event in snapshot.events]}
 
 
 def _pod(pod: Pod) -> dict[str, Any]:

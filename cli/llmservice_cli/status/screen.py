@@ -12,16 +12,13 @@ from llmservice_api.conditions import Condition, ConditionType
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
-from llmservice_cli.services import conditions_of, is_outdated
+from llmservice_cli.metrics import Held
+from llmservice_cli.services import NO_VALUE, condition_of, conditions_of, is_outdated, share_done
 from llmservice_cli.terminal import Row
 from llmservice_cli.text import age, duration, table
 
 from .document import compared, needs_attention, remedies_beside_failure, shown
-from .events import Event
-from .frame import Frame
-from .held import Held
-from .overview import share_done
-from .snapshot import Absent, Figures, Phase, Pod
+from .snapshot import Absent, Event, Figures, Phase, Pod, Snapshot
 
 # Bars of characters: one for each phase that pods are in. Pure.
 
@@ -49,7 +46,6 @@ def bars(phases: Mapping[Phase, int], *, is_styled: bool) -> Iterator[Row]:
         yield (f"{phase:<{widest}}  ", ""), (bar, STYLES[phase]), (f" {count}", "")
 
 
-NO_VALUE = "-"
 IDLE = "Idle"
 """Reason of Available while no replica runs because no requests come."""
 
@@ -57,14 +53,14 @@ IDLE = "Idle"
 SEVERE = (ConditionType.STALLED, ConditionType.DEGRADED)
 
 
-def screen(frame: Frame, now: datetime, *, is_styled: bool) -> Iterator[Row]:
+def screen(snapshot: Snapshot, now: datetime, *, is_styled: bool) -> Iterator[Row]:
     """Everything about one service, the most urgent first. What others wrote is cleaned."""
-    service = frame.seen.service
+    service = snapshot.service
     status = service.get("status") or {}
-    yield from _plain(_head(service, frame.seen.held, now), first="bold")
+    yield from _plain(_head(service, snapshot.held, now), first="bold")
     yield ()
     yield from _conditions(service, now)
-    phases = bars(frame.phases, is_styled=is_styled)
+    phases = bars(snapshot.phases, is_styled=is_styled)
     pods = "pods, and what vLLM counts in each since its start"
     parts: tuple[tuple[str, Iterable[Row]], ...] = (
         ("failure", _plain(_failure(status.get("failure"), now), first="red")),
@@ -75,8 +71,8 @@ def screen(frame: Frame, now: datetime, *, is_styled: bool) -> Iterator[Row]:
         ("what would fit", _plain(_fitting(service))),
         ("planned and measured", _plain(_compared(status))),
         ("measured by vLLM at its start", _plain(measured_lines(status))),
-        (pods, _plain(_pods(frame.seen.pods))),
-        ("last Events", _events(frame.events, now)),
+        (pods, _plain(_pods(snapshot.pods))),
+        ("last Events", _events(snapshot.events, now)),
     )
     for title, part in parts:
         if rows := list(part):
@@ -97,7 +93,7 @@ def _one_line(text: str) -> str:
 
 def _head(service: Json, held: Held | str | None, now: datetime) -> Iterator[str]:
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
-    ready = next((c for c in conditions_of(service) if c.type == "Ready"), None)
+    ready = condition_of(service, ConditionType.READY)
     verdict = "not reconciled by an operator yet" if ready is None else f"Ready is {ready.status}: {ready.reason}"
     yield f"{metadata['name']} in namespace {metadata['namespace']}: {verdict}"
     if is_outdated(service):
@@ -133,7 +129,7 @@ def _scaling(spec: Json, status: Json) -> Iterator[str]:
 
 def _at_zero(service: Json, now: datetime) -> Iterator[str]:
     """Since when no replica runs because no requests come, and where the next one is held."""
-    available = next((c for c in conditions_of(service) if c.type == ConditionType.AVAILABLE), None)
+    available = condition_of(service, ConditionType.AVAILABLE)
     if available is None or available.reason != IDLE:
         return
     port = ((service.get("status") or {}).get("holding") or {}).get("port", NO_VALUE)

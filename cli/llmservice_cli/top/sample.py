@@ -12,18 +12,16 @@ from typing import Any
 from kubeloop.credentials import Credentials
 from kubeloop.errors import KubeError
 from kubeloop.resources import POD, Resource
-from kubeloop.transport import Transport
 from llmservice_api.constants import SERVICE_LABEL, selector_text
 from llmservice_api.holding import stored_port
 from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_vllm import metrics
 
 from llmservice_cli.api import USER_AGENT, Api, Json
-from llmservice_cli.cluster import LOGIN_TIMEOUT
-from llmservice_cli.metrics import LARGEST, Samples, page_of, samples_of
+from llmservice_cli.cluster import LOGIN_TIMEOUT, line_of, why
+from llmservice_cli.metrics import LARGEST, Pages, Samples, page_of, read_pages, samples_of
 from llmservice_cli.services import service, services
-from llmservice_cli.status.held import Pages, read_pages
-from llmservice_cli.unread import line_of, why
+from llmservice_cli.streams import StreamTransport
 
 # What a vLLM did between two reads of its /metrics. Pure.
 
@@ -213,7 +211,7 @@ ServiceKey = tuple[str, str]
 """Namespace and name."""
 
 
-class Metered(Transport):
+class Metered(StreamTransport):
     """Counts what is asked of the API server."""
 
     def __init__(self, credentials: Credentials) -> None:

@@ -10,7 +10,7 @@ from llmservice_operator.facts.pods import PodFacts
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
-from llmservice_cli.status.held import Held, held_in
+from llmservice_cli.metrics import Held, held_in
 from llmservice_cli.text import table
 
 from .sample import Latency, Rates, Reading, Sample, between, together

@@ -14,7 +14,7 @@ from llmservice_cli.documents import show
 from llmservice_cli.errors import ExitCode, WrongUsage
 from llmservice_cli.services import rollout_of, service, services
 from llmservice_cli.text import stamp
-from llmservice_cli.wait.until import Wish, tell, until_known
+from llmservice_cli.wait.command import Wish, tell, until_known
 
 from .arguments import Options
 

@@ -18,6 +18,7 @@ from kubeloop.errors import (
     ServerError,
     TooMany,
     Unreachable,
+    lacks_right,
 )
 from kubeloop.log import ObjectLogger
 from kubeloop.resources import POD
@@ -167,8 +168,7 @@ def _refusal_of(error: ApiError) -> Refusal:
     """A missing right is ours to name; what admission says is reported as it is, and the decision adds the remedy."""
     if isinstance(error, NotOurs):
         return SOMEBODY_ELSES
-    is_right = isinstance(error, Forbidden) and not isinstance(error, Refused)
-    return Refusal(error.code, str(error) if is_right else error.message)
+    return Refusal(error.code, str(error) if lacks_right(error) else error.message)
 
 
 def _applied(apply: Apply, ctx: Context, log: ObjectLogger) -> None:

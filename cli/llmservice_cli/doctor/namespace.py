@@ -17,12 +17,12 @@ from llmservice_planner.quantity import amount
 from llmservice_planner.quotas import Quota
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_cli.api import Json
-from llmservice_cli.doctor.facts import Facts, labels_of, name_of, status_of
-from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, ok, problem, warning
-from llmservice_cli.services import conditions_of
+from llmservice_cli.api import Json, container_statuses, labels_of, name_of
+from llmservice_cli.doctor.facts import Facts
+from llmservice_cli.doctor.operator import read_settings
+from llmservice_cli.services import condition_of
 
-from .operator import read_settings
+from .facts import LONGEST, Check, Finding, names, ok, problem, warning
 
 _CLASS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -286,8 +286,7 @@ def images(facts: Facts) -> Iterator[Finding]:
     failing: dict[str, tuple[str, str, list[str]]] = {}
     pods = (*facts.operator_pods, *facts.activator_pods, *facts.pods)
     for pod in pods:
-        status = status_of(pod)
-        for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        for one in container_statuses(pod):
             waiting = (one.get("state") or {}).get("waiting") or {}
             if waiting.get("reason") in _PULL_FAILURES:
                 image = clean(str(one.get("image") or ""))[:LONGEST]
@@ -312,7 +311,7 @@ def services(facts: Facts) -> Iterator[Finding]:
     reasons: dict[str, list[str]] = {}
     settled = Counter[str]()
     for each in facts.services:
-        found = next((one for one in conditions_of(each) if one.type == ConditionType.READY), None)
+        found = condition_of(each, ConditionType.READY)
         if found is None:
             reasons.setdefault("no status yet", []).append(name_of(each))
         elif found.status == "True":

@@ -14,11 +14,11 @@ from llmservice_planner.gpus import find
 from llmservice_planner.quantity import amount
 from llmservice_planner.room import MIG, SHARED, NodeRoom, tolerates
 
-from llmservice_cli.api import Json
-from llmservice_cli.doctor.facts import Facts, labels_of, status_of
-from llmservice_cli.doctor.findings import Check, Finding, names, ok, problem, warning
+from llmservice_cli.api import Json, labels_of, status_of
+from llmservice_cli.doctor.facts import Facts
+from llmservice_cli.doctor.operator import read_settings
 
-from .operator import read_settings
+from .facts import Check, Finding, names, ok, problem, warning
 
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
 RENAMED = f"{NVIDIA}{SHARED}"

@@ -1,28 +1,31 @@
-"""What the chart installs: the operator's Deployment, pods, Lease and settings, the activators, and KEDA beside it."""
+"""What the chart installs: the CRD, the operator's Deployment, pods, Lease and settings, the activators; and KEDA."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
+from llmservice_api.constants import CRD_NAME, VERSION
+from llmservice_api.crd import schema
 from llmservice_operator.manifests.settings import InvalidSettings, Settings
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_cli.api import Json
-from llmservice_cli.doctor.facts import Facts, Objects, images_of, labels_of, name_of, status_of
-from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, not_known, ok, problem, warning
-from llmservice_cli.doctor.settings import services_of
+from llmservice_cli.api import Json, container_statuses, labels_of, name_of, status_of
+from llmservice_cli.doctor.facts import Facts, Objects, images_of
+from llmservice_cli.installation import VERSION_LABEL
+from llmservice_cli.settings import of_config_map
 from llmservice_cli.text import duration
 
-VERSION = "app.kubernetes.io/version"
+from .facts import LONGEST, Check, Finding, names, not_known, ok, problem, version_of, warning
+
 CRD_VERSION = "llmservice.dev/crd-version"
 STALE_SECONDS = 30.0
 """A Lease is renewed every two seconds; a standby takes over after 10."""
 KEDA_CRD = "scaledobjects.keda.sh"
 OLDEST_KEDA = (2, 21)
-_KEDA_VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\D|$)")
 _HEALTH = "health"
 """The port of /healthz and /readyz in the chart's Deployment."""
 _LOGS = "kubectl logs -n {0} deployment/{1}"
@@ -84,7 +87,7 @@ def _reasons(pod: Json) -> str:
     status = status_of(pod)
     waiting = [
         reason
-        for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+        for one in container_statuses(pod)
         if (reason := ((one.get("state") or {}).get("waiting") or {}).get("reason"))
     ]
     unscheduled = [
@@ -98,10 +101,10 @@ def _reasons(pod: Json) -> str:
 def versions(facts: Facts) -> Iterator[Finding]:
     """The operator's, this program's, and the CRD's where it may be read."""
     for each in facts.operators:
-        installed = clean(labels_of(each).get(VERSION, ""))[:60]
+        installed = clean(labels_of(each).get(VERSION_LABEL, ""))[:60]
         shown = f"{name_of(each)} is of version {installed}, image {names(images_of(each))}"
         if not installed:
-            yield not_known(f"{name_of(each)} has no label {VERSION}", "install it with the chart")
+            yield not_known(f"{name_of(each)} has no label {VERSION_LABEL}", "install it with the chart")
         elif installed != facts.program:
             yield warning(
                 f"{shown}; this program is of version {facts.program}: plan, render and diff may differ from it",
@@ -156,7 +159,7 @@ def settings(facts: Facts) -> Iterator[Finding]:
         yield warning("no settings of an operator are found, by the chart's label", "install it with the chart")
     for each in facts.settings:
         try:
-            services_of(each)
+            of_config_map(each)
         except InvalidSettings as invalid:
             yield problem(
                 f"ConfigMap {name_of(each)}: {clean(str(invalid))[:LONGEST]}",
@@ -171,7 +174,7 @@ def read_settings(facts: Facts) -> tuple[Settings, ...]:
     found = []
     for each in facts.settings:
         try:
-            found.append(services_of(each))
+            found.append(of_config_map(each))
         except InvalidSettings:  # the check `settings` reports it
             continue
     return tuple(found)
@@ -224,16 +227,87 @@ def keda(facts: Facts) -> Iterator[Finding]:
         )
     for each in facts.keda:
         yield from _ready(each, (), "without it nothing is scaled")
-        found = _KEDA_VERSION.match(labels_of(each).get(VERSION, ""))
-        if found is not None and (int(found[1]), int(found[2])) < OLDEST_KEDA:
-            yield warning(f"KEDA {found[1]}.{found[2]} is older than 2.21", "upgrade KEDA to 2.21 or later")
+        found = version_of(labels_of(each).get(VERSION_LABEL, ""))
+        if found is not None and found < OLDEST_KEDA:
+            yield warning(f"KEDA {found[0]}.{found[1]} is older than 2.21", "upgrade KEDA to 2.21 or later")
 
 
 def _is_autoscaled(service: Json) -> bool:
     return bool(((service.get("spec") or {}).get("scaling") or {}).get("autoscaling"))
 
 
+# The CRD in the cluster against the one that this program was built with.
+
+_INSTALL = "upgrade the chart's release, or: kubectl apply --server-side -f crds/llmservices.llmservice.dev.yaml"
+_DEEPEST = 64
+
+
+def crd(facts: Facts) -> Iterator[Finding]:
+    if not facts.crd:
+        yield problem(f"the CRD {CRD_NAME} is not installed", _INSTALL)
+        return
+    found = facts.crd[0]
+    said = (found["metadata"].get("annotations") or {}).get(CRD_VERSION)
+    shown = f"{CRD_NAME} of version {clean(said)[:60]}" if said else f"{CRD_NAME}, installed without the chart"
+    established = {each.get("type"): each.get("status") for each in status_of(found).get("conditions") or ()}
+    if established.get("Established") != "True":
+        yield problem(
+            f"{shown} is not established: the API server serves no LLMServices", f"kubectl describe crd {CRD_NAME}"
+        )
+    others = [one for one in status_of(found).get("storedVersions") or () if one != VERSION]
+    if others:
+        yield warning(
+            f"{shown}: objects may be stored in {names(others)}, which this version does not have",
+            f"write each LLMService again, then take the others out of status.storedVersions of {CRD_NAME}",
+        )
+    yield _compared(shown, _schema_of(found), facts.program)
+
+
+def _schema_of(found: Json) -> Mapping[str, Any] | None:
+    for each in found["spec"].get("versions") or ():
+        if each.get("name") == VERSION and each.get("served"):
+            schema_found: Mapping[str, Any] = (each.get("schema") or {}).get("openAPIV3Schema") or {}
+            return schema_found
+    return None
+
+
+def _compared(shown: str, live: Mapping[str, Any] | None, program: str) -> Finding:
+    if live is None:
+        return problem(f"{shown} does not serve {VERSION}", _INSTALL)
+    own = _own()
+    if live == own:
+        return ok(f"{shown} has the fields and rules of this program ({program})")
+    there, here = set(fields(live)), set(fields(own))
+    if missing := sorted(here - there):
+        return problem(f"{shown} lacks fields of version {program}, which are dropped: {names(missing)}", _INSTALL)
+    if more := sorted(there - here):
+        return warning(
+            f"{shown} has fields that this program ({program}) does not know: {names(more)}",
+            "use the program of the operator's version",
+        )
+    return warning(f"{shown} has the fields of version {program} with other bounds, rules or texts", _INSTALL)
+
+
+@lru_cache(maxsize=1)
+def _own() -> Mapping[str, Any]:
+    return schema()
+
+
+def fields(part: Mapping[str, Any], path: str = "", depth: int = _DEEPEST) -> Iterator[str]:
+    """The paths of all fields of a schema."""
+    if depth == 0:
+        return
+    for name, below in (part.get("properties") or {}).items():
+        where = f"{path}.{name}".lstrip(".")
+        yield where
+        yield from fields(below, where, depth - 1)
+    for name in ("items", "additionalProperties"):
+        if isinstance(below := part.get(name), Mapping):
+            yield from fields(below, f"{path}[]", depth - 1)
+
+
 CHECKS = (
+    Check("CRD", "it is installed and established, with this program's fields; storedVersions", ("crd",), crd, True),
     Check(
         "operator", "its Deployment, and whether its pods are ready", ("operators", "operator_pods"), deployment, True
     ),

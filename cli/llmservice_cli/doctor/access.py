@@ -1,13 +1,17 @@
-"""The API server: its version, and the webhooks that it asks about pods."""
+"""The API server: its version, the webhooks that it asks about pods, and what it lets the user do."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
-from llmservice_cli.api import Json
-from llmservice_cli.doctor.facts import Facts, labels_of
-from llmservice_cli.doctor.findings import LONGEST, Check, Finding, names, not_known, ok, problem, warning
+from llmservice_api.constants import GROUP, PLURAL
+
+from llmservice_cli.api import Json, labels_of
+from llmservice_cli.doctor.facts import Facts, Right
+from llmservice_cli.installation import NAMESPACE
+
+from .facts import LONGEST, Check, Finding, names, not_known, ok, problem, version_of, warning
 
 OLDEST = (1, 31)
 """As the chart's kubeVersion."""
@@ -15,19 +19,18 @@ IMAGE_VOLUMES = (1, 35)
 """Where they are on by default; before, a feature gate of the API server and the kubelets turns them on."""
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _MEND = "mend what they belong to, or remove its webhook configuration"
-_VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\D|$)")
 
 
 def kubernetes(facts: Facts) -> Iterator[Finding]:
-    found = _VERSION.match(facts.kubernetes)
+    found = version_of(facts.kubernetes)
     oldest = ".".join(map(str, OLDEST))
     if found is None:
         yield not_known(f"the API server says no version: {facts.kubernetes[:40]!r}", f"it has to be {oldest} or later")
-    elif (int(found[1]), int(found[2])) < OLDEST:
+    elif found < OLDEST:
         yield problem(f"Kubernetes {facts.kubernetes}", f"upgrade the cluster to {oldest} or later: the chart wants it")
     else:
-        is_without = (int(found[1]), int(found[2])) < IMAGE_VOLUMES
-        lacks = "; models and adapters from image:// need its feature gate ImageVolume" if is_without else ""
+        gate = "; models and adapters from image:// need its feature gate ImageVolume"
+        lacks = gate if found < IMAGE_VOLUMES else ""
         yield ok(f"Kubernetes {facts.kubernetes} answers{lacks}")
 
 
@@ -155,6 +158,55 @@ def _is_of_pods(hook: Json) -> bool:
     )
 
 
+# What the user may do: what teams need, and what installing needs.
+
+TEAM = (
+    Right("get", GROUP, PLURAL),
+    Right("list", GROUP, PLURAL),
+    Right("create", GROUP, PLURAL),
+    Right("patch", GROUP, PLURAL),
+    Right("list", "", "pods"),
+    Right("get", "", "pods", "log"),
+    Right("get", "", "pods", "proxy"),
+)
+"""In the namespace of a team; the chart's `rbac.aggregate` adds those on LLMServices to view, edit and admin."""
+INSTALLING = (
+    Right("create", "apiextensions.k8s.io", "customresourcedefinitions"),
+    Right("create", "rbac.authorization.k8s.io", "clusterroles"),
+    Right("create", "rbac.authorization.k8s.io", "clusterrolebindings"),
+    Right("create", "admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    Right("create", "apps", "deployments", namespace=NAMESPACE),
+)
+
+
+def team(facts: Facts) -> Iterator[Finding]:
+    """Each command says itself which right it needs: a missing one is no problem of the cluster."""
+    missing = [str(right) for right in TEAM if not facts.rights.get(replace(right, namespace=facts.namespace), False)]
+    who = facts.user or "you"
+    if missing:
+        yield warning(
+            f"{who} may not {names(missing)} in the namespace {facts.namespace}",
+            f"bind the cluster role edit there: kubectl create rolebinding NAME -n {facts.namespace} --clusterrole=edit"
+            " --user=USER (it holds the rights on LLMServices where the chart has rbac.aggregate)",
+        )
+    else:
+        yield ok(f"{who} may serve models in the namespace {facts.namespace}: read, apply, logs, figures")
+
+
+def installing(facts: Facts) -> Iterator[Finding]:
+    """Without an operator somebody has to install it; with one only upgrades need these."""
+    missing = [str(right) for right in INSTALLING if not facts.rights.get(right, False)]
+    if not missing:
+        yield ok("you may install and upgrade the operator")
+    elif facts.is_installed:
+        yield ok(f"upgrading the operator needs rights that you do not have: {names(missing)}")
+    else:
+        yield problem(
+            f"you may not install the operator: {names(missing)}",
+            "have a cluster administrator install it (docs/install.md), or bind the cluster role cluster-admin to you",
+        )
+
+
 CHECKS = (
     Check("kubernetes", "the API server answers, in a version that the chart supports", (), kubernetes),
     Check(
@@ -163,4 +215,6 @@ CHECKS = (
         ("validating", "mutating"),
         webhooks,
     ),
+    Check("rights", "what application teams need in the namespace", ("rights",), team),
+    Check("rights to install", "CRDs, cluster roles, admission policies, Deployments", ("rights",), installing),
 )

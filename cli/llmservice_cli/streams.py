@@ -1,0 +1,146 @@
+"""HTTP/1.1 over asyncio's streams, by h11: the requests of a command to the API server.
+
+Importing aiohttp takes 0.1 s of CPU, as much as all the rest of `llmservice status`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+import h11
+from kubeloop.errors import Unreachable
+from kubeloop.transport import CONNECT_TIMEOUT, METHODS, Answer, Request, Transport
+
+CHUNK = 2**16
+LARGEST_PART = 2**20
+"""Bytes that are unpacked at a time."""
+GZIP = 31
+"""zlib's word for its format."""
+EYEBALLS_SECONDS = 0.25
+"""After which another address of the server is tried beside the first (RFC 8305)."""
+
+
+class StreamTransport(Transport):
+    """Connections are kept for the next request. Through a proxy aiohttp leads."""
+
+    async def __aenter__(self) -> Self:
+        if self.credentials.proxy:
+            await super().__aenter__()
+        self._tls, self._server = self.credentials.ssl_context(), urlsplit(self.credentials.server)
+        self._idle: list[_Connection] = []
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        for connection in self._idle:
+            connection.writer.close()
+
+    @asynccontextmanager
+    async def answer(self, request: Request) -> AsyncIterator[Answer]:
+        """One exchange."""
+        if self.credentials.proxy:
+            async with super().answer(request) as answer:
+                yield answer
+            return
+        connection = None
+        try:
+            async with asyncio.timeout(request.seconds):
+                connection = await self._connected()
+                head = await connection.exchange(self._head(request), request.data, request.silence)
+                found = {name: value.decode(errors="replace") for name, value in head.headers}
+                is_packed = found.get(b"content-encoding") == "gzip"
+                chunks = connection.body(request.silence, is_packed=is_packed)
+                yield Answer(head.status_code, found.get(b"retry-after"), chunks)
+            if connection.is_reusable():
+                self._idle.append(connection)
+                connection = None
+        except TimeoutError:  # an OSError, too
+            raise
+        except (OSError, h11.ProtocolError, zlib.error) as error:
+            raise Unreachable(f"{request.verb} {request.path}: {error}") from error
+        finally:
+            if connection is not None:
+                connection.writer.close()
+
+    def _head(self, request: Request) -> h11.Request:
+        target = quote(self._server.path + request.path, safe="/:@!$&'()*+,;=%~?")
+        if request.params:
+            target += f"{'&' if '?' in target else '?'}{urlencode(request.params)}"
+        headers = {
+            "Host": self._server.netloc.rpartition("@")[2],
+            "User-Agent": self._user_agent,
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip",
+            **({} if request.data is None else {"Content-Length": str(len(request.data))}),
+            **request.headers,
+        }
+        return h11.Request(method=METHODS[request.verb], target=target, headers=[*headers.items()])
+
+    async def _connected(self) -> _Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.reader.at_eof():
+                return connection
+            connection.writer.close()
+        host, port = self._server.hostname or "", self._server.port or (443 if self._tls else 80)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                streams = await asyncio.open_connection(
+                    host, port, ssl=self._tls, happy_eyeballs_delay=EYEBALLS_SECONDS
+                )
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise OSError(f"cannot connect to {host}:{port}: {error}") from error
+        return _Connection(*streams)
+
+
+class _Connection:
+    """One request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer, self._state = reader, writer, h11.Connection(h11.CLIENT)
+
+    async def exchange(self, head: h11.Request, data: bytes | None, silence: float | None) -> h11.Response:
+        """The head of the answer to a request."""
+        events = (head, *(() if data is None else (h11.Data(data=data),)), h11.EndOfMessage())
+        self.writer.write(b"".join(self._state.send(event) or b"" for event in events))
+        await self.writer.drain()
+        while not isinstance(event := await self._next(silence), h11.Response):
+            if not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("the server closed the connection")
+        return event
+
+    async def body(self, silence: float | None, *, is_packed: bool) -> AsyncIterator[bytes]:
+        """The rest of it."""
+        unpacker = zlib.decompressobj(GZIP)
+        while isinstance(event := await self._next(silence), h11.Data):
+            left = bytes(event.data)
+            if not is_packed:
+                yield left
+                continue
+            while left:
+                yield unpacker.decompress(left, LARGEST_PART)
+                left = unpacker.unconsumed_tail
+        yield unpacker.flush() if is_packed else b""
+
+    def is_reusable(self) -> bool:
+        """Whether it can take another request, which it then can."""
+        is_done = self._state.our_state is h11.DONE and self._state.their_state is h11.DONE
+        if is_done:
+            self._state.start_next_cycle()
+        return is_done
+
+    async def _next(self, silence: float | None) -> Any:
+        while (event := self._state.next_event()) is h11.NEED_DATA:
+            async with asyncio.timeout(silence):
+                self._state.receive_data(await self.reader.read(CHUNK))
+        return event

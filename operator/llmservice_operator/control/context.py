@@ -20,7 +20,8 @@ from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
 from llmservice_operator.control.config_reader import ConfigReader, Configs
-from llmservice_operator.control.containment import InternalErrors, InWork, Part
+from llmservice_operator.control.containment import InternalErrors, Part
+from llmservice_operator.control.in_work import InWork
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.updates import Updates

@@ -21,7 +21,8 @@ from kubeloop.resources import Key
 from kubeloop.token_bucket import Bucket, step_bucket
 from llmservice_runtime.contract import State
 
-from llmservice_operator.control.containment import InternalErrors, InWork, Part
+from llmservice_operator.control.containment import InternalErrors, Part
+from llmservice_operator.control.in_work import InWork
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.observe.reports import Ask, Report
 from llmservice_operator.readers.pod_port import Unreadable

@@ -29,7 +29,7 @@ class Facts(Protocol):
 
 
 Project = Callable[[JSON, Any], Facts]
-"""Of an object, and of the facts that are known of it already, or None."""
+"""Of an object, and of the facts that are known of it already or expected after a write, or None."""
 
 
 Index = Callable[[Any], Hashable | None]
@@ -79,7 +79,8 @@ class Cache:
         old = self._entries[kind].get(where)
         if old is not None and _is_known(metadata, old.facts):
             return ()
-        return self.put(kind, self._kinds[kind](raw, None if old is None else old.facts))
+        known = self._expected.get((kind, *where), None if old is None else old.facts)
+        return self.put(kind, self._kinds[kind](raw, known))
 
     def put(self, kind: str, facts: Facts) -> tuple[Key, ...]:
         """As `update`, for an object that is projected already."""

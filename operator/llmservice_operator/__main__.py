@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import uvloop
@@ -28,6 +29,7 @@ from kubeloop.sync_state import SyncState
 from kubeloop.transport import Transport
 from llmservice_api.constants import OPERATOR, SPLIT_ANNOTATION
 from llmservice_api.kinds import LLMSERVICE
+from llmservice_runtime.health import watchdog
 from prometheus_client import disable_created_metrics
 
 from llmservice_operator import options
@@ -37,8 +39,9 @@ from llmservice_operator.readers.nodes import Nodes
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
 from llmservice_operator.readers.quotas import QuotaReader
 from llmservice_operator.service.config_reader import ConfigReader
-from llmservice_operator.service.containment import InternalErrors, InWork, Part
+from llmservice_operator.service.containment import InternalErrors, Part
 from llmservice_operator.service.context import Context
+from llmservice_operator.service.in_work import InWork
 from llmservice_operator.service.life import Life, Stage
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.state_poller import StatePoller
@@ -65,6 +68,9 @@ BURST = 0.2
 """Seconds in which what the children of a service do is taken together."""
 FINISH_IN_FLIGHT = 3.0
 STOP_WATCHING = 1.5
+LONGEST_BLOCK = 20.0
+"""Seconds without a turn of the event loop after which the process ends, before the kubelet asks it to: what is in work
+is recorded then. It has lost its Lease by that time."""
 
 
 class Operator:
@@ -177,7 +183,6 @@ class Operator:
             acting = asyncio.create_task(self._act(), name="workers")
             tasks += [acting, asyncio.create_task(self._state_poller.run(), name="state poller")]
             tasks += [asyncio.create_task(resync.run(), name="resync") for resync in self._resyncs.values()]
-            tasks += [asyncio.create_task(self._beat(), name="heartbeat")]
             tasks += [asyncio.create_task(garbage.collect_while_idle(self._is_idle), name="garbage")]
             watch = self._activators
             tasks += [asyncio.create_task(watch.run(), name="watch of activators")] if watch else []
@@ -255,11 +260,6 @@ class Operator:
     def _is_idle(self) -> bool:
         return not self._ctx.queue.depth and not self._ctx.queue.in_work
 
-    async def _beat(self) -> None:
-        while True:
-            self._in_work.beat()
-            await asyncio.sleep(1.0)
-
     # Called by the Lease (Duties)
 
     def gained(self) -> None:
@@ -317,11 +317,7 @@ class Operator:
 
     def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop_by_signal)
-
-    def _stop_by_signal(self) -> None:
-        self._in_work.stopping()
-        self._stop.set()
+            loop.add_signal_handler(number, self._stop.set)
 
     def _alive(self) -> str | None:
         return self._ctx.queue.stalled() if self._life.is_acting else None
@@ -354,7 +350,9 @@ async def serve(opts: Options) -> int:
         operator = Operator(opts, transport, reader, requests, activators, metrics)
         where = ", ".join(opts.namespaces) or "all namespaces"
         logger.info("starting as %s, watching %s at %s", opts.identity, where, found.server)
-        return await operator.run()
+        is_recording = opts.state_dir is not None
+        with watchdog.watching(asyncio.get_running_loop(), LONGEST_BLOCK) if is_recording else nullcontext():
+            return await operator.run()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

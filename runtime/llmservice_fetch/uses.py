@@ -19,10 +19,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from llmservice_runtime.bounded_json import Reader, parse
+from llmservice_runtime.bounded_json import parse
+from llmservice_runtime.documents import Document, Field
 
 from llmservice_fetch import folders
 from llmservice_fetch.files import is_plain
@@ -42,7 +44,7 @@ _LOCK_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Use:
+class Use(Document):
     """A use of a revision, by a pod, or by a service that may return to it (`pod` is empty)."""
 
     artifact: str
@@ -50,7 +52,7 @@ class Use:
     revision: str
     service: str = ""
     pod: str = ""
-    hours: int = DEFAULT_HOURS
+    hours: Annotated[int, Field(least=1, most=MOST_HOURS, is_required=True)] = DEFAULT_HOURS
     """Hours until it expires after its last renewal."""
 
     @property
@@ -90,7 +92,7 @@ def record(store: Store, use: Use, log: Callable[[str], None]) -> None:
         with store.open(OWN, _USED, make=True) as used, locked(store, fcntl.LOCK_SH):
             if used.size(_SINCE) < 0:
                 used.write(_SINCE, "")
-            used.write(use.name, json.dumps(asdict(use)))
+            used.write(use.name, json.dumps(use.to_document()))
     except (OSError, ValueError) as error:
         log(f"the use of {store.root} cannot be recorded: {error}")
 
@@ -176,15 +178,7 @@ def _acquire(descriptor: int, how: int) -> bool:
 
 
 def _read(text: str) -> Use:
-    given = Reader(parse(text))
-    use = Use(
-        artifact=given.word("artifact"),
-        asked=given.word("asked"),
-        revision=given.word("revision"),
-        service=given.word("service", default=""),
-        pod=given.word("pod", default=""),
-        hours=given.integer("hours", least=1, most=MOST_HOURS),
-    )
+    use = Use.from_document(parse(text))
     if not is_plain(use.revision):
         raise ValueError(f"{use.revision!r} is not a revision")
     return use

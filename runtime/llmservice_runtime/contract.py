@@ -6,13 +6,13 @@ Standard library only, Python 3.10 and later: this package runs in users' vLLM i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 from llmservice_vllm.paths import HEALTH
 
 from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, clean, parse
+from llmservice_runtime.documents import Document, Field, to_line
 from llmservice_runtime.failures.reasons import FailureReason as FailureReason
 from llmservice_runtime.str_enum import StrEnum as StrEnum
 
@@ -122,11 +122,10 @@ VERSION = 1
 # Limits of a pod's reports.
 MAX_ADAPTERS = 64
 MAX_TEXT = 1024
-_MOST_LINES = 256
-_LONGEST_NAME, _MOST_GIB = 128, 100_000
-
-
-T = TypeVar("T")
+_TEXT = Field(longest=TERMINATION_LIMIT, is_prose=True, written=clean)
+_LINES = Field(
+    items=256, longest=TERMINATION_LIMIT, is_prose=True, written=lambda lines: [clean(line) for line in lines]
+)
 
 
 class OtherVersion(Refused):
@@ -151,38 +150,29 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True)
-class GPU:
+class GPU(Document):
     """The card that a server has, as its driver reports it; of several, the smallest."""
 
-    name: str
-    memory_gib: float
-
-    def to_document(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"name": clean(self.name), "memoryGiB": round(self.memory_gib, 2)}
-
-    @classmethod
-    def from_document(cls, document: object) -> GPU | None:
-        """The inverse; None where it is invalid."""
-        try:
-            given = Reader(document, "gpu")
-            return cls(given.word("name", _LONGEST_NAME), given.number("memoryGiB", 0, _MOST_GIB))
-        except Refused:
-            return None
+    name: Annotated[str, Field(longest=128, written=clean)]
+    memory_gib: Annotated[float, Field("memoryGiB", most=100_000, written=lambda gib: round(gib, 2))]
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A classified failure: in the termination message, in /state and in the LLMService's status."""
+class Failure(Document):
+    """A classified failure: in the termination message, in /state and in the LLMService's status.
 
-    reason: FailureReason
-    message: str
-    remedy: str
-    evidence: tuple[str, ...] = ()
-    phase: Phase | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    gpu: GPU | None = None
+    A reason of a later version becomes EngineDied, whose restarts decide how it ends, with the message and remedy that
+    came with it. Texts may quote file names, which may not be valid Unicode.
+    """
+
+    reason: Annotated[FailureReason, Field(forgives=UnknownWord, instead=FailureReason.ENGINE_DIED)]
+    message: Annotated[str, _TEXT]
+    remedy: Annotated[str, _TEXT]
+    evidence: Annotated[tuple[str, ...], _LINES] = ()
+    phase: Annotated[Phase | None, Field(forgives=UnknownWord)] = None
+    exit_code: Annotated[int | None, Field(least=-(2**31), most=2**32)] = None
+    signal: Annotated[int | None, Field(most=255)] = None
+    gpu: Annotated[GPU | None, Field(forgives=Refused)] = None
     """None: on CPUs, or not seen before it failed."""
 
     @property
@@ -194,25 +184,14 @@ class Failure:
         """JSON of at most `limit` bytes: evidence is dropped first, then the ends of the texts."""
         failure = self
         while True:
-            text = json.dumps(failure._document(), separators=(",", ":"), ensure_ascii=False)
+            text = to_line(failure.to_document())
             if len(text.encode()) <= limit:
                 return text
             failure = failure._shorter()
 
-    def _document(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "version": VERSION,
-            "reason": str(self.reason),
-            # Texts may quote file names, which may not be valid Unicode.
-            "message": clean(self.message),
-            "remedy": clean(self.remedy),
-            "evidence": [clean(line) for line in self.evidence],
-            "phase": None if self.phase is None else str(self.phase),
-            "exitCode": self.exit_code,
-            "signal": self.signal,
-            "gpu": None if self.gpu is None else self.gpu.to_document(),
-        }
-        return {key: value for key, value in document.items() if value is not None}
+    def to_document(self) -> dict[str, Any]:
+        """As JSON, with the version: it may be a whole termination message."""
+        return {"version": VERSION} | super().to_document()
 
     def _shorter(self) -> Failure:
         if self.evidence:
@@ -232,47 +211,18 @@ class Failure:
         except Refused:
             return None
 
-    @classmethod
-    def from_document(cls, document: object) -> Failure | None:
-        """The failure in parsed JSON; None where it is invalid. A reason of a later version becomes EngineDied, whose
-        restarts decide how it ends, with the message and remedy that came with it."""
-        try:
-            given = document if isinstance(document, Reader) else Reader(document)
-            return cls(
-                reason=_known(lambda: given.one_of("reason", FailureReason)) or FailureReason.ENGINE_DIED,
-                message=given.text("message"),
-                remedy=given.text("remedy"),
-                evidence=given.texts("evidence", _MOST_LINES, TERMINATION_LIMIT),
-                phase=_known(lambda: given.one_of("phase", Phase)) if given.has("phase") else None,
-                exit_code=given.integer("exitCode", -(2**31), 2**32) if given.has("exitCode") else None,
-                signal=given.integer("signal", 0, 255) if given.has("signal") else None,
-                gpu=GPU.from_document(given.value("gpu")),
-            )
-        except Refused:
-            return None
-
 
 @dataclass(frozen=True)
-class AdapterState:
+class AdapterState(Document):
     """One adapter of the mounted list: served, or why not (yet)."""
 
     name: str
     loaded: bool
-    message: str = ""
-
-    def to_document(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"name": self.name, "loaded": self.loaded} | ({"message": self.message} if self.message else {})
-
-    @classmethod
-    def from_document(cls, document: object) -> AdapterState:
-        """The inverse. Refused where it is invalid."""
-        given = Reader(document, "adapters")
-        return cls(given.word("name"), given.flag("loaded"), given.text("message", default=""))
+    message: Annotated[str, Field(longest=TERMINATION_LIMIT, is_prose=True, unwritten=("",))] = ""
 
 
 @dataclass(frozen=True)
-class DrainReport:
+class DrainReport(Document):
     """The termination message of a server that was stopped (exit code 0) but cut requests."""
 
     cut: int
@@ -280,36 +230,26 @@ class DrainReport:
 
     def to_json(self) -> str:
         """One line of JSON that Failure.from_json does not accept."""
-        return json.dumps({"version": VERSION, "drain": {"cut": self.cut}}, separators=(",", ":"))
+        return to_line({"version": VERSION, "drain": self.to_document()})
 
     @classmethod
     def from_json(cls, text: str) -> DrainReport | None:
         """The report in a termination message; None for any other text."""
         try:
-            return cls(_versioned(text).within("drain").integer("cut"))
+            return cls.from_document(_versioned(text).within("drain"))
         except Refused:
             return None
 
 
 @dataclass(frozen=True)
-class CacheRoom:
+class CacheRoom(Document):
     """Bytes, when a fetch began."""
 
-    used: int = 0
+    used: Annotated[int, Field("usedBytes", is_required=True)] = 0
     """By model files, complete and partial."""
-    available: int = 0
-    freed: int = 0
+    available: Annotated[int, Field("availableBytes", is_required=True)] = 0
+    freed: Annotated[int, Field("freedBytes", is_required=True)] = 0
     """By pruning at this start."""
-
-    def to_document(self) -> dict[str, int]:
-        """As JSON."""
-        return {"usedBytes": self.used, "availableBytes": self.available, "freedBytes": self.freed}
-
-    @classmethod
-    def from_document(cls, document: object) -> CacheRoom:
-        """The inverse. Refused where the document is invalid."""
-        given = Reader(document, "cache")
-        return cls(given.integer("usedBytes"), given.integer("availableBytes"), given.integer("freedBytes"))
 
 
 class TransferStep(StrEnum):
@@ -322,14 +262,14 @@ class TransferStep(StrEnum):
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(Document):
     """Progress of one artifact's fetch. Bytes; None while unknown."""
 
     artifact: str
     step: TransferStep
     bytes_done: int = 0
     bytes_total: int | None = None
-    bytes_per_second: float | None = None
+    bytes_per_second: Annotated[float | None, Field(written=round)] = None
 
     @property
     def percent(self) -> int | None:
@@ -353,17 +293,9 @@ class Transfer:
         return round(max(0, self.bytes_total - self.bytes_done) / (self.bytes_per_second or 1))
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON, with the derived values."""
-        document: dict[str, Any] = {
-            "artifact": self.artifact,
-            "step": str(self.step),
-            "bytesDone": self.bytes_done,
-            "bytesTotal": self.bytes_total,
-            "bytesPerSecond": None if self.bytes_per_second is None else round(self.bytes_per_second),
-            "percent": self.percent,
-            "etaSeconds": self.eta_seconds,
-        }
-        return {key: value for key, value in document.items() if value is not None}
+        """As JSON, with the derived values that are known."""
+        derived = {"percent": self.percent, "etaSeconds": self.eta_seconds}
+        return super().to_document() | {name: value for name, value in derived.items() if value is not None}
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -372,23 +304,11 @@ class Transfer:
     @classmethod
     def from_json(cls, text: str) -> Transfer:
         """The inverse of to_json. Refused, a ValueError, where the text is invalid."""
-        return cls.from_document(parse(text))
-
-    @classmethod
-    def from_document(cls, document: object) -> Transfer:
-        """The inverse of to_document. Refused where it is invalid."""
-        given = Reader(document, "transfer")
-        return cls(
-            artifact=given.word("artifact"),
-            step=given.one_of("step", TransferStep),
-            bytes_done=given.integer("bytesDone", default=0),
-            bytes_total=given.integer("bytesTotal") if given.has("bytesTotal") else None,
-            bytes_per_second=given.number("bytesPerSecond") if given.has("bytesPerSecond") else None,
-        )
+        return cls.from_document(parse(text), "transfer")
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Document):
     """Values of this start; None while unknown."""
 
     vllm_version: str | None = None
@@ -396,112 +316,52 @@ class Measured:
     max_concurrency: float | None = None
     max_model_len: int | None = None
     model_load_seconds: float | None = None
-    model_memory_gib: float | None = None
-    kv_cache_memory_gib: float | None = None
+    model_memory_gib: Annotated[float | None, Field("modelMemoryGiB")] = None
+    kv_cache_memory_gib: Annotated[float | None, Field("kvCacheMemoryGiB")] = None
     engine_init_seconds: float | None = None
     start_seconds: float | None = None
     start_cache: str | None = None
     """New, Reused or Unused."""
-    start_cache_message: str | None = None
+    start_cache_message: Annotated[str | None, Field(longest=TERMINATION_LIMIT, is_prose=True)] = None
     """Why it is unused, and what to do."""
-
-    def to_document(self) -> dict[str, Any]:
-        """The known values under their JSON names."""
-        document = {json_name: getattr(self, name) for name, json_name in _NAMES.items()}
-        return {key: value for key, value in document.items() if value is not None}
-
-    @classmethod
-    def from_document(cls, document: object) -> Measured:
-        """The reverse; names of a later version are ignored. Refused where a value is not of its type and range."""
-        given = Reader(document, "measured")
-        found: dict[str, Any] = {}
-        for name, json_name in _NAMES.items():
-            if given.has(json_name):
-                found[name] = _KINDS.get(name, Reader.number)(given, json_name)
-        return cls(**found)
-
-
-_NAMES: Mapping[str, str] = {
-    "vllm_version": "vllmVersion",
-    "kv_cache_tokens": "kvCacheTokens",
-    "max_concurrency": "maxConcurrency",
-    "max_model_len": "maxModelLen",
-    "model_load_seconds": "modelLoadSeconds",
-    "model_memory_gib": "modelMemoryGiB",
-    "kv_cache_memory_gib": "kvCacheMemoryGiB",
-    "engine_init_seconds": "engineInitSeconds",
-    "start_seconds": "startSeconds",
-    "start_cache": "startCache",
-    "start_cache_message": "startCacheMessage",
-}
-# All others are floats.
-_KINDS: Mapping[str, Callable[[Reader, str], Any]] = {
-    "vllm_version": Reader.word,
-    "start_cache": Reader.word,
-    "start_cache_message": Reader.text,
-    "kv_cache_tokens": Reader.integer,
-    "max_model_len": Reader.integer,
-}
 
 
 @dataclass(frozen=True)
-class State:
+class State(Document):
     """The body of GET /state."""
 
-    phase: Phase
-    started: bool = False
-    ready: bool = False
-    progress: str = ""
-    phase_seconds: float = 0.0
+    phase: Annotated[Phase, Field(forgives=UnknownWord)]
+    started: Annotated[bool, Field(is_required=True)] = False
+    ready: Annotated[bool, Field(is_required=True)] = False
+    progress: Annotated[str, Field(longest=MAX_TEXT, is_prose=True, is_required=True)] = ""
+    phase_seconds: Annotated[float, Field(is_required=True, written=lambda seconds: round(seconds, 1))] = 0.0
+    model_names: Annotated[tuple[str, ...], Field(items=2 * MAX_ADAPTERS, longest=MAX_TEXT)] = ()
+    measured: Annotated[Measured, Field(is_required=True)] = field(default_factory=Measured)
     start_budget_seconds: float | None = None
     """Start budget without fetching; None once started."""
-    usual_start_seconds: float | None = None
-    """Usual start time without fetching; None where unknown, and once started."""
     slow: bool = False
     """The start exceeds its budget and makes progress. Not a failure."""
-    hung: bool = False
-    """Requests wait for an engine without progress: not ready, and restarted if that persists."""
-    unprobed: bool = False
-    """Ready, and no probe of the kubelet has arrived for three of its periods."""
-    model_names: tuple[str, ...] = ()
-    measured: Measured = field(default_factory=Measured)
-    transfer: Transfer | None = None
+    usual_start_seconds: float | None = None
+    """Usual start time without fetching; None where unknown, and once started."""
+    transfer: Annotated[Transfer | None, Field(forgives=UnknownWord)] = None
     cache: CacheRoom | None = None
-    adapters: tuple[AdapterState, ...] = ()
+    adapters: Annotated[tuple[AdapterState, ...], Field(items=MAX_ADAPTERS)] = ()
     adapters_hash: str = ""
     """Digest of the list that `adapters` belongs to; empty without a list."""
-    failure: Failure | None = None
+    hung: Annotated[bool, Field(unwritten=(False,))] = False
+    """Requests wait for an engine without progress: not ready, and restarted if that persists."""
+    unprobed: Annotated[bool, Field(unwritten=(False,))] = False
+    """Ready, and no probe of the kubelet has arrived for three of its periods."""
+    failure: Annotated[Failure | None, Field(forgives=Refused)] = None
 
     def to_json(self) -> str:
         """One line of JSON."""
-        document: dict[str, Any] = {
-            "version": VERSION,
-            "phase": str(self.phase),
-            "started": self.started,
-            "ready": self.ready,
-            "progress": self.progress,
-            "phaseSeconds": round(self.phase_seconds, 1),
-            "modelNames": list(self.model_names),
-            "measured": self.measured.to_document(),
-        }
-        if self.start_budget_seconds is not None:
-            document |= {"startBudgetSeconds": self.start_budget_seconds, "slow": self.slow}
-        if self.usual_start_seconds is not None:
-            document["usualStartSeconds"] = self.usual_start_seconds
-        if self.transfer is not None:
-            document["transfer"] = self.transfer.to_document()
-        if self.cache is not None:
-            document["cache"] = self.cache.to_document()
-        if self.adapters_hash:
-            document["adapters"] = [adapter.to_document() for adapter in self.adapters]
-            document["adaptersHash"] = self.adapters_hash
-        if self.hung:
-            document["hung"] = True
-        if self.unprobed:
-            document["unprobed"] = True
-        if self.failure is not None:
-            document["failure"] = self.failure._document()
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+        document = {"version": VERSION} | self.to_document()
+        if self.start_budget_seconds is None:
+            del document["slow"]
+        if not self.adapters_hash:
+            del document["adapters"], document["adaptersHash"]
+        return to_line(document)
 
     @classmethod
     def from_json(cls, text: str) -> State | None:
@@ -514,36 +374,9 @@ class State:
     @classmethod
     def read(cls, text: str) -> State:
         """The state in a body of /state. Refused where it is invalid or of another version."""
-        given = _versioned(text, MAX_BYTES)
-        return cls(
-            # A later runtime may have more phases; `started` is independent of them.
-            phase=_known(lambda: given.one_of("phase", Phase))
-            or (Phase.SERVING if given.flag("started") else Phase.LOADING),
-            started=given.flag("started"),
-            ready=given.flag("ready"),
-            progress=given.text("progress", MAX_TEXT),
-            phase_seconds=given.number("phaseSeconds"),
-            start_budget_seconds=given.number("startBudgetSeconds") if given.has("startBudgetSeconds") else None,
-            usual_start_seconds=given.number("usualStartSeconds") if given.has("usualStartSeconds") else None,
-            slow=given.flag("slow", default=False),
-            hung=given.flag("hung", default=False),
-            unprobed=given.flag("unprobed", default=False),
-            model_names=given.words("modelNames", 2 * MAX_ADAPTERS, MAX_TEXT),
-            measured=Measured.from_document(given.value("measured")),
-            transfer=_known(lambda: Transfer.from_document(given.value("transfer"))) if given.has("transfer") else None,
-            cache=CacheRoom.from_document(given.value("cache")) if given.has("cache") else None,
-            adapters=tuple(map(AdapterState.from_document, given.items("adapters", MAX_ADAPTERS))),
-            adapters_hash=given.word("adaptersHash", default=""),
-            failure=Failure.from_document(given.value("failure")) if given.has("failure") else None,
-        )
-
-
-def _known(read: Callable[[], T]) -> T | None:
-    """The result of `read`; None for an enumeration value of a later runtime, so that the rest is still used."""
-    try:
-        return read()
-    except UnknownWord:
-        return None
+        state = cls.from_document(_versioned(text, MAX_BYTES))
+        # A later runtime may have more phases; `started` is independent of them.
+        return state if state.phase else replace(state, phase=Phase.SERVING if state.started else Phase.LOADING)
 
 
 def _versioned(text: str, max_bytes: int = 4 * TERMINATION_LIMIT) -> Reader:

@@ -11,9 +11,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 from llmservice_runtime.contract import MAX_ADAPTERS, CacheRoom, Failure, Transfer
+from llmservice_runtime.documents import Document, Field, to_line
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.processes import Ended
 
@@ -21,18 +23,17 @@ MAX_REQUEST = 1 << 20
 """Bytes of a request; most are vLLM's flags."""
 MAX_ANSWER = 64 << 10
 """Bytes of one line of the response."""
-_MAX_ARGS = 2048
 _MAX_TEXT = 64 << 10
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Document):
     """What to fetch, each as NAME=URI, and the settings that configurations are checked against before the weights."""
 
-    fetch: tuple[str, ...]
+    fetch: Annotated[tuple[str, ...], Field(items=MAX_ADAPTERS, longest=_MAX_TEXT)]
     weights: str = "auto"
-    context_extension: str | None = None
-    args: tuple[str, ...] = ()
+    context_extension: Annotated[str | None, Field(unwritten=())] = None
+    args: Annotated[tuple[str, ...], Field(items=2048, longest=_MAX_TEXT)] = ()
     """vLLM's flags."""
 
     @classmethod
@@ -42,23 +43,15 @@ class Request:
 
     def to_json(self) -> str:
         """One line."""
-        document = {
-            "fetch": list(self.fetch),
-            "weights": self.weights,
-            "contextExtension": self.context_extension,
-            "args": list(self.args),
-        }
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+        return to_line(self.to_document())
 
     @classmethod
     def from_json(cls, text: str) -> Request:
         """The inverse. Refused where the text is invalid or out of bounds."""
-        given = Reader(parse(text, MAX_REQUEST, max_depth=2))
-        fetch = given.words("fetch", MAX_ADAPTERS, _MAX_TEXT)
-        if not fetch:
+        request = cls.from_document(parse(text, MAX_REQUEST, max_depth=2))
+        if not request.fetch:
             raise Refused("fetch is empty")
-        extension = given.word("contextExtension") if given.has("contextExtension") else None
-        return cls(fetch, given.word("weights", default="auto"), extension, given.words("args", _MAX_ARGS, _MAX_TEXT))
+        return request
 
 
 @dataclass(frozen=True)
@@ -84,12 +77,12 @@ def read_document(line: str) -> Transfer | CacheRoom | Fetched | Failure | None:
     try:
         given = Reader(parse(line))
         if given.has("transfer"):
-            return Transfer.from_document(given.value("transfer"))
+            return Transfer.from_document(given.within("transfer"))
         if given.has("cache"):
-            return CacheRoom.from_document(given.value("cache"))
+            return CacheRoom.from_document(given.within("cache"))
         if given.has("artifact"):
             return Fetched(given.word("artifact"), Path(given.word("path", 4096)))
-        return Failure.from_document(given.value("failure"))
+        return Failure.from_document(given.within("failure"))
     except Refused:
         return None
 

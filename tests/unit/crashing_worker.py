@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from kubeloop.resources import Key, Resource
-from llmservice_operator.service.containment import InWork
 from llmservice_operator.service.context import Context
+from llmservice_operator.service.in_work import InWork
 from llmservice_operator.service.reconcile import Next, reconcile
 from llmservice_operator.service.watch.kinds import identity_of
 from llmservice_operator.service.worker import Workers
@@ -68,7 +68,6 @@ class Life:
             await asyncio.sleep(0.001)
             self.world.now += 0.05
             ctx.queue._ring()
-            ctx.in_work.beat()
             quiet = 0 if ctx.queue.depth or ctx.queue.in_work or ctx.queue.delayed else quiet + 1
         workers.stop()
         await task

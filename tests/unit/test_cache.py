@@ -57,6 +57,21 @@ def test_update(first: Any, second: Any, expected: tuple[Key, ...], kept: str | 
     assert (facts.value if facts else None) == kept
 
 
+def test_a_projection_is_made_with_what_is_known_or_expected_of_the_object() -> None:
+    seen: list[object] = []
+
+    def projected(raw: Mapping[str, Any], known: object) -> Facts:
+        seen.append(known)
+        return project(raw, known)
+
+    cache, written = Cache({"Pod": projected}), project(pod(2, "written"), None)
+    cache.update("Pod", pod(1))
+    with cache.expecting("Pod", written):
+        cache.update("Pod", pod(2, "written"))
+    cache.update("Pod", pod(3, "y"))
+    assert seen == [None, written, written]
+
+
 def test_objects_are_found_by_service_and_by_namespace_until_they_are_removed() -> None:
     cache = Cache({"Pod": project})
     cache.update("Pod", pod(1))

@@ -102,7 +102,9 @@ async def test_a_decision_that_raises_is_shown_on_its_service_and_touches_no_oth
     assert world.api.calls.count("event InternalError") == 1
 
 
-async def test_it_is_tried_again_without_a_write_and_the_status_recovers_with_it() -> None:
+async def test_it_is_tried_again_without_a_write_and_the_status_recovers_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World(parent())
     defect = Defect(world, ValueError("x"))
     await work_until_idle(world, BAD)
@@ -112,6 +114,7 @@ async def test_it_is_tried_again_without_a_write_and_the_status_recovers_with_it
         await work_until_idle(world, later=120.0)
     assert world.api.calls == []
     assert errors_of(world, Part.RECONCILE) >= 4
+    assert sum(record.exc_info is not None for record in caplog.records) == 1, "the traceback is logged once"
     defect.error = TypeError("another one")
     await work_until_idle(world, later=120.0)
     assert world.api.calls == [], "two errors in turn would write each other's message for ever"
@@ -306,7 +309,8 @@ def test_errors_are_bounded_and_reported_by_type_and_place_and_never_by_their_te
     assert shown.startswith("state of pod x: KeyError at kubeloop/cache.py:")
     assert "word" not in shown
     for number in range(1000):
-        errors.record(Part.PROJECTION, KEY, ValueError(), f"of pod {number}")
+        with errors.contained(Part.PROJECTION, KEY, f"of pod {number}"):
+            raise ValueError
     assert len(errors._open[KEY]) == 64
     with pytest.raises(asyncio.CancelledError), errors.contained(Part.STATE, BAD._replace(name="other")):
         raise asyncio.CancelledError

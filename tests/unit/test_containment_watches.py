@@ -129,7 +129,7 @@ async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
     """Whoever may make their namespace unreadable for a while would have a service that kills tried again and again."""
     monkeypatch.setattr(kopf_source, "RETRY", 0.1)
     build = f"{version()} {Options().services.operator_image}"
-    (tmp_path / "in-work").write_text(f"{build}\n2 reconcile b x b-x/1\n\n")
+    (tmp_path / "in-work").write_text(f"{build}\n2 b/x reconcile b-x/1\n\n")
     api = ApiServer(refused_service("a", "y"), refused_service("b", "x"))
     api.forbidden.add(("llmservices", "b"))
     async with running(api, "a", "b", state_dir=tmp_path) as operator:

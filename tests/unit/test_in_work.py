@@ -16,11 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kubeloop.resources import Key
-from llmservice_operator.service.containment import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, Activity, Interrupted, InWork
+from llmservice_operator.service.in_work import DEATHS, LAST_FOR, TRIED_WITHIN, Activity, InWork
 
+from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE
 
 A, B, C = (Key("ns", name) for name in "abc")
+WORK: dict[tuple[Activity, Key], str] = {
+    ("reconcile", A): "ns/a reconcile u-a/1",
+    ("reconcile", B): "ns/b reconcile u-b/1",
+    ("state", A): "ns/a state u-a/1",
+    ("state", B): "ns/b state u-b/1",
+}
+"""As it is in the file."""
 LIVES = 8
 
 
@@ -57,7 +65,7 @@ async def test_work_is_interrupted_by_a_death_and_not_by_an_orderly_end(tmp_path
     in_work.close()
     assert process.start().interrupted == {}
     await process.die_with(("reconcile", A), ("state", B))
-    assert process.start().interrupted == {("reconcile", A): ("u-a/1", 0), ("state", B): ("u-b/1", 0)}
+    assert process.start().interrupted == {WORK["reconcile", A]: 0, WORK["state", B]: 0}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +82,7 @@ async def test_work_is_interrupted_by_a_death_and_not_by_an_orderly_end(tmp_path
         pytest.param([[("state", A)]] * 2, [A], id="while its pods were asked"),
         pytest.param([[("state", A), ("state", A)]] * 2, [A], id="while two of its pods were asked"),
         pytest.param([[("reconcile", A), ("state", A)]] * 2, [A], id="one service in two ways is alone"),
+        pytest.param([[("reconcile", A)]] * 4, [A], id="and again"),
         pytest.param([[], [("reconcile", A)], [], []], [], id="idle"),
     ],
 )
@@ -110,7 +119,6 @@ async def test_a_change_has_it_tried_again(change: str, tmp_path: Path) -> None:
         assert in_work.quarantined(A)
         process.generations[A] = 2
         assert not in_work.quarantined(A), "an edit is seen at once"
-        assert ("reconcile", A) in in_work.interrupted, "and tried last and alone"
     elif change == "version":
         process.version = "2"
         assert process.start().interrupted == {}
@@ -184,48 +192,6 @@ async def test_one_that_is_cancelled_while_it_waits_leaves_nothing_behind(tmp_pa
         await asyncio.wait_for(other, PATIENCE)
 
 
-def shut_down(in_work: InWork, process: Process) -> None:
-    for _ in range(3):
-        in_work.beat()
-        process.now += 1.0
-    in_work.close()
-
-
-@pytest.mark.parametrize(("blocked", "interrupted"), [(LATE + 1, True), (1.0, False)], ids=["blocked", "well"])
-async def test_a_loop_that_was_blocked_until_it_was_asked_to_stop_died_of_what_was_in_work(
-    blocked: float, interrupted: bool, tmp_path: Path
-) -> None:
-    process = Process(tmp_path)
-    in_work = process.start()
-    in_work.beat()
-    async with in_work.during("reconcile", A):
-        process.now += blocked
-        in_work.stopping()
-    shut_down(in_work, process)
-    assert bool(process.start().interrupted) is interrupted
-
-
-@pytest.mark.parametrize("beats", [0, 1, 2])
-async def test_a_step_that_blocked_the_loop_and_ended_is_interrupted_where_the_signal_came_meanwhile(
-    beats: int, tmp_path: Path
-) -> None:
-    """What ends without a turn of the loop ends before the signal is seen; the heartbeat may be seen before it too."""
-    process = Process(tmp_path)
-    await process.die_with(("reconcile", A))
-    in_work = process.start()
-    in_work.beat()
-    async with in_work.during("reconcile", A):
-        process.now += LATE + 1
-    for _ in range(beats):
-        in_work.beat()
-        process.now += 1.0
-    async with in_work.during("reconcile", B):
-        pass
-    in_work.stopping()
-    shut_down(in_work, process)
-    assert process.start().quarantined(A) is (beats < 2), "with one more heartbeat, it was no signal's doing"
-
-
 async def test_interrupted_work_that_is_not_tried_again_within_an_hour_is_forgotten(tmp_path: Path) -> None:
     """A pod that is asked no more keeps its death; an outside kill, weeks later, would be its second."""
     process = Process(tmp_path)
@@ -233,17 +199,12 @@ async def test_interrupted_work_that_is_not_tried_again_within_an_hour_is_forgot
         await process.die_with(work)
     in_work = process.start()
     process.now += TRIED_WITHIN - 1
-    in_work.beat()
-    assert ("state", A) in in_work.interrupted
+    assert in_work.may_begin("reconcile", C)
+    assert in_work.interrupted == {WORK["state", A]: 1, WORK["reconcile", B]: 2}
     process.now += 1
-    in_work.beat()
-    assert set(in_work.interrupted) == {("reconcile", B)}, "what is quarantined stays so"
-    in_work.beat()
+    assert in_work.may_begin("reconcile", C)
+    assert in_work.interrupted == {WORK["reconcile", B]: 2}, "what is quarantined stays so"
     in_work.close()
-    process.generations[B] = 2
-    assert not in_work.quarantined(B)
-    in_work.beat()
-    assert ("reconcile", B) in in_work.interrupted, "an edit has it tried alone, however late"
     await process.die_with(("state", A))
     assert not process.start().quarantined(A)
 
@@ -268,48 +229,38 @@ async def test_a_full_disk_ends_the_record_and_no_work(tmp_path: Path, caplog: p
 
 
 @pytest.mark.parametrize(
-    ("text", "found", "damaged"),
+    ("text", "found"),
     [
-        pytest.param(b"", {}, 0, id="empty"),
-        pytest.param(b"2\n2 reconcile ns a u\n\n", {}, 0, id="another version"),
-        pytest.param(b"1\n\nworking reconcile ns a u\n\n", {}, 0, id="left of a longer one"),
-        pytest.param(b"1\n1 reconcile ns a u\n", {("reconcile", A): ("u", 1)}, 1, id="not ended"),
-        pytest.param(b"1\n\xff 2\n2 state ns a u\n\n", {("state", A): ("u", 2)}, 1, id="no text"),
-        pytest.param(b"1\n3 state ns a u\n-1 state ns a u\n1e9 state ns a u\n\n", {}, 3, id="no number of deaths"),
-        pytest.param(b"1\n2 delete ns a u\n2 state ns a u x\n2 state ns a\n\n", {}, 3, id="no activity, no fields"),
+        pytest.param(b"", {}, id="empty"),
+        pytest.param(b"2\n2 ns/a reconcile u\n\n", {}, id="another version"),
+        pytest.param(b"1\n\nworking ns/a reconcile u\n\n", {}, id="left of a longer one"),
+        pytest.param(b"1\n1 ns/a reconcile u\n", {"ns/a reconcile u": 1}, id="not ended"),
+        pytest.param(b"1\n\xff 2\n2 ns/a state u\n\n", {"ns/a state u": 2}, id="no text"),
+        pytest.param(b"1\n3 ns/a state u\n-1 ns/a state u\n1e9 ns/a state u\n\n", {}, id="no number of deaths"),
         pytest.param(
-            b"1\nworking state ns a u\n" + b"x" * 2**16 + b"\n2 state ns b u\n\n",
-            {("state", A): ("u", 1)},
-            1,
-            id="too long",
+            b"1\nworking ns/a state u\n" + b"x" * 2**16 + b"\n2 ns/b state u\n\n", {"ns/a state u": 1}, id="too long"
         ),
     ],
 )
-def test_damaged_lines_are_left_out_with_a_log_line(
-    text: bytes,
-    found: dict[tuple[Activity, Key], Interrupted],
-    damaged: int,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_damaged_lines_are_left_out(text: bytes, found: dict[str, int], tmp_path: Path) -> None:
     (tmp_path / "in-work").write_bytes(text)
     assert InWork(tmp_path, "1").interrupted == found
-    assert caplog.text.count("damaged") == damaged
 
 
-@given(
-    body=st.text() | st.lists(st.text()).map(" ".join) | st.from_regex(r"(working|[012]) (state|reconcile)( |\n|.)*")
-)
+@given(body=st.text() | st.lists(st.text()).map(" ".join) | st.from_regex(r"(working|[012]) (state|ns)( |\n|.)*"))
 def test_whatever_the_file_holds_is_read(body: str) -> None:
     InWork()._take_up(f"\n{body}\n\n")
 
 
-async def test_long_names_and_many_deaths_leave_no_room_for_those_that_are_not_in_work(tmp_path: Path) -> None:
-    process, long = Process(tmp_path), Key("n" * 63, "m" * 253)
+async def test_long_names_and_many_deaths_leave_room_for_what_was_interrupted_last(tmp_path: Path) -> None:
+    process, keys = Process(tmp_path), [Key("n" * 63, f"{number:0253}") for number in range(516)]
     in_work = process.start()
-    in_work.interrupted |= {("state", Key("n" * 63, f"{n:0253}")): Interrupted("u" * 36, 1) for n in range(500)}
-    async with in_work.during("reconcile", long):
-        assert ("reconcile", long) in process.start().interrupted
+    in_work.interrupted |= {in_work._work("reconcile", key): 1 for key in keys[16:]}
+    for number, key in enumerate(keys[:16]):
+        if number == 8:
+            in_work = process.start()
+        await in_work.during("state", key).__aenter__()
+    assert {in_work._work("state", key) for key in keys[:16]} <= process.start().interrupted.keys()
 
 
 # With processes that really die.
@@ -377,6 +328,30 @@ def test_two_that_take_the_process_are_both_found_and_nobody_else(lives: Lives) 
     assert code == 0
     assert named(events, "Quarantined") == {"service-2", "service-7"}
     assert named(events, "done") >= {"service-0", "service-11"}
+
+
+BLOCKED = """
+import asyncio, sys, time
+from llmservice_operator import __main__ as main, options
+
+async def run(operator):
+    async with operator._in_work.during("reconcile", Key("ns", "a")):
+        time.sleep(60)
+
+main.LONGEST_BLOCK, main.Operator.run = 0.2, run
+asyncio.run(main.serve(options.load(sys.argv[1:])))
+"""
+
+
+def test_work_that_blocks_the_event_loop_ends_the_process_and_is_recorded(tmp_path: Path) -> None:
+    config = kubeconfig(tmp_path, server="http://127.0.0.1:1")
+    command = [sys.executable, "-c", BLOCKED, f"--kubeconfig={config}", f"--state-dir={tmp_path}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ended.returncode == 1
+    assert "in run" in ended.stderr, "where it stood"
+    (version, work, *_) = (tmp_path / "in-work").read_text().split("\n")
+    assert work == "working ns/a reconcile "
+    assert InWork(tmp_path, version).interrupted == {"ns/a reconcile ": 1}
 
 
 def test_what_the_record_costs(tmp_path: Path) -> None:

@@ -109,6 +109,18 @@ def test_any_stored_status(status: Any, is_new: bool) -> None:
 
 
 @FEWER
+@given(objects(whole_status()), objects(whole_status()))
+def test_a_status_that_is_known_is_taken_as_it_was_read_and_another_is_read(first: Any, second: Any) -> None:
+    raw = fresh().obj
+    known = ParentFacts.from_object({**raw, "status": first})
+    assert ParentFacts.from_object({**raw, "status": second}, known) == ParentFacts.from_object(
+        {**raw, "status": second}
+    )
+    again = ParentFacts.from_object({**raw, "status": copy.deepcopy(known.obj["status"])}, known)
+    assert again.obj["status"] is known.obj["status"]
+
+
+@FEWER
 @given(texts(CONFIG), anything | st.sampled_from(["a\ud800", "x" * 100_000, "\x00"]))
 def test_any_config_in_the_stored_status_and_any_annotation(config: str, annotation: str) -> None:
     world = fresh()

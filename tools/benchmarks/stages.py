@@ -20,6 +20,7 @@ from llmservice_operator.children import desired_children
 from llmservice_operator.manifests.revision import NOTHING
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.revisions.match import choose, match_revision
+from llmservice_operator.service.watch.kinds import ParentFacts
 from llmservice_planner import gpus, memory
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import config_json
@@ -76,6 +77,21 @@ def device() -> Device:
     return found
 
 
+class Answer(NamedTuple):
+    """An LLMService as the API server shows it, and what the cache has of it."""
+
+    raw: dict[str, Any]
+    known: ParentFacts
+
+
+def written(number: int) -> Answer:
+    """The answer to a write of the status."""
+    raw = ready(number).obj
+    raw["metadata"]["resourceVersion"] = "2"
+    known = ParentFacts.from_object(raw).with_status(raw["status"])
+    return Answer(json.loads(json.dumps(raw)), known)
+
+
 class Stage(NamedTuple):
     """A pure function of the operator, and how its input is made."""
 
@@ -121,6 +137,7 @@ STAGES = (
     Stage("decide: it is ready, and to be told", seen(rolled_out), decide),
     Stage("decide: steady", seen(ready), decide),
     Stage("decide: after an edit", seen(edited), decide),
+    Stage("project: the answer to a status", written, lambda given: ParentFacts.from_object(*given)),
 )
 
 

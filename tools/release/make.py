@@ -83,20 +83,21 @@ class Maker:
             (self.output / name).mkdir(parents=True)
 
     def _inputs(self) -> provenance.Inputs:
-        # Others' registries are asked with TLS, whatever is said of the one that the release goes to.
-        registry = Registry(self.tools, self.options.insecure and bool(self.options.mirror))
         bases: dict[str, Reference] = {}
-        for image in self.plan.images:
-            name = base_of((self.root / image.dockerfile).read_text())
-            if name not in bases:
-                with self.progress.step(f"digest of the base image {name}"):
-                    bases[name] = self._resolved(registry, name)
+        for name in dict.fromkeys(map(self._base, self.plan.images)):
+            with self.progress.step(f"digest of the base image {name}"):
+                bases[name] = self._resolved(name)
         hashes = {name: sha256(self.root / name) for name in LOCK_FILES}
         builder = provenance.builder_of(self.tools.environment)
         return provenance.Inputs(self.source, self.plan.version, hashes, bases, builder)
 
-    def _resolved(self, registry: Registry, name: str) -> Reference:
+    def _base(self, image: ImagePlan) -> str:
+        return base_of((self.root / image.dockerfile).read_text())
+
+    def _resolved(self, name: str) -> Reference:
         place = Reference.parse(name).in_mirror(self.options.mirror)
+        # Others' registries are asked with TLS, whatever is said of the one that the release goes to.
+        registry = Registry(self.tools, self.options.insecure and bool(self.options.mirror))
         return place if place.digest else place.with_digest(registry.digest(place))
 
     def _python(self, inputs: provenance.Inputs) -> list[Artifact]:
@@ -108,7 +109,7 @@ class Maker:
             )
             plugin = krew.archive(wheel, self.root / "LICENSE", self.plan.version, self.source.epoch)
             (self.output / krew.MANIFEST).write_text(krew.manifest(plugin, self.plan.version, self.source.uri))
-        described = self._write("sbom", "python", document)
+        described = self._write("sbom/python.cdx.json", document)
         return [
             Artifact(kind, "", path.name, described, self._provenance(path.name, path.name, sha256(path), inputs))
             for kind, path in (("wheel", wheel), ("sdist", sdist), ("plugin", plugin))
@@ -121,7 +122,7 @@ class Maker:
             pushed = {}
             for image in self.plan.images:
                 reference = self.plan.reference(image)
-                base = inputs.images[base_of((self.root / image.dockerfile).read_text())]
+                base = inputs.images[self._base(image)]
                 recipe = Recipe(str(reference), self.root / image.dockerfile, self.root, target=image.target)
                 with self.progress.step(f"image {reference}") as step:
                     digest = builder.push(recipe, base, self.source.epoch, insecure=self.options.insecure, step=step)
@@ -129,13 +130,12 @@ class Maker:
         return {image.part: (self._image(image, reference, inputs), reference) for image, reference in pushed.items()}
 
     def _image(self, image: ImagePlan, reference: Reference, inputs: provenance.Inputs) -> Artifact:
-        base = base_of((self.root / image.dockerfile).read_text())
         with self.progress.step(f"SBOM of {image.name}"):
             document = sbom.of_image(
                 reference, image.tag, self.tools, self.source.epoch, insecure=self.options.insecure
             )
-        stated = self._provenance(image.name, reference.name, reference.digest, inputs, base)
-        return Artifact("image", str(reference), "", self._write("sbom", image.name, document), stated)
+        stated = self._provenance(image.name, reference.name, reference.digest, inputs, self._base(image))
+        return Artifact("image", str(reference), "", self._write(f"sbom/{image.name}.cdx.json", document), stated)
 
     def _chart(self, inputs: provenance.Inputs, images: dict[Part, Reference]) -> Artifact:
         values = (self.root / CHART_FOLDER / "values.yaml").read_text()
@@ -150,24 +150,20 @@ class Maker:
             named = dict.fromkeys((images[Part.OPERATOR], *defaults))
             document = sbom.of_chart(archive, named, self.plan.version, self.tools, self.source.epoch)
         stated = self._provenance("chart", reference.name, digest, inputs)
-        return Artifact("chart", str(reference), archive.name, self._write("sbom", "chart", document), stated)
+        return Artifact("chart", str(reference), archive.name, self._write("sbom/chart.cdx.json", document), stated)
 
     def _default_images(self, values: str) -> dict[str, str]:
         if self.options.keep_tags:
             return {}
-        registry = Registry(self.tools, self.options.insecure and bool(self.options.mirror))
-        return {name: self._resolved(registry, name).digest for name in images_to_resolve(yaml.safe_load(values))}
+        return {name: self._resolved(name).digest for name in images_to_resolve(yaml.safe_load(values))}
 
     def _provenance(self, file: str, name: str, digest: str, inputs: provenance.Inputs, base: str | None = None) -> str:
         text = provenance.statement(name, digest.removeprefix("sha256:"), inputs, base)
-        path = self.output / "provenance" / f"{file}.intoto.json"
-        path.write_text(text)
-        return str(path.relative_to(self.output))
+        return self._write(f"provenance/{file}.intoto.json", text)
 
-    def _write(self, folder: str, name: str, text: str) -> str:
-        path = self.output / folder / f"{name}.cdx.json"
-        path.write_text(text)
-        return str(path.relative_to(self.output))
+    def _write(self, place: str, text: str) -> str:
+        (self.output / place).write_text(text)
+        return place
 
     def _sign(self, record: Record) -> None:
         """Everything in the registry by digest; the files by the signature of their checksums."""

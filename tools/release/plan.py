@@ -124,14 +124,15 @@ DEFAULT_IMAGES = ("defaultGpuImage", "defaultAmdImage", "defaultCpuImage")
 
 def images_to_resolve(values: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
     """The default vLLM images that the chart's values name by tag only."""
-    named = (values["services"][key] for key in DEFAULT_IMAGES)
-    return tuple(name for name in named if name and not Reference.parse(name).digest)
+    return tuple(values["services"][key] for key in _defaults_by_tag(values))
 
 
 def by_tag_only(values: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
     """The keys of a chart's values whose image is not named by digest. An empty default image names none."""
-    found = [] if is_digest(values["image"]["digest"]) else ["image.digest"]
-    for key in DEFAULT_IMAGES:
-        if values["services"][key] and not Reference.parse(values["services"][key]).digest:
-            found.append(f"services.{key}")
-    return tuple(found)
+    own = () if is_digest(values["image"]["digest"]) else ("image.digest",)
+    return (*own, *(f"services.{key}" for key in _defaults_by_tag(values)))
+
+
+def _defaults_by_tag(values: Mapping[str, Mapping[str, str]]) -> list[str]:
+    services = values["services"]
+    return [key for key in DEFAULT_IMAGES if services[key] and not Reference.parse(services[key]).digest]

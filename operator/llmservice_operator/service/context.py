@@ -29,8 +29,9 @@ from llmservice_operator.readers.nodes import Nodes
 from llmservice_operator.readers.pod_port import Requests
 from llmservice_operator.readers.quotas import QuotaReader
 from llmservice_operator.service.config_reader import ConfigReader, Configs
-from llmservice_operator.service.containment import InternalErrors, InWork, Part
+from llmservice_operator.service.containment import InternalErrors, Part
 from llmservice_operator.service.decide import decide
+from llmservice_operator.service.in_work import InWork
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.state_poller import StatePoller
 from llmservice_operator.service.updates import Updates

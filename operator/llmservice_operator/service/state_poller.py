@@ -23,7 +23,8 @@ from llmservice_runtime.contract import State
 
 from llmservice_operator.observe.reports import Ask, Report
 from llmservice_operator.readers.pod_port import Unreadable
-from llmservice_operator.service.containment import InternalErrors, InWork, Part
+from llmservice_operator.service.containment import InternalErrors, Part
+from llmservice_operator.service.in_work import InWork
 from llmservice_operator.service.metrics import Metrics
 
 logger = logging.getLogger(__name__)

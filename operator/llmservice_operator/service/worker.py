@@ -12,7 +12,7 @@ from kubeloop.log import object_logger
 from kubeloop.resources import Key
 from llmservice_api.reasons import Reason
 
-from llmservice_operator.service.containment import Contained, Part
+from llmservice_operator.service.containment import Attempt, Part
 from llmservice_operator.service.context import Context
 from llmservice_operator.service.reconcile import Next, reconcile
 from llmservice_operator.service.status_writer import report_unhandled
@@ -99,7 +99,7 @@ class Workers:
         elif then is not None:
             self._plan(key, then)
 
-    async def _fail(self, key: Key, attempt: Contained) -> None:
+    async def _fail(self, key: Key, attempt: Attempt) -> None:
         await self._report(Reason.INTERNAL_ERROR, f"Evidence: {attempt.place}.", key)
         self._retry(key, "internal error")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmservice_runtime.bounded_json import Reader, Refused, bounded, parse
 from llmservice_runtime.contract import TERMINATION_LIMIT, VERSION, Failure, FailureReason
+from llmservice_runtime.documents import to_line
 from llmservice_runtime.inspection.config_json import shorter
 
 # Bytes of the JSON around a failure.
@@ -37,7 +38,7 @@ class Inspection:
     def to_json(self, limit: int = TERMINATION_LIMIT) -> str:
         """JSON of at most `limit` bytes: the least important facts are dropped first."""
         found = self
-        while len((text := _line(found._document(limit))).encode()) > limit:
+        while len((text := to_line(found._document(limit))).encode()) > limit:
             less = shorter(found.config)
             if less is None:
                 return Inspection(self.revision, failure=_too_large()).to_json(limit)
@@ -77,8 +78,7 @@ class Inspection:
                 return None
             revision = given.word("revision", _LONGEST_REVISION) if given.has("revision") else None
             if given.has("failure"):
-                failure = Failure.from_document(given.value("failure"))
-                return None if failure is None else cls(revision, failure=failure)
+                return cls(revision, failure=Failure.from_document(given.within("failure")))
             tensors = given.value("tensors") if given.has("tensors") else None
             return cls(revision, _facts(given.value("config")), None if tensors is None else _facts(tensors))
         except Refused:
@@ -99,7 +99,3 @@ def _too_large() -> Failure:
         "The facts of the model's config.json exceed the size of a termination message.",
         "Give the facts in spec.model.architecture.",
     )
-
-
-def _line(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

@@ -151,7 +151,7 @@ async def report_of(child: Child, seconds: float, log: Callable[[str], None]) ->
 def read_report(text: str) -> Report:
     """The report in the preflight's last line; empty for any other text."""
     try:
-        gpu = GPU.from_document(Reader(parse(text, 4 * TERMINATION_LIMIT)).value("gpu"))
+        gpu = GPU.from_document(Reader(parse(text, 4 * TERMINATION_LIMIT)).within("gpu"))
     except Refused:
-        return Report()
+        gpu = None
     return Report(Failure.from_json(text), gpu)

@@ -73,7 +73,8 @@ class EventHandler:
             if before is not None:
                 self._ended(before)
             self._remove(resource, *where, metadata["uid"])
-        contained.end()
+        if key is not None and not contained.failed:
+            self._errors.ended(Part.PROJECTION, key, subject)
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str

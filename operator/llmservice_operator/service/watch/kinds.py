@@ -48,13 +48,15 @@ class ParentFacts:
 
     @classmethod
     def from_object(cls, obj: JSON, known: ParentFacts | None = None) -> ParentFacts:
-        """Project one LLMService; an earlier projection of it is not used."""
+        """Project one LLMService. A status that `known` has, from an earlier version or of the operator's own, is not
+        validated again: that is most of the time this takes."""
         metadata = obj["metadata"]
         annotations = metadata.get("annotations") or {}
         spec = spec_text(obj.get("spec"))
         kept = {name: metadata[name] for name in _IDENTITY if name in metadata}
         requested = untrusted.annotation(annotations.get(UPDATE_REQUESTED_ANNOTATION))
-        status = untrusted.stored_status(obj.get("status"))
+        status = obj.get("status")
+        status = known.obj["status"] if known and status == known.obj["status"] else untrusted.stored_status(status)
         # Only an autoscaled service's is read: managedFields are as large as the spec.
         stated = stated_by(metadata) if b'"autoscaling"' in spec else None
         if requested is not None:

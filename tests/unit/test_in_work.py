@@ -332,6 +332,7 @@ def test_two_that_take_the_process_are_both_found_and_nobody_else(lives: Lives) 
 
 BLOCKED = """
 import asyncio, sys, time
+from kubeloop.resources import Key
 from llmservice_operator import __main__ as main, options
 
 async def run(operator):

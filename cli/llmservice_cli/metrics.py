@@ -149,7 +149,7 @@ def held_in(pages: Pages | str, service: Json) -> Held | str | None:
 
 def _of_one(page: Counts | str, key: Key) -> Count | str:
     try:
-        return page if isinstance(page, str) else _checked(page, key)
+        return page if isinstance(page, str) else count_of(page, key)
     except ValueError as error:
         return line_of(f"not understood: {error}")
 
@@ -167,13 +167,8 @@ async def _read(kube: Api, pod: tuple[str, str]) -> Counts | str:
         return line_of(f"not understood: {error}")
 
 
-def read_held(text: str, key: Key) -> Count:
-    """What an activator says of one service. ValueError where the text is not its /metrics page."""
-    return _checked(read_counts(text), key)
-
-
 def read_counts(text: str) -> Counts:
-    """The same of all services."""
+    """What an activator says of all services. ValueError where the text is not its /metrics page."""
     # Not at the top: `status` imports this module, and reads no page where nothing is at zero.
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -195,7 +190,8 @@ def read_counts(text: str) -> Counts:
     return counts
 
 
-def _checked(counts: Counts, key: Key) -> Count:
+def count_of(counts: Counts, key: Key) -> Count:
+    """Of one service. ValueError where its figures cannot be."""
     found = counts.get(key, Count())
     if not (0 <= found.requests <= MOST_REQUESTS and 0 <= found.oldest_seconds <= LONGEST_AGE):  # NaN is not either
         raise ValueError("its figures are out of range")

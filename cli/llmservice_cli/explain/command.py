@@ -37,7 +37,6 @@ def run(options: Options) -> ExitCode:
     return ExitCode.DONE
 
 
-ROOTS = ("spec", "status")
 KINDS = ("llms", "llmservice", "llmservices")
 LONGEST = 300
 """Characters of a word; every path is shorter."""

@@ -61,9 +61,10 @@ e2e: $(SYNCED) ## end-to-end tests against the running cluster (make cluster)
 chaos: $(SYNCED) ## ten minutes of everything at once on the running cluster (SEED=n: the steps of that run, MINUTES=n, ENGINE=vllm)
 	@.venv/bin/pytest -s tests/chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)") $(if $(ENGINE),--engine "$(ENGINE)")
 
-bench: $(SYNCED) ## CPU time of plans and of each stage of a look; apply to first token beside a bare vLLM, in the running cluster (make cluster)
+bench: $(SYNCED) ## CPU time of plans, of each stage of a look and of commands; apply to first token beside a bare vLLM, in the running cluster (make cluster)
 	@$(PYTHON) -m benchmarks.plan
 	@$(PYTHON) -m benchmarks.stages
+	@$(PYTHON) -m benchmarks.cli
 	@$(PYTHON) -m benchmarks.first_answer
 
 bench-scale: $(SYNCED) ## N services (100) beside the control plane, with goals: N=n, RATE=r a second, FAULTS=1, INSPECT=1, JSON=file (make cluster)

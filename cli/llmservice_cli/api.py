@@ -134,7 +134,8 @@ class Api(KubeClient):
     ) -> AsyncGenerator[bytes]:
         """A container's log as it comes, with or without its end. Unreachable where it breaks off, or nothing comes for
         `silence` seconds; KubeError."""
-        return self._transport.chunks("get", POD, POD.path(namespace, pod, "log"), params=params, silence=silence)
+        path = POD.path(namespace, pod, "log")
+        return self._transport.chunks("get", POD, path, params=params, silence=silence, accept="*/*")
 
     # Writes
 

@@ -160,7 +160,7 @@ def held_in(pages: Pages | str, service: Json) -> Held | str | None:
 
 def _of_one(page: Counts | str, key: Key) -> Count | str:
     try:
-        return page if isinstance(page, str) else _checked(page, key)
+        return page if isinstance(page, str) else count_of(page, key)
     except ValueError as error:
         return line_of(f"not understood: {error}")
 
@@ -198,7 +198,8 @@ def read_counts(text: str) -> Counts:
     return counts
 
 
-def _checked(counts: Counts, key: Key) -> Count:
+def count_of(counts: Counts, key: Key) -> Count:
+    """Of one service. ValueError where its figures cannot be."""
     found = counts.get(key, Count())
     if not (0 <= found.requests <= MOST_REQUESTS and 0 <= found.oldest_seconds <= LONGEST_AGE):  # NaN is not either
         raise ValueError("its figures are out of range")

@@ -50,15 +50,14 @@ class StreamTransport(Transport):
             async with super().answer(request) as answer:
                 yield answer
             return
-        connection = None
+        asked, connection = self._head(request), None
         try:
             async with asyncio.timeout(request.seconds):
                 connection = await self._connected()
-                head = await connection.exchange(self._head(request), request.data, request.silence)
-                found = {name: value.decode(errors="replace") for name, value in head.headers}
-                is_packed = found.get(b"content-encoding") == "gzip"
-                chunks = connection.body(request.silence, is_packed=is_packed)
-                yield Answer(head.status_code, found.get(b"retry-after"), chunks)
+                head = await connection.exchange(asked, request.data, request.silence)
+                headers = {name: value.decode(errors="replace") for name, value in head.headers}
+                chunks = connection.body(request.silence, is_packed=headers.get(b"content-encoding") == "gzip")
+                yield Answer(head.status_code, headers.get(b"retry-after"), chunks)
             if connection.is_reusable():
                 self._idle.append(connection)
                 connection = None
@@ -82,7 +81,11 @@ class StreamTransport(Transport):
             **({} if request.data is None else {"Content-Length": str(len(request.data))}),
             **request.headers,
         }
-        return h11.Request(method=METHODS[request.verb], target=target, headers=[*headers.items()])
+        try:
+            return h11.Request(method=METHODS[request.verb], target=target, headers=[*headers.items()])
+        except (h11.LocalProtocolError, UnicodeError):  # they quote what may be the token
+            what = f"{request.verb} {request.path}"
+            raise Unreachable(f"{what}: the token or the path has a character that HTTP does not allow") from None
 
     async def _connected(self) -> _Connection:
         while self._idle:
@@ -130,7 +133,6 @@ class _Connection:
             while left:
                 yield unpacker.decompress(left, LARGEST_PART)
                 left = unpacker.unconsumed_tail
-        yield unpacker.flush() if is_packed else b""
 
     def is_reusable(self) -> bool:
         """Whether it can take another request, which it then can."""

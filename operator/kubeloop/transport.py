@@ -165,13 +165,14 @@ class Transport:
         *,
         params: Mapping[str, str],
         silence: float | None,
+        accept: str = "application/json",
         opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[bytes, None]:
         """An answer that goes on, as it comes, until the server ends it.
 
         Unreachable where it breaks off, Silent where nothing comes for `silence` seconds once it has begun.
         """
-        signed, is_open = await self._signed({}, REQUEST_TIMEOUT), False
+        signed, is_open = await self._signed({"Accept": accept}, REQUEST_TIMEOUT), False
         try:
             async with self.answer(Request(verb, path, params, signed, silence=silence)) as answer:
                 if answer.status >= 300:

@@ -300,6 +300,29 @@ async def test_an_answer_of_any_length_without_a_length_ends_with_its_connection
                 assert await Api(transport).get(POD, "team", "p") == {"a": 1}
 
 
+async def test_a_connection_that_the_server_ended_unsaid_is_not_used_again() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with StreamTransport(Credentials(address, "team", Token.fixed(None))) as transport:
+            for _ in range(3):
+                assert await Api(transport).get(POD, "team", "p") == {}
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("token", ["s3cret\nX-Other: a", "s3cret\x00", "s3crét"])
+async def test_a_token_that_no_header_can_have_is_not_quoted(token: str) -> None:
+    async with StreamTransport(Credentials("http://127.0.0.1:1", "team", Token.fixed(token))) as transport:
+        with pytest.raises(errors.Unreachable, match="does not allow") as caught:
+            await Api(transport).get(POD, "team", "p")
+    assert "s3cr" not in str(caught.value)
+
+
 async def test_a_server_that_is_away_or_silent_is_named() -> None:
     async with StreamTransport(Credentials("http://127.0.0.1:1", "team", Token.fixed(None))) as transport:
         with pytest.raises(errors.Unreachable, match=r"cannot connect to 127\.0\.0\.1:1"):

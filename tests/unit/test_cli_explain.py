@@ -41,6 +41,12 @@ def test_a_reason_is_explained_with_the_texts_of_the_reference(reason: Reason, l
     assert set(fields_of(reason)) <= {path.replace("[]", "") for path in KNOWN}
 
 
+def test_a_terminal_gets_colours(llmservice: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("llmservice_cli.terminal.is_styled", lambda: True)
+    assert llmservice("explain", Reason.DOES_NOT_FIT).out.startswith(f"\x1b[1m{Reason.DOES_NOT_FIT}\x1b[0m: ")
+
+
 def test_a_failure_says_where_it_is_reported_and_how_it_ends(llmservice: Command) -> None:
     page = flat(llmservice("explain", "ModelNotFound").out)
     assert "status.failure" in page
@@ -115,8 +121,8 @@ def test_what_there_is_not_comes_with_what_is_similar(word: str, expected: str, 
 @pytest.mark.parametrize(
     ("word", "kept_out"),
     [
-        ("ModelNotFound", ("pydantic", "httpx", "aiohttp", "kubernetes", "kubeloop.client")),
-        ("spec.batching", ("httpx", "aiohttp", "kubernetes", "kubeloop.client")),
+        ("ModelNotFound", ("pydantic", "httpx", "aiohttp", "kubeloop.client")),
+        ("spec.batching", ("httpx", "aiohttp", "kubeloop.client")),
     ],
 )
 def test_no_client_of_the_api_is_imported(word: str, kept_out: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from llmservice_activator.holding.target import Held
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
 from llmservice_api.holding import LastUse
-from llmservice_cli.metrics import METRICS_PORT, MOST_ACTIVATORS, Count, read_counts
+from llmservice_cli.metrics import METRICS_PORT, MOST_ACTIVATORS, Count, count_of, read_counts
 
 from .cli_world import SERVICES, ApiServer, Command, Json
 from .test_cli_status import api, at_zero, service
@@ -263,5 +263,5 @@ async def test_what_is_no_answer_of_an_activator_is_not_counted(
 
 def test_the_port_and_the_names_are_the_activators() -> None:
     assert Options().metrics_port == METRICS_PORT
-    assert read_counts(page(3, age=2.5))[CHAT] == Count(3, 2.5)
-    assert CHAT not in read_counts(page())
+    assert count_of(read_counts(page(3, age=2.5)), CHAT) == Count(3, 2.5)
+    assert count_of(read_counts(page()), CHAT) == Count()

@@ -10,10 +10,9 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect
-from llmservice_cli.documents import tell, written
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.progress import Steps, shown
-from llmservice_cli.terminal import Row, show, width
+from llmservice_cli.terminal import Row, answer, width
 
 from . import access, namespace, nodes, operator
 from .arguments import Options
@@ -39,10 +38,11 @@ async def run(options: Options) -> ExitCode:
         raise
     is_installed = facts.is_installed and not options.before_install
     found = tuple(results(CHECKS, facts, is_installed=is_installed))
-    if options.output == "table":
-        show(rows(found, facts, is_installed=is_installed))
-    else:
-        tell(written(options.output, document(found, facts, is_installed=is_installed)), end="")
+    answer(
+        options.output,
+        lambda: rows(found, facts, is_installed=is_installed),
+        lambda: document(found, facts, is_installed=is_installed),
+    )
     bad = {Level.PROBLEM, Level.WARNING} if options.strict else {Level.PROBLEM}
     return ExitCode.FAILED if any(each.finding.level in bad for each in found) else ExitCode.DONE
 

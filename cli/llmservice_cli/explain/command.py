@@ -14,10 +14,9 @@ from llmservice_api.conditions import ConditionType
 from llmservice_api.reason_sections import SECTIONS
 from llmservice_api.reasons import Reason
 
-from llmservice_cli.documents import show
 from llmservice_cli.errors import ExitCode, WrongUsage
 from llmservice_cli.help import WIDEST, indent, two_columns
-from llmservice_cli.terminal import Row, rendered, width
+from llmservice_cli.terminal import Row, answer, width
 
 from .arguments import Options
 from .reported import MEANINGS, fields_of, reasons_of, reported
@@ -34,11 +33,10 @@ def run(options: Options) -> ExitCode:
         found = of_field(*field(options.topic))
     else:
         found = of_reason(named) if isinstance(named, Reason) else of_condition(named)
-    show(options.output, lambda: [rendered(found.rows())], found.document)
+    answer(options.output, found.rows, found.document)
     return ExitCode.DONE
 
 
-ROOTS = ("spec", "status")
 KINDS = ("llms", "llmservice", "llmservices")
 LONGEST = 300
 """Characters of a word; every path is shorter."""

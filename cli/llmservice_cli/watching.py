@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
-from kubeloop.errors import Gone, ServerError, TooMany, Unreachable, from_status
+from kubeloop.errors import Gone, ServerError, TooManyRequests, Unreachable, from_status
 from kubeloop.resources import Resource
 
 from .api import Api, Json
@@ -31,7 +31,7 @@ async def versions(
                 async for objects in found:
                     has_answered = True
                     yield objects
-        except (ServerError, TooMany, Unreachable) as error:
+        except (ServerError, TooManyRequests, Unreachable) as error:
             if not has_answered:
                 raise
             warn(error.message)

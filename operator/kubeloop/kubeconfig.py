@@ -1,8 +1,8 @@
-"""One context of a kubeconfig, or of several, read by `kubernetes.config`; and logins by a program that it names.
+"""Credentials from one context of one or several kubeconfigs, read by `kubernetes.config`, with logins by a program.
 
-Running the program is ours: the package's own way has no time limit, leaves a program behind that hangs, reads any
-amount, and goes on without credentials where the program fails.
-Shapes: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/ (ExecCredential).
+The program is run here: the package's own code has no timeout, leaves a hanging program behind, reads any amount, and
+continues without credentials after a failure. Documents:
+https://kubernetes.io/docs/reference/config-api/client-authentication.v1/ (ExecCredential).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from kubernetes.config import ConfigException
 from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader, KubeConfigMerger
 
-from kubeloop.credentials import TOKEN_MAX_AGE, Credentials, Issued, Token
+from kubeloop.credentials import TOKEN_MAX_AGE, Credentials, IssuedToken, Token
 from kubeloop.errors import ConfigError
 
 PLUGIN_SECONDS = 60.0
 KILLED_SECONDS = 2.0
-"""Until a killed program is gone."""
+"""Seconds in which a killed program has to end."""
 MOST_BYTES = 2**20
-"""Of what the program prints: a token and a chain of certificates have some kilobytes."""
+"""Of the program's output: a token and a certificate chain have some kilobytes."""
 CLUSTER_CONFIG = "client.authentication.k8s.io/exec"
-"""The cluster's extension that a program with `provideClusterInfo` gets."""
+"""The extension of the cluster that a program with `provideClusterInfo` receives."""
 
 
 @dataclass(frozen=True)
 class Login:
-    """What the program answered; a token, a client certificate, or both."""
+    """A token, a client certificate, or both, from the program."""
 
     token: str | None = field(default=None, repr=False)
     certificate: bytes | None = field(default=None, repr=False)
@@ -52,7 +52,7 @@ class Login:
 
 
 class Program:
-    """The program of a kubeconfig's `exec`; ConfigError has its output, or how to install it.
+    """The program of a kubeconfig's `exec`; ConfigError contains its output, or how to install it.
 
     `provider` is the package's ExecProvider.
     """
@@ -63,7 +63,7 @@ class Program:
             cluster = provider.cluster.value
             extensions = {each.get("name"): each.get("extension") for each in cluster.get("extensions") or ()}
             spec["cluster"] = {**cluster, "config": extensions.get(CLUSTER_CONFIG)}
-        # Only what may be printed goes in: the program itself asks whoever it needs to.
+        # Only text that may be printed: the program asks its user itself.
         info = {"apiVersion": provider.api_version, "kind": "ExecCredential", "spec": spec}
         variables = {str(name): str(value) for name, value in provider.env.items()}
         self._environment = {**variables, "KUBERNETES_EXEC_INFO": json.dumps(info)}
@@ -72,7 +72,7 @@ class Program:
         self._arguments, self._hint, self._kubeconfig = arguments, hint, kubeconfig
 
     async def run(self) -> Login:
-        """Its process group is killed when this is cancelled or takes too long."""
+        """Run the program. Its process group is killed on cancellation and on timeout."""
         try:
             process = await asyncio.create_subprocess_exec(
                 self._command, *self._arguments, env=self._environment, stdin=asyncio.subprocess.DEVNULL,
@@ -87,7 +87,7 @@ class Program:
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            # What it started outside its group may hold its output open, which is part of its end to asyncio.
+            # Descendants outside the group may keep the output open, and asyncio waits for that too.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), KILLED_SECONDS)
             if isinstance(error, TimeoutError):
@@ -114,7 +114,7 @@ class Program:
 
 
 async def _read_output(stream: asyncio.StreamReader | None) -> bytes:
-    """To its end; a byte more than MOST_BYTES is kept of what is longer."""
+    """Read to the end; keeps at most MOST_BYTES + 1 bytes."""
     kept = b""
     while stream is not None and (part := await stream.read(2**16)):
         kept += part[: MOST_BYTES + 1 - len(kept)]
@@ -133,35 +133,35 @@ def _login(text: str, command: str) -> Login:
             expires=datetime.datetime.fromisoformat(expires) if expires else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        # Its output may hold a token, so neither it nor the cause that quotes it is shown.
+        # The output may contain a token, so neither it nor the cause that quotes it is shown.
         raise ConfigError(f"what the login program {command!r} printed is no ExecCredential") from error
     if login.token is None and login.certificate is None:
         raise ConfigError(f"the login program {command!r} gave neither a token nor a client certificate")
     return login
 
 
-EARLY = 30.0
-"""A program's token is renewed so many seconds before it ends."""
-LAST = 5.0
-"""So many seconds before it ends it is sent no more: a request under way should not outlive it."""
+RENEW_BEFORE = 30.0
+"""Seconds before a program's token expires at which it is renewed."""
+EXPIRE_BEFORE = 5.0
+"""Seconds before its expiry after which it is not sent: a running request should not outlast it."""
 NAME_ONE = "name one with --kubeconfig or $KUBECONFIG"
 NOT_SUPPORTED = ("auth-provider", "username", "as", "as-uid", "as-groups", "as-user-extra")
-"""Keys of a user. The package would ask an auth-provider without checking whose certificate it has, and ignores that a
-user impersonates another: requests would have rights that were to be left aside."""
+"""Keys of a user that are refused. The package would ask an auth-provider without checking its certificate, and ignores
+impersonation: requests would have permissions that the user excluded."""
 _BROKEN = (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
 
 
 async def from_kubeconfig(paths: str, *, context: str | None, clock: Callable[[], float]) -> Credentials:
-    """`paths` as in $KUBECONFIG. Client certificate, token, token file, or a program that gives them.
+    """`paths` as in $KUBECONFIG. Supports a client certificate, a token, a token file, or a program that supplies them.
 
-    All is read again where the token ends or is not accepted.
+    The files are read again when the token expires or is rejected.
     """
 
     async def read() -> tuple[_Scope, Login | None]:
         scope = await asyncio.to_thread(_read, paths, context)
         return scope, await scope.program.run() if scope.program is not None else None
 
-    async def again() -> Issued:
+    async def again() -> IssuedToken:
         scope, login = await read()
         _, issued = await asyncio.to_thread(scope.load, login, clock)
         return issued
@@ -173,7 +173,7 @@ async def from_kubeconfig(paths: str, *, context: str | None, clock: Callable[[]
 
 @dataclass(frozen=True)
 class _Scope:
-    """One context; `config`, `cluster` and `user` are the package's nodes, read for this and changed here."""
+    """One context. `config`, `cluster` and `user` are nodes of the package, read once and modified here."""
 
     paths: str
     config: Any
@@ -183,8 +183,10 @@ class _Scope:
     user: Any
     program: Program | None
 
-    def load(self, login: Login | None, clock: Callable[[], float]) -> tuple[Callable[[Token], Credentials], Issued]:
-        """By the package, with what the program answered in its place."""
+    def load(
+        self, login: Login | None, clock: Callable[[], float]
+    ) -> tuple[Callable[[Token], Credentials], IssuedToken]:
+        """The package's result, with the program's answer in place of its own login."""
         if login is not None:
             del self.user.value["exec"]
             for key, data in (("client-certificate-data", login.certificate), ("client-key-data", login.key)):
@@ -193,7 +195,7 @@ class _Scope:
             if login.token is not None:
                 self.user.value["token"] = login.token
         configuration = Configuration()
-        # The package hands certificates over as files.
+        # The package returns certificates as files.
         with tempfile.TemporaryDirectory(prefix="kubeloop-") as folder:
             try:
                 KubeConfigLoader(self.config, self.context, temp_file_path=folder, config_base_path=None).load_and_set(
@@ -216,32 +218,32 @@ class _Scope:
         )
         return made, self._issued(bearer(configuration), login, clock)
 
-    def _issued(self, token: str | None, login: Login | None, clock: Callable[[], float]) -> Issued:
+    def _issued(self, token: str | None, login: Login | None, clock: Callable[[], float]) -> IssuedToken:
         if login is not None and login.token is not None and login.expires is not None:
             ends = login.expires.timestamp()
-            return Issued(token, renew_at=ends - EARLY, ends_at=ends - LAST)
+            return IssuedToken(token, renew_at=ends - RENEW_BEFORE, expires_at=ends - EXPIRE_BEFORE)
         if self.user is not None and self.user.safe_get("tokenFile"):
-            return Issued(token, renew_at=clock() + TOKEN_MAX_AGE)
-        return Issued(token)
+            return IssuedToken(token, renew_at=clock() + TOKEN_MAX_AGE)
+        return IssuedToken(token)
 
 
 def bearer(configuration: Configuration) -> str | None:
-    """The token in a Configuration, which keeps the whole header, with the file's last newline."""
+    """The token in a Configuration, which stores the whole header, including the file's last newline."""
     _, _, token = configuration.api_key.get("BearerToken", "").partition(" ")
     return token.strip() or None
 
 
 class _Merged(KubeConfigMerger):  # type: ignore[misc]  # the package has no types
-    """Several files as kubectl merges them: the first one that sets a value wins, and an empty file sets none.
+    """Several files merged as kubectl does: the first file that sets a value wins; an empty file sets none.
 
-    The package, kubernetes.aio.config too, lets the last current-context win and refuses empty files
-    (client-go: tools/clientcmd/loader.go, `Load`).
+    The package, and kubernetes.aio.config, uses the last current-context and refuses empty files (client-go:
+    tools/clientcmd/loader.go, `Load`).
     """
 
     config_merged: ConfigNode | None
 
     def __init__(self, paths: str) -> None:
-        # kubectl expands no `~`, so that another file than its own would be read.
+        # kubectl expands no `~`, so that another file than kubectl's would be read.
         super().__init__(os.pathsep.join(f"./{path}" if path.startswith("~") else path for path in paths.split(":")))
 
     def load_config(self, path: str) -> None:
@@ -286,7 +288,7 @@ def _named(config: Any, kind: str, name: Any, paths: str) -> Any:
     try:
         entry = config[f"{kind}s"].get_with_name(name)
         if kind == "user" and entry.value.get("user", {}) is None:
-            entry.value["user"] = {}  # for kubectl a user without credentials
+            entry.value["user"] = {}  # kubectl takes it as a user without credentials.
         node = entry[kind]
         node.value.keys()
     except _BROKEN:
@@ -297,7 +299,8 @@ def _named(config: Any, kind: str, name: Any, paths: str) -> Any:
 
 
 def _prepared(user: Any, cluster: Any, name: str, paths: str) -> Program | None:
-    """The program to run, if any; other files and keys of the user as kubectl takes them, and not as the package."""
+    """The program to run, if any. Sets the user's files and keys as kubectl reads them, which differs from the
+    package."""
     unsupported = [key for key in NOT_SUPPORTED if user.value.get(key) not in (None, "", [])]
     if unsupported:
         raise ConfigError(
@@ -321,7 +324,7 @@ def _prepared(user: Any, cluster: Any, name: str, paths: str) -> Program | None:
 
 
 def _check_proxy(proxy: Any, paths: str) -> None:
-    """With a password it is refused: aiohttp and kopf quote the whole address where the proxy fails."""
+    """Refuses a proxy address with a password: aiohttp and kopf quote the whole address in errors."""
     try:
         parts = urlsplit(proxy or "http://none")
         known = parts.scheme in ("http", "https") and not parts.password
@@ -335,7 +338,7 @@ def _check_proxy(proxy: Any, paths: str) -> None:
 
 
 def _unreadable(paths: str, error: Exception) -> ConfigError:
-    """What the package says may quote whole users of the file, with their tokens."""
+    """An error without the package's message, which may quote a user with tokens."""
     match error:
         case yaml.MarkedYAMLError(problem_mark=mark) if mark is not None:
             why = f"line {mark.line + 1} is no YAML"

@@ -14,7 +14,7 @@ from kubeloop.health import expires_at
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN = 60.0
+RELOAD_SECONDS = 60.0
 """Seconds between looks for a renewed certificate."""
 FILES = ("tls.crt", "tls.key", "ca.crt")
 
@@ -78,7 +78,7 @@ class MutualTls:
     async def keep_fresh(self) -> None:
         """Refresh it once a minute; never returns."""
         while True:
-            await asyncio.sleep(LOOK_AGAIN)
+            await asyncio.sleep(RELOAD_SECONDS)
             try:
                 if await asyncio.to_thread(self.refresh):
                     logger.info("the scaler's certificate was renewed")

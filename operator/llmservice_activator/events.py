@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kubeloop.errors import AlreadyExists, KubeError
-from kubeloop.events import About, manifest
+from kubeloop.events import InvolvedObject, manifest
 from kubeloop.resources import Key
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.reasons import Reason
@@ -89,7 +89,7 @@ class Events:
 
     def _manifest(self, before: Service, after: Service, reason: str) -> dict[str, Any]:
         message = f"Replicas {before.replicas} → {after.replicas}: {reason}."
-        about = About(LLMSERVICE, after.key.namespace, after.key.name, after.uid, after.resource_version)
+        about = InvolvedObject(LLMSERVICE, after.key.namespace, after.key.name, after.uid, after.resource_version)
         return manifest(
             about,
             f"{after.key.name[:200]}.{_digest(after)}",

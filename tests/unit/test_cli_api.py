@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from kubeloop import credentials, errors
-from kubeloop.credentials import Credentials, Issued, Token
+from kubeloop.credentials import Credentials, IssuedToken, Token
 from kubeloop.resources import CONTROLLER_REVISION, POD
 from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
@@ -51,11 +51,11 @@ async def server() -> Server:
 async def api(server: Server) -> AsyncIterator[Api]:
     tokens = iter(["first", "second"])
 
-    async def another() -> Issued:
-        return Issued(next(tokens))
+    async def another() -> IssuedToken:
+        return IssuedToken(next(tokens))
 
     async with application(server.answer) as address:
-        token = Token(Issued(next(tokens)), another)
+        token = Token(IssuedToken(next(tokens)), another)
         async with Transport(Credentials(address, "team", token), user_agent=USER_AGENT) as transport:
             yield Api(transport)
 
@@ -73,12 +73,14 @@ async def test_a_renewal_during_a_command_may_take_longer_than_a_request(
     """Somebody may have to confirm it in a browser. A user without a token sends none."""
     server.queue(200, {"kind": "Pod"})
 
-    async def confirmed() -> Issued:
+    async def confirmed() -> IssuedToken:
         await asyncio.sleep(1.2)
-        return Issued("renewed")
+        return IssuedToken("renewed")
 
     async with application(server.answer) as address:
-        found = [Credentials(address, "team", token) for token in (Token(Issued("old"), confirmed), Token.fixed(None))]
+        found = [
+            Credentials(address, "team", token) for token in (Token(IssuedToken("old"), confirmed), Token.fixed(None))
+        ]
 
         async def load(**_: Any) -> Credentials:
             return found.pop(0)

@@ -10,13 +10,13 @@ from kubeloop.errors import (
     ApiError,
     Conflict,
     Forbidden,
+    ForeignObject,
     Invalid,
     KubeError,
     NotFound,
-    NotOurs,
     Refused,
     ServerError,
-    TooMany,
+    TooManyRequests,
     Unreachable,
 )
 from kubeloop.log import ObjectLogger
@@ -35,7 +35,7 @@ from llmservice_operator.service.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.workload.kinds import is_workload
 
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
-_NO_ANSWER = (ServerError, TooMany, Unreachable)
+_NO_ANSWER = (ServerError, TooManyRequests, Unreachable)
 
 
 class Changed(KubeError):
@@ -165,7 +165,7 @@ async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory:
 
 def _refusal_of(error: ApiError) -> Refusal:
     """A missing right is ours to name; what admission says is reported as it is, and the decision adds the remedy."""
-    if isinstance(error, NotOurs):
+    if isinstance(error, ForeignObject):
         return SOMEBODY_ELSES
     is_right = isinstance(error, Forbidden) and not isinstance(error, Refused)
     return Refusal(error.code, str(error) if is_right else error.message)
@@ -204,7 +204,7 @@ async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> d
     try:
         return await _send(apply, apply.known_uid, ctx)
     except (Invalid, Refused) as refused:
-        if apply.known_uid is None or not apply.expel or isinstance(refused, NotOurs):
+        if apply.known_uid is None or not apply.expel or isinstance(refused, ForeignObject):
             raise
         resource = BY_KIND[apply.kind]
         live = await ctx.kube.get(resource, parent.namespace, apply.name)
@@ -306,7 +306,7 @@ async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | Non
     """The uid of what is not cached, if it is there and ours to delete."""
     try:
         there = await ctx.kube.metadata_of(BY_KIND[prune.kind], parent.namespace, prune.name, manager=DRY_RUN_MANAGER)
-    except NotOurs:
+    except ForeignObject:
         return None
     return str(there["uid"]) if there is not None and _may_take(there, parent) else None
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from kubeloop.resources import Key
-from llmservice_api.holding import LAST_USE, LastUse
+from llmservice_api.holding import LAST_USE_METRIC, LastUse
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -69,7 +69,7 @@ class Metrics:
         self._held_bytes = self._gauge("held_bytes", "Size of the bodies of requests that are held.", "activator")
         self._held_age = self._gauge("held_age_seconds", "Seconds that the oldest request is held.", "activator")
         self._last_use = Gauge(
-            LAST_USE,
+            LAST_USE_METRIC,
             "When the last request ended that keeps a service from zero, or began to be held, in Unix time, as far as "
             "this activator knows. The path is empty for one that is none of vLLM's.",
             (*_SERVICE, "method", "path"),

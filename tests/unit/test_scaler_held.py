@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from llmservice_activator import targets
-from llmservice_api.holding import LAST_USE
+from llmservice_api.holding import LAST_USE_METRIC
 from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
@@ -34,7 +34,7 @@ def replicas(world: World) -> int:
 def last_use(world: World) -> list[tuple[str, str]]:
     """What the page says of it."""
     labels = 'method="(.*)",namespace="ns",path="(.*)",service="chat"'
-    found = re.findall(f"^{LAST_USE}{{{labels}}} ", world.page().decode(), re.MULTILINE)
+    found = re.findall(f"^{LAST_USE_METRIC}{{{labels}}} ", world.page().decode(), re.MULTILINE)
     return [(str(method), str(path)) for method, path in found]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kubeloop.errors import KubeError
 from kubeloop.resources import POD, Key
-from llmservice_api.holding import LAST_USE, LastUse, stored_port
+from llmservice_api.holding import LAST_USE_METRIC, LastUse, stored_port
 
 from llmservice_cli.api import Api, Json
 from llmservice_cli.installation import ACTIVATORS, NAMESPACE, activators
@@ -135,7 +135,7 @@ def read_counts(text: str) -> Counts:
     # Not at the top: `status` imports this module, and reads no page where nothing is at zero.
     from prometheus_client.parser import text_string_to_metric_families
 
-    lines = [line for line in text.split("\n") if line.startswith((REQUESTS, AGE, ALWAYS, LAST_USE))]
+    lines = [line for line in text.split("\n") if line.startswith((REQUESTS, AGE, ALWAYS, LAST_USE_METRIC))]
     samples = [each for family in text_string_to_metric_families("\n".join(lines)) for each in family.samples]
     if not any(sample.name == ALWAYS for sample in samples):
         raise ValueError("it holds no metric of an activator")
@@ -147,7 +147,7 @@ def read_counts(text: str) -> Counts:
             counts[key] = replace(known, requests=known.requests + sample.value)
         elif sample.name == AGE:
             counts[key] = replace(known, oldest_seconds=max(sample.value, known.oldest_seconds))  # NaN stays
-        elif sample.name == LAST_USE:
+        elif sample.name == LAST_USE_METRIC:
             labels = sample.labels.get("method", ""), sample.labels.get("path", "")
             counts[key] = replace(known, last=LastUse.parsed(sample.value, *labels))
     return counts

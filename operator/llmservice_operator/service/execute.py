@@ -22,7 +22,7 @@ from kubeloop.errors import (
 from kubeloop.log import ObjectLogger
 from kubeloop.resources import POD
 from llmservice_api.constants import DELETION_COST_ANNOTATION, DRY_RUN_MANAGER, MANAGER
-from llmservice_api.kinds import BY_KIND, REPORTED_APART, resource_of
+from llmservice_api.kinds import BY_KIND, HAS_OWN_CONDITION, resource_of
 
 from llmservice_operator.children import RETRY_SECONDS
 from llmservice_operator.decision import Adopt, Apply, Decision, DeletionCost, Prune, is_route
@@ -284,7 +284,7 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
     except Conflict:
         remains = None  # another object has the name by now; the watch will show it
     except (Invalid, Forbidden, ServerError) as error:
-        if isinstance(error, ServerError) and prune.kind not in REPORTED_APART:
+        if isinstance(error, ServerError) and prune.kind not in HAS_OWN_CONDITION:
             raise
         refusal = _refusal_of(error)
         log.warning("%s %s could not be deleted: %s", prune.kind, prune.name, refusal.message)

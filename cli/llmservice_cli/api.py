@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from kubeloop.client import AlwaysOpen, KubeClient
-from kubeloop.errors import Gone, NotFound, ServerError, TooMany, Unreachable, from_status
+from kubeloop.errors import Gone, NotFound, ServerError, TooManyRequests, Unreachable, from_status
 from kubeloop.resources import POD, Resource, proxy_path
 from kubeloop.transport import Transport, object_of
 
@@ -186,7 +186,7 @@ async def versions(
                 async for objects in found:
                     has_answered = True
                     yield objects
-        except (ServerError, TooMany, Unreachable) as error:
+        except (ServerError, TooManyRequests, Unreachable) as error:
             if not has_answered:
                 raise
             warn(error.message)

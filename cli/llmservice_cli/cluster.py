@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kubeloop import credentials
 from kubeloop.credentials import Credentials
-from kubeloop.errors import InBetween, KubeError, NotFound, ServerError, Unreachable, lacks_right
+from kubeloop.errors import KubeError, NotFound, ProxyRefusal, ServerError, Unreachable, lacks_right
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
 
@@ -87,7 +87,7 @@ def cli_error(error: KubeError) -> CliError:
     """The same failure, with a remedy for somebody at a terminal: the operator's own remedies are about retries."""
     if isinstance(error, Unreachable):
         return CliError(error.message, "check the server's address in the kubeconfig, and that you can reach it")
-    if isinstance(error, InBetween):
+    if isinstance(error, ProxyRefusal):
         return CliError(error.message, "see what is between you and the API server: a proxy, a gateway, a firewall")
     if isinstance(error, ServerError):
         return CliError(error.message, "see the API server's log if it stays")

@@ -14,7 +14,7 @@ from typing import Any
 
 from kubeloop.errors import KubeError
 from kubeloop.resources import POD, Key
-from llmservice_api.holding import LAST_USE, LastUse, stored_port
+from llmservice_api.holding import LAST_USE_METRIC, LastUse, stored_port
 from llmservice_runtime.contract import HTTP_PORT
 from llmservice_vllm.metrics import PREFIX
 
@@ -74,7 +74,7 @@ METRICS_PORT = 9090
 REQUESTS, AGE = "llmservice_activator_held_requests", "llmservice_activator_held_age_seconds"
 ALWAYS = "llmservice_scaler_services"
 """On the page of every activator, also of one that holds nothing."""
-NAMES = frozenset({REQUESTS, AGE, ALWAYS, LAST_USE})
+NAMES = frozenset({REQUESTS, AGE, ALWAYS, LAST_USE_METRIC})
 MOST_ACTIVATOR_LINES = 100_000
 """Of these on a page."""
 PATIENCE = 5.0
@@ -192,7 +192,7 @@ def read_counts(text: str) -> Counts:
                 counts[key] = replace(known, requests=known.requests + value)
             elif name == AGE:
                 counts[key] = replace(known, oldest_seconds=max(value, known.oldest_seconds))  # NaN stays
-            elif name == LAST_USE:
+            elif name == LAST_USE_METRIC:
                 last = LastUse.parsed(value, labels.get("method", ""), labels.get("path", ""))
                 counts[key] = replace(known, last=last)
     return counts

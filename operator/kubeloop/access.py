@@ -24,32 +24,32 @@ logger = logging.getLogger(__name__)
 TOKEN_REVIEW = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
 ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview")
 
-KEPT_SECONDS, REFUSAL_KEPT_SECONDS = 60.0, 10.0
-"""How long a result is cached. A revoked right ends within the first."""
-KEPT = 64
-"""Accepted tokens in the cache, and as many refused ones."""
-AT_A_TIME, WAITING = 2, 16
-"""Reviews that run, and tokens that wait for one: the next is refused with 429."""
-QUESTION_SECONDS = 5.0
+ALLOWED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
+"""Seconds that a result is cached. A revoked permission takes effect after the first at the latest."""
+CACHE_SIZE = 64
+"""Accepted tokens in the cache; refused ones have as many entries of their own."""
+CONCURRENT_REVIEWS, MAX_WAITING = 2, 16
+"""Concurrent reviews, and tokens that may wait for one; further tokens get 429."""
+REVIEW_TIMEOUT = 5.0
 
 
 class Refusal(NamedTuple):
-    """The answer to a request that is refused."""
+    """Status and body of a refusal."""
 
     status: int
     text: str
 
 
 Guard = Callable[[str | None], Awaitable[Refusal | None]]
-"""Of the Authorization header of a request; None: it is answered."""
+"""Takes the Authorization header of a request; returns None where access is granted."""
 
 NO_TOKEN = Refusal(401, "send a bearer token of the cluster: Authorization: Bearer TOKEN")
 UNKNOWN_TOKEN = Refusal(401, "the cluster does not know this token")
 BUSY = Refusal(429, "too many unknown tokens at a time; try again")
 
 
-async def open_to_all(_: str | None) -> None:
-    """Without authentication."""
+async def unguarded(_: str | None) -> None:
+    """Grants every request."""
 
 
 class Access:
@@ -59,40 +59,42 @@ class Access:
         self, transport: Transport, path: str = "/metrics", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._transport, self._path, self._clock = transport, path, clock
-        # Apart, so that invalid tokens evict no valid one.
+        # Two caches, so that invalid tokens evict no valid one.
         self._allowed: OrderedDict[bytes, float] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, Refusal]] = OrderedDict()
-        self._asking = asyncio.Semaphore(AT_A_TIME)
+        self._asking = asyncio.Semaphore(CONCURRENT_REVIEWS)
         self._waiting = 0
         self._failure = ""
 
     async def __call__(self, header: str | None) -> Refusal | None:
-        """By the Authorization header."""
         kind, _, token = (header or "").partition(" ")
         if kind.lower() != "bearer" or not token.strip():
             return NO_TOKEN
-        # Only hashes of tokens are kept.
-        which = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-        if self._is_known(which):
-            return self._answer(which)
-        if self._waiting >= WAITING and which not in self._allowed:
+        token_hash = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+        if self._is_known(token_hash):
+            return self._answer(token_hash)
+        if self._waiting >= MAX_WAITING and token_hash not in self._allowed:
             return BUSY
         self._waiting += 1
         try:
             async with self._asking:
-                # Another request may have been answered meanwhile.
-                return self._answer(which) if self._is_known(which) else await self._ask(which, token.strip())
+                # Another request may have received the result meanwhile.
+                return (
+                    self._answer(token_hash)
+                    if self._is_known(token_hash)
+                    else await self._ask(token_hash, token.strip())
+                )
         finally:
             self._waiting -= 1
 
-    def _is_known(self, which: bytes) -> bool:
-        until = self._allowed.get(which) or self._refused.get(which, (0.0, None))[0]
+    def _is_known(self, token_hash: bytes) -> bool:
+        until = self._allowed.get(token_hash) or self._refused.get(token_hash, (0.0, None))[0]
         return self._clock() < until
 
-    def _answer(self, which: bytes) -> Refusal | None:
-        return None if which in self._allowed else self._refused[which][1]
+    def _answer(self, token_hash: bytes) -> Refusal | None:
+        return None if token_hash in self._allowed else self._refused[token_hash][1]
 
-    async def _ask(self, which: bytes, token: str) -> Refusal | None:
+    async def _ask(self, token_hash: bytes, token: str) -> Refusal | None:
         try:
             answer = await self._review(token)
         except KubeError as error:
@@ -101,14 +103,14 @@ class Access:
             self._failure = str(error)
             return Refusal(503, "the API server cannot be asked whose token this is; see the operator's log")
         self._failure = ""
-        self._allowed.pop(which, None)
-        self._refused.pop(which, None)
+        self._allowed.pop(token_hash, None)
+        self._refused.pop(token_hash, None)
         if answer is None:
-            self._allowed[which] = self._clock() + KEPT_SECONDS
+            self._allowed[token_hash] = self._clock() + ALLOWED_SECONDS
         else:
-            self._refused[which] = (self._clock() + REFUSAL_KEPT_SECONDS, answer)
+            self._refused[token_hash] = (self._clock() + REFUSED_SECONDS, answer)
         for kept in (self._allowed, self._refused):
-            while len(kept) > KEPT:
+            while len(kept) > CACHE_SIZE:
                 kept.popitem(last=False)
         return answer
 
@@ -130,7 +132,5 @@ class Access:
 
     async def _create(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-        made = await self._transport.request(
-            "create", resource, resource.path(None), body=body, timeout=QUESTION_SECONDS
-        )
+        made = await self._transport.request("create", resource, resource.path(None), body=body, timeout=REVIEW_TIMEOUT)
         return made.get("status") or {}

@@ -1,4 +1,4 @@
-"""The objects that the watches bring, as small projections. A key is returned only where a projection changed."""
+"""Projections of the watched objects. Updates return the keys of services whose projections changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JSON = Mapping[str, Any]
 
 
 class Facts(Protocol):
-    """What every projection has. Two that are equal call for the same decision; the version is not compared."""
+    """Fields of every projection. Equality ignores the version: equal projections lead to the same decision."""
 
     @property
     def namespace(self) -> str: ...
@@ -25,7 +25,7 @@ class Facts(Protocol):
     def resource_version(self) -> str: ...
     @property
     def service(self) -> str | None:
-        """Name of the parent that it belongs to; None: none of ours."""
+        """Name of the owning service; None for objects of others."""
 
 
 Project = Callable[[JSON, Any], Facts]
@@ -33,11 +33,11 @@ Project = Callable[[JSON, Any], Facts]
 
 
 Index = Callable[[Any], Hashable | None]
-"""Of a projection: a value that objects are found by; None: this one is found by none."""
+"""Takes a projection; returns the value that it is found by, or None to leave it out of the index."""
 
 
 class Seen(NamedTuple):
-    """What the cache knows about one object without its content."""
+    """Identity of a cached object."""
 
     uid: str
     resource_version: str
@@ -49,7 +49,7 @@ class _Entry(NamedTuple):
 
 
 class Cache:
-    """Projections by kind and by service. Single-threaded: everything here runs on the event loop."""
+    """Projections by kind and by service. Not thread-safe: used on the event loop only."""
 
     def __init__(self, kinds: Mapping[str, Project], indices: Mapping[str, Index] = MappingProxyType({})) -> None:
         self._kinds, self._indices = kinds, indices
@@ -60,10 +60,10 @@ class Cache:
 
     @contextmanager
     def expecting(self, kind: str, facts: Facts) -> Iterator[None]:
-        """Within the block `facts` make no key: the watch may bring a write before its answer arrives.
+        """Within the block `facts` returns no key: the watch may bring a write before its response arrives.
 
-        Any other projection makes one, also from the answer: an edit by somebody else may be in the answer only, since
-        the watch then brings a version that is known.
+        Any other projection returns one, also from the response: an edit by somebody else may be in the response only,
+        and the watch then brings a version that is known.
         """
         written = (kind, facts.namespace, facts.name)
         self._expected[written] = facts
@@ -73,7 +73,7 @@ class Cache:
             del self._expected[written]
 
     def update(self, kind: str, raw: JSON) -> tuple[Key, ...]:
-        """Project and store an object. Returns the keys of the services for which something changed: none to two."""
+        """Project and store an object. Returns the keys of the services that changed: none to two."""
         metadata = raw["metadata"]
         where = (metadata["namespace"], metadata["name"])
         old = self._entries[kind].get(where)
@@ -83,7 +83,7 @@ class Cache:
         return self.put(kind, self._kinds[kind](raw, known))
 
     def put(self, kind: str, facts: Facts) -> tuple[Key, ...]:
-        """As `update`, for an object that is projected already."""
+        """Store a projection; returns keys as `update` does."""
         where = (facts.namespace, facts.name)
         old = self._entries[kind].get(where)
         if old is not None and _is_older(facts, old.facts):
@@ -91,7 +91,6 @@ class Cache:
         if facts.service is None:
             return self._drop(kind, *where)
         key = Key(facts.namespace, facts.service)
-        # A changed label moves the object from one service to another.
         left = self._drop(kind, *where) if old is not None and old.key != key else ()
         if kind in self._indices:
             self._index(kind, None if old is None else old.facts, facts)
@@ -102,31 +101,30 @@ class Cache:
         return ()
 
     def remove(self, kind: str, namespace: str, name: str, uid: str) -> tuple[Key, ...]:
-        """Forget an object; its key iff it was known. A later object of the same name stays."""
+        """Remove an object; returns its key if it was cached. A later object of the same name stays."""
         entry = self._entries[kind].get((namespace, name))
         if entry is None or entry.facts.uid != uid:
             return ()
         return self._drop(kind, namespace, name)
 
     def get(self, kind: str, namespace: str, name: str) -> Any:
-        """The projection of one object."""
+        """The projection of one object, or None."""
         entry = self._entries[kind].get((namespace, name))
         return None if entry is None else entry.facts
 
     def of_service(self, key: Key) -> Mapping[str, Mapping[str, Any]]:
-        """Projections of one service's objects, by kind and name."""
+        """Projections of the objects of one service, by kind and name."""
         return self._by_service.get(key, {})
 
     def all_keys(self) -> Iterator[Key]:
-        """Keys of all services that have anything."""
+        """Keys of all services with at least one object."""
         return iter(tuple(self._by_service))
 
     def all_of(self, kind: str) -> Iterator[Any]:
-        """Projections of all objects of a kind."""
         return (entry.facts for entry in self._entries[kind].values())
 
     def indexed(self, kind: str, value: Hashable) -> Iterator[Any]:
-        """Projections of the objects whose index has this value."""
+        """Projections that the index finds under this value."""
         return iter(tuple(self._by.get((kind, value), {}).values()))
 
     def _index(self, kind: str, old: Facts | None, new: Facts | None) -> None:
@@ -140,7 +138,7 @@ class Cache:
             self._by.setdefault((kind, value), {})[Key(new.namespace, new.name)] = new
 
     def seen(self, kind: str, namespace: str | None = None) -> dict[tuple[str, str], Seen]:
-        """Identities of all objects of a kind, for comparison with a list."""
+        """Identities of all objects of a kind by (namespace, name), for comparison with a list."""
         return {
             where: Seen(entry.facts.uid, entry.facts.resource_version)
             for where, entry in self._entries[kind].items()
@@ -172,6 +170,7 @@ def _is_older(facts: Facts, known: Facts) -> bool:
 
 
 def _is_known(metadata: JSON, known: Facts) -> bool:
-    """Whether the cache has this version or a later one: answers to our own writes come in before the watch does."""
+    """Whether the cache has this version or a later one: responses to own writes arrive before the watch brings
+    them."""
     uid, version = metadata["uid"], metadata.get("resourceVersion", "")
     return bool(uid == known.uid and (version == known.resource_version or newer(known.resource_version, version)))

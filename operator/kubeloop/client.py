@@ -1,4 +1,4 @@
-"""The few calls that the operator makes. Every write asks first whether this process still leads where it goes to."""
+"""Calls of the API server. Every write requires that this process holds the Lease."""
 
 from __future__ import annotations
 
@@ -24,25 +24,24 @@ Manifest = Mapping[str, Any]
 
 
 class Gate(Protocol):
-    """Whether, and for how long, this process may write."""
+    """Permits writes while this process holds the Lease."""
 
     def remaining(self) -> float:
-        """Seconds that are left; zero or less means no."""
+        """Seconds for which writes are permitted; zero or less: none is."""
 
 
 class AlwaysOpen:
-    """For those who write without a lease: a single process."""
+    """For processes without a Lease."""
 
     def remaining(self) -> float:
-        """Never a limit."""
         return float("inf")
 
 
-SOME_BYTES = 8 * 2**20
+MAX_LIST_BYTES = 8 * 2**20
 
 
 class KubeClient:
-    """Reads, and writes behind the gate."""
+    """Reads, and writes that the gate permits."""
 
     def __init__(self, transport: Transport, gate: Gate) -> None:
         self._transport = transport
@@ -52,7 +51,7 @@ class KubeClient:
     # Reads
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
-        """The live object, or None where there is none."""
+        """The live object, or None where it does not exist."""
         try:
             return await self._transport.request("get", resource, resource.path(namespace, name))
         except NotFound:
@@ -61,7 +60,7 @@ class KubeClient:
     async def list_pages(
         self, resource: Resource, namespace: str | None, *, label_selector: str = "", limit: int = PAGE
     ) -> AsyncIterator[dict[str, Any]]:
-        """The list in pages, each as the API server sent it; Gone means: start again."""
+        """The pages of a list, as the API server sent them. Gone: the list has to start again."""
         params = {"limit": str(limit)}
         if label_selector:
             params["labelSelector"] = label_selector
@@ -76,13 +75,13 @@ class KubeClient:
     async def list_some(
         self, resource: Resource, namespace: str, *, field_selector: str, limit: int
     ) -> list[dict[str, Any]]:
-        """The first objects that a field selector lets through (empty: all): one request, whatever there is beyond.
+        """At most `limit` objects of a field selector (empty: all), in one request.
 
-        Unreachable where the answer has more than SOME_BYTES: what is in one object may be anybody's.
+        Unreachable where the response exceeds MAX_LIST_BYTES: objects may have any content.
         """
         params = {"limit": str(limit), "fieldSelector": field_selector}
         page = await self._transport.request(
-            "list", resource, resource.path(namespace), params=params, max_bytes=SOME_BYTES
+            "list", resource, resource.path(namespace), params=params, max_bytes=MAX_LIST_BYTES
         )
         return list(page.get("items") or ())
 
@@ -91,10 +90,11 @@ class KubeClient:
     async def apply(
         self, resource: Resource, manifest: Manifest, *, manager: str, force: bool = False
     ) -> dict[str, Any]:
-        """Server-side apply. Without force another manager's fields answer FieldConflict.
+        """Server-side apply; returns the stored object. FieldConflict without `force` where another manager owns a
+        field.
 
-        Invalid, and nothing is written, where the API server would leave out image volumes: without the feature gate
-        it takes the rest in silence, and pods would start without them (dropImageVolumes, pkg/api/pod/util.go).
+        Invalid, and nothing is written, where the API server would drop image volumes: without the feature gate it
+        silently accepts the rest, and pods would start without them (dropImageVolumes, pkg/api/pod/util.go).
         """
         wanted = _image_volumes(manifest)
         if wanted and not self._keeps_image_volumes:
@@ -104,7 +104,7 @@ class KubeClient:
         return await self._apply(resource, manifest, manager, force)
 
     async def apply_status(self, resource: Resource, manifest: Manifest, *, manager: str) -> dict[str, Any]:
-        """Server-side apply of /status by force: all of it belongs to this operator."""
+        """Server-side apply of /status with force: the operator owns all of it."""
         return await self._apply(resource, manifest, manager, True, "status")
 
     async def _apply(
@@ -124,23 +124,23 @@ class KubeClient:
     async def json_patch(
         self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]], *, manager: str
     ) -> dict[str, Any]:
-        """Change single fields, which apply cannot do to those that others own."""
+        """Change single fields, also fields that other managers own, which apply cannot."""
         path, params = resource.path(namespace, name), {"fieldManager": manager}
         return await self._write("patch", resource, path, body=operations, params=params, content_type=JSON_PATCH)
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, patch: Manifest, *, manager: str
     ) -> dict[str, Any]:
-        """Change the fields that a patch names; with a uid in its metadata this very object's, else it fails."""
+        """Change the fields of a patch. A uid in its metadata is a precondition."""
         path, params = resource.path(namespace, name), {"fieldManager": manager}
         return await self._write("patch", resource, path, body=patch, params=params, content_type=MERGE_PATCH)
 
     async def metadata_of(
         self, resource: Resource, namespace: str, name: str, *, manager: str
     ) -> dict[str, Any] | None:
-        """Metadata of an object that we may change but not read, or None where there is none.
+        """Metadata of an object that may be changed but not read; None where it does not exist.
 
-        An apply of nothing, as a dry run, by a manager that owns nothing, answers it; the contents are not asked for.
+        Sends an empty apply as a dry run, by a manager that owns nothing, and asks for the metadata only.
         """
         empty = {"apiVersion": resource.api_version, "kind": resource.kind}
         answer = await self._write(
@@ -153,7 +153,7 @@ class KubeClient:
             accept=METADATA_OF_ONE,
         )
         metadata: dict[str, Any] = answer["metadata"]
-        # What a dry run would make is in no store and so has no version.
+        # The response to a dry run that would create the object has no resourceVersion.
         return metadata if metadata.get("resourceVersion") else None
 
     async def delete(
@@ -166,9 +166,9 @@ class KubeClient:
         propagation: str = "Background",
         grace: int | None = None,
     ) -> dict[str, Any] | None:
-        """Delete this very object, not a later one of its name; `grace` in seconds, None: the object's own.
+        """Delete the object with this uid; `grace` in seconds, None: the object's own grace period.
 
-        Returns it where it stays until its finalizers are gone, None where it is gone.
+        Returns the object where finalizers keep it, None where it is gone.
         """
         body = {
             "apiVersion": "v1",
@@ -184,16 +184,16 @@ class KubeClient:
         return answer if answer.get("kind") == resource.kind else None
 
     async def create(self, resource: Resource, manifest: Manifest) -> dict[str, Any]:
-        """Create an object. AlreadyExists: there is one."""
+        """Create an object. AlreadyExists where the name is taken."""
         return await self._write("create", resource, resource.path(manifest["metadata"]["namespace"]), body=manifest)
 
     async def update(self, resource: Resource, manifest: Manifest) -> dict[str, Any]:
-        """Replace an object; Conflict where its resourceVersion is not the one in the manifest."""
+        """Replace an object. Conflict where its resourceVersion is not the manifest's."""
         path = resource.path(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
         return await self._write("update", resource, path, body=manifest)
 
     async def create_event(self, event: Manifest) -> None:
-        """Create an Event, in the namespace of its metadata."""
+        """Create an Event in the namespace of its metadata."""
         await self.create(EVENT, event)
 
     async def _write(self, verb: str, resource: Resource, path: str, **options: Unpack[Options]) -> dict[str, Any]:
@@ -201,7 +201,8 @@ class KubeClient:
         return await self._transport.request(verb, resource, path, **options)
 
     def _time_to_write(self) -> float:
-        """A write ends before somebody else can hold the lease; asked again before each attempt."""
+        """Timeout of a write in seconds, so that it ends before another process can hold the Lease; NotLeader without
+        one. Called before each attempt."""
         remaining = self._gate.remaining()
         if remaining <= 0:
             raise NotLeader("this process does not hold the lease: nothing was written")
@@ -209,6 +210,6 @@ class KubeClient:
 
 
 def _image_volumes(manifest: Manifest) -> set[str]:
-    """Names of those of an object's pods."""
+    """Names of the image volumes in a pod template."""
     pod = ((manifest.get("spec") or {}).get("template") or {}).get("spec") or {}
     return {volume["name"] for volume in pod.get("volumes") or () if "image" in volume}

@@ -1,6 +1,6 @@
-"""Where the API server is and who we are: from a pod's service account, or from a kubeconfig (`kubeconfig`).
+"""Address of the API server and credentials for it, from a pod's service account or a kubeconfig.
 
-Files are read in threads. Requests are the transport's.
+Files are read in threads.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ logger = logging.getLogger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_MAX_AGE = 60.0
-"""Seconds after which a token's file is read again: the kubelet renews it."""
-AFTER_FAILURE = 5.0
-"""Seconds after a failed fetch in which none begins, and requests that wait get the same failure."""
+"""Seconds after which a token file is read again: the kubelet renews it."""
+RETRY_SECONDS = 5.0
+"""Seconds after a failed fetch without another attempt; requests that wait get the same error."""
 
 
 @dataclass(frozen=True)
-class Issued:
+class IssuedToken:
     """A bearer token and its times, in seconds since the epoch."""
 
     token: str | None = field(repr=False)
     renew_at: float = inf
-    """From here on another one is fetched, while this one is still sent."""
-    ends_at: float = inf
-    """From here on it is not sent any more."""
+    """From here on the next token is fetched, while this one is still used."""
+    expires_at: float = inf
+    """From here on it is not used any more."""
 
 
 class Token:
-    """The bearer token to send now; `fetch` gives the next one.
+    """The bearer token to send; `fetch` returns the next one.
 
-    One fetch at a time, beside everything else, and no request waits for it while there is a token that holds.
+    At most one fetch runs, in the background. Requests wait for it only where no valid token is left.
     """
 
     def __init__(
-        self, first: Issued, fetch: Callable[[], Awaitable[Issued]], clock: Callable[[], float] = time.time
+        self, first: IssuedToken, fetch: Callable[[], Awaitable[IssuedToken]], clock: Callable[[], float] = time.time
     ) -> None:
-        self._issued: Issued | None = first
+        self._issued: IssuedToken | None = first
         self._next, self._clock = fetch, clock
         self._task: asyncio.Task[None] | None = None
         self._failed_at = -inf
@@ -56,34 +56,34 @@ class Token:
 
     @classmethod
     def fixed(cls, token: str | None) -> Self:
-        """One that never changes."""
-        issued = Issued(token)
+        """A token that never changes."""
+        issued = IssuedToken(token)
 
-        async def same() -> Issued:
+        async def same() -> IssuedToken:
             return issued
 
         return cls(issued, same)
 
     async def __call__(self) -> str | None:
-        """ConfigError where there is none to be had."""
+        """The current token; ConfigError where none can be obtained."""
         issued, now = self._issued, self._clock()
-        if issued is None or now >= issued.ends_at:
+        if issued is None or now >= issued.expires_at:
             await self.renewed()
         elif now >= issued.renew_at:
             self._renew()
         return self._issued.token if self._issued is not None else None
 
     def forget(self) -> None:
-        """Fetch another one before the next use: the server did not accept this one.
+        """Fetch another token before the next use: the server rejected this one.
 
-        It is sent once more where the next one was refused in the meantime: a request without one would look like a
-        missing right.
+        Where the fetch fails, this one is sent once more: without a token the error would look like a missing
+        permission.
         """
         if self._issued is not None:
-            self._issued = replace(self._issued, ends_at=-inf)
+            self._issued = replace(self._issued, expires_at=-inf)
 
     async def renewed(self) -> None:
-        """Fetch another one, or wait for the fetch that runs; KubeError where it fails."""
+        """Fetch another token, or wait for the running fetch; KubeError where it fails."""
         self._renew()
         if self._task is not None:
             await asyncio.shield(asyncio.wait({self._task}))
@@ -92,7 +92,7 @@ class Token:
 
     def _renew(self) -> None:
         is_free = self._task is None or self._task.done()
-        if is_free and asyncio.get_running_loop().time() - self._failed_at >= AFTER_FAILURE:
+        if is_free and asyncio.get_running_loop().time() - self._failed_at >= RETRY_SECONDS:
             self._task = asyncio.create_task(self._fetch(), name="refresh of credentials")
 
     async def _fetch(self) -> None:
@@ -105,9 +105,9 @@ class Token:
 
 
 class NamedContext(ssl.SSLContext):
-    """TLS where the server's certificate is for another name than its address: `tls-server-name` of a kubeconfig.
+    """A TLS context for a certificate with another name than the server's address: `tls-server-name` of a kubeconfig.
 
-    The context does it, since kopf and httpx have no setting for it.
+    kopf and httpx have no setting for it.
     """
 
     server_name: str | None = None
@@ -120,13 +120,13 @@ class NamedContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """What asyncio, and uvloop too, begin every connection with."""
+        """Called by asyncio and uvloop at the start of each connection."""
         return super().wrap_bio(incoming, outgoing, server_side, self.server_name or server_hostname, session)
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """All that a client needs to know about one cluster."""
+    """Address, identity and TLS settings for one cluster."""
 
     server: str
     namespace: str
@@ -137,10 +137,10 @@ class Credentials:
     insecure: bool = False
     tls_server_name: str | None = None
     proxy: str | None = None
-    """Of the kubeconfig (`proxy-url`). Proxies of the environment are not used."""
+    """`proxy-url` of the kubeconfig. Proxies in the environment are not used."""
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For https servers; None for plain http (kubectl proxy, tests)."""
+        """The context for an https server; None for plain http (kubectl proxy, tests)."""
         if not self.server.startswith("https:"):
             return None
         context = NamedContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -169,7 +169,7 @@ async def load(
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Credentials:
-    """A named kubeconfig wins; else the pod's service account; else $KUBECONFIG or ~/.kube/config."""
+    """A named kubeconfig, else the pod's service account, else $KUBECONFIG or ~/.kube/config."""
     if kubeconfig is None and context is None and (service_account / "token").exists():
         return await in_cluster(clock=clock, environ=environ, service_account=service_account)
     from kubeloop.kubeconfig import from_kubeconfig
@@ -190,8 +190,8 @@ async def in_cluster(*, clock: Callable[[], float], environ: Mapping[str, str], 
             raise _unusable(service_account, f"{name} is empty")
         return content
 
-    async def issued() -> Issued:
-        return Issued(await asyncio.to_thread(read, "token"), renew_at=clock() + TOKEN_MAX_AGE)
+    async def issued() -> IssuedToken:
+        return IssuedToken(await asyncio.to_thread(read, "token"), renew_at=clock() + TOKEN_MAX_AGE)
 
     host, port = (environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
     if not host or not port:

@@ -4,21 +4,21 @@ KubeError
 ├── ConfigError          no usable credentials
 ├── NotLeader            this process may not write (any more)
 ├── Unreachable          no answer: connection refused, reset, timed out
-│   └── Silent           a watch that was open, and on which nothing came
+│   └── SilentStream           a watch that was open, and on which nothing came
 └── ApiError             the API server answered with a failure
     ├── Invalid          400, 422: the object was refused by its schema or by its API
     ├── Unauthorized     401: the credentials are not accepted
     ├── Forbidden        403: a right is missing; names it
     │   └── Refused      403 by admission, quota or a namespace that is going away: no right would help
-    │       └── NotOurs  by the chart's own policy: the object is somebody else's
+    │       └── ForeignObject  by the chart's own policy: the object is somebody else's
     ├── NotFound         404
     ├── Conflict         409
     │   ├── FieldConflict    server-side apply: another manager owns the fields; names it
     │   └── AlreadyExists    create: somebody was faster
     ├── Gone             410: the resourceVersion or the continue token is too old
-    ├── TooMany          429: the API server is overloaded
+    ├── TooManyRequests          429: the API server is overloaded
     └── ServerError      5xx
-        └── InBetween    4xx of something else on the way, such as a proxy: says nothing of the object or the right
+        └── ProxyRefusal    4xx of something else on the way, such as a proxy: says nothing of the object or the right
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RBAC_REFUSAL = re.compile(r'cannot [a-z]+ resource "')
 
 
 class KubeError(Exception):
-    """Base of everything that this package raises."""
+    """Base of this package's errors."""
 
     remedy = ""
 
@@ -48,27 +48,22 @@ class KubeError(Exception):
         return f"{self.message}; {self.remedy}" if self.remedy else self.message
 
 
-class ConfigError(KubeError):
-    """No usable credentials for any API server."""
+class ConfigError(KubeError): ...
 
 
-class NotLeader(KubeError):
-    """A write by a process that does not hold the lease."""
+class NotLeader(KubeError): ...
 
 
 class Unreachable(KubeError):
-    """The API server gave no answer."""
-
     remedy = "check that the API server is up and that this pod may reach it; the operator tries again by itself"
 
 
-class Silent(Unreachable):
-    """Nothing came on an open watch: nothing happened, or the connection is dead. Only the next request shows which."""
+class SilentStream(Unreachable):
+    """An open watch brought nothing for too long: no change, or a dead connection. Only the next request shows
+    which."""
 
 
 class ApiError(KubeError):
-    """The API server answered with a failure."""
-
     def __init__(
         self,
         message: str,
@@ -91,19 +86,14 @@ class ApiError(KubeError):
         return tuple(str(cause["field"]) for cause in self.causes if cause.get("field"))
 
 
-class Invalid(ApiError):
-    """The API server refused the object's content."""
+class Invalid(ApiError): ...
 
 
 class Unauthorized(ApiError):
-    """The credentials are not accepted."""
-
     remedy = "check the service account's token, or the user in the kubeconfig"
 
 
 class Forbidden(ApiError):
-    """A right is missing."""
-
     def __init__(self, message: str, *, right: str = "", **details: Any) -> None:
         details.setdefault("remedy", f"grant it: {right} (the chart's role has every right that is needed)")
         super().__init__(message, **details)
@@ -111,7 +101,7 @@ class Forbidden(ApiError):
 
 
 class Refused(Forbidden):
-    """Admission, a quota or a terminating namespace refused it: no right would help."""
+    """Admission, a quota or a terminating namespace refused the request: another permission would not help."""
 
     def __init__(self, message: str, **details: Any) -> None:
         details.setdefault("remedy", "see the message: a quota, an admission policy or a namespace that is going away")
@@ -123,28 +113,29 @@ def lacks_right(error: BaseException | None) -> TypeGuard[Forbidden]:
     return isinstance(error, Forbidden) and not isinstance(error, Refused)
 
 
-class NotOurs(Refused):
-    """The chart's policy for the operator's service account refused a change of somebody else's object."""
+class ForeignObject(Refused):
+    """The chart's policy for the operator's service account refused a change of an object that is not the
+    operator's."""
 
 
-NOT_OURS = "is not one of the operator's own objects"
-"""In every such refusal: templates/policy-operator.yaml of the chart says so."""
+FOREIGN_OBJECT = "is not one of the operator's own objects"
+"""Part of the policy's message: templates/policy-operator.yaml of the chart."""
 
 
 class NotFound(ApiError):
-    """There is no such object, or no such kind."""
+    """The object does not exist, or its kind does not."""
 
 
 class Conflict(ApiError):
-    """The object is not (any more) what the request took it for."""
+    """The object is not in the state that the request requires."""
 
 
 class FieldConflict(Conflict):
-    """Another field manager owns what we wanted to apply."""
+    """Another field manager owns a field of the apply."""
 
     @property
     def managers(self) -> tuple[str, ...]:
-        """Names of the managers in the way, each once."""
+        """Names of the managers that own the fields, each once."""
         found = (_CONFLICT_WITH.search(str(cause.get("message", ""))) for cause in self.causes)
         return tuple(dict.fromkeys(match.group(1) for match in found if match))
 
@@ -157,32 +148,28 @@ class Gone(ApiError):
     """The resourceVersion or continue token is too old: list again from the start."""
 
 
-class TooMany(ApiError):
-    """The API server asks for patience."""
-
+class TooManyRequests(ApiError):
     remedy = "the operator waits and tries again by itself"
 
 
 class ServerError(ApiError):
-    """The API server failed."""
-
     remedy = "the operator tries again by itself; see the API server's log if it stays"
 
 
-class InBetween(ServerError):
-    """Something else on the way to the API server refused the request."""
+class ProxyRefusal(ServerError):
+    """A proxy or gateway in front of the API server refused the request."""
 
     remedy = "see what is between: a proxy, a gateway, a firewall; the operator tries again by itself"
 
 
 def from_status(code: int, status: JSON, *, right: str, retry_after: float | None = None) -> ApiError:
-    """The error for an HTTP failure; `status` is the body (a metav1.Status, or whatever a proxy answered)."""
+    """The error for an HTTP failure. `status` is the body: a metav1.Status, or anything where a proxy answered."""
     reason = str(status.get("reason") or "")
     message = str(status.get("message") or f"HTTP {code}")
     causes = _causes(status.get("details"))
     details: dict[str, Any] = {"code": code, "reason": reason, "causes": causes, "retry_after": retry_after}
     if not _is_from_server(code, status):
-        kind = ServerError if code >= 500 else InBetween
+        kind = ServerError if code >= 500 else ProxyRefusal
         return kind(f"HTTP {code}, and not from the API server: {message}", **details)
     if code == 403:
         return _forbidden(message)(message, right=right, **details)
@@ -194,18 +181,18 @@ def from_status(code: int, status: JSON, *, right: str, retry_after: float | Non
 
 
 _UNKNOWN_FIELD = "field not declared in schema"
-"""Of a server-side apply, in every version so far with code 500 (typed, structured-merge-diff)."""
+"""Message of a server-side apply, in every version so far with code 500 (typed, structured-merge-diff)."""
 
 
 def _is_from_server(code: int, status: JSON) -> bool:
-    """Whether the API server says it. It has plain text for paths that it does not serve, such as those of a CRD that
-    is not installed, and where it has too much to do; with a 401 the token is renewed, whosever it is."""
+    """Whether the response is the API server's own. It sends plain text for paths that it does not serve, such as those
+    of a CRD that is not installed, and under overload. A 401 counts always, so that the token is renewed."""
     is_no_path = code == 404 and status.get("message") == "404 page not found"
     return status.get("kind") == "Status" or is_no_path or code in (401, 429)
 
 
 def _causes(details: object) -> tuple[JSON, ...]:
-    """Those of a metav1.Status; none where a proxy's body has something else in that place."""
+    """Causes of a metav1.Status; empty where a proxy's body has something else there."""
     causes = details.get("causes") if isinstance(details, Mapping) else None
     return tuple(cause for cause in causes if isinstance(cause, Mapping)) if isinstance(causes, list) else ()
 
@@ -213,7 +200,7 @@ def _causes(details: object) -> tuple[JSON, ...]:
 def _forbidden(message: str) -> type[Forbidden]:
     if _RBAC_REFUSAL.search(message):
         return Forbidden
-    return NotOurs if NOT_OURS in message else Refused
+    return ForeignObject if FOREIGN_OBJECT in message else Refused
 
 
 def _conflict(reason: str, causes: tuple[JSON, ...]) -> type[Conflict]:
@@ -222,4 +209,10 @@ def _conflict(reason: str, causes: tuple[JSON, ...]) -> type[Conflict]:
     return AlreadyExists if reason == "AlreadyExists" else Conflict
 
 
-_BY_CODE: Mapping[int, type[ApiError]] = {401: Unauthorized, 404: NotFound, 408: ServerError, 410: Gone, 429: TooMany}
+_BY_CODE: Mapping[int, type[ApiError]] = {
+    401: Unauthorized,
+    404: NotFound,
+    408: ServerError,
+    410: Gone,
+    429: TooManyRequests,
+}

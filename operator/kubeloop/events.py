@@ -1,4 +1,4 @@
-"""Events about an object, as the API server takes them; and Events about single pods, read with a short cache."""
+"""Builds Events for the API server, and reads the Events of single pods with a short cache."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kubeloop.timestamps import rfc3339
 JSON = Mapping[str, Any]
 
 LONGEST_MESSAGE = 1024
-"""Characters: the API server refuses more."""
+"""Characters; the API server refuses longer messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class InvolvedObject:
     """The object of an Event."""
 
     resource: Resource
@@ -31,21 +31,29 @@ class About:
 
 
 def manifest(
-    about: About, name: str, type_: str, reason: str, message: str, *, now: datetime, component: str, instance: str
+    involved: InvolvedObject,
+    name: str,
+    type_: str,
+    reason: str,
+    message: str,
+    *,
+    now: datetime,
+    component: str,
+    instance: str,
 ) -> dict[str, Any]:
-    """An Event named `name`, Normal or Warning, that happened once; the message is cut where it is too long."""
+    """An Event named `name`, of type Normal or Warning, that happened once. The message is cut to LONGEST_MESSAGE."""
     stamp = rfc3339(now)
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.kind,
-        "metadata": {"name": name, "namespace": about.namespace},
+        "metadata": {"name": name, "namespace": involved.namespace},
         "involvedObject": {
-            "apiVersion": about.resource.api_version,
-            "kind": about.resource.kind,
-            "name": about.name,
-            "namespace": about.namespace,
-            "uid": about.uid,
-            "resourceVersion": about.resource_version,
+            "apiVersion": involved.resource.api_version,
+            "kind": involved.resource.kind,
+            "name": involved.name,
+            "namespace": involved.namespace,
+            "uid": involved.uid,
+            "resourceVersion": involved.resource_version,
         },
         "type": type_,
         "reason": reason,
@@ -61,15 +69,15 @@ def manifest(
 
 KEPT_SECONDS = 1.5
 REFUSED_SECONDS = 300.0
-"""Until the next try after a missing right: each try is in the audit log."""
+"""Seconds until the next try after a missing permission: each try is an entry of the audit log."""
 MOST_EVENTS = 100
 LONGEST_POD_MESSAGE = 4096
-"""Characters. The API server stores messages of any length: whoever may write Events may write those."""
+"""Characters. The API server stores messages of any length from anyone who may write Events."""
 _MOST_KEPT = 1000
 
 
 class PodEventReader:
-    """Events of pods, as of the last moment."""
+    """Events of pods, cached for KEPT_SECONDS."""
 
     def __init__(self, kube: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._kube = kube
@@ -78,7 +86,7 @@ class PodEventReader:
         self._refused_until: dict[str, float] = {}
 
     async def of(self, namespace: str, pods: Iterable[str]) -> Mapping[str, tuple[JSON, ...]] | None:
-        """Events by the pod's name; None where they may not be listed. Other errors are raised."""
+        """Events by pod name; None where they may not be listed. Other errors are raised."""
         now = self._clock()
         if self._refused_until.get(namespace, 0.0) > now:
             return None
@@ -94,8 +102,8 @@ class PodEventReader:
         known = self._kept.get((namespace, pod))
         if known is not None:
             return known[1]
-        about = f"involvedObject.kind=Pod,involvedObject.name={pod}"
-        listed = await self._kube.list_some(EVENT, namespace, field_selector=about, limit=MOST_EVENTS)
+        involved = f"involvedObject.kind=Pod,involvedObject.name={pod}"
+        listed = await self._kube.list_some(EVENT, namespace, field_selector=involved, limit=MOST_EVENTS)
         found = tuple(map(_short, listed))
         if len(self._kept) < _MOST_KEPT:
             self._kept[namespace, pod] = (now, found)
@@ -103,6 +111,6 @@ class PodEventReader:
 
 
 def _short(event: JSON) -> JSON:
-    """What is read of an Event, and kept for a while."""
+    """The fields that are kept of an Event."""
     kept = {name: event[name] for name in ("reason", "series", "lastTimestamp", "eventTime") if name in event}
     return kept | {"message": str(event.get("message") or "")[:LONGEST_POD_MESSAGE]}

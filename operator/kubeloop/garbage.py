@@ -1,7 +1,7 @@
-"""When Python looks for garbage in cycles: among all objects only while no service waits to be worked on.
+"""Garbage collection of Python: full collections run only while no service waits.
 
-Nearly all objects live as long as their service. A look at all of them takes 0.09 s for 300 services, and nothing
-else runs meanwhile; left to Python, it comes right after an edit as often as at any other time.
+Nearly all objects live as long as their service. A full collection takes 0.09 s for 300 services and blocks the event
+loop; Python's own schedule would start it after an edit as often as at any other time.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import gc
 import time
 from collections.abc import Awaitable, Callable
 
-YOUNG = 10_000
-"""New objects after which Python looks at these: some 20 ms. After its usual 700 a seventh of the CPU until a thousand
-services are Ready went into looking at what lives on."""
+YOUNG_THRESHOLD = 10_000
+"""New objects that start a young collection, some 20 ms. With Python's default of 700, collections took a seventh of
+the CPU until a thousand services were Ready."""
 _MIDDLE = 5
-"""Looks at new objects for one at what was new lately."""
+"""Young collections for each collection of the middle generation."""
 _NEVER = 2**31 - 1
-REST = 600.0
-"""Seconds from one look at all objects to the next."""
-LATEST = 3600.0
-"""Seconds after which that comes even while services wait: garbage is memory."""
-_LOOK_AGAIN = 1.0
+INTERVAL = 600.0
+"""Seconds between two full collections."""
+MAX_INTERVAL = 3600.0
+"""Seconds after which a full collection runs even while services wait, to free memory."""
+_IDLE_CHECK_SECONDS = 1.0
 
 
 def begin() -> None:
-    """Leave old objects to `collect_while_idle`."""
-    gc.set_threshold(YOUNG, _MIDDLE, _NEVER)
+    """Leave full collections to `collect_while_idle`."""
+    gc.set_threshold(YOUNG_THRESHOLD, _MIDDLE, _NEVER)
 
 
 def collect() -> None:
-    """Look at all objects; what lives is looked at by nothing else until the next time."""
+    """Run a full collection, and exempt the survivors from collections until the next call."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -43,10 +43,10 @@ async def collect_while_idle(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     collect: Callable[[], None] = collect,
 ) -> None:
-    """Never returns."""
+    """Run full collections whenever `is_idle`; never returns."""
     while True:
-        latest = clock() + LATEST
-        await sleep(REST)
+        latest = clock() + MAX_INTERVAL
+        await sleep(INTERVAL)
         while not is_idle() and clock() < latest:
-            await sleep(_LOOK_AGAIN)
+            await sleep(_IDLE_CHECK_SECONDS)
         collect()

@@ -1,4 +1,4 @@
-"""What the kubelet and Prometheus ask: /healthz, /readyz and /metrics."""
+"""Serves /healthz, /readyz and /metrics."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from kubeloop.access import Guard, open_to_all
+from kubeloop.access import Guard, unguarded
 from kubeloop.errors import ConfigError
 
-# The certificate that /metrics is served with, from a folder as a Secret is mounted: tls.crt and tls.key.
+# The certificate for /metrics, from a mounted Secret: tls.crt and tls.key.
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN = 60.0
-"""Seconds between looks for a renewed certificate."""
+RELOAD_SECONDS = 60.0
+"""Seconds between checks for a renewed certificate."""
 
 
 def expires_at(certificate: Path) -> float:
-    """When the first certificate of a PEM file ends, in Unix time; OSError or ssl.SSLError where it cannot be read."""
+    """Expiry of the first certificate in a PEM file, in Unix time; OSError or ssl.SSLError where it cannot be read."""
     return float(ssl.cert_time_to_seconds(_test_decode_cert(str(certificate))["notAfter"]))
 
 
 class Certificate:
-    """A context for a server; connections that begin after a renewal get the new certificate."""
+    """A server context whose new connections use the renewed certificate."""
 
     def __init__(self, folder: Path) -> None:
         self._certificate, self._key = folder / "tls.crt", folder / "tls.key"
@@ -37,7 +37,7 @@ class Certificate:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded = b""
         self.expires_at = 0.0
-        """When the certificate in use ends, in Unix time."""
+        """Expiry of the certificate in use, in Unix time."""
         try:
             self.refresh()
         except (OSError, ssl.SSLError) as error:
@@ -56,9 +56,9 @@ class Certificate:
         return True
 
     async def keep_fresh(self) -> None:
-        """Reload it once a minute; never returns. Where a renewal cannot be read, the earlier one stays in use."""
+        """Reload once a minute; never returns. An unreadable renewal leaves the earlier certificate in use."""
         while True:
-            await asyncio.sleep(LOOK_AGAIN)
+            await asyncio.sleep(RELOAD_SECONDS)
             try:
                 if await asyncio.to_thread(self.refresh):
                     logger.info("the certificate of /metrics was renewed")
@@ -67,27 +67,26 @@ class Certificate:
 
 
 Check = Callable[[], str | None]
-"""What is wrong, or None."""
+"""Returns a problem, or None."""
 
 
 class Readiness(NamedTuple):
-    """What /readyz answers."""
+    """State and body of /readyz."""
 
     is_ready: bool
     lines: tuple[str, ...] = ()
-    """What is missing, one problem a line, or what is worth knowing where it is ready; the operator's stage first."""
+    """One problem a line, or information where ready; the operator's stage first."""
 
     def text(self) -> str:
-        """The body of the answer."""
         return "\n".join(("ok" if self.is_ready else "not ready", *self.lines, ""))
 
 
 class PortTaken(Exception):
-    """A port cannot be listened on; the message says which, why, and how to choose another."""
+    """A port cannot be listened on; the message names the port, the cause and the option to change it."""
 
 
 class HealthServer:
-    """Answers from the same event loop that does the work: when that is blocked, so are the answers."""
+    """Answers on the event loop of the workers, so that a blocked loop fails the liveness probe."""
 
     def __init__(
         self,
@@ -98,13 +97,13 @@ class HealthServer:
         refresh: Callable[[], None] = lambda: None,
         health_port: int,
         metrics_port: int,
-        guard: Guard = open_to_all,
+        guard: Guard = unguarded,
         metrics_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`refresh` brings the metrics up to date; `metrics` renders them, in a thread: thousands of services take half
-        a second of CPU, in which the event loop goes on.
+        """`refresh` updates the metrics; `metrics` renders them, in a thread: thousands of services take half a second
+        of CPU.
 
-        `metrics_tls` needs a port of its own for the metrics: the kubelet's probes speak plain HTTP.
+        `metrics_tls` requires a separate port for the metrics: the kubelet's probes use plain HTTP.
         """
         self._alive = alive
         self._ready = ready
@@ -112,11 +111,11 @@ class HealthServer:
         self._ports = (health_port, metrics_port)
         self._guard, self._metrics_tls = guard, metrics_tls
         self._rendering = asyncio.Lock()
-        """What one request refreshes is not changed while the page of another is rendered."""
+        """Held while a page is rendered, so that another request refreshes nothing meanwhile."""
         self._runners: list[web.AppRunner] = []
 
     async def start(self, host: str | None = None) -> None:
-        """Listen; both ports may be the same. PortTaken where one cannot be had, and then none is open."""
+        """Listen; both ports may be the same. PortTaken where one is not available; then neither is open."""
         health_port, metrics_port = self._ports
         health = [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
         metrics = [web.get("/metrics", self._exposition)]
@@ -132,7 +131,6 @@ class HealthServer:
             raise
 
     async def stop(self) -> None:
-        """Stop listening."""
         for runner in self._runners:
             await runner.cleanup()
 
@@ -154,7 +152,7 @@ class HealthServer:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         found = self._ready()
-        # Not 503, of which kubectl says "the server is currently unable" in the place of the text.
+        # 500 and not 503: for 503 kubectl prints "the server is currently unable" instead of the text.
         return web.Response(status=200 if found.is_ready else 500, text=found.text())
 
     async def _exposition(self, request: web.Request) -> web.Response:
@@ -165,7 +163,7 @@ class HealthServer:
         async with self._rendering:
             self._refresh()
             body = await asyncio.to_thread(self._metrics)
-        # aiohttp takes a charset only in a header of one's own.
+        # aiohttp accepts a charset only in an explicit header.
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=body, headers=headers)
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from kubeloop.errors import Forbidden, Gone, KubeError, NotFound, Silent, from_status
+from kubeloop.errors import Forbidden, Gone, KubeError, NotFound, SilentStream, from_status
 from kubeloop.resources import Resource
 from kubeloop.transport import Transport
 from kubeloop.wire import parsed
@@ -25,32 +25,32 @@ logger = logging.getLogger(__name__)
 JSON = dict[str, Any]
 
 PAGE = 250
-"""Objects in a page of a list: what is in memory at once."""
+"""Objects in a page of a list, and so in memory at once."""
 WATCH_SECONDS = 600
-"""Longest duration of one watch: the next one sends a token that was read again."""
+"""Longest duration of one watch; the next one uses a fresh token."""
 SILENCE = 90.0
-"""Seconds without an event after which a watch is restarted where it was. A bookmark comes every minute, but none of a
-kind that has not changed since the watch began (cacheWatcher.process in k8s.io/apiserver): it is no error."""
+"""Seconds without an event after which a watch is resumed. Bookmarks come every minute, but not for a kind without
+changes since the watch began (cacheWatcher.process in k8s.io/apiserver), so silence is not an error."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 LONGEST_PAUSE_WITHOUT_RIGHT = 30.0
-"""For a missing right or CRD: found soon after it is added, without filling an audit log."""
+"""For a missing permission or CRD: found soon after it is added, without filling an audit log."""
 YIELD_AFTER = 32
-"""Events in a row after which the event loop runs other tasks."""
+"""Events in a row before the event loop runs other tasks."""
 
 
 class ResourceEventHandler(Protocol):
-    """Receives the objects of lists and watches. Its methods raise nothing: they report what they cannot read."""
+    """Receives the objects of lists and watches. Its methods do not raise; they report what they cannot read."""
 
     def updated(self, resource: Resource, obj: JSON) -> None:
-        """An object as it is now: listed, added or changed."""
+        """An object that was listed, added or changed."""
 
     def deleted(self, resource: Resource, obj: JSON) -> None:
-        """An object as it was last, now deleted."""
+        """The last state of a deleted object."""
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """The uids, by (namespace, name), of all objects that there were at this resourceVersion."""
+        """The uids, by (namespace, name), of all objects at this resourceVersion."""
 
 
 async def list_all(
@@ -60,9 +60,10 @@ async def list_all(
     updated: Callable[[Resource, JSON], None],
     params: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, dict[tuple[str, str], str]]:
-    """Call `updated` for each object, in pages; returns the list's resourceVersion, and the uids by (namespace, name).
+    """Call `updated` for each object, page by page; returns the list's resourceVersion and the uids by (namespace,
+    name).
 
-    Gone where the list took too long: begin again.
+    Gone where the list took too long: start again.
     """
     query = {**params, "limit": str(PAGE)}
     uids: dict[tuple[str, str], str] = {}
@@ -71,7 +72,7 @@ async def list_all(
         for item in page.get("items") or ():
             metadata = item["metadata"]
             uids[metadata["namespace"], metadata["name"]] = metadata["uid"]
-            # Items of a list carry neither.
+            # Items of a list have neither kind nor apiVersion.
             updated(resource, {"apiVersion": resource.api_version, "kind": resource.kind, **item})
         token = page["metadata"].get("continue")
         if not token:
@@ -80,7 +81,7 @@ async def list_all(
 
 
 class Informer:
-    """One kind, in one namespace or (None) all."""
+    """Lists and watches one kind, in one namespace or (None) all."""
 
     def __init__(
         self,
@@ -97,14 +98,14 @@ class Informer:
         self._transport, self._resource, self._namespace = transport, resource, namespace
         self._params = {"labelSelector": selector} if selector else {}
         self._report = report
-        """Called with None whenever everything that there was has been seen and a watch goes on from there, and with
-        the error of each try that failed."""
+        """Called with None when a list is complete and its watch continues, and with the error of each failed
+        attempt."""
         self._handler, self._sleep, self._rng = handler, sleep, rng
         self._version: str | None = None
         self._pauses = 0
 
     async def run(self) -> None:
-        """List and watch; never returns. Errors are reported and tried again."""
+        """List and watch; never returns. Errors are reported and retried."""
         while True:
             try:
                 if self._version is None:
@@ -113,31 +114,31 @@ class Informer:
                     await self._pause(LONGEST_PAUSE)
             except Gone as error:
                 if self._version is None:
-                    self._report(error)  # of a list: that of a watch is followed by one
+                    self._report(error)  # A failed watch is followed by a list, a failed list is reported.
                 self._version = None
                 await self._pause(LONGEST_PAUSE)
-            except Silent as quiet:
+            except SilentStream as quiet:
                 logger.debug("%s, and is asked for again", quiet.message)
             except KubeError as error:
                 self._report(error)
                 if isinstance(error, NotFound):
-                    self._version = None  # of a CRD that is installed again nothing is as it was
+                    self._version = None  # A reinstalled CRD starts with other objects.
                 is_missing = isinstance(error, Forbidden | NotFound)
                 await self._pause(LONGEST_PAUSE_WITHOUT_RIGHT if is_missing else LONGEST_PAUSE)
-            except Exception:  # an answer that cannot be read must not end the watches of all other kinds
+            except Exception:  # An unreadable answer must not end the watches of other kinds.
                 logger.exception("the watch of %s failed and lists again", self._resource.full_name)
                 self._report(KubeError("an answer of the API server cannot be read; see the log"))
                 self._version = None
                 await self._pause(LONGEST_PAUSE)
 
     async def _pause(self, longest: float) -> None:
-        """Longer each time, until a watch brings something."""
+        """Wait, longer each time until a watch brings something."""
         full = min(longest, FIRST_PAUSE * 2.0 ** min(self._pauses, 10))
         self._pauses += 1
         await self._sleep(full * (0.5 + self._rng() / 2))
 
     async def _list(self) -> str:
-        """Returns the version to watch from."""
+        """List once; returns the resourceVersion to watch from."""
         version, uids = await list_all(
             self._transport, self._resource, self._namespace, self._handler.updated, self._params
         )
@@ -145,7 +146,7 @@ class Informer:
         return version
 
     async def _watch(self, version: str) -> int:
-        """Until the API server ends it; returns how many events came."""
+        """Watch until the API server ends it; returns the number of events."""
         params = {
             **self._params,
             "watch": "true",

@@ -42,33 +42,33 @@ from kubeloop.transport import Transport
 logger = logging.getLogger(__name__)
 
 INTERVAL = 600.0
-"""Seconds between two lists while the watch goes on."""
+"""Seconds between two lists while the watch runs."""
 AFTER_RELIST, LONGEST_RELIST = 3.0, 60.0
-"""Seconds from the last object that kopf lists, and at most from the first, until they are listed here: kopf brings
-them one by one."""
+"""Seconds from the last object of kopf's own list until the objects are listed here, and at most from the first: kopf
+reports them one by one."""
 RETRY = 5.0
-"""Seconds after which a list that failed is tried again."""
+"""Seconds until a failed list is retried."""
 FIRST_EVENT, LONGEST_FIRST_EVENT = 10.0, 60.0
-"""Seconds between two lists while kopf has brought nothing: of no objects it never does, so more and more."""
-CURRENT = 5.0
-"""Seconds for which a watch that brought something is taken to have brought all that there was before."""
-NAMED = 5
-"""Objects that a warning names."""
+"""Seconds between two lists before kopf's first event. They grow, since kopf brings no event where no objects exist."""
+CURRENT_SECONDS = 5.0
+"""Seconds after an event for which the watch counts as current."""
+MAX_NAMED = 5
+"""Objects named in a warning."""
 
 
 class CachingHandler(ResourceEventHandler, Protocol):
-    """Where all events go, and what is known of them."""
+    """The handler of all events, with its cache."""
 
     @property
     def cache(self) -> Cache: ...
 
 
 class WatchesNothingError(Exception):
-    """kopf goes on, but brings none of the objects that there are."""
+    """kopf runs, but reports none of the existing objects."""
 
 
 class Resync:
-    """The objects of one namespace, or (None) of all. kopf calls `event`, `started` and `ended`."""
+    """Lists the objects of one namespace, or (None) of all. kopf calls `event`, `started` and `ended`."""
 
     def __init__(
         self,
@@ -87,32 +87,32 @@ class Resync:
         self._contained = contained
         self._sleep, self._clock = sleep, clock
         self.listed = asyncio.Event()
-        """Set while kopf may watch: a list succeeded since its watch ended last."""
+        """Set while kopf may watch: a list succeeded since its watch last ended."""
         self._due = asyncio.Event()
         self._due_at = 0.0
         self._is_complete = False
-        self._heard_at = float("-inf")
+        self._last_event_at = float("-inf")
         self._deleted: set[str] = set()
-        """uids whose deletion the watch showed since the last list began: a page of it may still have them."""
-        self._heard: dict[str, float] = {}
-        """When the watch brought each object last, by uid, or when kopf began to bring the list that had it. The
-        older ones go at each list."""
+        """uids that the watch deleted since the last list began: a page of that list may still have them."""
+        self._event_times: dict[str, float] = {}
+        """By uid: time of the last watch event, or of the first object of kopf's list with it. Lists drop older
+        entries."""
         self._list_began = float("-inf")
         self._relist_began: float | None = None
-        self._started, self._has_brought = asyncio.Event(), asyncio.Event()
+        self._started, self._has_event = asyncio.Event(), asyncio.Event()
         self._has_objects = False
-        """Whether the last list had any."""
+        """Whether the last list had any objects."""
 
     # Called by kopf
 
     def event(self, kind: str | None, obj: dict[str, Any]) -> None:
         """An object was listed by kopf (None), ADDED, MODIFIED or DELETED."""
-        self._has_brought.set()
-        heard_at = self._clock()
-        if kind is None:  # kopf brings the objects of its list one by one, and they are as old as the first
-            self._relist_began = heard_at if self._relist_began is None else self._relist_began
-            heard_at = self._relist_began
-        self._heard[obj["metadata"]["uid"]] = heard_at
+        self._has_event.set()
+        event_at = self._clock()
+        if kind is None:  # kopf reports a list object by object; all are as old as the first
+            self._relist_began = event_at if self._relist_began is None else self._relist_began
+            event_at = self._relist_began
+        self._event_times[obj["metadata"]["uid"]] = event_at
         if kind == "DELETED":
             self._deleted.add(obj["metadata"]["uid"])
             self._handler.deleted(self.resource, obj)
@@ -121,33 +121,33 @@ class Resync:
         if kind is None:
             self._list_again(after=AFTER_RELIST)
         else:
-            self._heard_at = self._clock()
+            self._last_event_at = self._clock()
 
     def started(self) -> None:
-        """kopf has its credentials, and watches from now on."""
+        """kopf has credentials and starts to watch."""
         self._started.set()
         self._sync.synced(self._namespace, watch_of(self.resource))
 
     def ended(self, why: KubeError | str) -> None:
-        """kopf's watch ended, for a reason as in SyncState.failed; it may start again once `listed` is set."""
+        """kopf's watch ended, with a reason as in SyncState.failed; it may start again once `listed` is set."""
         self._sync.failed(self._namespace, watch_of(self.resource), why)
         self.listed.clear()
-        self._heard_at = float("-inf")
-        self._heard.clear()
+        self._last_event_at = float("-inf")
+        self._event_times.clear()
         self._started.clear()
-        self._has_brought.clear()
+        self._has_event.clear()
         self._list_again(after=0.0)
 
     async def check_first_event(self) -> None:
-        """List until kopf, once started, brings its first event; WatchesNothingError where there are objects and it
-        brings none, else it never returns."""
+        """List until kopf brings its first event. WatchesNothingError where objects exist and kopf brings none;
+        otherwise never returns."""
         await self._started.wait()
         waited, self._has_objects = 0.0, False
         while True:
             pause = min(LONGEST_FIRST_EVENT, max(FIRST_EVENT, waited))
             await self._sleep(pause)
             waited += pause
-            if self._has_brought.is_set():
+            if self._has_event.is_set():
                 await asyncio.Event().wait()
             if self._has_objects:
                 raise WatchesNothingError(f"no event came, and there are objects, {pause:.0f} s after a list had some")
@@ -156,16 +156,18 @@ class Resync:
     # Read by others
 
     def is_current(self, uid: str) -> bool:
-        """Whether the cache has this object as it was in the API server a moment ago.
+        """Whether the cached object was current in the API server a moment ago.
 
-        Either it was itself brought in the last seconds, or nothing was missed since the last list and the watch, which
-        keeps the order of changes, brought something in the last seconds.
+        True where the watch brought it within CURRENT_SECONDS, or brought anything within that time and missed nothing
+        since the last list: a watch keeps the order of changes.
         """
-        heard_at = max(self._heard.get(uid, float("-inf")), self._heard_at if self._is_complete else float("-inf"))
-        return self._clock() - heard_at < CURRENT
+        event_at = max(
+            self._event_times.get(uid, float("-inf")), self._last_event_at if self._is_complete else float("-inf")
+        )
+        return self._clock() - event_at < CURRENT_SECONDS
 
     async def run(self) -> None:
-        """List now, and again whenever something may have been missed; never returns."""
+        """List now, and again whenever the watch may have missed something; never returns."""
         is_routine = False
         while True:
             self._due.clear()
@@ -188,25 +190,27 @@ class Resync:
         return self._handler.cache.seen(self.resource.kind, self._namespace).items()
 
     async def _warn_of_missed(self, changed: Set[tuple[tuple[str, str], Seen]]) -> None:
-        """The watch may bring a moment later what changed while the list was read."""
+        """Log objects that only the list found, unless the watch brings them a moment later."""
         if changed and self._started.is_set():
-            await self._sleep(CURRENT)
-            missed = sorted({f"{where[0]}/{where[1]}" for where, seen in changed if not self._was_heard(seen.uid)})
+            await self._sleep(CURRENT_SECONDS)
+            missed = sorted({f"{where[0]}/{where[1]}" for where, seen in changed if not self._had_event(seen.uid)})
             if missed and self._started.is_set():
-                some = ", ".join(missed[:NAMED])
+                some = ", ".join(missed[:MAX_NAMED])
                 logger.warning(
                     "the %s missed changes of %d, found by a list: %s", watch_of(self.resource), len(missed), some
                 )
 
-    def _was_heard(self, uid: str) -> bool:
-        """Whether the watch brought anything about it since the last list began."""
-        return self._heard.get(uid, float("-inf")) >= self._list_began
+    def _had_event(self, uid: str) -> bool:
+        """Whether the watch brought an event about it since the last list began."""
+        return self._event_times.get(uid, float("-inf")) >= self._list_began
 
     async def _list(self) -> float:
         """List once; returns the seconds until the next list."""
         self._deleted.clear()
         self._list_began, self._relist_began = self._clock(), None
-        self._heard = {uid: at for uid, at in self._heard.items() if self._list_began - at < CURRENT}
+        self._event_times = {
+            uid: at for uid, at in self._event_times.items() if self._list_began - at < CURRENT_SECONDS
+        }
         try:
             version, uids = await list_all(self._transport, self.resource, self._namespace, self._take)
         except KubeError as error:
@@ -229,15 +233,15 @@ class Resync:
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds from the end of kopf's watch until it is started again."""
+"""Seconds from the end of kopf's watch until it is restarted."""
 STOPS_WITHIN = 1.5
-"""Seconds that kopf's tasks have to end when they are cancelled."""
+"""Seconds in which cancelled tasks of kopf have to end."""
 LOGIN_AGAIN = 5.0
-"""Seconds after which a login that failed is tried again; kopf would wait for a minute."""
+"""Seconds until a failed login is retried; kopf would wait for a minute."""
 
 
-class NothingStored(kopf.DiffBaseStorage, kopf.ProgressStorage):
-    """Storages that keep nothing: no handler needs differences, and copies of all bodies took half of kopf's time."""
+class NoStorage(kopf.DiffBaseStorage, kopf.ProgressStorage):
+    """Storages that store nothing: no handler needs differences, and copies of all bodies took half of kopf's time."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -245,25 +249,24 @@ class NothingStored(kopf.DiffBaseStorage, kopf.ProgressStorage):
     def clear(self, *, essence: Any) -> Any:
         return essence
 
-    def fetch(self, **_: Any) -> None:
-        """Store and return nothing."""
+    def fetch(self, **_: Any) -> None: ...
 
     store = purge = touch = fetch
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Connection(kopf.ConnectionInfo):
-    """kopf's own, with a TLS context of ours: kopf has no setting for `tls-server-name`."""
+    """kopf's class, with the TLS context of `Credentials`: kopf has no setting for `tls-server-name`."""
 
     context: ssl.SSLContext | None = field(default=None, compare=False)
 
     def as_ssl_context(self) -> ssl.SSLContext:
-        """Without one the server speaks plain http."""
+        """The context, or kopf's default for a plain http server."""
         return self.context if self.context is not None else super().as_ssl_context()
 
 
 def registry(credentials: Credentials, resync: Resync) -> kopf.OperatorRegistry:
-    """All registrations, in a registry of their own."""
+    """A registry with the event handler and the login."""
     made, resource = kopf.OperatorRegistry(), resync.resource
 
     @kopf.on.event(resource.group, resource.version, resource.plural, registry=made)
@@ -272,7 +275,7 @@ def registry(credentials: Credentials, resync: Resync) -> kopf.OperatorRegistry:
 
     @kopf.on.login(registry=made, backoff=LOGIN_AGAIN)
     async def login(**_: Any) -> kopf.ConnectionInfo:
-        # Called again whenever the API server does not accept the token any more.
+        # Called again whenever the API server rejects the token.
         found = await connection(credentials)
         resync.started()
         return found
@@ -281,7 +284,7 @@ def registry(credentials: Credentials, resync: Resync) -> kopf.OperatorRegistry:
 
 
 async def connection(credentials: Credentials) -> kopf.ConnectionInfo:
-    """How kopf reaches the API server, with a token that is fetched anew."""
+    """kopf's connection data, with a new token."""
     credentials.token.forget()
     return _Connection(
         server=credentials.server,
@@ -296,31 +299,31 @@ def settings(resource: Resource) -> kopf.OperatorSettings:
     """Settings with which kopf watches and writes nothing."""
     made = kopf.OperatorSettings()
     made.posting.enabled = False
-    # An event-only operator would strip kopf's default finalizer from objects of another kopf operator.
+    # kopf would otherwise remove its default finalizer from objects of another kopf operator.
     made.persistence.finalizer = f"{resource.group}/never-set"
-    # Without it kopf lists and watches CRDs and namespaces, for which we ask no right.
+    # kopf would otherwise list and watch CRDs and namespaces, which needs further permissions.
     made.scanning.disabled = True
-    made.persistence.diffbase_storage = NothingStored()
-    made.persistence.progress_storage = NothingStored()
+    made.persistence.diffbase_storage = NoStorage()
+    made.persistence.progress_storage = NoStorage()
     made.watching.server_timeout = 600
     made.watching.connect_timeout = 5.0
     made.watching.chunk_size = 500
     made.networking.request_timeout = 30.0
     made.networking.connect_timeout = 5.0
-    # Longer failures end its watch: then the objects are listed until that succeeds, and /readyz shows why not.
+    # A longer failure ends the watch; then the objects are listed until that succeeds, and /readyz shows the cause.
     made.networking.error_backoffs = (0.5, 1, 2, 3, 5)
     made.queueing.exit_timeout = 0.5
-    # Without it kopf kills the process some minutes after its tasks were cancelled.
+    # kopf would otherwise kill the process some minutes after its tasks were cancelled.
     made.process.ultimate_exiting_timeout = None
     return made
 
 
 class Watch:
-    """kopf's watch of one namespace, or of all, started again whenever it ends.
+    """kopf's watch of one namespace, or of all, restarted whenever it ends.
 
-    It ends with any of kopf's tasks, or where kopf brings nothing of what there is. `kopf.operator` then cancels
-    every task of the process that is younger than itself, so the tasks of `kopf.spawn_tasks` are awaited here. One
-    kopf for each namespace, since one that may not list a single namespace ends for all of them.
+    It ends with any of kopf's tasks, or where kopf reports none of the existing objects. `kopf.operator` would cancel
+    every task of the process that is younger than itself, so the tasks of `kopf.spawn_tasks` are awaited here. Each
+    namespace has its own kopf, since a namespace that may not be listed ends the watch of all.
     """
 
     def __init__(
@@ -333,7 +336,7 @@ class Watch:
         spawned: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`spawned` is called each time that kopf has taken SIGTERM and SIGINT, before one can reach it."""
+        """`spawned` is called after each start, when kopf has replaced the handlers of SIGTERM and SIGINT."""
         self._credentials, self._resync, self._namespace, self._identity = credentials, resync, namespace, identity
         self._spawned, self._sleep = spawned, sleep
 
@@ -350,17 +353,17 @@ class Watch:
             await self._sleep(pause)
 
     async def _once(self) -> KubeError | str:
-        """Run kopf until one of its tasks ends; returns why it ended."""
+        """Run kopf until one of its tasks ends; returns the reason."""
         tasks = await kopf.spawn_tasks(
             registry=registry(self._credentials, self._resync),
-            # Else kopf asks the system for the user's name, and a UID need not have one.
-            identity=self._identity,  # type: ignore[arg-type]  # a NewType that kopf keeps private
+            # Otherwise kopf asks the system for the user's name, which a UID need not have.
+            identity=self._identity,  # type: ignore[arg-type]  # kopf's NewType is private
             settings=settings(self._resync.resource),
             standalone=True,
             clusterwide=self._namespace is None,
             namespaces=() if self._namespace is None else (self._namespace,),
         )
-        self._spawned()  # no await before it: a signal reaches its handler in the event loop only
+        self._spawned()  # No await before it: signals reach their handlers in the event loop only.
         tasks = [*tasks, asyncio.create_task(self._resync.check_first_event(), name="first event")]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -373,9 +376,9 @@ class Watch:
 
 
 def _reason(error: BaseException) -> KubeError | str:
-    """A KubeError where the API server is away or busy, which passes without anybody's doing.
+    """A KubeError where the API server is unavailable or overloaded, which passes by itself; else a text.
 
-    kopf's own errors are known by their `status` alone: it does not export them.
+    kopf does not export its errors; they are recognized by their `status`.
     """
     what, status = f"{type(error).__name__}: {error}", getattr(error, "status", None)
     is_away = isinstance(error, aiohttp.ClientConnectionError | TimeoutError)

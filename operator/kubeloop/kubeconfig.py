@@ -24,23 +24,23 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from kubeloop.credentials import TOKEN_MAX_AGE, Credentials, Issued, Token
+from kubeloop.credentials import TOKEN_MAX_AGE, Credentials, IssuedToken, Token
 from kubeloop.errors import ConfigError
 
 Json = Mapping[str, Any]
 
 PLUGIN_SECONDS = 60.0
 KILLED_SECONDS = 2.0
-"""Until a killed program is gone."""
+"""Seconds in which a killed program has to end."""
 MOST_BYTES = 2**20
-"""Of what the program prints: a token and a chain of certificates have some kilobytes."""
+"""Of the program's output: a token and a certificate chain have some kilobytes."""
 CLUSTER_CONFIG = "client.authentication.k8s.io/exec"
-"""The cluster's extension that a program with `provideClusterInfo` gets."""
+"""The extension of the cluster that a program with `provideClusterInfo` receives."""
 
 
 @dataclass(frozen=True)
 class Login:
-    """What the program answered: a token, a client certificate, or both."""
+    """A token, a client certificate, or both, from the program."""
 
     token: str | None = field(default=None, repr=False)
     certificate: bytes | None = field(default=None, repr=False)
@@ -49,7 +49,7 @@ class Login:
 
 
 class Program:
-    """The program of a user's `exec`; ConfigError has its output, or how to install it."""
+    """The program of a kubeconfig's `exec`; ConfigError contains its output, or how to install it."""
 
     def __init__(self, given: Json, folder: Path, cluster: Json, kubeconfig: str) -> None:
         """`folder` is what its path is relative to. ConfigError, or one of _BROKEN, where `given` is no `exec`."""
@@ -71,7 +71,7 @@ class Program:
         self._hint, self._kubeconfig = str(given.get("installHint") or "").strip(), kubeconfig
 
     async def run(self) -> Login:
-        """Its process group is killed when this is cancelled or takes too long."""
+        """Run the program. Its process group is killed on cancellation and on timeout."""
         try:
             process = await asyncio.create_subprocess_exec(
                 self._command, *self._arguments, env=self._environment, stdin=asyncio.subprocess.DEVNULL,
@@ -86,7 +86,7 @@ class Program:
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            # What it started outside its group may hold its output open, which is part of its end to asyncio.
+            # Descendants outside the group may keep the output open, and asyncio waits for that too.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), KILLED_SECONDS)
             if isinstance(error, TimeoutError):
@@ -113,7 +113,7 @@ class Program:
 
 
 async def _read_output(stream: asyncio.StreamReader | None) -> bytes:
-    """To its end; a byte more than MOST_BYTES is kept of what is longer."""
+    """Read to the end; keeps at most MOST_BYTES + 1 bytes."""
     kept = b""
     while stream is not None and (part := await stream.read(2**16)):
         kept += part[: MOST_BYTES + 1 - len(kept)]
@@ -132,17 +132,17 @@ def _login(text: str, command: str) -> Login:
             expires=datetime.datetime.fromisoformat(expires) if expires else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        # Its output may hold a token, so neither it nor the cause that quotes it is shown.
+        # The output may contain a token, so neither it nor the cause that quotes it is shown.
         raise ConfigError(f"what the login program {command!r} printed is no ExecCredential") from error
     if login.token is None and login.certificate is None:
         raise ConfigError(f"the login program {command!r} gave neither a token nor a client certificate")
     return login
 
 
-EARLY = 30.0
-"""A program's token is renewed so many seconds before it ends."""
-LAST = 5.0
-"""So many seconds before it ends it is sent no more: a request under way should not outlive it."""
+RENEW_BEFORE = 30.0
+"""Seconds before a program's token expires at which it is renewed."""
+EXPIRE_BEFORE = 5.0
+"""Seconds before its expiry after which it is not sent: a running request should not outlast it."""
 NAME_ONE = "name one with --kubeconfig or $KUBECONFIG"
 NOT_SUPPORTED = ("auth-provider", "username", "as", "as-uid", "as-groups", "as-user-extra")
 """Keys of a user. Without impersonation requests would have rights that were to be left aside."""
@@ -152,17 +152,17 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 async def from_kubeconfig(paths: str, *, context: str | None, clock: Callable[[], float]) -> Credentials:
-    """`paths` as in $KUBECONFIG. Client certificate, token, token file, or a program that gives them.
+    """`paths` as in $KUBECONFIG. Supports a client certificate, a token, a token file, or a program that supplies them.
 
-    All is read again where the token ends or is not accepted.
+    The files are read again when the token expires or is rejected.
     """
 
-    async def read() -> tuple[Callable[[Token], Credentials], Issued]:
+    async def read() -> tuple[Callable[[Token], Credentials], IssuedToken]:
         chosen = await asyncio.to_thread(_read, paths, context)
         login = Login() if chosen.program is None else await chosen.program.run()
         return await asyncio.to_thread(chosen.load, login, clock)
 
-    async def again() -> Issued:
+    async def again() -> IssuedToken:
         _, issued = await read()
         return issued
 
@@ -230,7 +230,7 @@ class _Chosen:
     user: _Entry
     program: Program | None
 
-    def load(self, login: Login, clock: Callable[[], float]) -> tuple[Callable[[Token], Credentials], Issued]:
+    def load(self, login: Login, clock: Callable[[], float]) -> tuple[Callable[[Token], Credentials], IssuedToken]:
         """What the program answered wins over what the files have."""
         cluster, user = self.cluster, self.user
         try:
@@ -251,15 +251,17 @@ class _Chosen:
         except _BROKEN as error:
             raise _unreadable(self.paths, error) from None
 
-    def _issued(self, login: Login, clock: Callable[[], float]) -> Issued:
+    def _issued(self, login: Login, clock: Callable[[], float]) -> IssuedToken:
         """A token's file wins over a token."""
         if login.token is not None:
             ends = inf if login.expires is None else login.expires.timestamp()
-            return Issued(login.token.strip() or None, renew_at=ends - EARLY, ends_at=ends - LAST)
+            return IssuedToken(
+                login.token.strip() or None, renew_at=ends - RENEW_BEFORE, expires_at=ends - EXPIRE_BEFORE
+            )
         content = self.user.file("tokenFile")
         if content is not None:
-            return Issued(content.decode().strip() or None, renew_at=clock() + TOKEN_MAX_AGE)
-        return Issued(str(self.user.value.get("token") or "").strip() or None)
+            return IssuedToken(content.decode().strip() or None, renew_at=clock() + TOKEN_MAX_AGE)
+        return IssuedToken(str(self.user.value.get("token") or "").strip() or None)
 
 
 def _read(paths: str, context: str | None) -> _Chosen:
@@ -289,7 +291,7 @@ def _read(paths: str, context: str | None) -> _Chosen:
 
 
 def _check_proxy(proxy: Any, paths: str) -> None:
-    """With a password it is refused: aiohttp and kopf quote the whole address where the proxy fails."""
+    """Refuses a proxy address with a password: aiohttp and kopf quote the whole address in errors."""
     try:
         parts = urlsplit(proxy or "http://none")
         known = parts.scheme in ("http", "https") and not parts.password

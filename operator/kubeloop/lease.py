@@ -1,13 +1,12 @@
-"""Leader election by a coordination.k8s.io Lease, on the monotonic clock.
+"""Leader election with a coordination.k8s.io Lease, on the monotonic clock.
 
-Times in the Lease are for people; wall clocks are not compared. A follower counts from the moment it saw the
-record change for the last time. The holder counts from the moment it *sent* its last successful renewal, so its own
-view ends before anybody else's can: it stops writing after the renew deadline (6 s), followers wait for the whole
-duration (10 s).
+Times in the Lease are informational; wall clocks are not compared. A follower measures from when it last saw the record
+change. The holder measures from when it *sent* its last successful renewal, so it stops first: it writes until the
+renew deadline (6 s), followers wait for the whole duration (10 s).
 
-Earlier releases could split the namespaces over several Leases. The number is an annotation of this one, and whoever
-holds another reads it every few seconds and stops writing within the renew deadline once it has changed. So who takes
-this one and finds another number than 1 makes a pause of one whole duration, in which nobody writes.
+Earlier releases could split the namespaces over several Leases. The number is an annotation of this Lease; holders of
+the others read it every few seconds and stop writing within the renew deadline once it changed. A process that takes
+this Lease and finds another number than 1 pauses for one duration, in which nobody writes.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from typing import Any, Protocol
 from kubeloop.errors import (
     ApiError,
     Conflict,
-    InBetween,
     Invalid,
     KubeError,
     NotFound,
+    ProxyRefusal,
     Refused,
     Unauthorized,
     lacks_right,
@@ -38,12 +37,12 @@ from kubeloop.transport import Transport
 logger = logging.getLogger(__name__)
 
 ALONE, PAUSE = "1", "to-1"
-"""Values of the annotation: one process writes everywhere, and none writes anywhere."""
+"""Values of the annotation: one process writes everywhere; nobody writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """All in seconds. Takeover needs at most retry + duration + one request after the holder's last renewal."""
+    """In seconds. A takeover needs at most retry + duration + one request after the holder's last renewal."""
 
     duration: float = 10.0
     renew_deadline: float = 6.0
@@ -56,24 +55,24 @@ class LeaseTiming:
             raise ValueError("a lease needs duration > renew deadline > retry + request timeout")
 
 
-class Duties(Protocol):
-    """The process, as far as its Lease is concerned."""
+class LeaderCallbacks(Protocol):
+    """What the process does on changes of leadership."""
 
     def gained(self) -> None:
-        """Begin with all services."""
+        """Start to reconcile all services."""
 
     def lost(self) -> None:
-        """The services are another's now."""
+        """Stop to reconcile: another process may lead now."""
 
     def is_busy(self) -> bool:
-        """Whether something is in work."""
+        """Whether a reconcile is still running."""
 
 
 class Lease:
-    """A gate for all writes. `run` campaigns, renews, and campaigns again after a loss.
+    """A gate for all writes. `run` acquires, renews, and acquires again after a loss.
 
-    A lost Lease ends the work and not the process. It is taken again once nothing is in work any more: what was decided
-    in an earlier reign is never sent in a later one.
+    A loss ends the work and not the process. The Lease is acquired again only when no reconcile is running, so that no
+    decision of an earlier term is written in a later one.
     """
 
     def __init__(
@@ -95,9 +94,9 @@ class Lease:
         self._split_annotation = split_annotation
         self.timing = timing or LeaseTiming()
         self.is_acting = False
-        """Whether work may begin."""
+        """Whether reconciling may begin."""
         self.problem: str | None = "the Lease was not asked for yet"
-        """Why this process can never get it; None: it has it, or waits for its turn."""
+        """Why this process cannot acquire the Lease; None where it holds it or waits for it."""
         self._transport = transport
         self._clock = clock
         self._now = now
@@ -105,50 +104,46 @@ class Lease:
         self._stopping = False
         self._renewed_at: float | None = None
         self._lost = False
-        self._in_force_at: float | None = None  # the end of a pause: until then we hold it and do not act
+        self._in_force_at: float | None = None  # end of a pause: held until then without acting
         self._seen: tuple[Any, ...] | None = None
         self._seen_at = 0.0
         self._was_answered = True
-        self._held: dict[str, Any] | None = None  # as the server answered last: a renewal is then one request
-
-    # The gate that every write passes
+        self._held: dict[str, Any] | None = None  # the last response, so that a renewal is one request
 
     def remaining(self) -> float:
-        """Seconds for which this process may still write; computed from the clock, so a process that slept knows."""
+        """Seconds for which this process may write. Computed from the clock, so that a suspended process does not write
+        late."""
         return self._left() if self._in_force_at is None else 0.0
 
     @property
     def is_leader(self) -> bool:
-        """Whether a write would be allowed now."""
         return self.remaining() > 0
 
     def _left(self) -> float:
-        """Seconds for which it is ours."""
+        """Seconds until the renew deadline."""
         if self._renewed_at is None or self._lost:
             return 0.0
         left = self._renewed_at + self.timing.renew_deadline - self._clock()
         if left <= 0:
-            self._lost = True  # a late renewal must not bring back a leader whose work others took over
+            self._lost = True  # a late renewal must not restore leadership that another process may have taken over
         return left
 
-    # The campaign
-
-    async def run(self, duties: Duties) -> None:
-        """Campaign until `stop`, for one reign after the other."""
+    async def run(self, callbacks: LeaderCallbacks) -> None:
+        """Acquire and hold the Lease, again after each loss, until `stop`."""
         while not self._stopping:
-            await self._campaign(duties)
-            await self._reign(duties)
+            await self._campaign(callbacks)
+            await self._lead(callbacks)
             self.is_acting = False
             if not self._stopping:
                 logger.error("lost the lease %s/%s", self.namespace, self.name)
-                duties.lost()
+                callbacks.lost()
 
     def stop(self) -> None:
-        """Take it no more; what is held is renewed until `release`."""
+        """Acquire no more; a held Lease is renewed until `release`."""
         self._stopping = True
 
     async def release(self) -> None:
-        """Give the lease up at once, so that a follower need not wait; call it when nothing is in flight."""
+        """Release the Lease, so that a follower need not wait for its expiry; call it when no request is running."""
         self.stop()
         self.is_acting = False
         if self._left() <= 0:
@@ -162,39 +157,39 @@ class Lease:
         except KubeError as error:
             logger.warning("could not release the lease, a follower takes it over when it expires: %s", error)
 
-    async def _campaign(self, duties: Duties) -> None:
-        while not await self._try_to_acquire(duties):
-            # Once the record has expired, only a server that answers makes another try at once worth while.
+    async def _campaign(self, callbacks: LeaderCallbacks) -> None:
+        while not await self._try_to_acquire(callbacks):
+            # An expired record is tried again at once only if the API server answers.
             least = 0.05 if self._was_answered else self.timing.retry_failed
-            await self._sleep(max(least, self._until_next_try(duties)))
+            await self._sleep(max(least, self._until_next_try(callbacks)))
         logger.info("became the leader of %s/%s as %s", self.namespace, self.name, self.identity)
 
-    async def _reign(self, duties: Duties) -> None:
+    async def _lead(self, callbacks: LeaderCallbacks) -> None:
         pause = self.timing.retry
         while self._left() > 0:
             if not self.is_acting and self.is_leader:
                 self.is_acting = True
-                duties.gained()
+                callbacks.gained()
             await self._sleep(min(pause, max(0.0, self._left())))
             if self._left() > 0:
                 pause = self.timing.retry if await self._renew() else self.timing.retry_failed
 
-    def _may_take(self, duties: Duties) -> bool:
-        return not self._stopping and not duties.is_busy()
+    def _may_take(self, callbacks: LeaderCallbacks) -> bool:
+        return not self._stopping and not callbacks.is_busy()
 
-    def _until_next_try(self, duties: Duties) -> float:
-        if not self._may_take(duties):
+    def _until_next_try(self, callbacks: LeaderCallbacks) -> float:
+        if not self._may_take(callbacks):
             return self.timing.retry
         return min(self.timing.retry, self._seen_at + self._seen_duration() - self._clock())
 
     def _seen_duration(self) -> float:
         return float(self._seen[1]) if self._seen else self.timing.retry
 
-    async def _try_to_acquire(self, duties: Duties) -> bool:
+    async def _try_to_acquire(self, callbacks: LeaderCallbacks) -> bool:
         started = self._clock()
         self._was_answered = True
         try:
-            taken = await self._take(duties)
+            taken = await self._take(callbacks)
         except Conflict:
             taken = None  # another candidate was faster
         except KubeError as error:
@@ -209,20 +204,20 @@ class Lease:
         self._in_force_at = None if self._split(taken) == ALONE else self._clock() + self.timing.duration
         return self._left() > 0
 
-    async def _take(self, duties: Duties) -> dict[str, Any] | None:
-        """The Lease, as ours; None: it is another's, or not to be taken now."""
+    async def _take(self, callbacks: LeaderCallbacks) -> dict[str, Any] | None:
+        """The Lease with this process as holder; None where another holds it, or it may not be taken now."""
         try:
             live = await self._request("get")
         except NotFound:
-            return await self._request("create", self._lease(transitions=0)) if self._may_take(duties) else None
-        if not self._is_free(live) or not self._may_take(duties):
+            return await self._request("create", self._lease(transitions=0)) if self._may_take(callbacks) else None
+        if not self._is_free(live) or not self._may_take(callbacks):
             return None
         taken = {**live, "spec": self._taken_over(live.get("spec") or {})}
         return await self._request("update", taken if self._split(live) == ALONE else self._marked(taken, PAUSE))
 
     def _is_free(self, live: dict[str, Any]) -> bool:
-        """Nobody else holds it, or its record did not change for the holder's own duration while we looked. Our own
-        name is in it after an earlier reign of this process, whose identity no other one has."""
+        """Whether nobody else holds the Lease, or its record did not change for the holder's own duration. Its holder
+        may be this process after an earlier term: identities are unique to a process."""
         spec = live.get("spec") or {}
         record = (
             spec.get("holderIdentity"),
@@ -240,13 +235,13 @@ class Lease:
         return taken
 
     async def _renew(self) -> bool:
-        """One renewal; a failure is tried again until the deadline, another holder's name ends the reign."""
+        """Renew once, with retries until the deadline; False where another process holds the Lease."""
         started = self._clock()
         is_due = self._in_force_at is not None and started >= self._in_force_at
         try:
             live = self._held or await self._request("get")
             self._held = None
-            # A pause of ours ends with a write of ours, whose answer may have been lost.
+            # The write that ends a pause may have succeeded without a response.
             splits = (ALONE,) if self._in_force_at is None else (ALONE, PAUSE)
             if (live.get("spec") or {}).get("holderIdentity") != self.identity or self._split(live) not in splits:
                 self._lost = True
@@ -254,7 +249,7 @@ class Lease:
             renewed = {**live, "spec": {**live["spec"], "renewTime": self._timestamp()}}
             self._held = await self._request("update", self._marked(renewed, ALONE) if is_due else renewed)
         except Conflict:
-            return False  # somebody touched it: the next try reads it and sees whether we still hold it
+            return False  # changed by somebody: the next attempt reads it and checks the holder
         except KubeError as error:
             self._tried(error)
             logger.warning("cannot renew the lease %s/%s: %s", self.namespace, self.name, error)
@@ -266,10 +261,10 @@ class Lease:
         return True
 
     def _tried(self, error: KubeError | None) -> None:
-        """To take or to keep it. No answer says nothing new."""
+        """Update `problem` after an attempt. A missing response changes nothing."""
         if lacks_right(error):
             self.problem = f"missing right: {error.right}, for the Lease {self.namespace}/{self.name}"
-        elif isinstance(error, NotFound | Invalid | Refused | Unauthorized | InBetween):
+        elif isinstance(error, NotFound | Invalid | Refused | Unauthorized | ProxyRefusal):
             self.problem = f"the Lease cannot be asked for: {error.message}"
         elif error is None or isinstance(error, ApiError):
             self.problem = None
@@ -297,7 +292,7 @@ class Lease:
         }
 
     def _split(self, lease: Mapping[str, Any]) -> str:
-        """Over how many Leases the work is split; no number while nobody may write."""
+        """Number of Leases over which the work is split; PAUSE while nobody may write."""
         return str(((lease.get("metadata") or {}).get("annotations") or {}).get(self._split_annotation) or ALONE)
 
     def _marked(self, lease: dict[str, Any], split: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Log lines that name their object."""
+"""Log records with the object that they are about."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ KEY = "object_key"
 
 
 def object_logger(logger: logging.Logger, key: Key) -> ObjectLogger:
-    """A logger for one object."""
     return ObjectLogger(logger, {KEY: key})
 
 
 class ConsoleFormatter(logging.Formatter):
-    """For people: time, level, object, message."""
+    """Text: time, level, object, message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a traceback where there is one."""
+        """One line, and a traceback if there is one."""
         key = _key_of(record)
         about = f"[{key}] " if key else ""
         text = f"{_timestamp(record)} {record.levelname:<7} {about}{record.getMessage()}"
@@ -35,10 +34,9 @@ class ConsoleFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """For machines: one JSON object a line."""
+    """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         line: dict[str, Any] = {
             "time": _timestamp(record),
             "level": record.levelname.lower(),
@@ -53,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _key_of(record: logging.LogRecord) -> Key | None:
-    """Ours say it themselves; the watching library's records carry an object reference."""
+    """The object of a record, from `extra` or from kopf's object reference."""
     key = getattr(record, KEY, None)
     if key is not None:
         return Key(*key)
@@ -66,14 +64,14 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 def setup(form: str, level: str, stream: Any = None) -> None:
-    """Send everything to one handler in one format."""
+    """Send all records to one handler."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Requests that a watch repeats are its own affair; what matters is escalated.
+    # Errors that a watch repeats are reported elsewhere.
     logging.getLogger("kopf").setLevel(max(root.level, logging.INFO))
-    # Its own success stories, a line for each event.
+    # kopf logs each event that succeeded.
     for name in ("kopf.objects", "kopf.activities"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,7 +1,7 @@
-"""One work queue: each key once, one worker a key, by priority; within a priority tenants take turns, so that who
-changes hundreds of objects all the time delays nobody else. Failures back off exponentially, with jitter.
+"""Work queue with priorities: each key is queued at most once and has at most one worker. Within a priority, tenants
+alternate, so that a tenant with many changes does not delay the others. Failures back off exponentially, with jitter.
 
-`Schedule` is the plain data structure on a given clock; `WorkQueue` lets tasks wait for it.
+`Schedule` is the data structure, without a clock; `WorkQueue` lets tasks wait for it.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Priority(enum.IntEnum):
-    """What comes first where more waits than workers can do at once."""
+    """Order in which keys are worked on."""
 
     EDITED = 0
-    """Its spec was changed."""
+    """The spec was changed."""
     SERVES = 1
-    """It answers requests, and its children changed: its status must follow soon."""
+    """It serves requests, and a child changed: the status must follow soon."""
     NEW = 2
-    """It has no children yet; scheduler and kubelets can begin once it has."""
+    """It has no children yet: scheduler and kubelets wait for them."""
     REST = 3
-    """A step of a rollout, or a planned visit."""
+    """A rollout step or a scheduled reconcile."""
 
 
-TURN_OF_THE_LAST = 8
-"""One key in so many is taken from the last priority that has any, so that none starves."""
+LOWEST_PRIORITY_TURN = 8
+"""One key in so many is taken from the lowest priority with keys, which prevents starvation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays after failures: base, doubled each time up to cap, of which a random half is taken off."""
+    """Delays after failures in seconds: base, doubled up to cap, of which a random half is subtracted."""
 
     base: float = 0.5
     cap: float = 60.0
 
     def delay(self, failures: int, rng: Callable[[], float]) -> float:
-        """Seconds until the next try after so many failures in a row."""
+        """Seconds until the next attempt after `failures` failures in a row."""
         full = min(self.cap, self.base * 2.0 ** min(failures - 1, 30))
         return full * (0.5 + rng() / 2)
 
@@ -54,19 +54,19 @@ class _Waiting(NamedTuple):
     since: float
 
 
-class _Line(Generic[K]):
-    """The keys of one priority: one of each tenant in turn, and of one tenant in the order in which they came."""
+class _TenantQueue(Generic[K]):
+    """The keys of one priority, round-robin over tenants, and first in, first out within one."""
 
     def __init__(self) -> None:
         self._by_tenant: OrderedDict[Hashable, deque[K]] = OrderedDict()
-        """The first is the next one whose turn it is; none is empty."""
+        """In order of their next key; no queue is empty."""
 
     def append(self, tenant: Hashable, key: K) -> None:
-        """Whoever had none comes after all that have."""
+        """Queue a key; a new tenant is the last."""
         self._by_tenant.setdefault(tenant, deque()).append(key)
 
     def drop_while(self, is_over: Callable[[K], bool]) -> None:
-        """Keys at the beginning."""
+        """Remove leading keys for which `is_over`."""
         while self._by_tenant:
             tenant, keys = next(iter(self._by_tenant.items()))
             while keys and is_over(keys[0]):
@@ -79,7 +79,7 @@ class _Line(Generic[K]):
         return bool(self._by_tenant)
 
     def pop(self) -> K:
-        """The first; its tenant's next one comes after those of all others."""
+        """The next key; its tenant becomes the last."""
         tenant, keys = next(iter(self._by_tenant.items()))
         key = keys.popleft()
         if keys:
@@ -94,13 +94,13 @@ def _one_tenant(_: Hashable) -> Hashable:
 
 
 class Schedule(Generic[K]):
-    """What to work on now and what later. Pure: time comes in as an argument."""
+    """Which key to work on now, and which later. Pure: times are arguments, in seconds."""
 
     def __init__(self, tenant: Callable[[K], Hashable] = _one_tenant) -> None:
         self._tenant = tenant
         self._ready: dict[K, _Waiting] = {}
-        self._lines: dict[Priority, _Line[K]] = {priority: _Line() for priority in Priority}
-        """A key that was taken, or stands in a better line since, is skipped."""
+        self._waiting_by_priority: dict[Priority, _TenantQueue[K]] = {priority: _TenantQueue() for priority in Priority}
+        """May contain keys that were taken or have a better priority since; they are skipped."""
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K, Priority]] = []
         self._sequence = 0
@@ -110,7 +110,7 @@ class Schedule(Generic[K]):
         self._taken_at = float("-inf")
 
     def add(self, key: K, now: float, priority: Priority = Priority.REST) -> None:
-        """Have it worked on as soon as possible; a key in work is worked on once more afterwards."""
+        """Queue a key for now; one in work is queued again afterwards."""
         if key in self._working:
             self._again[key] = min(priority, self._again.get(key, priority))
             return
@@ -118,11 +118,11 @@ class Schedule(Generic[K]):
         if waiting is not None and waiting.priority <= priority:
             return
         self._due.pop(key, None)
-        self._lines[priority].append(self._tenant(key), key)
+        self._waiting_by_priority[priority].append(self._tenant(key), key)
         self._ready[key] = _Waiting(priority, now if waiting is None else waiting.since)
 
     def add_at(self, key: K, due: float, priority: Priority = Priority.REST) -> None:
-        """Have it worked on at a time, unless it is already to be sooner."""
+        """Queue a key for a time, unless it is due earlier."""
         if key in self._ready or self._due.get(key, float("inf")) <= due:
             return
         self._due[key] = due
@@ -130,38 +130,38 @@ class Schedule(Generic[K]):
         heapq.heappush(self._heap, (due, self._sequence, key, priority))
 
     def take(self, now: float) -> K | None:
-        """The next key; it counts as in work until `done`."""
+        """The next key, or None; it is in work until `done`."""
         self.promote(now)
         key = self._first()
         if key is None:
             return None
         del self._ready[key]
-        # A visit that was planned for later is covered by this one, which plans its own.
+        # This reconcile replaces one that is scheduled for later, and schedules its own.
         self._due.pop(key, None)
         self._working[key] = self._taken_at = now
         self._taken += 1
         return key
 
     def done(self, key: K, now: float) -> None:
-        """The work on a key ended, well or not."""
+        """End the work on a key, successful or not."""
         del self._working[key]
         priority = self._again.pop(key, None)
         if priority is not None:
             self.add(key, now, priority)
 
     def next_due(self) -> float | None:
-        """When the next delayed key becomes ready."""
+        """When the next delayed key is due."""
         self._drop_stale()
         return self._heap[0][0] if self._heap else None
 
     @property
     def depth(self) -> int:
-        """Keys that wait for a worker now."""
+        """Keys that are ready for a worker."""
         return len(self._ready)
 
     @property
     def delayed(self) -> int:
-        """Keys that wait for their time."""
+        """Keys that are not due yet."""
         return len(self._due)
 
     @property
@@ -169,18 +169,18 @@ class Schedule(Generic[K]):
         """Keys that a worker has."""
         return self._working.keys()
 
-    def untouched(self, now: float) -> float:
-        """For how long keys have waited and no worker took any: a long queue that moves is no standstill."""
+    def seconds_since_take(self, now: float) -> float:
+        """Seconds since a worker last took a key, or since keys began to wait: a long queue that moves is not stuck."""
         oldest = min((waiting.since for waiting in self._ready.values()), default=now)
         return now - max(oldest, self._taken_at)
 
     def longest_work(self, now: float) -> float:
-        """How long the oldest key in work has been there."""
+        """Seconds that the oldest key has been in work."""
         return now - min(self._working.values(), default=now)
 
     def waits(self, priority: Priority) -> bool:
-        """Whether any key of this priority waits for a worker."""
-        line = self._lines[priority]
+        """Whether a key of this priority is ready for a worker."""
+        line = self._waiting_by_priority[priority]
         line.drop_while(lambda key: not self._is_in_line(key, priority))
         return bool(line)
 
@@ -188,14 +188,14 @@ class Schedule(Generic[K]):
         return key in self._ready and self._ready[key].priority is priority
 
     def _first(self) -> K | None:
-        is_turn_of_the_last = self._taken % TURN_OF_THE_LAST == TURN_OF_THE_LAST - 1
-        for priority in reversed(Priority) if is_turn_of_the_last else Priority:
+        is_lowest_priority_turn = self._taken % LOWEST_PRIORITY_TURN == LOWEST_PRIORITY_TURN - 1
+        for priority in reversed(Priority) if is_lowest_priority_turn else Priority:
             if self.waits(priority):
-                return self._lines[priority].pop()
+                return self._waiting_by_priority[priority].pop()
         return None
 
     def promote(self, now: float) -> None:
-        """Keys whose time has come wait for a worker."""
+        """Move the keys that are due to the ready ones."""
         while (due := self.next_due()) is not None and due <= now:
             _, _, key, priority = heapq.heappop(self._heap)
             del self._due[key]
@@ -207,7 +207,7 @@ class Schedule(Generic[K]):
 
 
 class WorkQueue(Generic[K]):
-    """The schedule on a clock, for tasks to wait on."""
+    """A Schedule on a clock, with workers that wait for keys."""
 
     def __init__(
         self,
@@ -217,21 +217,21 @@ class WorkQueue(Generic[K]):
         backoff: Backoff | None = None,
         tenant: Callable[[K], Hashable] = _one_tenant,
     ) -> None:
-        """`tenant`: whose a key is; within a priority they take turns."""
+        """`tenant` maps a key to its tenant; tenants alternate within a priority."""
         self._clock = clock
         self._rng = rng
         self._backoff = backoff or Backoff()
         self._schedule: Schedule[K] = Schedule(tenant)
         self._failures: dict[K, int] = {}
         self._offers = asyncio.Semaphore(0)
-        """One for each key that waits: each wakes one worker, and the others sleep on."""
+        """One per key that is ready: each wakes one worker."""
         self._offered = 0
         self._idle = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
 
     def add(self, key: K, priority: Priority = Priority.REST) -> None:
-        """Something about it changed. A key that keeps failing is not tried more often than its first delay."""
+        """Queue a changed key. A failing key is not tried more often than its first delay."""
         now = self._clock()
         if key in self._failures:
             self._schedule.add_at(key, now + self._backoff.base)
@@ -240,32 +240,32 @@ class WorkQueue(Generic[K]):
         self._offer()
 
     def add_soon(self, key: K, seconds: float, priority: Priority = Priority.REST) -> None:
-        """Something about it changed that more of the same may follow, or has led to: once a while is enough."""
+        """Queue a changed key after `seconds`, to combine changes that are expected to follow."""
         self.add_after(key, max(seconds, self._backoff.base) if key in self._failures else seconds, priority)
 
     def add_after(self, key: K, seconds: float, priority: Priority = Priority.REST) -> None:
-        """Have it worked on after so many seconds, unless that is planned sooner anyway."""
+        """Queue a key after `seconds`, unless it is due earlier."""
         self._schedule.add_at(key, self._clock() + seconds, priority)
         self._offer()
 
     def succeeded(self, key: K) -> None:
-        """Its next failure is a first one again."""
+        """Reset the back-off of a key."""
         self._failures.pop(key, None)
 
     def failed(self, key: K) -> float:
-        """Plan the next try; returns the delay."""
+        """Schedule a retry; returns its delay in seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.delay(failures, self._rng)
         self.add_after(key, delay)
         return delay
 
     def done(self, key: K) -> None:
-        """To be called once for each key that `get` handed out."""
+        """End the work on a key; call it once per key from `get`."""
         self._schedule.done(key, self._clock())
         self._offer()
 
     async def get(self) -> K:
-        """The next key, as soon as there is one."""
+        """Wait for the next key."""
         self._idle += 1
         try:
             while True:
@@ -279,7 +279,7 @@ class WorkQueue(Generic[K]):
             self._idle -= 1
 
     def _offer(self) -> None:
-        """Wake as many workers as there are keys for, and have the alarm ring when the next one is due."""
+        """Wake one worker per ready key, and set the timer for the next due key."""
         now = self._clock()
         self._schedule.promote(now)
         while self._offered < self._schedule.depth:
@@ -297,17 +297,17 @@ class WorkQueue(Generic[K]):
         self._offer()
 
     def waits(self, priority: Priority) -> bool:
-        """Whether any key of this priority waits for a worker."""
+        """Whether a key of this priority is ready for a worker."""
         return self._schedule.waits(priority)
 
     @property
     def depth(self) -> int:
-        """Keys that wait for a worker now."""
+        """Keys that are ready for a worker."""
         return self._schedule.depth
 
     @property
     def delayed(self) -> int:
-        """Keys that wait for their time."""
+        """Keys that are not due yet."""
         return self._schedule.delayed
 
     @property
@@ -316,9 +316,9 @@ class WorkQueue(Generic[K]):
         return self._schedule.in_work
 
     def stalled(self, *, patience: float = 60.0, longest_work: float = 300.0) -> str | None:
-        """Why this queue must be taken for stuck, or None."""
+        """Why the queue counts as stuck, or None; limits in seconds."""
         now = self._clock()
-        if (waited := self._schedule.untouched(now)) > patience:
+        if (waited := self._schedule.seconds_since_take(now)) > patience:
             return f"no worker has taken a key for {waited:.0f} s, and {self.depth} wait"
         if (worked := self._schedule.longest_work(now)) > longest_work:
             return f"a worker has been busy with one key for {worked:.0f} s"

@@ -1,4 +1,4 @@
-"""Where the API server keeps the objects of a kind."""
+"""API paths of kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 
 class Key(NamedTuple):
-    """Namespace and name of an object: its key in queues and caches."""
+    """Namespace and name of an object; the key of queues and caches."""
 
     namespace: str
     name: str
@@ -19,7 +19,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One namespaced kind."""
+    """A namespaced kind."""
 
     group: str
     version: str
@@ -28,16 +28,16 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """As manifests write it."""
+        """As in manifests."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def full_name(self) -> str:
-        """As `kubectl api-resources` and RBAC messages write it."""
+        """As in `kubectl api-resources` and RBAC messages."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """URL path; without a namespace the collection over all of them."""
+        """URL path; without a namespace, of the collection over all namespaces."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace is not None:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -50,7 +50,7 @@ class Resource:
 
 
 def proxy_path(resource: Resource, namespace: str, name: str, port: int) -> str:
-    """Where the API server forwards requests to a pod or Service; the path on the other side follows it."""
+    """Path of the API server's proxy for a pod or Service; the request's own path follows."""
     return f"{resource.path(namespace)}/{quote(name, safe='')}:{port}/proxy"
 
 

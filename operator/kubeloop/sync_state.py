@@ -1,8 +1,8 @@
-"""How far the watches are: for each namespace, and each part that has to be watched there, what is synced or missing.
+"""Which watches are synced, for each namespace and each part (kopf's watch, and one informer per child kind).
 
-Each namespace becomes warm by itself, as soon as all its parts are synced; from then on its services may be worked on.
-A namespace that is gone or whose Role is gone holds up no other. What the API server answers to the watches is the only
-source: nothing is asked about rights.
+A namespace is warm once all its parts are synced; from then on its services are reconciled. A namespace that is gone or
+lacks its Role delays no other. The state follows from the API server's answers to the watches; permissions are not
+queried.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from kubeloop.errors import (
     KubeError,
     NotFound,
     ServerError,
-    TooMany,
+    TooManyRequests,
     lacks_right,
 )
 from kubeloop.resources import Resource
 
 logger = logging.getLogger(__name__)
 
-_PASSING = (Conflict, Gone, ServerError, TooMany)
+_PASSING = (Conflict, Gone, ServerError, TooManyRequests)
 _NAMED = 20
 
 
 def watch_of(parent: Resource) -> str:
-    """The part that kopf is; the others are named like their resources."""
+    """Name of the part for kopf's watch; the others are named after their resources."""
     return f"watch of {parent.kind}s"
 
 
 def problem_of(error: KubeError) -> str:
-    """One line that names the right, or else says what is wrong."""
+    """One line that names the missing permission, or describes the error."""
     if lacks_right(error):
         return f"missing right: {error.right}"
     return " ".join(str(error).split())
 
 
 def is_lasting(error: KubeError) -> bool:
-    """Whether somebody has to do something, unlike with an API server that is busy or away."""
+    """Whether the error needs somebody's action, unlike an overloaded or unavailable API server."""
     return isinstance(error, ApiError) and not isinstance(error, _PASSING)
 
 
@@ -59,20 +59,19 @@ class _Part:
 
 
 class Unwatched(NamedTuple):
-    """Parts of one namespace."""
+    """Numbers of parts in one namespace."""
 
     forbidden: int
-    """The operator has no right to watch them."""
+    """Without permission to watch."""
     broken: int
-    """With whatever problem, those that are forbidden too."""
+    """With any problem, including a missing permission."""
 
 
 class SyncState:
-    """State of the watches, read by the workers and by /readyz.
+    """State of the watches, for the workers and /readyz.
 
-    `namespaces` are those that are watched, or (None,) for all together; keys are those of `parent`, the one kind
-    without which there is nothing to do. `on_warm` is called once for each namespace, `on_hidden` whenever the kinds
-    change that it is worked on without.
+    `namespaces`: those that are watched, or (None,) for all together. `parent`: the kind whose keys are queued.
+    `on_warm` is called once for each namespace, `on_hidden` whenever its set of hidden kinds changes.
     """
 
     def __init__(
@@ -91,24 +90,22 @@ class SyncState:
         self._warm: set[str | None] = set()
         self._on_warm, self._on_hidden = on_warm, on_hidden
         self.listable = asyncio.Event()
-        """Set as soon as the parents of one namespace may be listed."""
+        """Set once the parents of one namespace may be listed."""
         self.settled = asyncio.Event()
-        """Set as soon as one namespace is warm, and each other one is too or cannot be for now."""
-
-    # Reported by the watches
+        """Set once one namespace is warm, and each other one is warm or blocked."""
 
     def synced(self, namespace: str | None, part: str) -> None:
-        """Everything that there was has been seen, and what changes is coming in."""
+        """A part was listed and its watch is running."""
         state = self._parts[namespace][part]
         if state.problem:
             logger.info("%s%s is watched again", _where(namespace), part)
         self._parts[namespace][part] = _Part(is_synced=True)
         if part == self._parent.full_name:
             self.listable.set()
-        self._weigh(namespace)
+        self._update_warm(namespace)
 
     def failed(self, namespace: str | None, part: str, error: KubeError | str) -> None:
-        """It cannot be watched now. Logged when the kind of the problem changes, and not at each try."""
+        """A part cannot be watched now. Logged when the kind of problem changes, not on each attempt."""
         known = self._parts[namespace][part]
         problem, lasts = (error, True) if isinstance(error, str) else (problem_of(error), is_lasting(error))
         if isinstance(error, NotFound):
@@ -122,31 +119,29 @@ class SyncState:
             is_forbidden=isinstance(error, Forbidden),
             is_lasting=lasts,
         )
-        self._weigh(namespace)
+        self._update_warm(namespace)
 
     def hide(self, namespace: str | None, resource: Resource) -> None:
-        """A kind that can be done without may not be listed; `show` takes it back."""
+        """An optional kind may not be listed; `show` reverses it."""
         self._set_hidden(namespace, self._hidden[namespace] | {resource.kind})
         self._parts[namespace][resource.full_name] = _Part(is_synced=True)
-        self._weigh(namespace)
+        self._update_warm(namespace)
 
     def show(self, namespace: str | None, resource: Resource) -> None:
-        """It may be listed, and is synced."""
+        """A hidden kind may be listed again, and is synced."""
         self.synced(namespace, resource.full_name)
         self._set_hidden(namespace, self._hidden[namespace] - {resource.kind})
 
-    # Read by others
-
     def is_warm(self, namespace: str) -> bool:
-        """Whether services of this namespace may be worked on."""
+        """Whether services of this namespace may be reconciled."""
         return self._scope(namespace) in self._warm
 
     def hidden(self, namespace: str) -> frozenset[str]:
-        """Kinds that are not seen in this namespace, and that can be done without."""
+        """Optional kinds that cannot be listed in this namespace."""
         return self._hidden.get(self._scope(namespace), frozenset())
 
     def working(self) -> Collection[str | None]:
-        """Namespaces that are warm, with nothing in the way that lasts."""
+        """Warm namespaces without a lasting problem."""
         return [namespace for namespace in self._warm if not any(p.is_lasting for p in self._of(namespace))]
 
     def unwatched(self) -> Iterator[tuple[str | None, Unwatched]]:
@@ -156,7 +151,7 @@ class SyncState:
             yield namespace, Unwatched(forbidden, broken=sum(bool(part.problem) for part in parts.values()))
 
     def problems(self) -> list[str]:
-        """One line for each namespace and problem; of a namespace that only takes its time, what is still to come."""
+        """One line for each namespace and problem, or for what is not synced yet."""
         lines = [line for namespace in self._parts for line in self._problems_of(namespace)]
         more = len(lines) - _NAMED
         return lines if more <= 0 else [*lines[:_NAMED], f"and {more} more"]
@@ -179,7 +174,7 @@ class SyncState:
             self._hidden[namespace] = kinds
             self._on_hidden(namespace)
 
-    def _weigh(self, namespace: str | None) -> None:
+    def _update_warm(self, namespace: str | None) -> None:
         if namespace not in self._warm and all(part.is_synced for part in self._of(namespace)):
             self._warm.add(namespace)
             self._on_warm(namespace)

@@ -1,4 +1,4 @@
-"""One request to the API server: credentials, timeout, patience when it asks for some, errors as exceptions.
+"""One request to the API server: credentials, timeout, retries where the server asks for them, errors as exceptions.
 
 Raw aiohttp, because a server-side apply costs 0.6 ms of CPU here and more than twice that in the official client. It is
 imported when it is used: a subclass may have other connections (`answer`).
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import orjson
 
 from kubeloop.credentials import Credentials
-from kubeloop.errors import ApiError, ServerError, Silent, TooMany, Unauthorized, Unreachable, from_status
+from kubeloop.errors import ApiError, ServerError, SilentStream, TooManyRequests, Unauthorized, Unreachable, from_status
 from kubeloop.resources import Resource
 from kubeloop.wire import parsed
 
@@ -35,7 +35,7 @@ MAX_PATIENCE = 5.0
 
 
 class Options(TypedDict, total=False):
-    """What a request may have beside its path: JSON as `body`, at most REQUEST_TIMEOUT by default."""
+    """Options of a request: JSON as `body`, `timeout` in seconds (default REQUEST_TIMEOUT)."""
 
     params: Mapping[str, str] | None
     body: Mapping[str, Any] | list[dict[str, Any]] | None
@@ -69,7 +69,7 @@ class Answer:
 
 
 class Transport:
-    """A pool of connections to one API server; use it as a context manager."""
+    """A connection pool for one API server; an asynchronous context manager."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Transport:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`login_timeout`: seconds that a request waits for its token (None: as long as it may take itself)."""
+        """`login_timeout`: seconds that a request waits for its token (None: the request's timeout)."""
         self.credentials = credentials
         self._observer = observer
         self._login_timeout = login_timeout
@@ -94,13 +94,13 @@ class Transport:
         import aiohttp
 
         context = self.credentials.ssl_context()
-        # Workers bound what is asked at once; a limit here would have their requests wait for watches to end.
+        # Workers limit concurrency; with a limit here, requests would wait for watches to end.
         connector = aiohttp.TCPConnector(limit=0, ssl=True if context is None else context)
         self._session = aiohttp.ClientSession(
             connector=connector,
             headers={"User-Agent": self._user_agent, "Accept": "application/json"},
             proxy=self.credentials.proxy,
-            cookie_jar=aiohttp.DummyCookieJar(),  # pods behind the API server's proxy may set some
+            cookie_jar=aiohttp.DummyCookieJar(),  # pods behind the API server's proxy may set cookies
         )
         return self
 
@@ -111,15 +111,16 @@ class Transport:
             await self._session.close()
 
     async def request(self, verb: str, resource: Resource, path: str, **options: Unpack[Options]) -> dict[str, Any]:
-        """Send it; 429 and 503 are tried again only where the server says when, and only for a few seconds.
+        """Send a request; returns the JSON object. 429 and 503 are retried for MAX_PATIENCE s, where the server says
+        when.
 
-        Of an answer no more than `max_bytes` are read: Unreachable where there are more. `timeout` may be a
-        function: it is then asked before each attempt and may raise to give up.
+        Unreachable where the response exceeds `max_bytes`. A `timeout` function is called before each attempt and may
+        raise to give up.
         """
         return await object_of(await self.read(verb, resource, path, **options), f"{verb} {path}")
 
     async def read(self, verb: str, resource: Resource, path: str, **options: Unpack[Options]) -> bytes:
-        """The same for an answer that may be anything, such as a pod's through the API server's proxy."""
+        """As `request`, for any response body, such as a pod's through the API server's proxy."""
         body, timeout = options.get("body"), options.get("timeout", REQUEST_TIMEOUT)
         data = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"Content-Type": options.get("content_type", "application/json")}
@@ -170,7 +171,7 @@ class Transport:
     ) -> AsyncGenerator[bytes, None]:
         """An answer that goes on, as it comes, until the server ends it.
 
-        Unreachable where it breaks off, Silent where nothing comes for `silence` seconds once it has begun.
+        Unreachable where it breaks off, SilentStream where nothing comes for `silence` seconds after it began.
         """
         signed, is_open = await self._signed({"Accept": accept}, REQUEST_TIMEOUT), False
         try:
@@ -185,7 +186,7 @@ class Transport:
                 async for chunk in answer.chunks:
                     yield chunk
         except TimeoutError as error:
-            kind, seconds = Silent if is_open else Unreachable, CONNECT_TIMEOUT if silence is None else silence
+            kind, seconds = SilentStream if is_open else Unreachable, CONNECT_TIMEOUT if silence is None else silence
             raise kind(f"nothing came for {seconds:.0f} s: {verb} {path}") from error
 
     @asynccontextmanager
@@ -251,22 +252,22 @@ async def with_retries(
     renew_token: Callable[[], None],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> bytes:
-    """The result of `send`, tried again where the server says when (MAX_PATIENCE s in all), and once after a 401.
+    """The result of `send`, retried where the server says when (MAX_PATIENCE s in all), and once after a 401.
 
-    `renew_token` has the next attempt fetch another token. Raises the error of the last attempt.
+    `renew_token` makes the next attempt use another token. Raises the error of the last attempt.
     """
     patience = MAX_PATIENCE
     for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
             return await send()
-        except (TooMany, ServerError) as error:
+        except (TooManyRequests, ServerError) as error:
             pause = error.retry_after
             if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
                 raise
             patience -= pause
             await sleep(pause)
         except Unauthorized:
-            # The kubelet may have renewed the token since we read it; a second refusal is real.
+            # The kubelet may have renewed the token since it was read; a second 401 is final.
             renew_token()
             if attempt > 1:
                 raise
@@ -274,7 +275,7 @@ async def with_retries(
 
 
 async def object_of(raw: bytes, what: str) -> dict[str, Any]:
-    """The JSON object of an answer or of a watch's event; Unreachable where it is none, such as a proxy's own page."""
+    """The JSON object of a response or a watch event; Unreachable for anything else, such as a proxy's own page."""
     try:
         answer = await parsed(raw)
     except ValueError:
@@ -306,7 +307,7 @@ METHODS: Mapping[str, str] = {
 
 
 def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> ApiError:
-    """The exception for an HTTP failure; the body may be anything when a proxy answered."""
+    """The exception for an HTTP failure; the body may be anything where a proxy answered."""
     try:
         status = orjson.loads(raw)
     except ValueError:
@@ -315,13 +316,13 @@ def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> Ap
         status = {"message": str(status)[:200]}
     try:
         seconds = None if retry_after is None else max(0.0, float(retry_after))
-    except ValueError:  # an HTTP date: nobody in Kubernetes sends one
+    except ValueError:  # an HTTP date, which no component of Kubernetes sends
         seconds = None
     return from_status(code, status, right=right, retry_after=seconds)
 
 
 def with_subresource(resource: Resource, path: str) -> str:
-    """As a role names it."""
+    """Name of the resource as in a role."""
     in_namespace, name = "(?:/namespaces/[^/]+)?", f"/{resource.plural}/[^/]+"
     found = re.match(f"/(?:api/[^/]+|apis/[^/]+/[^/]+){in_namespace}{name}/([^/?]+)", path)
     return f"{resource.full_name}/{found[1]}" if found else resource.full_name

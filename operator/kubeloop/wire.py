@@ -1,8 +1,8 @@
-"""JSON from the API server. `parsed` reads all of it, whatever users put into fields that are stored unchecked.
+"""JSON from the API server. `parsed` accepts anything that users can store in unchecked fields.
 
-The API server stores the `data` of a ControllerRevision as it was sent: numbers that no double holds, half of a
-surrogate pair, nesting 10,000 deep. orjson then refuses the whole answer, such as a list of 250 objects. They are read
-as null or with a replacement character, and all other values unchanged, in a thread: it takes up to 100 times as long.
+The API server stores the `data` of a ControllerRevision as sent: numbers beyond a double, half of a surrogate pair,
+nesting 10,000 deep. orjson then refuses the whole response, such as a list of 250 objects. Such values become null or a
+replacement character; all others are unchanged. This runs in a thread, since it takes up to 100 times as long.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 import orjson
 
-DEEPEST = 100
-"""Levels that are read. orjson writes 254 of them, and no object of Kubernetes needs 40."""
+MAX_DEPTH = 100
+"""Levels that are kept. orjson writes 254 levels, and no object of Kubernetes needs 40."""
 _BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
-_HALF = re.compile(
+_LONE_SURROGATE = re.compile(
     rb"(\\\\)|(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 
 
 async def parsed(raw: bytes) -> Any:
-    """The value; orjson.JSONDecodeError, a ValueError, where it is no JSON at all."""
+    """The value; orjson.JSONDecodeError, a ValueError, for text that is not JSON."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -32,13 +32,13 @@ async def parsed(raw: bytes) -> Any:
 
 
 def lenient(raw: bytes) -> Any:
-    """The same, of a text that orjson refuses; each step only where the one before did not do."""
-    whole = _HALF.sub(lambda half: half[0] if half[1] or half[2] else b"\\ufffd", raw)
+    """The value of a text that orjson refuses. Each step runs only if the one before was not enough."""
+    whole = _LONE_SURROGATE.sub(lambda half: half[0] if half[1] or half[2] else b"\\ufffd", raw)
     try:
         return orjson.loads(whole)
     except orjson.JSONDecodeError as error:
         refused = error
-    shallow = b"".join(_shallow(whole))
+    shallow = b"".join(_without_deep_values(whole))
     try:
         return orjson.loads(shallow)
     except orjson.JSONDecodeError:
@@ -49,20 +49,20 @@ def lenient(raw: bytes) -> Any:
         raise refused from None
 
 
-def _shallow(raw: bytes) -> Iterator[bytes]:
-    """The same text with null for what is deeper than DEEPEST. One pass, without recursion."""
+def _without_deep_values(raw: bytes) -> Iterator[bytes]:
+    """The text with null for everything deeper than MAX_DEPTH. One pass, without recursion."""
     depth = kept = 0
     for found in _BRACKET.finditer(raw):
         first = raw[found.start()]
         if first in b"[{":
             depth += 1
-            if depth == DEEPEST + 1:
+            if depth == MAX_DEPTH + 1:
                 yield raw[kept : found.start()] + b"null"
         elif first in b"]}":
             depth -= 1
-            if depth == DEEPEST:
+            if depth == MAX_DEPTH:
                 kept = found.end()
-    if depth <= DEEPEST:
+    if depth <= MAX_DEPTH:
         yield raw[kept:]
 
 

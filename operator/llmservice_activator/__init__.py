@@ -1,2 +1,2 @@
-"""The activator: KEDA's scaler for LLMServices, and where their requests are held while no replica serves. A process of
-its own."""
+"""The activator: KEDA's external scaler for LLMServices, and the process that holds their requests while no replica
+serves."""

@@ -1,4 +1,4 @@
-"""Starts the activator: arguments, logging, and the few long tasks it is made of."""
+"""Entry point: arguments, logging, and the tasks of the process."""
 
 from __future__ import annotations
 
@@ -25,50 +25,50 @@ from prometheus_client import disable_created_metrics
 
 from llmservice_activator import options, server
 from llmservice_activator.admission import Admission
-from llmservice_activator.answers import Answers, Held, LoadReader, Read
+from llmservice_activator.answers import HeldTotal, LoadReader, Read, ScalingAnswers
 from llmservice_activator.api_keys import KeyReader
 from llmservice_activator.certificate import MutualTls
-from llmservice_activator.directory import Directory
-from llmservice_activator.events import COMPONENT, Events
+from llmservice_activator.client_pods import ClientPods
+from llmservice_activator.events import COMPONENT, ScalingEvents
 from llmservice_activator.holding.server import HoldingServer
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
-from llmservice_activator.peers import KEPT_FOR_A_BOUND, PATIENCE, Internal, PeerReader, Peers
-from llmservice_activator.peers import LARGEST as LARGEST_OF_PEERS
+from llmservice_activator.peers import LIMIT_CACHE_SECONDS, PEER_TIMEOUT, InternalServer, OtherActivators, PeerReader
+from llmservice_activator.peers import MAX_PEER_BYTES as MAX_PEER_BYTES
 from llmservice_activator.reachable import Reachability
 from llmservice_activator.server import ExternalScaler
 from llmservice_activator.services import Service, Services
-from llmservice_activator.sources import Sources
-from llmservice_activator.wake import Wake
+from llmservice_activator.targets import TargetUpdater
+from llmservice_activator.wake import ReplicaStarter
 from llmservice_activator.watches import Watches
 
 logger = logging.getLogger("llmservice_activator")
 
-FINISH = 3.0
-"""Seconds that KEDA's calls get to end: longer than a pod's answer may take."""
-LINGER = 10.0
-"""Seconds without a new connection after which none is expected: nodes, and an operator that has many slices to write,
-take a while to learn that an endpoint is gone."""
-CUT = 0.5
-"""Seconds that requests get to end by themselves when the process ends."""
-LOOK = 0.1
-"""Seconds between looks at whether all requests are answered."""
+CALLS_SECONDS = 3.0
+"""Seconds in which calls of KEDA may end: longer than a pod may take to answer."""
+QUIET_SECONDS = 10.0
+"""Seconds without a new connection after which none is expected: nodes learn late that an endpoint is gone, and so does
+an operator with many slices to write."""
+END_SECONDS = 0.5
+"""Seconds in which requests may end when the process ends."""
+POLL_SECONDS = 0.1
+"""Seconds between two checks whether all requests are answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What this process asks of others, beside the API server."""
+    """Calls to pods and to other activators."""
 
     requests: Read
-    """Requests of a pod."""
+    """Reads the requests of a pod."""
     held: Callable[[str], Awaitable[dict[Key, int]]]
-    """What another activator holds; Unreadable."""
+    """Reads what another activator holds; Unreadable."""
     is_reached: Callable[[Key, str, int], Awaitable[bool]]
     """Whether a service's ClusterIP leads to an activator."""
 
 
-class Scaler:
-    """One process: watches, answers KEDA, and holds requests of services without a replica."""
+class Activator:
+    """Watches, answers KEDA, and holds requests of services without a replica."""
 
     def __init__(self, opts: Options, transport: Transport, network: Network) -> None:
         self._options = opts
@@ -76,37 +76,37 @@ class Scaler:
         self._metrics = Metrics()
         self.services = Services(changed=self._changed, gone=self._gone, touched=self._touched)
         self._watches = Watches(transport, opts.namespaces, self.services)
-        self._answers = Answers(
+        self._answers = ScalingAnswers(
             self.services, LoadReader(network.requests), observe=self._metrics.observe, held=self._held
         )
-        self._wake = Wake(transport, self.services, lambda result: self._metrics.wakes.labels(result).inc())
-        admission = Admission(self.services.find, Sources(transport, opts.namespaces))
+        self._wake = ReplicaStarter(transport, self.services, lambda result: self._metrics.wakes.labels(result).inc())
+        admission = Admission(self.services.find, ClientPods(transport, opts.namespaces))
         self._keys = KeyReader(transport, self._touched)
         self.holding = HoldingServer(
-            wake=self._holds,
+            wake=self._on_held,
             count=self._metrics,
-            elsewhere=self._elsewhere,
+            held_by_others=self._held_by_others,
             admits=admission.admits,
             renews=self._keys.renewed,
         )
-        self.peers = Peers(
+        self.peers = OtherActivators(
             network.held,
             own_name=opts.identity,
             own_address=opts.address,
             is_watched=bool(opts.service),
             changed=self._recounted,
         )
-        self.directory = Directory(self.services, self.holding, self._keys, lambda: self.peers.activators)
-        self.internal = Internal(
+        self.targets = TargetUpdater(self.services, self.holding, self._keys, lambda: self.peers.activators)
+        self.internal = InternalServer(
             self.services,
             held=lambda: {key: (held.requests, held.bytes) for key, held in self.holding.all_held().items()},
             is_listening=self.holding.is_listening,
-            leads_here=self.directory.leads_here,
+            leads_here=self.targets.leads_here,
             is_reached=network.is_reached,
-            problem=self.directory.problem,
-            asked=self._keys.want,
+            problem=self.targets.problem,
+            asked=self._keys.request,
         )
-        self._siblings = Informer(
+        self._peer_slices = Informer(
             transport,
             ENDPOINT_SLICE,
             opts.namespace,
@@ -114,21 +114,21 @@ class Scaler:
             self.peers,
             report=self.peers.report,
         )
-        self._events = Events(
+        self._events = ScalingEvents(
             KubeClient(transport, AlwaysOpen()).create_event,
             self._answers.latest,
             identity=opts.identity,
-            woken=self._wake.has_woken,
+            woken=self._wake.has_started,
             dropped=self._metrics.events_dropped.inc,
         )
         self._external = ExternalScaler(self.services, self._watches, self._answers, self._metrics.called)
         self._stop = asyncio.Event()
         self._is_reported = False
         self.port = 0
-        """Where KEDA is answered; 0 before."""
+        """The port of the gRPC server; 0 before it listens."""
 
     async def run(self) -> int:
-        """Until it is stopped (0) or something ends that must not (1)."""
+        """Run until `stop` (returns 0) or until a task ends unexpectedly (returns 1)."""
         self._take_signals()
         health = HealthServer(
             alive=lambda: None,
@@ -141,7 +141,7 @@ class Scaler:
         await health.start()
         await self.holding.start()
         grpc_server = server.make(self._external)
-        tasks = [asyncio.create_task(run, name=name) for name, run in self._parts()]
+        tasks = [asyncio.create_task(run, name=name) for name, run in self._tasks()]
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
         try:
             await self.internal.start(self._options.internal_port)
@@ -156,7 +156,7 @@ class Scaler:
             if not failed:
                 await self._drain()
             self._external.stop()
-            await grpc_server.stop(FINISH)
+            await grpc_server.stop(CALLS_SECONDS)
             logger.info("stopped")
             return 1 if failed else 0
         finally:
@@ -169,45 +169,45 @@ class Scaler:
             await health.stop()
 
     def stop(self) -> None:
-        """As SIGTERM does: calls finish, then the process ends."""
+        """Stop as SIGTERM does: finish calls, then end."""
         self._stop.set()
 
     def is_ready(self) -> bool:
-        """Whether KEDA can be answered, and all ports were opened once after the start."""
+        """Whether KEDA can be answered, and all ports were opened at least once."""
         is_synced = self._watches.is_ready()
-        self._is_reported = self._is_reported or (is_synced and self.directory.is_settled())
+        self._is_reported = self._is_reported or (is_synced and self.targets.is_settled())
         return is_synced and self._is_reported and not self._stop.is_set()
 
-    def _parts(self) -> list[tuple[str, Coroutine[object, object, None]]]:
-        """What goes on until the process ends."""
+    def _tasks(self) -> list[tuple[str, Coroutine[object, object, None]]]:
+        """The tasks that run until the process ends, by name."""
         parts = [
             ("watches", self._watches.run()),
             ("events", self._events.run()),
             ("certificate", self._tls.keep_fresh()),
-            ("targets", self.directory.run()),
+            ("targets", self.targets.run()),
             ("API keys", self._keys.run()),
         ]
-        return [*parts, ("activators", self._siblings.run())] if self._options.service else parts
+        return [*parts, ("activators", self._peer_slices.run())] if self._options.service else parts
 
     async def _drain(self) -> None:
-        """Until all requests are answered and no further ones are to be expected, or the grace period ends."""
+        """Wait until all requests are answered and no more are expected, or the grace period ends."""
         loop = asyncio.get_running_loop()
         began, grace = loop.time(), self._options.grace
-        while True:  # requests come and go: no event says that there will be none
+        while True:  # polled: no event says that no further request will come
             passed = loop.time() - began
             quiet = loop.time() - max(began, self.holding.last_connection())
-            if quiet >= LINGER and not self.holding.in_progress():
+            if quiet >= QUIET_SECONDS and not self.holding.in_progress():
                 return
-            if passed >= max(grace - FINISH, min(LINGER, grace)):
+            if passed >= max(grace - CALLS_SECONDS, min(QUIET_SECONDS, grace)):
                 return
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _end_requests(self) -> None:
-        """Answer what is left with 503."""
+        """Answer the remaining requests with 503."""
         if left := self.holding.in_progress():
             logger.warning("%d requests were not answered within the grace period", left)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CUT):
+            async with asyncio.timeout(END_SECONDS):
                 await self.holding.stop()
 
     def _listen(self, grpc_server: grpc.aio.Server) -> int:
@@ -221,35 +221,35 @@ class Scaler:
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError):  # a thread of a test has none
+            with contextlib.suppress(ValueError):  # in a thread of a test
                 loop.add_signal_handler(number, self.stop)
 
     def _changed(self, before: Service, after: Service) -> None:
         logger.info("replicas %d -> %d", before.replicas, after.replicas, extra={log.KEY: after.key})
         self._events.changed(before, after)
         if after.replicas == 0 and self.holding.held(after.key).requests:
-            self._holds(after.key)  # it came while the last replica went
+            self._on_held(after.key)  # a request that came while the last replica ended
 
     def _touched(self, key: Key) -> None:
-        self.directory.touched(key)
+        self.targets.touched(key)
 
     def _recounted(self) -> None:
         logger.info("there are %d activators", self.peers.activators)
-        self.directory.touched_all()
+        self.targets.touched_all()
 
-    def _holds(self, key: Key) -> None:
-        """A request of it is held."""
+    def _on_held(self, key: Key) -> None:
+        """A request of the service is held."""
         self._wake(key)
         self._external.activated(key)
 
-    async def _elsewhere(self, key: Key) -> int:
-        """Held by the other activators that answer."""
-        return (await self.peers.held(key, KEPT_FOR_A_BOUND)).requests
+    async def _held_by_others(self, key: Key) -> int:
+        """Requests of a service at the other activators that answer."""
+        return (await self.peers.held(key, LIMIT_CACHE_SECONDS)).requests
 
-    async def _held(self, key: Key) -> Held:
-        """By all activators."""
+    async def _held(self, key: Key) -> HeldTotal:
+        """Requests of a service at all activators."""
         others = await self.peers.held(key)
-        return Held(self.holding.held(key).requests + others.requests, others.unheard)
+        return HeldTotal(self.holding.held(key).requests + others.requests, others.unanswered_activators)
 
     def _gone(self, key: Key) -> None:
         self._answers.forget(key)
@@ -257,7 +257,7 @@ class Scaler:
         self._metrics.forget(key)
 
     def readiness(self) -> Readiness:
-        """What /readyz answers."""
+        """The answer of /readyz."""
         is_ready = self.is_ready()
         problems = ["stopping"] if self._stop.is_set() else self._watches.problems()
         if not self._is_reported:
@@ -265,7 +265,7 @@ class Scaler:
         return Readiness(is_ready, tuple(f"warning: {line}" for line in problems) if is_ready else tuple(problems))
 
     def refresh_metrics(self) -> None:
-        """Bring those up to date that are not counted as it happens."""
+        """Update the gauges that are not updated by events."""
         self._metrics.services.set(len(self.services))
         self._metrics.certificate_expiry.labels("scaler").set(self._tls.expires_at)
         self._metrics.expire()
@@ -274,32 +274,32 @@ class Scaler:
 
 
 async def serve(opts: Options) -> int:
-    """The whole life of the process."""
+    """Run the process."""
     found = await kube_credentials.load(kubeconfig=opts.kubeconfig, context=opts.context)
     async with (
         Transport(found, user_agent=COMPONENT) as transport,
         RequestsReader() as reader,
-        PeerReader(port=opts.internal_port, timeout=PATIENCE, limit=LARGEST_OF_PEERS) as peers,
+        PeerReader(port=opts.internal_port, timeout=PEER_TIMEOUT, limit=MAX_PEER_BYTES) as peers,
         Reachability() as reachability,
     ):
         where = ", ".join(opts.namespaces) or "all namespaces"
         logger.info("starting as %s, watching %s at %s", opts.identity, where, found.server)
         network = Network(reader.read, peers.read, reachability.is_reached)
-        return await Scaler(opts, transport, network).run()
+        return await Activator(opts, transport, network).run()
 
 
 def allow_open_files() -> None:
-    """As many as the process may have: many runtimes begin with 1,024, and each service at zero has a listener."""
+    """Raise the limit of open files to its maximum: many runtimes start with 1,024, and each held service has a
+    listener."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
     opts = options.load(sys.argv[1:] if argv is None else argv)
     log.setup(opts.log_format, opts.log_level)
     allow_open_files()
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each metric, which nobody reads
     try:
         return asyncio.run(serve(opts))
     except (ConfigError, PortTaken) as error:

@@ -28,7 +28,7 @@ from llmservice_activator.services import Service
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The result, with the reason in words."""
+    """Whether a service is in use, and why."""
 
     is_active: bool
     why: str
@@ -38,61 +38,63 @@ ALWAYS = Activity(True, "minReplicas is 1 or more")
 
 
 @dataclass(slots=True)
-class _Known:
-    """Of one service; times by the monotonic clock."""
+class _Tracked:
+    """State of one service; times by the monotonic clock."""
 
     uid: str
     last: float
-    """When it was last in use; when this process first looked, if it never was since."""
-    begun: dict[str, int] = field(default_factory=dict)
-    """By pod: the counter as it was read last."""
+    """When the service was last in use, else when this process first saw it."""
+    started: dict[str, int] = field(default_factory=dict)
+    """By pod: its counter of started requests at the last read."""
     replicas: int = 0
-    """That were asked for then."""
+    """Desired replicas at the last read."""
 
 
-class Activities:
-    """What has to be kept between two looks at a service."""
+class ActivityTracker:
+    """Tracks the activity of services between reads."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, _Known] = {}
+        self._known: dict[Key, _Tracked] = {}
 
-    def look(self, service: Service, load: Load, begun: Mapping[str, int], fewest: int, now: float) -> Activity:
-        """With `begun`, the counters of the pods that have one, by name, and `fewest`, the minReplicas of now."""
+    def update(
+        self, service: Service, load: Load, started: Mapping[str, int], min_replicas: int, now: float
+    ) -> Activity:
+        """Takes the counters of started requests by pod name, and the minReplicas in force."""
         known = self._known.get(service.key)
         if known is None or known.uid != service.uid:
-            # When the last request was is not known: idleSeconds count from now.
-            known = self._known[service.key] = _Known(service.uid, now, dict(begun), load.replicas)
-        # A counter that fell is that of a container that was started again.
-        rose = any(count != known.begun.get(pod, 0) for pod, count in begun.items())
-        is_new = load.replicas > known.replicas or not begun.keys() <= known.begun.keys()
-        known.begun = {**known.begun, **begun} if load.unread else dict(begun)
+            # The time of the last request is unknown: idleSeconds count from now.
+            known = self._known[service.key] = _Tracked(service.uid, now, dict(started), load.replicas)
+        # A counter that fell was reset by a restart of its container.
+        rose = any(count != known.started.get(pod, 0) for pod, count in started.items())
+        is_new = load.replicas > known.replicas or not started.keys() <= known.started.keys()
+        known.started = {**known.started, **started} if load.unread else dict(started)
         known.replicas = load.replicas
-        use = _use(load, rose=rose, is_new=is_new)
+        use = _reason_in_use(load, rose=rose, is_new=is_new)
         if use:
             known.last = now
-        if fewest >= 1:
+        if min_replicas >= 1:
             return ALWAYS
         if use:
             return Activity(True, use)
         if load.replicas == 0:
             return Activity(False, "no request is held")
         idle = service.autoscaling.scale_down.idle_seconds
-        if unknown := _unknown(load):
+        if unknown := _reason_unknown(load):
             return Activity(True, unknown)
         if now - known.last < idle:
             return Activity(True, f"a request came, or a replica started, less than {idle} s ago")
         return Activity(False, f"no request for {idle} s")
 
     def forget(self, key: Key) -> None:
-        """The service is gone."""
+        """Forget a deleted service."""
         self._known.pop(key, None)
 
 
-def _use(load: Load, *, rose: bool, is_new: bool) -> str:
-    """What of the service is in use; empty: nothing.
+def _reason_in_use(load: Load, *, rose: bool, is_new: bool) -> str:
+    """Why the service is in use; empty if it is not.
 
-    A replica that fails, or finds no place, is none: it is given back `idleSeconds` after the last request, or after it
-    was asked for.
+    A replica that fails or cannot be scheduled is not in use: it is removed `idleSeconds` after the last request, or
+    after it was requested.
     """
     if load.held:
         return f"requests held: {load.held}"
@@ -103,10 +105,12 @@ def _use(load: Load, *, rose: bool, is_new: bool) -> str:
     return ""
 
 
-def _unknown(load: Load) -> str:
-    """What may hide requests; empty: nothing."""
+def _reason_unknown(load: Load) -> str:
+    """Why requests may be unnoticed; empty if none can be."""
     if load.unread:
         return f"ready without an answer: {load.unread}"
-    if load.uncounted:
-        return f"pods of an earlier version, which do not count their requests: {load.uncounted}"
-    return f"activators that do not say what they hold: {load.unheard}" if load.unheard else ""
+    if load.uncounted_pods:
+        return f"pods of an earlier version, which do not count their requests: {load.uncounted_pods}"
+    return (
+        f"activators that do not say what they hold: {load.unanswered_activators}" if load.unanswered_activators else ""
+    )

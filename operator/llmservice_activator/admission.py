@@ -1,4 +1,5 @@
-"""Who may send requests to a service, by spec.scaling.holding.from. NetworkPolicies of model pods do not guard us."""
+"""Which clients may send requests to a service, by spec.scaling.holding.from. The NetworkPolicies of model pods do not
+apply to the activator."""
 
 from __future__ import annotations
 
@@ -10,42 +11,43 @@ from typing import Protocol
 from kubeloop.resources import Key
 from llmservice_api.network_peers import Address, Block, Peer, Requirement
 
-from llmservice_activator.holding.target import Refusal, Target
+from llmservice_activator.holding.interface import HoldingTarget, Refusal
 from llmservice_activator.services import Service
 
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """The pod that has an address."""
+class ClientPod:
+    """The pod that a connection comes from."""
 
     namespace: str
     labels: Labels
 
 
 class Unidentified(Exception):
-    """Whose an address is cannot be found out now; the message has the cause."""
+    """It is not known whose an address is; the message has the cause."""
 
 
 class Lookup(Protocol):
-    """What is asked of the API server. Both raise Unidentified."""
+    """Reads from the API server. Both methods raise Unidentified."""
 
-    def pod(self, address: str) -> Awaitable[Source | None]:
-        """The pod with this address; None: no pod has it."""
+    def pod(self, address: str) -> Awaitable[ClientPod | None]:
+        """The pod with this address, or None."""
 
     def namespace(self, name: str) -> Awaitable[Labels]:
         """The labels of a namespace."""
 
 
 class Admission:
-    """Decides by the address of a connection; what cannot be found out is refused."""
+    """Decides by the peer address of a connection. Unidentified clients are refused."""
 
     def __init__(self, find: Callable[[Key], Service | None], lookup: Lookup) -> None:
         self._find, self._lookup = find, lookup
 
-    async def admits(self, target: Target, text: str) -> Refusal | None:
-        """None: it may send requests. Where there is always a replica now, those may that were admitted before."""
+    async def admits(self, target: HoldingTarget, text: str) -> Refusal | None:
+        """None where the client may send requests. A service that always has a replica now admits whom it admitted
+        before."""
         if self._find(target.key) is None:
             return Refusal(503, "Deleted", "The LLMService is gone. Try again.")
         if not target.clients:
@@ -65,18 +67,18 @@ class Admission:
         if any(in_block(peer.block, address) for peer in peers if peer.block is not None):
             return True
         selecting = [peer for peer in peers if peer.block is None]
-        source = await self._lookup.pod(str(address)) if selecting else None
-        if source is None:
+        pod = await self._lookup.pod(str(address)) if selecting else None
+        if pod is None:
             return False
-        if any(selects(peer, source, namespace, None) for peer in selecting if peer.namespaces is None):
+        if any(selects(peer, pod, namespace, None) for peer in selecting if peer.namespaces is None):
             return True
         others = [peer for peer in selecting if peer.namespaces is not None]
-        labels = await self._lookup.namespace(source.namespace) if others else None
-        return any(selects(peer, source, namespace, labels) for peer in others)
+        labels = await self._lookup.namespace(pod.namespace) if others else None
+        return any(selects(peer, pod, namespace, labels) for peer in others)
 
 
 def address_of(text: str) -> Address:
-    """Of a connection's other end, IPv4 also where its socket is IPv6's; Unidentified where it is no address."""
+    """The peer address of a connection, as IPv4 also where an IPv6 socket reports it; Unidentified for other text."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -85,24 +87,25 @@ def address_of(text: str) -> Address:
 
 
 def in_block(block: Block, address: Address) -> bool:
-    """Whether an ipBlock has an address; one of the other family never."""
+    """Whether an ipBlock contains an address; False for the other family."""
     return address in block.cidr and not any(address in network for network in block.excepted)
 
 
-def selects(peer: Peer, source: Source, namespace: str, labels: Labels | None) -> bool:
-    """Whether a peer with selectors selects a pod. `namespace`: the LLMService's; `labels`: of the pod's namespace."""
+def selects(peer: Peer, pod: ClientPod, namespace: str, labels: Labels | None) -> bool:
+    """Whether a peer with selectors selects a pod. `namespace` is the LLMService's, `labels` those of the pod's
+    namespace."""
     if peer.block is not None:
         return False
     if peer.namespaces is None:
-        if peer.pods is None or source.namespace != namespace:
+        if peer.pods is None or pod.namespace != namespace:
             return False
     elif labels is None or not matches(peer.namespaces, labels):
         return False
-    return matches(peer.pods or (), source.labels)
+    return matches(peer.pods or (), pod.labels)
 
 
 def matches(selector: Iterable[Requirement], labels: Labels) -> bool:
-    """A label selector; an empty one selects everything."""
+    """Whether a label selector matches; an empty one matches everything."""
     return all(_is_met(requirement, labels) for requirement in selector)
 
 

@@ -1,4 +1,4 @@
-"""API keys of services that may be at zero, each from the one Secret that its namespace's owner granted `get` on."""
+"""API keys of services that may be at zero. Each comes from a Secret that the activator was granted `get` on."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from llmservice_runtime.access import split_keys
 logger = logging.getLogger(__name__)
 
 SECRET = Resource("", "v1", "secrets", "Secret")
-KEPT = 60.0
-"""Seconds after which they are read again where they are wanted."""
-AGAIN = 5.0
-"""The same after a read that failed."""
-LARGEST = 2 * 2**20
-"""Bytes of an answer: a Secret has a MiB at most, as base64."""
+CACHE_SECONDS = 60.0
+"""Seconds after which keys are read again if they are needed."""
+RETRY_SECONDS = 5.0
+"""Seconds after which a failed read is repeated."""
+MAX_BYTES = 2 * 2**20
+"""Bytes of a response: a Secret has at most a MiB, as base64."""
 READERS = 8
-PATIENCE = 5.0
+READ_SECONDS = 5.0
 """Seconds that a client waits for a read."""
 
 _ACCOUNT = re.compile(r"system:serviceaccount:([a-z0-9-]{1,63}):([a-z0-9.-]{1,253})")
@@ -39,7 +39,7 @@ DOCS = "docs/serving/scale-to-zero.md"
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """What was found; no keys where `problem` says why, with the remedy."""
+    """The keys, or `problem` with the cause and the remedy."""
 
     keys: frozenset[str]
     problem: str
@@ -56,7 +56,7 @@ class _Entry:
 
 
 class KeyReader:
-    """Reads Secrets when they are wanted. Keys are in no log and no message."""
+    """Reads Secrets on demand. Keys are not logged and not part of messages."""
 
     def __init__(
         self,
@@ -64,47 +64,47 @@ class KeyReader:
         changed: Callable[[Key], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is called after a read that found something else than the one before."""
+        """`changed` is called after a read with a new result."""
         self._transport, self._changed, self._clock = transport, changed, clock
         self._entries: dict[Key, _Entry] = {}
         self._wanted: asyncio.Queue[Key] = asyncio.Queue()
         self._queued: dict[Key, asyncio.Event] = {}
-        """Set when they are read."""
+        """Set while reads are requested."""
 
     def get(self, key: Key, ref: SecretKeyRef) -> ApiKeys:
-        """As they were read last; of another reference than before none were."""
+        """The result of the last read; NOT_READ for a new reference."""
         entry = self._entries.get(key)
         if entry is None or entry.ref != ref:
             entry = self._entries[key] = _Entry(ref)
-            self.want(key)
+            self.request(key)
         return entry.found
 
-    def want(self, key: Key) -> None:
-        """Have them read where they are older than a minute."""
+    def request(self, key: Key) -> None:
+        """Request a read, if the keys are older than a minute."""
         entry = self._entries.get(key)
         if entry is not None and key not in self._queued and self._clock() >= entry.due:
             self._queued[key] = asyncio.Event()
             self._wanted.put_nowait(key)
 
     async def renewed(self, key: Key) -> frozenset[str]:
-        """Valid ones, for a client whose key was unknown: read again where they are older than a minute."""
-        self.want(key)
+        """Valid keys, for a client with an unknown key: read again if they are older than a minute."""
+        self.request(key)
         if (is_read := self._queued.get(key)) is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(is_read.wait(), PATIENCE)
+                await asyncio.wait_for(is_read.wait(), READ_SECONDS)
         entry = self._entries.get(key)
         return entry.found.keys if entry is not None else frozenset()
 
     def is_reading(self) -> bool:
-        """Whether some that are wanted are not read yet."""
+        """Whether a requested read has not finished."""
         return bool(self._queued)
 
     def forget(self, key: Key) -> None:
-        """The service is gone."""
+        """Forget a deleted service."""
         self._entries.pop(key, None)
 
     async def run(self) -> None:
-        """Read what is wanted; never returns."""
+        """Read on request; never returns."""
         async with asyncio.TaskGroup() as group:
             for _ in range(READERS):
                 group.create_task(self._read_wanted())
@@ -119,23 +119,23 @@ class KeyReader:
             finally:
                 self._queued.pop(key).set()
             if self._entries.get(key) is not entry:
-                self.want(key)  # another reference, while this one was read
+                self.request(key)  # the reference changed during the read
 
     async def _read(self, key: Key, entry: _Entry) -> None:
         before, ref = entry.found, entry.ref
         try:
             path = SECRET.path(key.namespace, ref.name)
-            entry.found = keys_of(await self._transport.request("get", SECRET, path, max_bytes=LARGEST), ref)
+            entry.found = keys_of(await self._transport.request("get", SECRET, path, max_bytes=MAX_BYTES), ref)
         except Forbidden as error:
             entry.found = ApiKeys(frozenset(), _forbidden(error, ref))
         except NotFound:
             entry.found = ApiKeys(frozenset(), f"there is no Secret {ref.name}; create it with API keys in {ref.key}")
         except KubeError as error:
-            # What was read before still holds.
+            # The keys of an earlier read stay valid.
             logger.warning("cannot read the Secret with the API keys: %s", error, extra={log.KEY: key})
             if not before.keys:
                 entry.found = ApiKeys(frozenset(), f"Secret {ref.name} cannot be read: {' '.join(str(error).split())}")
-        entry.due = self._clock() + (AGAIN if entry.found.problem else KEPT)
+        entry.due = self._clock() + (RETRY_SECONDS if entry.found.problem else CACHE_SECONDS)
         if entry.found != before:
             if entry.found.problem:
                 logger.warning("%s", entry.found.problem, extra={log.KEY: key})
@@ -143,7 +143,7 @@ class KeyReader:
 
 
 def keys_of(secret: Mapping[str, Any], ref: SecretKeyRef) -> ApiKeys:
-    """Those of a Secret as the API server sent it, as a server parses its file of them."""
+    """The keys of a Secret, parsed as a server parses its key file."""
     data = secret.get("data")
     value = data.get(ref.key) if isinstance(data, Mapping) else None
     if not isinstance(value, str):

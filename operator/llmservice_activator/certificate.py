@@ -1,4 +1,4 @@
-"""The server's certificate and the authority of its clients, from a folder as a Secret is mounted."""
+"""Server certificate and client CA, from the folder of a mounted Secret."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kubeloop.health import expires_at
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN = 60.0
-"""Seconds between looks for a renewed certificate."""
+RELOAD_SECONDS = 60.0
+"""Seconds between checks for a renewed certificate."""
 FILES = ("tls.crt", "tls.key", "ca.crt")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Contents of the three files, and when the certificate ends, in Unix time."""
+    """Contents of the three files, and the certificate's expiry in Unix time."""
 
     certificate: bytes
     key: bytes
@@ -30,7 +30,7 @@ class Loaded:
 
 
 class MutualTls:
-    """Credentials that ask for a client's certificate; connections that begin after a renewal get the new one."""
+    """gRPC credentials that require a client certificate; new connections use a renewed certificate."""
 
     def __init__(self, folder: Path) -> None:
         """ConfigError where the folder has no valid certificate."""
@@ -47,7 +47,7 @@ class MutualTls:
 
     @property
     def expires_at(self) -> float:
-        """When the certificate in use ends, in Unix time."""
+        """Expiry of the certificate in use, in Unix time."""
         return self._loaded.expires_at
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -59,16 +59,16 @@ class MutualTls:
         )
 
     def _take_renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """At each handshake, in threads of gRPC: a renewed one once, else None.
+        """A renewed configuration once, else None. Called at each handshake, in threads of gRPC.
 
-        gRPC replaces what all handshakes use with whatever is returned; with the same one again and again, under many
-        connections at once, the process was aborted.
+        gRPC replaces the configuration of all handshakes with each result; with the same one returned repeatedly, under
+        many connections at once, the process was aborted.
         """
         renewed, self._renewed = self._renewed, None
         return renewed
 
     def refresh(self) -> bool:
-        """Read the files; returns whether they changed. OSError or ssl.SSLError: the earlier ones stay in use."""
+        """Read the files; returns whether they changed. After OSError or ssl.SSLError the earlier ones stay in use."""
         found = _read(self._folder)
         if found == self._loaded:
             return False
@@ -76,9 +76,9 @@ class MutualTls:
         return True
 
     async def keep_fresh(self) -> None:
-        """Refresh it once a minute; never returns."""
+        """Refresh once a minute; never returns."""
         while True:
-            await asyncio.sleep(LOOK_AGAIN)
+            await asyncio.sleep(RELOAD_SECONDS)
             try:
                 if await asyncio.to_thread(self.refresh):
                     logger.info("the scaler's certificate was renewed")
@@ -87,7 +87,7 @@ class MutualTls:
 
 
 def _read(folder: Path) -> Loaded:
-    """The three files, which belong together: gRPC itself would only refuse every connection."""
+    """The three files, checked to match: gRPC itself would only refuse every connection."""
     certificate, key, authority = (folder / name for name in FILES)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

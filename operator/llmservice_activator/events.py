@@ -1,4 +1,4 @@
-"""Events that say why the replicas of an autoscaled service changed."""
+"""Events with the reason for a change of an autoscaled service's replicas."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kubeloop.errors import AlreadyExists, KubeError
-from kubeloop.events import About, manifest
+from kubeloop.events import InvolvedObject, manifest
 from kubeloop.resources import Key
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.reasons import Reason
 
-from llmservice_activator.answers import Answer
+from llmservice_activator.answers import ScalingAnswer
 from llmservice_activator.services import Service
 
 logger = logging.getLogger(__name__)
 
 COMPONENT = "llmservice-activator"
-RECENT = 120.0
-"""Seconds for which an answer may have led to a change: KEDA asks every 15 s, the HPA acts every 15 s."""
-PAUSE = 10.0
-"""Seconds between two Events of one service; those between are dropped."""
-WAITING = 256
-"""Events that wait for the API server; further ones are dropped."""
+RECENT_SECONDS = 120.0
+"""Seconds in which an answer may have led to a change: KEDA asks every 15 s, the HPA acts every 15 s."""
+PAUSE_SECONDS = 10.0
+"""Seconds between two Events of one service; those in between are dropped."""
+MAX_QUEUED = 256
+"""Events that may wait for the API server; further ones are dropped."""
 WOKEN = "a request came while no replica served; it is held"
 SERVICES = 4096
-"""Services whose last Event's time is kept."""
+"""Services whose last Event time is kept."""
 
 Create = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class Events:
-    """Writes them one after the other. Two scalers give one change the same name, so that there is one Event."""
+class ScalingEvents:
+    """Writes Events one after the other. Two activators give one change the same name, so that there is one
+    Event."""
 
     def __init__(
         self,
         create: Create,
-        latest: Callable[[Key], Answer | None],
+        latest: Callable[[Key], ScalingAnswer | None],
         *,
         identity: str,
         woken: Callable[[Service], bool] = lambda service: False,
@@ -52,21 +53,21 @@ class Events:
     ) -> None:
         self._create, self._latest, self._identity, self._dropped = create, latest, identity, dropped
         self._woken = woken
-        """Whether a request had this process start the first replica."""
+        """Whether this process started the first replica for a request."""
         self._now, self._clock = now, clock
-        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
+        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_QUEUED)
         self._last: OrderedDict[Key, float] = OrderedDict()
 
     def changed(self, before: Service, after: Service) -> None:
-        """The replicas changed. Without a recent answer of this process that led to it, another one knows why."""
+        """The replicas changed. Without a recent answer of this process as its cause, another activator reports it."""
         answer, at = self._latest(after.key), self._clock()
         if before.replicas == 0 and self._woken(after):
             reason = WOKEN
-        elif answer is not None and at - answer.at <= RECENT and _led_to(answer, before, after):
+        elif answer is not None and at - answer.at <= RECENT_SECONDS and _caused(answer, before, after):
             reason = answer.desired.reason
         else:
             return
-        if at - self._last.get(after.key, -PAUSE) < PAUSE or self._queue.full():
+        if at - self._last.get(after.key, -PAUSE_SECONDS) < PAUSE_SECONDS or self._queue.full():
             self._dropped()
             return
         self._last[after.key] = at
@@ -76,7 +77,7 @@ class Events:
         self._queue.put_nowait(self._manifest(before, after, reason))
 
     async def run(self) -> None:
-        """Write what waits; never returns."""
+        """Write the queued Events; never returns."""
         while True:
             event = await self._queue.get()
             try:
@@ -89,7 +90,7 @@ class Events:
 
     def _manifest(self, before: Service, after: Service, reason: str) -> dict[str, Any]:
         message = f"Replicas {before.replicas} → {after.replicas}: {reason}."
-        about = About(LLMSERVICE, after.key.namespace, after.key.name, after.uid, after.resource_version)
+        about = InvolvedObject(LLMSERVICE, after.key.namespace, after.key.name, after.uid, after.resource_version)
         return manifest(
             about,
             f"{after.key.name[:200]}.{_digest(after)}",
@@ -102,12 +103,12 @@ class Events:
         )
 
 
-def _led_to(answer: Answer, before: Service, after: Service) -> bool:
-    """Whether it asked for more or fewer, as it happened: what a user sets against it has no such reason."""
+def _caused(answer: ScalingAnswer, before: Service, after: Service) -> bool:
+    """Whether an answer asked for a change in this direction; a user's opposite change has another cause."""
     wanted, had = answer.desired.replicas, before.replicas
     return answer.service.uid == after.uid and (wanted > had) == (after.replicas > had) and wanted != had
 
 
 def _digest(service: Service) -> str:
-    """Of this change of the spec."""
+    """A digest of this change of the spec."""
     return hashlib.sha256(f"{service.uid} {service.generation}".encode()).hexdigest()[:16]

@@ -16,7 +16,7 @@ from kubeloop.resources import Key
 PACKAGE = "externalscaler"
 SERVICE = f"{PACKAGE}.ExternalScaler"
 METRIC = "replicas"
-"""The only metric: the replicas that are desired, of which the HPA should have one for each replica."""
+"""The only metric: the desired replicas; its target is 1 for each replica."""
 TARGET = 1
 
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -51,11 +51,11 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class InvalidRequest(Exception):
-    """A request is none of KEDA's; the message says why."""
+    """A request that KEDA would not send; the message says why."""
 
 
 class MetricsRequest(NamedTuple):
-    """Whose metric is asked for, and which."""
+    """The service and the metric that are asked for."""
 
     key: Key
     metric: str
@@ -86,11 +86,11 @@ def _classes() -> dict[str, Any]:
 
 
 MESSAGES = _classes()
-"""Classes by name."""
+"""Message classes by name."""
 
 
 def scaled_object(raw: bytes) -> Key:
-    """The ScaledObject of a ScaledObjectRef, whose name is its LLMService's; InvalidRequest."""
+    """The service of a ScaledObjectRef, which has the ScaledObject's name; InvalidRequest."""
     return _key(_parsed("ScaledObjectRef", raw))
 
 
@@ -108,7 +108,7 @@ def is_active(result: bool) -> bytes:
 
 
 def metric_spec() -> bytes:
-    """A GetMetricSpecResponse with the one metric; both fields of its target, as the integer one is deprecated."""
+    """A GetMetricSpecResponse with the metric. Both fields of its target are set; the integer one is deprecated."""
     spec = MESSAGES["MetricSpec"](metricName=METRIC, targetSize=TARGET, targetSizeFloat=float(TARGET))
     return _bytes("GetMetricSpecResponse", metricSpecs=[spec])
 
@@ -132,7 +132,7 @@ def _parsed(name: str, raw: bytes) -> Any:
 
 
 def _key(reference: Any) -> Key:
-    """Names as Kubernetes has them; the metadata of the trigger is what a tenant may write, and is not read."""
+    """The service of a reference, with valid names. The trigger's metadata may come from a tenant and is ignored."""
     if not _NAMESPACE.fullmatch(reference.namespace) or not _NAME.fullmatch(reference.name):
         raise InvalidRequest("scaledObjectRef has no valid namespace and name")
     return Key(reference.namespace, reference.name)

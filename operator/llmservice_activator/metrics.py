@@ -7,20 +7,20 @@ import time
 from collections.abc import Mapping
 
 from kubeloop.resources import Key
-from llmservice_api.holding import LAST_USE, LastUse
+from llmservice_api.holding import LAST_USE_METRIC, LastUse
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
-from llmservice_activator.answers import Answer
-from llmservice_activator.holding.target import Held, Reason
+from llmservice_activator.answers import ScalingAnswer
+from llmservice_activator.holding.interface import HeldRequests, Reason
 
 _SERVICE = ("namespace", "service")
 LASTING = 120.0
-"""Seconds for which an answer is shown: KEDA asks every 15 s, and one activator only."""
+"""Seconds for which an answer is shown: KEDA asks every 15 s, and only one of the activators."""
 
 
 class Metrics:
-    """All of them, in a registry of their own."""
+    """All metrics of the process, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -64,12 +64,12 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def _holding(self) -> tuple[MetricWrapperBase, ...]:
-        """Those of requests that come in while no replica serves."""
+        """Metrics of requests that arrive while no replica serves."""
         self._held_now = self._gauge("held_requests", "Requests that are held now.", "activator")
         self._held_bytes = self._gauge("held_bytes", "Size of the bodies of requests that are held.", "activator")
         self._held_age = self._gauge("held_age_seconds", "Seconds that the oldest request is held.", "activator")
         self._last_use = Gauge(
-            LAST_USE,
+            LAST_USE_METRIC,
             "When the last request ended that keeps a service from zero, or began to be held, in Unix time, as far as "
             "this activator knows. The path is empty for one that is none of vLLM's.",
             (*_SERVICE, "method", "path"),
@@ -94,26 +94,26 @@ class Metrics:
         of_now = self._held_now, self._held_bytes, self._held_age, self._last_use
         return (*of_now, *self._of_services, *self._by_reason, self.wakes)
 
-    # What the requests' side counts; the protocol `Count`
+    # The protocol `RequestMetrics`.
 
     def held(self, key: Key) -> None:
-        """A request begins to be held."""
+        """A request starts to wait."""
         self._held_ever.labels(*key).inc()
 
     def answered(self, key: Key, reason: Reason) -> None:
-        """This process wrote the answer."""
+        """This process wrote the response."""
         self._answered.labels(*key, reason).inc()
 
     def forwarded(self, key: Key, held_seconds: float) -> None:
-        """A pod's answer reached the client whole."""
+        """A pod's response reached the client completely."""
         self._forwarded.labels(*key).inc()
 
     def lost(self, key: Key, reason: Reason) -> None:
-        """The client has no whole answer."""
+        """The client has no complete response."""
         self._lost.labels(*key, reason).inc()
 
-    def show_held(self, held: Mapping[Key, Held], now: float | None = None) -> None:
-        """What is held at this moment, by the monotonic clock."""
+    def show_held(self, held: Mapping[Key, HeldRequests], now: float | None = None) -> None:
+        """Held requests at `now`, by the monotonic clock."""
         at = time.monotonic() if now is None else now
         for gauge in (self._held_now, self._held_bytes, self._held_age):
             gauge.clear()
@@ -128,8 +128,8 @@ class Metrics:
         for key, use in uses.items():
             self._last_use.labels(*key, use.method, use.path).set(use.at)
 
-    def observe(self, answer: Answer) -> None:
-        """An answer was found."""
+    def observe(self, answer: ScalingAnswer) -> None:
+        """A scaling answer was computed."""
         labels = answer.service.key
         self._answered_at[labels] = answer.at
         self._desired.labels(*labels).set(answer.desired.replicas)
@@ -141,17 +141,17 @@ class Metrics:
             self._demand.labels(*labels).set(answer.desired.demand)
 
     def expire(self, now: float | None = None) -> None:
-        """Remove the figures of old answers, by the monotonic clock: KEDA asks another activator since, or none."""
+        """Remove figures of old answers (monotonic clock): KEDA asks another activator since, or none."""
         at = time.monotonic() if now is None else now
         for key in [key for key, since in self._answered_at.items() if at - since > LASTING]:
             self._forget_answer(key)
 
     def called(self, method: str, code: str) -> None:
-        """A call ended."""
+        """A gRPC call ended."""
         self.calls.labels(method, code).inc()
 
     def forget(self, key: Key) -> None:
-        """A service is gone."""
+        """Remove the series of a deleted service."""
         self._forget_answer(key)
         for metric in self._of_services:
             metric.remove(*key)
@@ -165,11 +165,11 @@ class Metrics:
             gauge.remove(*key)
 
     def exposition(self) -> bytes:
-        """What /metrics answers."""
+        """The page of /metrics."""
         return generate_latest(self.registry)
 
     def reference(self) -> str:
-        """The documentation page."""
+        """The reference page."""
         rows = [
             f"| `{_exposed_name(metric)}` | {metric._type} | {', '.join(metric._labelnames) or '-'} "
             f"| {metric._documentation} |"

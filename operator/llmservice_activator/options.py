@@ -1,4 +1,4 @@
-"""How the process is started."""
+"""Command-line options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ examples:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that the process needs to know."""
+    """Options of the process."""
 
     port: int = 9443
     health_port: int = 8080
@@ -39,11 +39,10 @@ class Options:
     context: str | None = None
     identity: str = ""
     address: str = ""
-    """Of this pod; empty outside of one."""
+    """Address of this pod; empty outside of a pod."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     made = argparse.ArgumentParser(
         prog="llmservice-activator",
         description="KEDA's external scaler for LLMServices with spec.scaling.autoscaling; holds their requests while "
@@ -97,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Options:
-    """The arguments, checked; ends the process with a clear message where something is wrong."""
+    """Parse and check the arguments; exits with a message if they are invalid."""
     line = parser()
     given = vars(line.parse_args(argv))
     for own in ("port", "internal_port"):
@@ -116,18 +115,18 @@ def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Option
 
 
 def _port(text: str) -> int:
-    """ValueError where it is none; 0: any that is free."""
+    """A port; 0: any free one. ValueError for other text."""
     number = int(text)
     if not 0 <= number <= 65535:
         raise ValueError(text)
     return number
 
 
-_port.__name__ = "port"  # as argparse's message calls it
+_port.__name__ = "port"  # the name in argparse's message
 
 
 def _seconds(text: str) -> float:
-    """ValueError where it is no time that can be waited for."""
+    """A duration that can be waited for. ValueError for other text."""
     number = float(text)
     if not 0 <= number <= 86_400:
         raise ValueError(text)

@@ -1,8 +1,7 @@
-"""The activators among themselves: which others there are and what they hold, and the port that says it of this one.
+"""The other activators: which there are, what they hold, and the port on which this one reports.
 
-The others are known by the EndpointSlices of their Service. The port also tells the operator whether a service's
-requests come in here. Plain HTTP and GET only; the chart's NetworkPolicy says who reaches it. Nothing here is about
-what requests say.
+They are found by the EndpointSlices of their Service. The port also tells the operator whether a service's requests
+arrive here. Plain HTTP, GET only; the chart's NetworkPolicy limits access. No content of requests is exposed.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from kubeloop.health import PortTaken
 from kubeloop.resources import Key, Resource
 from llmservice_operator.readers.pod_port import PodPort, Unreadable
 
-from llmservice_activator.answers import Held
+from llmservice_activator.answers import HeldTotal
 from llmservice_activator.services import Services
 
 logger = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 
-KEPT_FOR_A_BOUND = 0.1
+LIMIT_CACHE_SECONDS = 0.1
 """Seconds: of a hundred requests at once, half go to another activator."""
-KEPT = 1.0
+CACHE_SECONDS = 1.0
 """Seconds: many services are asked for at about the same time."""
-PATIENCE = 1.5
-"""Seconds for an answer; KEDA waits for 3 in all."""
-LARGEST = 4 * 2**20
-"""Bytes of an answer."""
+PEER_TIMEOUT = 1.5
+"""Seconds for a response; KEDA waits for 3 in all."""
+MAX_PEER_BYTES = 4 * 2**20
+"""Bytes of a response."""
 MOST_PEERS = 16
-"""More are not asked; they count as unheard."""
+"""Further ones are not asked and count as unanswered."""
 MOST_SERVICES = 32_768
 MOST_REQUESTS = 1_000_000
 MOST_BYTES = 2**50
@@ -51,21 +50,21 @@ _KEY = re.compile(r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9](?:[-a-z0-9.
 
 
 class PeerReader(PodPort):
-    """Reads what another activator holds; use it as a context manager."""
+    """Reads what another activator holds; an asynchronous context manager."""
 
     async def read(self, address: str) -> dict[Key, int]:
-        """Requests by service. Unreadable without a valid answer."""
+        """Held requests by service. Unreadable without a valid response."""
         return parsed(await self.get(address, HELD_PATH))
 
 
 def exposed(held: Mapping[Key, tuple[int, int]]) -> bytes:
-    """What HELD_PATH answers: requests and bytes of the services of which something is held."""
+    """Body of HELD_PATH from requests and bytes by service."""
     services = {str(key): {"held": requests, "bytes": size} for key, (requests, size) in held.items() if requests}
     return orjson.dumps({"version": VERSION, "services": services})
 
 
 def parsed(body: bytes) -> dict[Key, int]:
-    """Requests by service, from 1 to MOST_REQUESTS each. Unreadable where it is no answer of an activator."""
+    """Requests by service, from 1 to MOST_REQUESTS each. Unreadable for an invalid body."""
     try:
         answer = orjson.loads(body)
     except ValueError:
@@ -90,16 +89,16 @@ def _count(value: object, least: int, most: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """An activator as the EndpointSlices have it."""
+class OtherActivator:
+    """An activator in the EndpointSlices."""
 
     address: str
     is_ready: bool
-    """One that is not may be ending, and holds requests until then."""
+    """One that is not ready may be stopping, and holds requests until then."""
 
 
-class Peers:
-    """Kept current by a watch; its methods raise nothing."""
+class OtherActivators:
+    """The activators, from a watch. Its methods do not raise."""
 
     def __init__(
         self,
@@ -113,28 +112,28 @@ class Peers:
     ) -> None:
         self._read, self._own, self._changed, self._clock = read, {own_name, own_address} - {""}, changed, clock
         self._is_known = not is_watched
-        """Whether there was a list of them."""
-        self._slices: dict[str, dict[str, Peer]] = {}
-        self._peers: dict[str, Peer] = {}
+        """Whether they were listed."""
+        self._slices: dict[str, dict[str, OtherActivator]] = {}
+        self._peers: dict[str, OtherActivator] = {}
         self._problem = ""
         self._latest: tuple[float, Mapping[Key, int], int] = (float("-inf"), MappingProxyType({}), 0)
         self._pending: asyncio.Task[None] | None = None
 
     @property
     def activators(self) -> int:
-        """How many there are, this one included, which answer or will."""
+        """Number of activators that answer or start to, including this one."""
         return 1 + sum(peer.is_ready for peer in self._peers.values())
 
-    async def held(self, key: Key, max_age: float = KEPT) -> Held:
-        """What the others hold of a service, at most so many seconds old."""
+    async def held(self, key: Key, max_age: float = CACHE_SECONDS) -> HeldTotal:
+        """Requests of a service that the others hold, at most `max_age` seconds old."""
         if self._peers and self._clock() - self._latest[0] >= max_age:
             if self._pending is None:
                 self._pending = asyncio.create_task(self._ask())
                 self._pending.add_done_callback(self._done)
             await asyncio.shield(self._pending)
         if not self._peers:
-            return Held(0, int(not self._is_known))
-        return Held(self._latest[1].get(key, 0), self._latest[2])
+            return HeldTotal(0, int(not self._is_known))
+        return HeldTotal(self._latest[1].get(key, 0), self._latest[2])
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._pending = None
@@ -152,36 +151,34 @@ class Peers:
         silent = sum(answer is None and peer.is_ready for peer, answer in zip(asked, answers, strict=True))
         self._latest = self._clock(), found, silent + len(peers) - len(asked)
 
-    async def _one(self, peer: Peer) -> dict[Key, int] | None:
+    async def _one(self, peer: OtherActivator) -> dict[Key, int] | None:
         try:
             return await self._read(peer.address)
         except Unreadable as unreadable:
             logger.info("what activator %s holds is not known: %s", peer.address, unreadable)
             return None
 
-    # Called by the informer
-
     def report(self, error: KubeError | None) -> None:
-        """A try to watch them ended with this; None: they are watched."""
+        """Result of an attempt to watch; None: the watch runs."""
         problem = "" if error is None else " ".join(str(error).split())
         if problem and problem != self._problem:
             logger.warning("the other activators cannot be watched: %s", problem)
         self._problem = problem
 
     def updated(self, resource: Resource, obj: Json) -> None:
-        """A slice as it is now."""
+        """A slice was added or changed."""
         self._slices[obj["metadata"]["name"]] = endpoints_of(obj)
         self._recount()
 
     def deleted(self, resource: Resource, obj: Json) -> None:
-        """A slice that is gone."""
+        """A slice was deleted."""
         self._slices.pop(obj["metadata"]["name"], None)
         self._recount()
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """Whatever is not in the list is gone."""
+        """Remove all slices that the list lacks."""
         self._is_known = True
         known = {name for _, name in uids}
         self._slices = {name: found for name, found in self._slices.items() if name in known}
@@ -197,9 +194,9 @@ class Peers:
             self._changed()
 
 
-def endpoints_of(obj: Json) -> dict[str, Peer]:
-    """The activators of a slice by name: those of both address families are one."""
-    found: dict[str, Peer] = {}
+def endpoints_of(obj: Json) -> dict[str, OtherActivator]:
+    """The activators of a slice by name: addresses of both families belong to one."""
+    found: dict[str, OtherActivator] = {}
     for endpoint in obj.get("endpoints") or ():
         conditions = endpoint.get("conditions") or {}
         for text in (endpoint.get("addresses") or ())[:1]:
@@ -208,21 +205,21 @@ def endpoints_of(obj: Json) -> dict[str, Peer]:
             except ValueError:
                 continue
             name = (endpoint.get("targetRef") or {}).get("name") or address
-            # Kubernetes: an absent `ready` is to be taken for true.
-            found[str(name)] = Peer(address, conditions.get("ready") is not False)
+            # Kubernetes: an absent `ready` counts as true.
+            found[str(name)] = OtherActivator(address, conditions.get("ready") is not False)
     return found
 
 
 SERVICE_PATH = "/services/{namespace}/{name}"
 LARGEST_LINE = 2048
-"""Bytes of a request's line and of each header."""
+"""Bytes of a request line and of each header."""
 LONGEST_PROBLEM = 512
 """Characters."""
 LONGEST_UID = 64
 
 
-class Internal:
-    """Answers from the process's event loop."""
+class InternalServer:
+    """The HTTP server of this port, on the process's event loop."""
 
     def __init__(
         self,
@@ -235,8 +232,8 @@ class Internal:
         problem: Callable[[Key], str],
         asked: Callable[[Key], None],
     ) -> None:
-        """`held`: requests and bytes by service. `leads_here`: requests of a service may be sent here. `asked`: called
-        with each service that is asked for."""
+        """`held`: requests and bytes by service. `leads_here`: whether a Service may lead here. `asked`: called with
+        each service in a request."""
         self._services, self._held, self._problem, self._asked = services, held, problem, asked
         self._is_listening, self._leads_here, self._is_reached = is_listening, leads_here, is_reached
         self._runner: web.AppRunner | None = None
@@ -244,7 +241,7 @@ class Internal:
     async def start(self, port: int) -> None:
         """Listen; PortTaken."""
         app = web.Application()
-        # No HEAD beside it.
+        # Without HEAD.
         app.router.add_get(HELD_PATH, self._all_held, allow_head=False)
         app.router.add_get(SERVICE_PATH, self._service, allow_head=False)
         self._runner = web.AppRunner(
@@ -258,7 +255,6 @@ class Internal:
             raise PortTaken(f"cannot listen on port {port}: {error}. Choose another with --internal-port.") from error
 
     async def stop(self) -> None:
-        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -271,15 +267,15 @@ class Internal:
         if not (port.isascii() and port.isdecimal() and len(port) <= 5):
             return web.json_response({"error": "port is no number"}, status=400)
         service = self._services.find(key)
-        if service is None or service.zero is None or service.uid != uid:
+        if service is None or service.holding is None or service.uid != uid:
             return web.json_response({"error": "there is no such service that may be at zero"}, status=404)
         self._asked(key)
-        # The operator points the slices at whoever listens: where its watches lag, it would refuse what comes.
+        # The operator points EndpointSlices at activators that listen: one with outdated watches would refuse requests.
         is_listening = self._is_listening(uid, int(port)) and self._leads_here(key)
         answer = {
             "version": VERSION,
             "listening": is_listening,
-            "reachable": is_listening and await self._is_reached(key, uid, service.zero.service_port),
+            "reachable": is_listening and await self._is_reached(key, uid, service.holding.service_port),
             "problem": self._problem(key)[:LONGEST_PROBLEM],
             "held": self._held().get(key, (0, 0))[0],
         }

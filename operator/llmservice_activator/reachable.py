@@ -1,4 +1,4 @@
-"""Whether requests to a service's ClusterIP come to an activator: asked through it, as clients do."""
+"""Whether requests to a service's ClusterIP reach an activator: tested by connections to it, as clients make them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import orjson
 from kubeloop.resources import Key
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
-KEPT = 2.0
-"""Seconds that a result holds."""
-ATTEMPTS, AT_ONCE = 8, 4
-"""Connections: one of several may go to a pod that serves still."""
-PATIENCE = 0.7
-"""Seconds of each."""
-LARGEST = 1024
-SERVICES = 4096
-"""Results that are kept."""
-CONNECTIONS = 64
-"""At once, over all services."""
+CACHE_SECONDS = 2.0
+"""Seconds that a result is cached."""
+ATTEMPTS, CONCURRENT_ATTEMPTS = 8, 4
+"""Connections per test: one of several may go to a pod that still serves."""
+ATTEMPT_SECONDS = 0.7
+"""Seconds for each connection."""
+MAX_BYTES = 1024
+MAX_CACHED = 4096
+"""Cached results."""
+MAX_CONNECTIONS = 64
+"""Concurrent connections over all services."""
 
 
 def url_of(key: Key, port: int) -> str:
-    """Where clients in the cluster reach a service."""
+    """URL of a service for clients in the cluster."""
     return f"http://{key.name}.{key.namespace}.svc:{port}"
 
 
 class Reachability:
-    """Asks over connections of its own; use it as a context manager."""
+    """Tests over its own connections; an asynchronous context manager."""
 
     def __init__(self, url: Callable[[Key, int], str] = url_of, clock: Callable[[], float] = time.monotonic) -> None:
         self._url, self._clock = url, clock
@@ -41,9 +41,9 @@ class Reachability:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            # Names are looked up each time: a Service may be made anew.
-            connector=aiohttp.TCPConnector(force_close=True, limit=CONNECTIONS, use_dns_cache=False),
-            timeout=aiohttp.ClientTimeout(total=PATIENCE),
+            # Names are resolved each time: a Service may be recreated.
+            connector=aiohttp.TCPConnector(force_close=True, limit=MAX_CONNECTIONS, use_dns_cache=False),
+            timeout=aiohttp.ClientTimeout(total=ATTEMPT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept-Encoding": "identity"},
             auto_decompress=False,
@@ -60,33 +60,33 @@ class Reachability:
             await self._session.close()
 
     async def is_reached(self, key: Key, uid: str, port: int) -> bool:
-        """Whether an activator's listener for this very service answers behind the Service's port."""
+        """Whether an activator's listener for this uid answers behind the Service's port."""
         known, now = self._known.get((key, uid, port)), self._clock()
-        if known is None or now - known[0] >= KEPT:
-            self._known = {each: found for each, found in self._known.items() if now - found[0] < KEPT}
-            if len(self._known) >= SERVICES:
+        if known is None or now - known[0] >= CACHE_SECONDS:
+            self._known = {each: found for each, found in self._known.items() if now - found[0] < CACHE_SECONDS}
+            if len(self._known) >= MAX_CACHED:
                 return False
             known = self._known[key, uid, port] = now, asyncio.create_task(self._ask(self._url(key, port), uid))
         return await asyncio.shield(known[1])
 
     async def _ask(self, url: str, uid: str) -> bool:
-        for _ in range(ATTEMPTS // AT_ONCE):
-            if any(await asyncio.gather(*(self._is_ours(url, uid) for _ in range(AT_ONCE)))):
+        for _ in range(ATTEMPTS // CONCURRENT_ATTEMPTS):
+            if any(await asyncio.gather(*(self._has_uid(url, uid) for _ in range(CONCURRENT_ATTEMPTS)))):
                 return True
         return False
 
-    async def _is_ours(self, url: str, uid: str) -> bool:
+    async def _has_uid(self, url: str, uid: str) -> bool:
         if self._session is None:
             raise RuntimeError("it is not open: use `async with`")
         try:
             async with self._session.get(url + ACTIVATOR_PATH, allow_redirects=False) as response:
-                return response.status == 200 and uid_of(await response.content.read(LARGEST)) == uid
+                return response.status == 200 and uid_of(await response.content.read(MAX_BYTES)) == uid
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError):
             return False
 
 
 def uid_of(body: bytes) -> str | None:
-    """Of what a listener answers at ACTIVATOR_PATH; None where it is something else."""
+    """The uid in a listener's response at ACTIVATOR_PATH; None for other responses."""
     try:
         answer = orjson.loads(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The bounds of replicas in force at a time: spec.scaling.autoscaling with its schedule. Pure."""
+"""The bounds of replicas in force at a time, from spec.scaling.autoscaling and its schedule. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from cronsim import CronSim
 from llmservice_api.autoscaling import Autoscaling, ScheduledBounds
 from llmservice_api.schedule import ever_comes, is_cron
 
-from llmservice_activator.demand import Bounds
+from llmservice_activator.demand import ReplicaBounds
 
-REMEMBERED = 4096
-"""Expressions whose last and next time are kept; equal ones of several services are one."""
+MAX_CACHED = 4096
+"""Cron expressions whose last and next times are cached; equal expressions of several services share one."""
 _EARLIEST, _LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class InvalidSchedule(Exception):
-    """An entry cannot be evaluated; the message says which and why."""
+    """An entry cannot be evaluated; the message names the entry and the cause."""
 
 
-def bounds(autoscaling: Autoscaling, now: datetime) -> Bounds:
-    """Those of the first entry whose time it is, else minReplicas and maxReplicas; InvalidSchedule. `now` has a zone.
+def bounds(autoscaling: Autoscaling, now: datetime) -> ReplicaBounds:
+    """The bounds of the first entry in force, else minReplicas and maxReplicas. `now` has a time zone; InvalidSchedule.
 
-    Where an entry's lower bound is above its upper one, the upper one holds.
+    Where an entry's lower bound exceeds its upper one, the upper one applies.
     """
     minute = now.replace(second=0, microsecond=0)
     every = [_of(autoscaling, entry) for entry in autoscaling.schedule]
-    most_ever = max([autoscaling.max_replicas, *(most for _, most in every)])
-    fewest, most = autoscaling.min_replicas, autoscaling.max_replicas
+    overall_max = max([autoscaling.max_replicas, *(most for _, most in every)])
+    min_replicas, most = autoscaling.min_replicas, autoscaling.max_replicas
     for entry, found in zip(autoscaling.schedule, every, strict=True):
         if _is_in_force(entry.start, entry.end, entry.time_zone, minute):
-            fewest, most = found
+            min_replicas, most = found
             break
-    return Bounds(min(fewest, most), most, most_ever)
+    return ReplicaBounds(min(min_replicas, most), most, overall_max)
 
 
 def check(autoscaling: Autoscaling, now: datetime) -> None:
@@ -44,15 +44,15 @@ def check(autoscaling: Autoscaling, now: datetime) -> None:
 
 
 def _of(autoscaling: Autoscaling, entry: ScheduledBounds) -> tuple[int, int]:
-    fewest = autoscaling.min_replicas if entry.min_replicas is None else entry.min_replicas
+    min_replicas = autoscaling.min_replicas if entry.min_replicas is None else entry.min_replicas
     most = autoscaling.max_replicas if entry.max_replicas is None else entry.max_replicas
-    return fewest, most
+    return min_replicas, most
 
 
 def _is_in_force(start: str, end: str, zone: str, minute: datetime) -> bool:
-    """Whether it began at or before this minute, and has not ended since.
+    """Whether it started at or before this minute, and has not ended since.
 
-    By the clock on the wall: a time that the change to summer time skips has come with the first one after it.
+    Local time: a start that the change to summer time skips counts from the first minute after it.
     """
     try:
         local = minute.astimezone(_zone(zone)).replace(tzinfo=UTC)
@@ -66,7 +66,7 @@ _zone = functools.lru_cache(maxsize=1024)(ZoneInfo)
 
 
 class Times:
-    """The last time of a cron expression, which is kept until its next one; InvalidSchedule where there is none."""
+    """The last time of a cron expression, cached until its next one; InvalidSchedule where there is none."""
 
     def __init__(self, cron: str) -> None:
         if not is_cron(cron):
@@ -78,16 +78,16 @@ class Times:
         self._known = (_LATEST, _EARLIEST)
 
     def last(self, local: datetime) -> datetime | None:
-        """The last time at or before `local`, a clock on the wall written as UTC; None: not within 50 years."""
+        """The last time at or before `local`, local time written as UTC; None: not within 50 years."""
         since, until = self._known
         if not since <= local < until:
-            # The simulation begins before the time that it is given, and skips that one.
+            # The simulation starts before the given time, and skips it.
             self._last = next(CronSim(self._cron, local + timedelta(minutes=1), reverse=True), None)
             self._known = self._last or local, next(CronSim(self._cron, local), _LATEST)
         return self._last
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
+@functools.lru_cache(maxsize=MAX_CACHED)
 def _times(cron: str, zone: str) -> Times:
-    """Of each zone, since their clocks differ."""
+    """Cached by zone, since local times differ."""
     return Times(cron)

@@ -1,4 +1,4 @@
-"""The gRPC server that KEDA asks: each call to an answer, or to a status that says why there is none."""
+"""The gRPC server for KEDA: returns answers, or a status with the reason."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from kubeloop import log
 from kubeloop.resources import Key
 
 from llmservice_activator import externalscaler
-from llmservice_activator.answers import Answers
+from llmservice_activator.answers import ScalingAnswers
 from llmservice_activator.services import Services, Unknown
 from llmservice_activator.watches import Watches
 
 logger = logging.getLogger(__name__)
 
-LARGEST = 64 * 1024
+MAX_REQUEST_BYTES = 64 * 1024
 """Bytes of a request; KEDA sends names and the trigger's metadata."""
 MOST_CALLS = 4096
-"""At once, over all connections. KEDA keeps one stream open for each ScaledObject."""
+"""Concurrent calls over all connections. KEDA keeps one stream open for each ScaledObject."""
 MOST_STREAMS = 4096
-"""Of one connection."""
+"""Streams of one connection."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", LARGEST),
-    ("grpc.max_send_message_length", LARGEST),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_send_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.max_concurrent_streams", MOST_STREAMS),
-    # A peer that is gone without a word keeps its stream, one of MOST_CALLS, until a ping is not answered in time:
-    # in the first of both times by gRPC's documentation, in the second by grpcio 1.85.
+    # A peer that vanishes keeps its stream, one of MOST_CALLS, until a ping is not answered in time: after the first
+    # time by gRPC's documentation, after the second by grpcio 1.85.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # KEDA's connections to scalers send no pings (pkg/scalers/external_scaler.go, 2.21), others of it one each 30 s.
+    # KEDA's connections to scalers send no pings (pkg/scalers/external_scaler.go, 2.21), its others one every 30 s.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Two processes must not share a port by mistake.
     ("grpc.so_reuseport", 0),
 )
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
-Count = Callable[[str, str], None]
-"""Called after each call with its method and the code of its answer."""
+CountCall = Callable[[str, str], None]
+"""Called after each call with its method and status code."""
 
 
-class Ended(Exception):
-    """A call has no answer: code and message."""
+class CallFailed(Exception):
+    """Ends a call with a status code and a message."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -56,27 +56,27 @@ class Ended(Exception):
 
 
 class ExternalScaler:
-    """The methods of KEDA's service. StreamMetricSpec is not one of them: the target never changes."""
+    """Methods of KEDA's ExternalScaler service except StreamMetricSpec: the target never changes."""
 
-    def __init__(self, services: Services, watches: Watches, answers: Answers, count: Count) -> None:
+    def __init__(self, services: Services, watches: Watches, answers: ScalingAnswers, count: CountCall) -> None:
         self._services, self._watches, self._answers, self._count = services, watches, answers, count
         self._is_stopping = False
         self._streams: dict[Key, set[asyncio.Event]] = {}
-        """What each open stream waits for."""
+        """The event of each open stream."""
 
     def stop(self) -> None:
-        """End the streams; KEDA opens them again at another replica."""
+        """End the streams; KEDA reopens them at another activator."""
         self._is_stopping = True
         for key in tuple(self._streams):
             self.activated(key)
 
     def activated(self, key: Key) -> None:
-        """A service came into use: reports it to KEDA without being asked."""
+        """A service became active: push it to KEDA."""
         for stream in self._streams.get(key, ()):
             stream.set()
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Of bytes: what cannot be parsed is answered like other invalid requests."""
+        """Handlers for raw bytes, so that unparsable requests get a status like other invalid ones."""
         unary = {"IsActive": self._is_active, "GetMetricSpec": self._metric_spec, "GetMetrics": self._metrics}
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             name: grpc.unary_unary_rpc_method_handler(self._answered(name, method)) for name, method in unary.items()
@@ -90,7 +90,7 @@ class ExternalScaler:
         return externalscaler.is_active(await self._is_in_use(key))
 
     async def _metric_spec(self, request: bytes) -> bytes:
-        """Without a look at the service: KEDA needs the target for its fallback, too."""
+        """Independent of the service: KEDA needs the target for its fallback, too."""
         externalscaler.scaled_object(request)
         return externalscaler.metric_spec()
 
@@ -102,7 +102,7 @@ class ExternalScaler:
         return externalscaler.metrics(answer.desired.metric)
 
     async def _stream_is_active(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
-        """Active at first, where it is, and whenever it becomes so; never inactive, for which KEDA asks."""
+        """True at first if active, and whenever the service becomes active. Never False: KEDA polls for that."""
         code, came_into_use = grpc.StatusCode.OK, asyncio.Event()
         key = None
         try:
@@ -116,7 +116,7 @@ class ExternalScaler:
                 came_into_use.clear()
                 if not self._is_stopping:
                     yield externalscaler.is_active(True)
-        except (Ended, Unknown, externalscaler.InvalidRequest) as error:
+        except (CallFailed, Unknown, externalscaler.InvalidRequest) as error:
             code = code_of(error)
             await context.abort(code, str(error))
         except asyncio.CancelledError:
@@ -130,20 +130,20 @@ class ExternalScaler:
             self._count("StreamIsActive", code.name)
 
     async def _is_in_use(self, key: Key) -> bool:
-        """Without a look at pods where the last replica always stays."""
+        """Skips the pods where the last replica always stays."""
         if not self._services.get(key).may_be_at_zero:
             return True
         return (await self._answers.get(key)).activity.is_active
 
     def _known(self, key: Key) -> None:
-        """Ended or Unknown where there is nothing to be answered from."""
+        """CallFailed or Unknown where no answer is possible."""
         if not self._watches.is_watched(key.namespace):
             message = f"namespace {key.namespace} is not watched; add it to watch.namespaces of the chart"
-            raise Ended(grpc.StatusCode.NOT_FOUND, message)
+            raise CallFailed(grpc.StatusCode.NOT_FOUND, message)
         if not self._watches.is_synced(key.namespace):
             problems = "; ".join(self._watches.problems(key.namespace))
             message = f"LLMServices and pods of namespace {key.namespace} are not known: {problems}"
-            raise Ended(grpc.StatusCode.UNAVAILABLE, message)
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, message)
         self._services.get(key)
 
     def _answered(
@@ -153,13 +153,13 @@ class ExternalScaler:
             code = grpc.StatusCode.OK
             try:
                 return await method(request)
-            except (Ended, Unknown, externalscaler.InvalidRequest) as error:
+            except (CallFailed, Unknown, externalscaler.InvalidRequest) as error:
                 code = code_of(error)
                 await context.abort(code, str(error))
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
                 raise
-            except Exception:  # an error about one service ends no other call
+            except Exception:  # an error about one service does not affect other calls
                 code = grpc.StatusCode.INTERNAL
                 logger.exception("%s failed", name)
                 await context.abort(code, "internal error; see the scaler's log")
@@ -170,8 +170,8 @@ class ExternalScaler:
 
 
 def code_of(error: Exception) -> grpc.StatusCode:
-    """The gRPC code of a refusal."""
-    if isinstance(error, Ended):
+    """The gRPC code of an error."""
+    if isinstance(error, CallFailed):
         return error.code
     return grpc.StatusCode.NOT_FOUND if isinstance(error, Unknown) else grpc.StatusCode.INVALID_ARGUMENT
 

@@ -1,4 +1,4 @@
-"""What the scaler knows of services and their pods: small frozen values, kept current by watches."""
+"""The services and their pods, as small frozen values that watches keep current."""
 
 from __future__ import annotations
 
@@ -21,89 +21,90 @@ from llmservice_runtime.contract import SERVER_CONTAINER, START_CEILING_SECONDS
 from pydantic import ValidationError
 
 from llmservice_activator import schedule
-from llmservice_activator.zero import Zero, unread, zero_of
+from llmservice_activator.holding_config import HoldingConfig, holding_config_of, unreadable_config
 
 logger = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 
 MANY_RESTARTS = 3
-"""After as many, a pod that is not ready is not starting but failing."""
+"""Restarts after which a pod that is not ready counts as failing and not as starting."""
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""What a container waits for before its first start; other reasons are failures."""
+"""Waiting reasons of a container before its first start; all others are failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """An LLMService whose replicas follow its load, or whose requests are held."""
+    """An LLMService that is autoscaled, or whose requests are held."""
 
     key: Key
     uid: str
     generation: int
     resource_version: str
     replicas: int
-    present: int
+    existing: int
     concurrency: int | None
-    scaled: Autoscaling | None
-    """None: its replicas are set by others."""
-    zero: Zero | None = None
-    """Where its requests are held while no replica answers."""
+    autoscaling_or_none: Autoscaling | None
+    """None: others set its replicas."""
+    holding: HoldingConfig | None = None
+    """How its requests are held while no replica answers."""
     is_direct: bool = False
-    """The operator says that its Service leads to replicas, and to no activator."""
+    """The operator reports that its Service leads to replicas and not to activators."""
 
     @property
     def autoscaling(self) -> Autoscaling:
-        """Unknown where there is none."""
-        if self.scaled is None:
+        """Its autoscaling; Unknown if it has none."""
+        if self.autoscaling_or_none is None:
             raise Unknown(f"LLMService {self.key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
-        return self.scaled
+        return self.autoscaling_or_none
 
     @property
     def may_be_at_zero(self) -> bool:
-        """Whether a request that is held may start a replica."""
-        return self.scaled is not None and self.scaled.may_be_at_zero
+        """Whether a held request may start a replica."""
+        return self.autoscaling_or_none is not None and self.autoscaling_or_none.may_be_at_zero
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that may serve or is about to."""
+    """A pod that serves or may serve later."""
 
     service: Key
     name: str
     address: str
-    """Empty before it has one, and while its server does not run."""
+    """Empty until it is assigned, and while the server container does not run."""
     is_ready: bool
     is_starting: bool
-    """It has a node, was not ready since its server started last, and does not fail again and again."""
-    began: datetime.datetime | None = None
-    """When it got its node, or its server started last: what is later; None: not known."""
+    """It is scheduled, was not ready since its server container last started, and is not crash-looping."""
+    started_at: datetime.datetime | None = None
+    """When it was scheduled or its server container last started, whichever is later; None: unknown."""
 
 
 class Unknown(Exception):
-    """A service cannot be answered for; the message has the remedy."""
+    """No answer about a service is possible; the message has the remedy."""
 
 
-class Unheld(Unknown):
-    """It is neither autoscaled nor held. One that was held still answers what comes until nodes know it."""
+class NotHandled(Unknown):
+    """The service is neither autoscaled nor held. One that was held keeps answering until nodes know its new
+    endpoints."""
 
 
-class Unreadable(Unknown):
-    """Its spec is not valid; what is held of it, and what still comes, is refused with the field."""
+class InvalidService(Unknown):
+    """The spec is not valid. Held and new requests are refused with the field in the message."""
 
     def __init__(self, message: str, *, is_about_clients: bool = False) -> None:
-        """`is_about_clients`: nobody can be admitted."""
+        """`is_about_clients`: spec.scaling.holding.from is not valid, so nobody can be admitted."""
         super().__init__(message)
         self.is_about_clients = is_about_clients
 
 
 Changed = Callable[[Service, Service], None]
-"""Called with a service before and after its replicas were changed."""
+"""Called with a service before and after a change of its replicas."""
 
 
 class Services:
-    """Services that are autoscaled or held, and their pods, by what the watches bring.
+    """Autoscaled or held services and their pods, from the watches.
 
-    Its methods raise nothing but where said.
+    Methods do not raise, unless documented.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Services:
     ) -> None:
         self._changed, self._gone, self._now = changed, gone, now
         self._touched = touched
-        """Called after each event about a service or one of its pods."""
+        """Called after each event of a service or one of its pods."""
         self._services: dict[Key, Service] = {}
         self._refused: dict[Key, str] = {}
         """Services that exist and cannot be answered for, with the reason."""
@@ -124,7 +125,7 @@ class Services:
         self._pod_services: dict[tuple[str, str], Key] = {}
 
     def get(self, key: Key) -> Service:
-        """Unknown where there is none that is autoscaled and valid."""
+        """The autoscaled service; Unknown if there is none, or it is not valid."""
         found = self._services.get(key)
         if found is None or key in self._refused:
             raise Unknown(
@@ -134,11 +135,11 @@ class Services:
         return found
 
     def find(self, key: Key) -> Service | None:
-        """One that is autoscaled or held, or None. Of one whose spec cannot be read, what refuses its requests."""
+        """The autoscaled or held service, or None. One with an invalid spec refuses its requests."""
         return self._services.get(key)
 
     def pods(self, key: Key) -> tuple[Pod, ...]:
-        """Those that are not being deleted and have not ended. One that starts for too long does not start any more."""
+        """Pods that are not deleted and have not ended. A pod that starts for too long does not count as starting."""
         now = self._now()
         return tuple(
             replace(pod, is_starting=False) if pod.is_starting and _is_late(pod, now) else pod
@@ -151,10 +152,8 @@ class Services:
     def __len__(self) -> int:
         return len(self._services)
 
-    # Called by the informers
-
     def updated(self, resource: Resource, obj: dict[str, Any]) -> None:
-        """An object as it is now. One that cannot be read is left out, which ends no watch."""
+        """An object was added or changed. Unreadable objects are skipped, so that they do not end the watch."""
         metadata = obj["metadata"]
         where, name = metadata["namespace"], metadata["name"]
         try:
@@ -167,14 +166,14 @@ class Services:
             self._remove(resource, where, name)
 
     def deleted(self, resource: Resource, obj: dict[str, Any]) -> None:
-        """An object that is gone."""
+        """An object was deleted."""
         metadata = obj["metadata"]
         self._remove(resource, metadata["namespace"], metadata["name"])
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """Whatever is not in the list is gone."""
+        """Remove all objects that the list lacks."""
         known: Iterable[tuple[str, str]] = self._pod_services if resource is POD else (*self._services, *self._refused)
         for where, name in tuple(known):
             if namespace in (None, where) and (where, name) not in uids:
@@ -195,13 +194,13 @@ class Services:
             if self._refused.get(key) != str(error):
                 logger.info("%s", error, extra={log.KEY: key})
             before = self._services.get(key)
-            kept = _ended(obj, before) if isinstance(error, Unheld) else _unread(obj, before, error)
+            kept = _ended(obj, before) if isinstance(error, NotHandled) else _unread(obj, before, error)
             if kept is None:
                 self._remove_service(key)
             else:
                 self._services[key] = kept
                 self._touched(key)
-                if before is not None and before.scaled is not None and isinstance(error, Unheld):
+                if before is not None and before.autoscaling_or_none is not None and isinstance(error, NotHandled):
                     self._gone(key)
             self._refused[key] = str(error)
             return
@@ -209,9 +208,14 @@ class Services:
         self._refused.pop(key, None)
         self._services[key] = found
         self._touched(key)
-        if before is not None and before.scaled is not None and found.scaled is None:
+        if before is not None and before.autoscaling_or_none is not None and found.autoscaling_or_none is None:
             self._gone(key)
-        elif before is not None and found.scaled and before.uid == found.uid and before.replicas != found.replicas:
+        elif (
+            before is not None
+            and found.autoscaling_or_none
+            and before.uid == found.uid
+            and before.replicas != found.replicas
+        ):
             self._changed(before, found)
 
     def _remove_service(self, key: Key) -> None:
@@ -242,30 +246,32 @@ class Services:
 
 
 def _unread(obj: Json, before: Service | None, why: Unknown) -> Service | None:
-    """An LLMService that cannot be read, whose requests come in here; None for all others."""
+    """An LLMService that cannot be read but whose requests arrive here; None for all others."""
     metadata = obj["metadata"]
     key, uid = Key(metadata["namespace"], metadata["name"]), str(metadata.get("uid", ""))
     last = before if before is not None and before.uid == uid else None
-    if not isinstance(why, Unreadable):
+    if not isinstance(why, InvalidService):
         return None
-    zero = unread(obj, last.zero if last is not None else None, str(why), is_shut=why.is_about_clients)
-    if zero is None:
+    holding = unreadable_config(obj, last.holding if last is not None else None, str(why), is_shut=why.is_about_clients)
+    if holding is None:
         return None
     generation, version = int(metadata.get("generation", 0)), str(metadata.get("resourceVersion", ""))
     replicas = last.replicas if last is not None else 0
-    return Service(key, uid, generation, version, replicas, present=0, concurrency=None, scaled=None, zero=zero)
+    return Service(
+        key, uid, generation, version, replicas, existing=0, concurrency=None, autoscaling_or_none=None, holding=holding
+    )
 
 
 def _ended(obj: Json, before: Service | None) -> Service | None:
-    """One that is not autoscaled or held any more, with the replicas that it has now; None: it never was."""
+    """A service that is not autoscaled or held any more, with its current replicas; None if it never was."""
     if before is None or before.uid != obj["metadata"].get("uid"):
         return None
     replicas = _integer(obj["spec"]["scaling"].get("replicas", 1), 0, MOST_REPLICAS) or 0
-    return replace(before, replicas=replicas, scaled=None, zero=None)
+    return replace(before, replicas=replicas, autoscaling_or_none=None, holding=None)
 
 
 def service_of(obj: Json, now: datetime.datetime) -> Service:
-    """An LLMService as it was sent; Unknown where it is neither autoscaled nor held, Unreadable where it is not
+    """From an LLMService object. NotHandled where it is neither autoscaled nor held, InvalidService where it is not
     valid."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     key = Key(metadata["namespace"], metadata["name"])
@@ -276,20 +282,20 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
     except ValidationError as error:
         field = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
         message = f"spec.scaling.{field} of LLMService {key} is not valid; correct it"
-        raise Unreadable(message, is_about_clients=field.startswith("holding")) from None
+        raise InvalidService(message, is_about_clients=field.startswith("holding")) from None
     if scaling.autoscaling is None and not holds(scaling, status):
-        raise Unheld(f"LLMService {key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
+        raise NotHandled(f"LLMService {key} has no spec.scaling.autoscaling; set it, or delete this ScaledObject")
     try:
         if scaling.autoscaling is not None:
             schedule.check(scaling.autoscaling, now)
     except schedule.InvalidSchedule as error:
-        raise Unreadable(f"spec.scaling.autoscaling.schedule of LLMService {key}: {error}; correct it") from None
+        raise InvalidService(f"spec.scaling.autoscaling.schedule of LLMService {key}: {error}; correct it") from None
     try:
-        zero = zero_of(obj, scaling) if holds(scaling, status) else None
+        holding = holding_config_of(obj, scaling) if holds(scaling, status) else None
     except InvalidSpec as error:
-        raise Unreadable(f"LLMService {key}: {error}", is_about_clients=True) from None
+        raise InvalidService(f"LLMService {key}: {error}", is_about_clients=True) from None
     except ValueError:
-        raise Unreadable(
+        raise InvalidService(
             f"spec.endpoint or spec.scaling.holding of LLMService {key} is not valid; correct it"
         ) from None
     return Service(
@@ -298,17 +304,17 @@ def service_of(obj: Json, now: datetime.datetime) -> Service:
         generation=int(metadata.get("generation", 0)),
         resource_version=str(metadata.get("resourceVersion", "")),
         replicas=scaling.replicas,
-        present=_integer(status.get("replicas"), 0, 2 * MOST_REPLICAS) or 0,
+        existing=_integer(status.get("replicas"), 0, 2 * MOST_REPLICAS) or 0,
         concurrency=_integer(_effective(status).get("concurrencyPerReplica"), 1, MOST_CONCURRENCY),
-        scaled=scaling.autoscaling,
-        zero=zero,
+        autoscaling_or_none=scaling.autoscaling,
+        holding=holding,
         is_direct=bool(scaling.replicas) and _leads_to_replicas(status),
     )
 
 
 def _leads_to_replicas(status: Json) -> bool:
-    """A replica is available, and no rollout is about to end the last one, which the operator reports before its
-    slices lead to the activators."""
+    """Whether a replica is available, and no rollout is about to end the last one. The operator reports that before its
+    EndpointSlices lead to the activators."""
     rollout = status.get("rollout")
     is_available = any(
         condition.get("type") == ConditionType.AVAILABLE and condition.get("status") == "True"
@@ -318,7 +324,7 @@ def _leads_to_replicas(status: Json) -> bool:
 
 
 def pod_of(obj: Json) -> Pod | None:
-    """A pod as the API server sent it; None where it will not serve any more, or is no replica of a service."""
+    """From a Pod object; None where it will not serve any more, or is not a replica of a service."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     service = (metadata.get("labels") or {}).get(SERVICE_LABEL)
     phase = status.get("phase")
@@ -343,18 +349,18 @@ def pod_of(obj: Json) -> Pod | None:
         and not is_ready
         and not (server.get("started") and _was_ready(ready, started_at))
         and not _is_failing(status),
-        began=max((time for time in (*times, started_at) if time is not None), default=None),
+        started_at=max((time for time in (*times, started_at) if time is not None), default=None),
     )
 
 
 def _was_ready(ready: Json, started_at: datetime.datetime | None) -> bool:
-    """Whether a server that is not ready was so since it started: that a pod is not ready holds since its creation."""
+    """Whether an unready server was ready since its last start: a pod is also "not ready" from its creation on."""
     changed_at = _time(ready.get("lastTransitionTime"))
     return started_at is None or changed_at is None or changed_at > started_at
 
 
 def _is_failing(status: Json) -> bool:
-    """Whether anything of the pod waits for what will not come by itself, or fails again and again."""
+    """Whether a container waits for something that needs a change, or fails repeatedly."""
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     waits = (((c.get("state") or {}).get("waiting") or {}).get("reason") or "" for c in containers)
     restarts = (_integer(c.get("restartCount"), 0, 2**31) or 0 for c in containers)
@@ -362,8 +368,9 @@ def _is_failing(status: Json) -> bool:
 
 
 def _is_late(pod: Pod, now: datetime.datetime) -> bool:
-    """Longer than the kubelet gives a server that runs; nothing ends a pod whose containers are never created."""
-    return pod.began is not None and abs((now - pod.began).total_seconds()) >= START_CEILING_SECONDS
+    """Whether it starts for longer than the kubelet allows a running server; nothing ends a pod whose containers are
+    never created."""
+    return pod.started_at is not None and abs((now - pod.started_at).total_seconds()) >= START_CEILING_SECONDS
 
 
 def _effective(status: Json) -> Json:
@@ -373,12 +380,12 @@ def _effective(status: Json) -> Json:
 
 
 def _integer(value: object, lowest: int, highest: int) -> int | None:
-    """The value where it is an integer between both; else None."""
+    """The value if it is an integer within the bounds; else None."""
     return value if type(value) is int and lowest <= value <= highest else None
 
 
 def _time(value: object) -> datetime.datetime | None:
-    """A moment; None where it is none."""
+    """The time; None if it is not valid."""
     try:
         found = datetime.datetime.fromisoformat(str(value)[:64])
     except ValueError:
@@ -387,7 +394,7 @@ def _time(value: object) -> datetime.datetime | None:
 
 
 def _address(value: object) -> str:
-    """An IP address; empty where it is none."""
+    """The IP address; empty if it is not valid."""
     try:
         return str(ipaddress.ip_address(str(value)[:64]))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Starts the first replica of a service of which a request is held: LLMService/scale from 0 to 1."""
+"""Starts the first replica of a service with a held request: sets LLMService/scale from 0 to 1."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from llmservice_activator.services import Service, Services
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-"""Of one wake, where somebody else writes the LLMService at the same time."""
-PATIENCE = 5.0
+"""Attempts of one start, where somebody else writes the LLMService at the same time."""
+REQUEST_SECONDS = 5.0
 """Seconds of a request."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds without a further try after one that failed."""
+"""Seconds until the next attempt after a failed one."""
 
 
-class Wake:
-    """One in work for each service; called again while requests are held."""
+class ReplicaStarter:
+    """Starts replicas, at most one start per service at a time. Call it again while requests are held."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class Wake:
         count: Callable[[str], None] = lambda result: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`count` is called with the result of each: woken, already or failed."""
+        """`count` is called with each result: woken, already or failed."""
         self._transport, self._services, self._count, self._clock = transport, services, count, clock
         self._working: dict[Key, asyncio.Task[None]] = {}
         self._failed: dict[Key, tuple[float, float]] = {}
-        """By service: the last pause, and when it ends."""
+        """By service: the last pause, and its end."""
         self._woken: dict[Key, str] = {}
-        """The uids of services that this process woke."""
+        """uids of services whose first replica this process started."""
 
     def __call__(self, key: Key) -> None:
-        """A request of it is held."""
+        """A request of the service is held."""
         service = self._services.find(key)
         if service is None or not service.may_be_at_zero or service.replicas or key in self._working:
             return
@@ -54,17 +54,17 @@ class Wake:
             task = self._working[key] = asyncio.create_task(self._wake(service), name=f"wake of {key}")
             task.add_done_callback(lambda _: self._working.pop(key, None))
 
-    def has_woken(self, service: Service) -> bool:
-        """Whether its first replica was asked for by this process; true once for each time."""
+    def has_started(self, service: Service) -> bool:
+        """Whether this process requested the first replica; True once for each start."""
         return self._woken.pop(service.key, None) == service.uid
 
     def forget(self, key: Key) -> None:
-        """The service is gone."""
+        """Forget a deleted service."""
         self._failed.pop(key, None)
         self._woken.pop(key, None)
 
     async def stop(self) -> None:
-        """End what is in work."""
+        """Cancel all running starts."""
         tasks = list(self._working.values())
         for task in tasks:
             task.cancel()
@@ -73,7 +73,7 @@ class Wake:
     async def _wake(self, service: Service) -> None:
         key = service.key
         try:
-            # The watch may bring the change before the answer comes.
+            # The watch may bring the change before the response arrives.
             self._woken[key] = service.uid
             is_woken = await self._set_one(service)
         except (KubeError, ValueError) as error:
@@ -91,14 +91,14 @@ class Wake:
             logger.info("a request is held: replicas 0 -> 1", extra={log.KEY: key})
 
     async def _set_one(self, service: Service) -> bool:
-        """Whether it was at zero.
+        """Set one replica; returns whether the service had none.
 
-        A Scale leaves `replicas` out where it is 0, so that no JSON patch can test for it: what is read has to be what
-        is changed, by its resourceVersion.
+        A Scale omits `replicas` where it is 0, so that a JSON patch cannot test for it; the write requires the
+        resourceVersion that was read.
         """
         path = LLMSERVICE.path(*service.key, "scale")
         for attempt in range(1, ATTEMPTS + 1):
-            scale = await self._transport.request("get", LLMSERVICE, path, timeout=PATIENCE)
+            scale = await self._transport.request("get", LLMSERVICE, path, timeout=REQUEST_SECONDS)
             metadata = scale["metadata"]
             if metadata.get("uid") != service.uid or (scale.get("spec") or {}).get("replicas"):
                 return False
@@ -112,7 +112,7 @@ class Wake:
                     body=patch,
                     params={"fieldManager": COMPONENT},
                     content_type=MERGE_PATCH,
-                    timeout=PATIENCE,
+                    timeout=REQUEST_SECONDS,
                 )
             except Conflict:
                 if attempt == ATTEMPTS:

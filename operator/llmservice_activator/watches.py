@@ -1,4 +1,4 @@
-"""The watches by which the activator knows of services and their pods, and how current they are."""
+"""The activator's watches of LLMServices and their pods, and whether they are current."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from llmservice_activator.services import Services
 logger = logging.getLogger(__name__)
 
 OUTDATED_AFTER = 60.0
-"""Seconds of a failing watch after which what it brought is not used any more."""
+"""Seconds of a failing watch after which its data is not used."""
 
 
 class Watches:
-    """The informers of both kinds, in each namespace or all, and how far they are."""
+    """The informers of both kinds, for each namespace or for all, and their state."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Watches:
         self._problems: dict[tuple[str | None, Resource], str | None] = {
             (scope, resource): "not listed yet" for scope in scopes for resource in (LLMSERVICE, POD)
         }
-        """None: listed, and watched since."""
+        """By part; None: listed and watched."""
         self._seen: set[tuple[str | None, Resource]] = set()
         selectors = {LLMSERVICE: "", POD: SERVICE_LABEL}
         self._informers = [
@@ -64,10 +64,10 @@ class Watches:
                 group.create_task(informer.run(), name=f"watch of {resource.plural}")
 
     def is_synced(self, namespace: str) -> bool:
-        """Whether what is known of a namespace is current enough to remove replicas by it.
+        """Whether data about a namespace is current enough to remove replicas.
 
-        A watch that fails for a moment goes on where it was; of one that fails for longer, pods may have come since
-        whose requests are not counted.
+        A watch that fails briefly is resumed without loss. While it fails for longer, pods may have come whose requests
+        are not counted.
         """
         return all(self._is_current((self._scope(namespace), resource)) for resource in (LLMSERVICE, POD))
 
@@ -79,20 +79,20 @@ class Watches:
         return part in self._seen and (since is None or self._clock() - since < OUTDATED_AFTER)
 
     def is_watched(self, namespace: str) -> bool:
-        """Whether this process watches it at all."""
+        """Whether this process watches the namespace."""
         return (None, LLMSERVICE) in self._problems or (namespace, LLMSERVICE) in self._problems
 
     def is_ready(self) -> bool:
-        """Each namespace was listed, or cannot be for now; at least one was.
+        """Whether each namespace was listed or cannot be for now, and at least one was.
 
-        While the API server is away all activators stay ready: what they hold needs none of it.
+        While the API server is unavailable all activators stay ready: held requests do not need it.
         """
         waits = any(part not in self._seen and problem == "not listed yet" for part, problem in self._problems.items())
         scopes = {scope for scope, _ in self._problems}
         return not waits and any(all((scope, kind) in self._seen for kind in (LLMSERVICE, POD)) for scope in scopes)
 
     def problems(self, namespace: str | None = None) -> list[str]:
-        """One line for each part that is not watched now; of those that concern a namespace, where one is given."""
+        """One line for each part that is not watched now; with `namespace`, of those that concern it."""
         return [
             f"{f'namespace {scope}: ' if scope else ''}{resource.full_name}: {problem}"
             for (scope, resource), problem in self._problems.items()

@@ -1,4 +1,5 @@
-"""spec.scaling.autoscaling and spec.scaling.holding: replicas that follow the load, and requests while none serves."""
+"""spec.scaling.autoscaling and spec.scaling.holding: replicas that follow the load, and requests that are held while
+none serves."""
 
 from typing import Annotated, Literal
 
@@ -127,7 +128,7 @@ class Autoscaling(ApiModel):
 
     @property
     def lowest_minimum(self) -> int:
-        """The lowest minReplicas of any time."""
+        """The lowest minReplicas at any time."""
         return min([self.min_replicas, *(self.bounds(entry)[0] for entry in self.schedule)])
 
     @property
@@ -137,11 +138,11 @@ class Autoscaling(ApiModel):
 
     @property
     def highest_maximum(self) -> int:
-        """The highest maxReplicas of any time."""
+        """The highest maxReplicas at any time."""
         return max([self.max_replicas, *(self.bounds(entry)[1] for entry in self.schedule)])
 
     def bounds(self, entry: ScheduledBounds) -> tuple[int, int]:
-        """The fewest and the most replicas in the time of an entry of the schedule."""
+        """Bounds (lowest, highest) while an entry of the schedule is in force."""
         fewest = self.min_replicas if entry.min_replicas is None else entry.min_replicas
         most = self.max_replicas if entry.max_replicas is None else entry.max_replicas
         return fewest, most

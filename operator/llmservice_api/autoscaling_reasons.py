@@ -1,4 +1,4 @@
-"""The reasons of the condition Autoscaled and of its Event: rows of `api.reasons.Reason`."""
+"""Reasons of the condition Autoscaled and of its Event; members of `reasons.Reason`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of all API models, and functions that declare their fields."""
+"""The base class of all API models, and functions that declare their fields."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -9,21 +9,21 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 from pydantic.alias_generators import to_camel
 
 Json = dict[str, Any]
-"""A value with Kubernetes' own schema, passed on unchanged."""
+"""A value with Kubernetes' own schema, not interpreted here."""
 
 T = TypeVar("T")
 Many = Annotated[tuple[T, ...], Strict(False)]
-"""A list, kept as a tuple: the items are strict, the container is not, since JSON has no tuples."""
+"""A list, stored as a tuple. Items are checked strictly; the container is not, since JSON has no tuples."""
 
 SET = {"x-kubernetes-list-type": "set"}
-"""Server-side apply merges such a list by its items; other lists have one owner."""
+"""Server-side apply merges such a list by its items; other lists have a single owner."""
 
 BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 """Server-side apply merges such a list by the names of its items, which must differ."""
 
 
 class ApiModel(BaseModel):
-    """A part of the spec: immutable, camelCase in JSON, strict about types as the API server is."""
+    """A part of the spec: immutable, camelCase in JSON, with strict types as in the API server."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -48,12 +48,13 @@ class Knob:
     """The vLLM flags of a field, and its effective value while it is absent."""
 
     flags: tuple[str, ...] = ()
-    """The last one takes the value: `--flag`, or `--flag.key` for a key of its JSON. Earlier ones are switches that are
+    """The last one takes the value: `--flag`, or `--flag.key` for a key of its JSON. The others are switches that are
     rendered with it."""
-    silent: object = None
-    """A value that is not rendered, since it is vLLM's default; neither is the field's own default."""
+    vllm_default: object = None
+    """vLLM's default, which is not rendered; neither is the field's own default."""
     effective: object = None
-    """What status.effective shows: a value, or a function of the section. None: vLLM decides, and nothing is shown."""
+    """Value in status.effective while the field is absent, or a function of the section. None: vLLM decides, and
+    nothing is reported."""
 
 
 def knob(
@@ -63,17 +64,17 @@ def knob(
     examples: list[Any],
     description: str,
     flag: str | tuple[str, ...] = (),
-    silent: object = None,
+    vllm_default: object = None,
     effective: object = None,
     bounds: tuple[int, int] | None = None,
     **more: Any,
 ) -> Any:
-    """An optional field: description, examples, its least and greatest value, and its `Knob`."""
+    """An optional field: default, description, examples, bounds (lowest, highest), and its `Knob`."""
     if bounds is not None:
         more |= {"ge": bounds[0], "le": bounds[1]}
     field = Field(default, description=description, examples=examples, **more)
     flags = (flag,) if isinstance(flag, str) else flag
-    field.metadata.append(Knob(flags, silent, effective))
+    field.metadata.append(Knob(flags, vllm_default, effective))
     return field
 
 
@@ -83,8 +84,8 @@ def leaf(factory: Callable[[], Any], /, *, examples: list[Any], description: str
 
 
 def section(model: type[ApiModel], description: str, **bounds: Any) -> Any:
-    """A group of fields, with its defaults where the user leaves it out.
+    """A group of fields that is optional.
 
-    All services that leave it out share one frozen instance, which saves memory.
+    All services without it share one frozen default instance, which saves memory.
     """
     return Field(default_factory=functools.cache(lambda: model()), description=description, **bounds)

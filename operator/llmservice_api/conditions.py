@@ -1,4 +1,4 @@
-"""metav1.Condition as a value, and the order in which conditions are listed."""
+"""metav1.Condition as a value, and the order of conditions in the status."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _LONGEST_MESSAGE = 2048
 class ConditionType(StrEnum):
     """The conditions of an LLMService. Reconciling and Stalled are present only while true, never both.
 
-    Autoscaled is present while the spec asks for autoscaling. Degraded is present only while true, beside any of the
+    Autoscaled is present while the spec asks for autoscaling. Degraded is present only while true, with any of the
     others.
     """
 
@@ -34,7 +34,7 @@ class ConditionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition. Its reason is a Reason, or a word of a newer operator."""
+    """One condition. Its reason is a Reason, or another text from a newer operator."""
 
     type: str
     status: str
@@ -55,7 +55,7 @@ class Condition:
         generation: int,
         now: str,
     ) -> "Condition":
-        """The next value of `before`, the stored condition: the transition time changes only with the status."""
+        """The condition that follows the stored one, `before`. The transition time changes only with the status."""
         is_as_before = before is not None and before.get("status") == status
         since = str(before["lastTransitionTime"]) if is_as_before and before is not None else now
         return cls(type_, status, reason, message[:_LONGEST_MESSAGE], generation, since)

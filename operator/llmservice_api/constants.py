@@ -1,7 +1,7 @@
-"""Names in Kubernetes objects: the API's own, labels, annotations, field managers. Each has no other home.
+"""Names in Kubernetes objects: the API's own, labels, annotations, field managers.
 
-What the pods and the operator share is in `llmservice_runtime.contract`. The chart's templates and the docs cannot
-import these names: `tests/unit/test_shared_names.py` compares them.
+Names that operator and pods share are in `llmservice_runtime.contract`. The chart's templates and the docs cannot
+import them: `tests/unit/test_shared_names.py` compares.
 """
 
 from collections.abc import Mapping
@@ -19,56 +19,56 @@ CATEGORIES: Final = ("all",)
 CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 OPERATOR: Final = "llmservice-operator"
-"""Value of the label managed-by, field manager, source of Events, user agent and default name of the Lease."""
+"""Value of the managed-by label, field manager, source of Events, user agent, and default name of the Lease."""
 
 # Labels.
 SERVICE_LABEL: Final = f"{GROUP}/service"
-"""The service's name, on every child and every pod of it: what its Service and `kubectl -l` select."""
+"""The service's name, on its children and pods: the selector of its Service, and for `kubectl -l`."""
 REVISION_LABEL: Final = f"{GROUP}/revision"
 INSPECTS_LABEL: Final = f"{GROUP}/inspects"
-"""On the pod that reads a service's model, instead of SERVICE_LABEL: it is none of the service's pods."""
+"""On the pod that inspects a model, instead of SERVICE_LABEL: it is not a replica."""
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 TEMPLATE_HASH_LABEL: Final = "pod-template-hash"
-"""On a Deployment's pods, Kubernetes' own: how their ReplicaSet's name ends."""
+"""Set by Kubernetes on a Deployment's pods: the suffix of their ReplicaSet's name."""
 
 # Annotations.
 UPDATE_REQUESTED_ANNOTATION: Final = f"{GROUP}/update-requested"
-"""On an LLMService, by a user: any value."""
+"""On an LLMService, set by a user to any value."""
 APPLIED_HASH_ANNOTATION: Final = f"{GROUP}/applied-hash"
-"""On children: a hash of what was applied, so that drift is noticed in a field that is no longer applied, too."""
+"""On children: hash of the applied manifest. It also shows drift in a field that is no longer applied."""
 ADAPTERS_ANNOTATION: Final = f"{GROUP}/adapters"
-"""On the Service: the digest of the list of adapters that was applied. The operator may not read ConfigMaps and knows
-the list by it. Not on the Deployment, whose generation counts annotations: it would not be rolled out for a moment, and
-its ReplicaSet would be written too."""
+"""On the Service: digest of the applied list of adapters, since the operator may not read ConfigMaps. A change of the
+Deployment's annotations would change its generation and its ReplicaSets."""
 STRATEGY_ANNOTATION: Final = f"{GROUP}/rollout-strategy"
-"""On the Deployment: what Auto was found to be when its template was applied, where that is not the usual strategy."""
+"""On the Deployment: the strategy that Auto resolved to when the template was applied, unless it is the usual one."""
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
-"""On a pod, Kubernetes' own: a ReplicaSet ends those with the lowest first."""
+"""On a pod, Kubernetes' own: a ReplicaSet deletes pods with the lowest cost first."""
 SPLIT_ANNOTATION: Final = f"{GROUP}/shards"
-"""On the operator's Lease: over how many Leases earlier releases split the work; absent: one."""
+"""On the operator's Lease: number of Leases over which earlier releases split the work; absent: one."""
 
 # Field managers.
 MANAGER: Final = OPERATOR
 STATUS_MANAGER: Final = f"{OPERATOR}-status"
 DRY_RUN_MANAGER: Final = f"{OPERATOR}-look"
-"""Of dry runs; it owns no field."""
+"""For dry runs; it owns no field."""
 
 DEFAULT_ENDPOINT_PORT: Final = 80
 DEFAULT_DRAIN_SECONDS: Final = 120
 TYPICAL_REQUEST: Final = 2048
-"""Tokens that a request has on average, prompt and answer: few are near the longest that is allowed."""
+"""Tokens of an average request, prompt and answer together: few requests are near the maximum length."""
 
 
 def selector_text(service: str) -> str:
-    """What selects a service's pods and children, as `kubectl -l` and autoscalers write it."""
+    """Label selector of a service's pods and children, for `kubectl -l` and autoscalers."""
     return f"{SERVICE_LABEL}={service}"
 
 
 def is_replica(metadata: Mapping[str, Any], service: str) -> bool:
-    """Whether a pod with the label of this service is of its Deployment: of a ReplicaSet that this one named.
+    """Whether a pod with this service's label belongs to its Deployment: its controller is a ReplicaSet of that
+    Deployment.
 
-    A copy that somebody made to look into a pod (kubectl debug) has its labels and no controller, or another one. What
-    other controllers name alike (an Argo Rollout of the service's name) they do not label alike.
+    A debug copy (kubectl debug) has the labels but no such controller. Controllers with similar names (an Argo Rollout
+    of the service's name) do not set these labels.
     """
     suffix = (metadata.get("labels") or {}).get(TEMPLATE_HASH_LABEL)
     for reference in metadata.get("ownerReferences") or ():
@@ -78,15 +78,15 @@ def is_replica(metadata: Mapping[str, Any], service: str) -> bool:
 
 
 def claim_names(service: str) -> dict[str, str]:
-    """All claims that the operator may make for a service, with the field that asks for each."""
+    """All claims that the operator may create for a service, with the field that requests each."""
     return {cache_claim_name(service): "spec.model.cache", start_cache_claim_name(service): "spec.startCache"}
 
 
 def start_cache_claim_name(service: str) -> str:
-    """The PersistentVolumeClaim that the operator makes for spec.startCache."""
+    """The PersistentVolumeClaim for spec.startCache."""
     return f"{service}-start-cache"
 
 
 def cache_claim_name(service: str) -> str:
-    """The PersistentVolumeClaim that the operator makes for spec.model.cache."""
+    """The PersistentVolumeClaim for spec.model.cache."""
     return f"{service}-cache"

@@ -18,13 +18,13 @@ from llmservice_api.rules import RULES
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_api.status import LLMServiceStatus
 
-# From a pydantic model to a structural schema, as a CRD wants it.
+# Converts a pydantic model into a structural schema for the CRD.
 
 _DROPPED = {"title", "additionalProperties", "default", "examples", "x-shape", "const", "$ref"}
 
 
 def structural(model: type[BaseModel]) -> Schema:
-    """The model's schema as a CRD takes it: references resolved, keys that the API server refuses left out."""
+    """The model's schema for a CRD: references resolved, keys removed that the API server refuses."""
     document = model.model_json_schema(by_alias=True)
     return _convert(document, document.get("$defs", {}))
 
@@ -60,7 +60,7 @@ def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
 
 
 def _documented(schema: Mapping[str, Any]) -> str:
-    """`kubectl explain` shows the description and nothing else, so default and example are part of it."""
+    """The description with default and example: `kubectl explain` shows nothing else."""
     text: str = schema["description"]
     default = schema.get("default")
     if isinstance(default, str | int | float) and "Default: " not in text:
@@ -73,7 +73,7 @@ def _word(value: Any) -> str:
 
 
 def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema behind a reference or an optional type; keys of the field itself win."""
+    """The schema behind a reference or an optional type; keys of the field itself take precedence."""
     own = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
     if "$ref" in schema:
         return _resolved(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions) | own
@@ -87,9 +87,9 @@ def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict
 
 
 def fraction_rules(root: Schema) -> Mapping[str, tuple[Rule, ...]]:
-    """A rule for each bound with a fraction, by the field's path.
+    """A rule for each fractional bound, by field path.
 
-    Of a bound the API server compares only the whole part with a whole number, so that 0 would pass `minimum: 0.05`.
+    For an integer value the API server compares only the whole part of a bound, so that 0 would pass `minimum: 0.05`.
     """
     return {path: tuple(found) for path, part in _below(root, "") if (found := list(_fraction_rules(part)))}
 
@@ -102,7 +102,7 @@ def _fraction_rules(part: Schema) -> Iterator[Rule]:
 
 
 def _below(part: Schema, path: str) -> Iterator[tuple[str, Schema]]:
-    """Every field, and every item of a list, with its path as `at` takes it."""
+    """Every field, and every item of a list, with its path for `at`."""
     yield path, part
     for name, child in part.get("properties", {}).items():
         yield from _below(child, f"{path}.{name}".lstrip("."))
@@ -111,14 +111,14 @@ def _below(part: Schema, path: str) -> Iterator[tuple[str, Schema]]:
 
 
 def attach(root: Schema, rules: Mapping[str, tuple[Rule, ...]]) -> None:
-    """Put every rule at its place; a place that the schema does not have is an error."""
+    """Add every rule at its path; KeyError for a path that the schema lacks."""
     for path, some in rules.items():
         place = at(root, path)
         place.setdefault("x-kubernetes-validations", []).extend(rule.to_object() for rule in some)
 
 
 def at(root: Schema, path: str) -> Schema:
-    """The part of a schema that a path such as spec.runtime.env[] leads to."""
+    """The part of a schema at a path such as spec.runtime.env[]."""
     place = root
     for part in filter(None, path.split(".")):
         place = place["properties"][part.removesuffix("[]")]
@@ -132,7 +132,6 @@ _READY_REASON = '.status.conditions[?(@.type=="Ready")].reason'
 
 
 def crd() -> dict[str, Any]:
-    """The CustomResourceDefinition."""
     names = {
         "kind": constants.KIND,
         "listKind": constants.LIST_KIND,
@@ -171,13 +170,13 @@ def crd() -> dict[str, Any]:
 
 
 def schema() -> Schema:
-    """openAPIV3Schema: the models, the two defaults that the API server itself needs, and the rules."""
+    """openAPIV3Schema: the models, the two defaults that the API server needs, and the rules."""
     spec, status = structural(LLMServiceSpec), structural(LLMServiceStatus)
     _describe_in_force(status["properties"]["effective"], spec, "spec")
-    # /scale answers 500 on an object without replicas, so this one default is written into the object.
+    # /scale answers 500 for an object without replicas, so the API server sets this default.
     spec["properties"]["scaling"]["default"] = {}
     spec["properties"]["scaling"]["properties"]["replicas"]["default"] = 1
-    # Until the operator writes a status, tools that compare generations must not see an observed one.
+    # Until the operator writes a status, tools must not take observedGeneration for current.
     status["default"] = {"observedGeneration": -1}
     root: Schema = {
         "description": "LLMService serves one large language model with vLLM behind an OpenAI-compatible endpoint. "
@@ -198,7 +197,7 @@ def schema() -> Schema:
 
 
 def _describe_in_force(effective: Schema, spec: Schema, path: str) -> None:
-    """Describe each value in force by its field of the spec; KeyError where the spec has no such field."""
+    """Copy descriptions from the spec's fields to status.effective; KeyError where the spec lacks a field."""
     for name, part in effective["properties"].items():
         field, is_section = f"{path}.{name}", "properties" in part
         if "description" not in part:
@@ -210,7 +209,7 @@ def _describe_in_force(effective: Schema, spec: Schema, path: str) -> None:
 
 
 def columns() -> list[dict[str, Any]]:
-    """What `kubectl get llms` prints; priority 1 is for `-o wide`."""
+    """Columns of `kubectl get llms`; those with priority 1 need `-o wide`."""
     rows = [
         ("Model", "string", ".spec.model.uri", 0, "Where the model comes from."),
         ("GPUs", "integer", ".status.gpus", 0, "GPUs that all wanted replicas ask for."),
@@ -230,12 +229,12 @@ def columns() -> list[dict[str, Any]]:
 
 
 def crd_yaml() -> str:
-    """The CRD as it is written to files."""
+    """The CRD as YAML."""
     return _HEADER + yaml.dump(crd(), Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
 
 
 def generated() -> dict[str, str]:
-    """Every generated file of the repository, by its path from the root."""
+    """Contents of all generated files, by path from the repository's root."""
     text = crd_yaml()
     return {
         f"crds/{constants.CRD_NAME}.yaml": text,
@@ -247,7 +246,7 @@ def generated() -> dict[str, str]:
 
 
 def stale(root: Path, files: Mapping[str, str]) -> list[str]:
-    """Names of the files that differ from what is generated."""
+    """Paths of the files that differ from the generated contents."""
     return [
         name
         for name, text in files.items()

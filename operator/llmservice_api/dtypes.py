@@ -1,4 +1,4 @@
-"""Types of spec.precision, without pydantic, for the planner where the models are not imported."""
+"""Types of spec.precision, without pydantic, for the planner."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,14 +19,15 @@ _TurboKV = Literal["turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc"
 _OctaveKV = Literal["octave_k3v4", "octave_k3v3", "octave_k3v3_compact"]
 KVCache = Literal["auto", "float16", "bfloat16", _Fp8KV, _PerHeadKV, _Fp4KV, _TurboKV, "ultraquant_4bit", _OctaveKV]
 
-# What `weights` adds where no quantization method is named. `fp8` reads a checkpoint that is fp8 already, and converts
-# one that is not quantized (vLLM then takes it for fp8_per_tensor, and says so in a warning). There is no method
-# that makes int4 weights at load, and the one for int8 leaves all but MoE layers as they are: with `int8` and `int4`
-# the checkpoint must be quantized already, and vLLM finds its method by itself.
+# Quantization methods that `weights` implies without a named method. `fp8` reads an fp8 checkpoint, and converts an
+# unquantized one (vLLM then uses fp8_per_tensor, with a warning). No method creates int4 weights at load, and the one
+# for int8 leaves all but MoE layers unquantized: `int8` and `int4` need a quantized checkpoint, whose method vLLM
+# detects.
 LOAD_METHODS: Mapping[str, str] = MappingProxyType({"fp8": "fp8"})
 FLOAT_WEIGHTS = frozenset({"float32", "bfloat16", "float16"})
 
 
 def float_dtype(dtype: DType, weights: Weights) -> DType:
-    """vLLM has one type for floats, of weights, arithmetic and KV cache: `dtype`, else what the weights ask for."""
+    """The dtype of weights, arithmetic and KV cache: vLLM has one for all. `dtype`, else the one that `weights`
+    implies."""
     return weights if dtype == "auto" and weights in ("float32", "bfloat16", "float16") else dtype

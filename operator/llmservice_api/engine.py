@@ -9,7 +9,7 @@ from llmservice_api.dtypes import LOAD_METHODS, DType, KVCache, Quantization, We
 from llmservice_api.scalars import QUALIFIED_NAME, Quantity, integer_or_auto_schema
 
 MAX_TOKENS = 134_217_728
-"""More than any model's context; small enough that sums stay far from an overflow."""
+"""Above any model's context; small enough that sums do not overflow."""
 
 MaxModelLen = Annotated[
     Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal["auto"], integer_or_auto_schema(MAX_TOKENS)
@@ -59,7 +59,7 @@ class Precision(ApiModel):
 
     @property
     def method(self) -> str | None:
-        """The quantization method that was named, else the one that converts to the asked weights at load."""
+        """The named quantization method, else the one that converts to `weights` at load; None without one."""
         return self.quantization or LOAD_METHODS.get(self.weights)
 
 
@@ -100,7 +100,7 @@ class Parallelism(ApiModel):
 
     @property
     def accelerators(self) -> int:
-        """GPUs that one replica needs."""
+        """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
@@ -157,7 +157,7 @@ class Batching(ApiModel):
         examples=[2048],
         bounds=(0, MAX_TOKENS),
         flag="--long-prefill-token-threshold",
-        silent=0,
+        vllm_default=0,
         effective=0,
     )
     prefix_caching: bool | None = knob(

@@ -1,4 +1,4 @@
-"""Rules within the sections that say how vLLM computes."""
+"""CEL rules within the sections of the spec that configure vLLM's engine."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

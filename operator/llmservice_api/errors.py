@@ -1,7 +1,7 @@
-"""Errors of LLMServices and of objects that cannot be read.
+"""Errors of LLMServices and of unreadable objects.
 
-InvalidSpec        a stored object that this operator cannot act on; carries one Problem a field
-UnreadableObject   an object of the cluster that is not what its kind says
+InvalidSpec: a stored object that this operator cannot act on, with one Problem per field. UnreadableObject: an object
+of the cluster without its kind's shape.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,14 +16,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: where, what, and what to do about it."""
+    """One problem: field, message and remedy."""
 
     field: str
     message: str
     remedy: str = ""
     reason: Reason = Reason.INVALID_SPEC
     evidence: str = ""
-    """Where the problem was seen, if not in the spec."""
+    """Where the problem was found, if not in the spec."""
 
     def __str__(self) -> str:
         text = f"{self.field}: {self.message}"
@@ -31,7 +31,7 @@ class Problem:
 
 
 class InvalidSpec(Exception):
-    """The object cannot be acted on until its author changes it."""
+    """The operator can act on the object only after its author changes it."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -39,11 +39,11 @@ class InvalidSpec(Exception):
 
 
 class UnreadableObject(Exception):
-    """An object of the API server does not have its kind's shape; the message names it and quotes nothing of it."""
+    """An object of the API server lacks its kind's shape. The message names it and quotes no content."""
 
 
-def refusing(kind: str, read: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """`read`, raising UnreadableObject for an object that does not have the kind's shape."""
+def checked_reader(kind: str, read: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """`read`, raising UnreadableObject for an object that lacks the kind's shape."""
 
     def readable(obj: Any, /, *rest: P.args, **named: P.kwargs) -> R:
         try:

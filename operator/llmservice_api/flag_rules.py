@@ -1,8 +1,7 @@
-"""CEL for spec.runtime.extraArgs: what has a field, or belongs to the operator, is refused in every spelling.
+"""CEL rules for spec.runtime.extraArgs: flags with a field, and flags of the operator, are refused in every spelling.
 
-The spellings are those that the parser of some known version takes (underscores, `=value`, short, dotted keys,
-abbreviations), from the tables of flags. What depends on the version (does a flag exist, how many values does it take)
-the operator checks.
+Spellings (underscores, `=value`, short, dotted keys, abbreviations) come from the flag tables of all known versions.
+The operator checks what depends on the version: whether a flag exists, and its number of values.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from llmservice_api.flags import KEYED, OPERATOR_OWNED, TYPED
 from llmservice_api.rule import Rule, cel_list, cel_string
 
 _TABLES = tuple(flag_table(version) for version in known_versions())
-# The token without its value and its dotted keys; vLLM takes underscores for dashes.
+# The token without its value and dotted keys; vLLM accepts underscores for dashes.
 _NAME = "{}.split('=')[0].split('.')[0].replace('_', '-')"
 
 ARGUMENTS = (
@@ -27,12 +26,12 @@ ARGUMENTS = (
 
 
 def argument_rules() -> tuple[Rule, ...]:
-    """The rules of one item."""
+    """The rules of one argument."""
     return (*_shape(), *_typed(), *_keyed(), *_owned())
 
 
 def none_of(flags: Iterable[str], token: str = "self") -> str:
-    """CEL: a token is none of these flags, in whatever spelling of a known version."""
+    """CEL: a token is none of these flags, in any spelling of a known version."""
     flags = list(flags)
     names = sorted({name for flag in flags for name in _names(flag)})
     rule = f"!({_NAME.format(token)} in {cel_list(names)})"
@@ -58,7 +57,7 @@ def _typed() -> Iterator[Rule]:
 
 
 def _keyed() -> Iterator[Rule]:
-    """Rules for keys with a field, in the dotted form; the operator checks those in JSON."""
+    """Rules for JSON keys with a field, in the dotted form; the operator checks the JSON form."""
     for flag, fields in KEYED.items():
         for key, field in fields.items():
             dotted = cel_string(rf"^[^.=]*[.]{key}([.+=]|$)")
@@ -77,7 +76,7 @@ def _owned() -> Iterator[Rule]:
 
 
 def _names(flag: str) -> Iterator[str]:
-    """Full spellings and unambiguous abbreviations, long and short, of each version that has the flag."""
+    """Full spellings and unambiguous abbreviations, long and short, of each version with the flag."""
     for table in _TABLES:
         entry = table.by_spelling.get(flag)
         if entry is None:
@@ -92,7 +91,7 @@ def _names(flag: str) -> Iterator[str]:
 
 
 def _letters(flag: str) -> Iterator[str]:
-    """One-letter flags, which take their value without a space: `-qfp8`. vLLM rewrites -O before it parses."""
+    """One-letter flags, which take their value without a space: `-qfp8`. vLLM rewrites -O before parsing."""
     if flag == "--optimization-level":
         yield "-O"
     for table in _TABLES:

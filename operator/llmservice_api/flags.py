@@ -1,4 +1,4 @@
-"""vLLM's flags that have a field, from the fields' declarations, and flags that only the operator sets."""
+"""vLLM flags with a field, from the fields' declarations, and flags that only the operator sets."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _NO_KNOB = Knob()
 
 @dataclass(frozen=True, slots=True)
 class FieldFlag:
-    """One flag, or one key of a flag's JSON (`--flag.key`), and its field."""
+    """A flag, or a key of a flag's JSON (`--flag.key`), and its field."""
 
     name: str
     field: str
-    """As users write it: spec.batching.maxNumSeqs."""
+    """As in a manifest: spec.batching.maxNumSeqs."""
     path: tuple[str, ...]
-    """The attributes that lead to it from the spec."""
-    silent: tuple[object, ...]
+    """Attributes from the spec to the field."""
+    vllm_default: tuple[object, ...]
     """Values that are not rendered: vLLM's defaults."""
     is_switch: bool
-    """A switch that is rendered with another flag's value."""
+    """Whether it is a switch that is rendered with another flag's value."""
 
     def read(self, spec: LLMServiceSpec) -> Any:
-        """The value to render; None for no flag."""
+        """The value to render; None: no flag."""
         value: Any = spec
         for name in self.path:
-            value = getattr(value, name, None)  # a section that is absent has no fields
-        if value is None or value in self.silent:
+            value = getattr(value, name, None)  # an absent section has no fields
+        if value is None or value in self.vllm_default:
             return None
         return True if self.is_switch else value
 
@@ -42,15 +42,15 @@ def _flags(model: type[ApiModel], path: tuple[str, ...] = (), field: str = "spec
     for name, info in model.model_fields.items():
         where, words = (*path, name), f"{field}.{info.alias}"
         knob = next((one for one in info.metadata if isinstance(one, Knob)), _NO_KNOB)
-        silent = (info.default, knob.silent)
+        vllm_default = (info.default, knob.vllm_default)
         for flag in knob.flags:
-            yield FieldFlag(flag, words, where, silent, is_switch=flag != knob.flags[-1])
+            yield FieldFlag(flag, words, where, vllm_default, is_switch=flag != knob.flags[-1])
         for kind in (info.annotation, *get_args(info.annotation)):
             if isinstance(kind, type) and issubclass(kind, ApiModel):
                 yield from _flags(kind, where, words)
 
 
-# Rendered in the order of the spec, the accelerator's last: another order would be another pod template.
+# Rendered in the order of the spec, the accelerator last. Another order would change pod templates.
 FLAGS: tuple[FieldFlag, ...] = tuple(sorted(_flags(LLMServiceSpec), key=lambda flag: flag.path[0] == "accelerator"))
 
 # Flags that are refused but never rendered: the operator, the supervisor or another flag does the same.
@@ -82,11 +82,11 @@ def _keyed() -> Mapping[str, Mapping[str, str]]:
 
 
 KEYED = _keyed()
-"""Flags of which single keys have a field, and the fields; extraArgs may set the other keys, in the dotted form."""
+"""Flags with fields for single keys, and the fields. extraArgs may set other keys, in the dotted form."""
 
 
 def in_force(section: ApiModel) -> dict[str, Any]:
-    """A section as JSON, with the effective values of the fields that it leaves out; absent is what vLLM decides."""
+    """A section as JSON with the effective values of absent fields; fields that vLLM decides stay absent."""
     fields = section.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name, effective in _effective(type(section)):
         value = effective(section) if callable(effective) else effective
@@ -97,7 +97,7 @@ def in_force(section: ApiModel) -> dict[str, Any]:
 
 @functools.cache
 def _effective(section: type[ApiModel]) -> tuple[tuple[str, object], ...]:
-    """Declared effective values of its fields, by name in JSON."""
+    """Effective values of absent fields, by JSON name."""
     fields = ((info.alias or name, info.metadata) for name, info in section.model_fields.items())
     found = ((name, one.effective) for name, metadata in fields for one in metadata if isinstance(one, Knob))
     return tuple((name, effective) for name, effective in found if effective is not None)
@@ -107,7 +107,7 @@ _NO_TLS = "the supervisor speaks plain HTTP to vLLM; end TLS in front of the Ser
 _ONE_POD = "every replica is one pod; use spec.parallelism and spec.scaling.replicas"
 _BALANCED = "the Service balances over replicas; use spec.scaling.replicas"
 
-# Flags that the operator's own work depends on, and what would break or what to do instead.
+# Flags that the operator depends on, with the conflict or the alternative.
 OPERATOR_OWNED: Mapping[str, str] = MappingProxyType(
     {
         "--host": "vLLM listens at all addresses of the pod already, of IPv4 and IPv6, and the Service relies on it",

@@ -1,4 +1,4 @@
-"""Kubernetes' own schemas for fields of the spec passed on unchanged, cut by tools/scripts/kubernetes_shapes.py."""
+"""Kubernetes' own schemas for fields of the spec, extracted by tools/scripts/kubernetes_shapes.py."""
 
 import json
 from importlib.resources import files
@@ -8,11 +8,11 @@ from pydantic import Field
 
 from llmservice_api.base import Json
 
-# Fields with Kubernetes' own schema in the CRD; in Python their values are plain JSON, passed on unchanged.
+# The CRD has Kubernetes' schema for these fields; in Python their values are plain JSON.
 
 
 def _shape(name: str) -> Any:
-    """Marks a leaf whose schema is looked up by this name when the CRD is generated."""
+    """Marks a field whose schema is looked up by this name when the CRD is generated."""
     return Field(json_schema_extra={"x-shape": name})
 
 
@@ -22,7 +22,7 @@ SHAPED_FIELDS = frozenset(
         *("topologySpreadConstraints", "volumes", "volumeMounts", "initContainers", "from"),
     }
 )
-"""Names of the fields that have one of these shapes."""
+"""Names of the fields with one of these schemas."""
 
 JsonList = list[Json]
 
@@ -47,7 +47,7 @@ VOLUME_SOURCES = (
 
 
 def shape(name: str) -> Schema:
-    """The schema of one leaf, by the name that `shapes` gives it."""
+    """The schema that `_shape` refers to by this name."""
     text = files(__package__).joinpath("kubernetes_shapes.json").read_text(encoding="utf-8")
     found: Schema = json.loads(text)[name]
     return found

@@ -1,4 +1,4 @@
-"""spec.scaling, spec.rollout, spec.drain, spec.endpoint: how many, how they are replaced, and how they are reached."""
+"""spec.scaling, spec.rollout, spec.drain, spec.endpoint: number of replicas, their replacement, and access to them."""
 
 from typing import Annotated, Literal
 
@@ -37,7 +37,7 @@ class Scaling(ApiModel):
 
     @property
     def holds(self) -> bool:
-        """Whether requests are held while no replica answers though one is to."""
+        """Whether requests are held while no replica answers."""
         return self.may_be_at_zero or self.holding.rollouts
 
 

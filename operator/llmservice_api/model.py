@@ -1,4 +1,4 @@
-"""spec.model: which model, where from, and what clients call it."""
+"""spec.model: which model, where it comes from, and its names for clients."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from llmservice_api.base import SET, ApiModel, Knob, Many, knob, section
 from llmservice_api.scalars import ConfigMapKeyRef, ObjectName, Quantity, SecretKeyRef, SecretRef, ServedName, Uri
 from llmservice_api.uri import Source, parse
 
-# spec.model.s3, .gcs, .azure: how buckets are reached.
+# spec.model.s3, .gcs, .azure: access to buckets.
 
 HttpUrl = Annotated[
     str,
@@ -233,12 +233,12 @@ class Cache(ApiModel):
     )
 
     @property
-    def wanted(self) -> bool:
-        """Whether downloaded models are kept in a claim at all."""
+    def is_enabled(self) -> bool:
+        """Whether downloaded models are kept in a claim."""
         return self.claim_name is not None or self.size is not None
 
     @property
-    def retained(self) -> bool:
+    def is_retained(self) -> bool:
         """Whether the claim outlives the LLMService."""
         return self.retention_policy == "Retain"
 
@@ -310,5 +310,5 @@ class Model(ApiModel):
 
     @property
     def source(self) -> Source:
-        """The parsed uri; raises InvalidSpec."""
+        """The parsed uri; InvalidSpec."""
         return parse(self.uri)

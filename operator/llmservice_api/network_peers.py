@@ -1,6 +1,6 @@
-"""spec.scaling.holding.from: who may send requests, with the meaning of a NetworkPolicy's `from`.
+"""spec.scaling.holding.from: clients that may send requests, with the meaning of a NetworkPolicy's `from`.
 
-Kubernetes' own shape; what its schema cannot say is checked here.
+The fields have Kubernetes' shape; what its schema cannot express is checked here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ AT = "spec.scaling.holding.from"
 _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _OPERATORS = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
-"""Whether they have values."""
+"""Whether the operator has values."""
 _CIDR_REMEDY = "Write an address and the length of its prefix, as in 10.0.0.0/8 or 2001:db8::/32."
 _LABEL_REMEDY = "Write a label as Kubernetes has it: NAME or DOMAIN/NAME, and a value of at most 63 characters."
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One of matchExpressions; a pair of matchLabels is `In` with one value."""
+    """An item of matchExpressions; a pair of matchLabels is `In` with one value."""
 
     key: str
     operator: str
@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Addresses, or pods: of `namespaces` (None: of the LLMService's own), those that `pods` selects (None: all)."""
+    """An address block; or pods of `namespaces` (None: the LLMService's own) that `pods` selects (None: all)."""
 
     pods: tuple[Requirement, ...] | None = None
     namespaces: tuple[Requirement, ...] | None = None
@@ -53,12 +53,12 @@ class Peer:
 
 
 def check_peers(peers: Sequence[Json]) -> None:
-    """InvalidSpec with everything that is wrong."""
+    """InvalidSpec with all problems."""
     peers_of(peers)
 
 
 def peers_of(peers: Sequence[Json]) -> tuple[Peer, ...]:
-    """As the schema accepted them; InvalidSpec with every field that means nothing."""
+    """Peers from the spec; InvalidSpec with all problems."""
     problems: list[Problem] = []
     found = tuple(_peer(peer, f"{AT}[{index}]", problems) for index, peer in enumerate(peers))
     if problems:
@@ -121,7 +121,7 @@ def _block(block: Json, at: str, problems: list[Problem]) -> Block | None:
 
 
 def _network(text: object, at: str, problems: list[Problem]) -> Network | None:
-    """As Kubernetes reads it: the bits after the prefix may be set, a mask or a prefix that is left out may not be."""
+    """As in Kubernetes: host bits may be set; a mask, or a missing prefix length, is invalid."""
     try:
         _, slash, prefix = str(text).partition("/")
         if not (slash and prefix.isascii() and prefix.isdecimal()) or "%" in str(text):

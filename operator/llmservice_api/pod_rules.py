@@ -1,4 +1,4 @@
-"""Rules of spec.runtime and spec.podTemplate: users' additions must not replace what the operator depends on."""
+"""CEL rules of spec.runtime and spec.podTemplate: additions must not replace what the operator depends on."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,9 +16,9 @@ OWN_VOLUMES = (
 )
 OWN_VOLUME_PREFIX = "adapter-"
 START_CACHE_VOLUME = "start-cache"
-"""Free for others where there is no spec.startCache: stored services may have such a volume."""
+"""Reserved only with spec.startCache: other stored services may have such a volume."""
 OWN_CONTAINERS = (contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER, contract.FETCH_CONTAINER)
-# Where a mount would hide ours, or the system's. Folders below /tmp and the home folder are free.
+# Mounts here would hide the operator's files or the system's. Folders below /tmp and the home folder are allowed.
 OWN_PATHS = (
     *("/", "/dev", "/dev/shm", "/etc", "/home", "/proc", "/sys", "/tmp", "/usr", "/var", "/bin", "/lib"),
     contract.HOME_DIR,
@@ -77,7 +77,7 @@ RESOURCE_KEYS = (
 _COMPARED = ("cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
 RESOURCES = (
     Rule(
-        # Not self.requests.all(...): for Kubernetes 1.31 that could cost more than one rule may.
+        # Not self.requests.all(...), whose estimated cost exceeds Kubernetes 1.31's limit for one rule.
         f"!has(self.limits) || !has(self.requests) || {cel_list(_COMPARED)}.all(name, !(name in self.requests) || "
         "!(name in self.limits) || "
         "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",

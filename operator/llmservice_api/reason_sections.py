@@ -1,4 +1,4 @@
-"""The sections of docs/reference/reasons.md: reasons that are looked into in the same way."""
+"""Sections of docs/reference/reasons.md: reasons with the same way to investigate."""
 
 from typing import Final
 

@@ -1,6 +1,6 @@
-"""Every reason that a condition, an Event or a failure may carry: the operator's own, and what the pods report.
+"""Every reason of a condition, an Event or a failure: the operator's own, and those that pods report.
 
-A row is all that a reason needs beside the place where it is detected; `make crds` makes docs/reference/reasons.md.
+`make crds` generates docs/reference/reasons.md from the rows.
 """
 
 from llmservice_runtime.failures.reasons import END, SPEC, Ends, Explained, FailureReason
@@ -11,7 +11,7 @@ from llmservice_api.reason_sections import FINE, INTERNAL, NODE, PLACE, PLAN, PO
 
 
 class Reason(Explained):
-    """The operator's own rows, and in their midst those of the pods: `Reason(FailureReason.X)` is the one of X."""
+    """The operator's own reasons and those of pods: `Reason(FailureReason.X)` is the member X."""
 
     INSUFFICIENT_GPUS = PLACE.row(
         "InsufficientGPUs",

@@ -1,5 +1,5 @@
-"""Who states spec.scaling.replicas in a manifest that is applied again and again, so that an autoscaler's number would
-be reset each time. Both records that it is read from may be written by anybody."""
+"""Which manifest states spec.scaling.replicas: if it is applied repeatedly, it resets the autoscaler's number each
+time. The records that this is read from may have any content."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Json = Mapping[str, Any]
 LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 KUBECTL = "kubectl apply"
 STATED_BY = "replicasStatedBy"
-"""Key of a projected LLMService for what `stated_by` said of the whole object."""
+"""Key of a projected LLMService for the result of `stated_by`."""
 
 _MOST_ENTRIES = 256
 _LONGEST_NAME = 64
 _LARGEST = 256 * 1024
-"""Bytes of an annotation that is read: the API server stores no larger one."""
+"""Bytes of the longest annotation that is read: the API server stores no larger one."""
 _DEEPEST, _MOST_PARTS = 32, 16_384
 _PATH = ("f:spec", "f:scaling", "f:replicas")
 
@@ -26,7 +26,7 @@ _PATH = ("f:spec", "f:scaling", "f:replicas")
 def stated_by(metadata: Json) -> str | None:
     """The field manager of a server-side apply, or `kubectl apply`; None: no manifest states the field.
 
-    An update owns fields that the API server set by default, so that it shows nothing.
+    Updates also own fields that the API server set by default, so they prove nothing.
     """
     entries = metadata.get("managedFields")
     for entry in entries[:_MOST_ENTRIES] if isinstance(entries, list | tuple) else ():

@@ -1,4 +1,4 @@
-"""A rule across fields, as the API server evaluates it."""
+"""A CEL rule across fields, evaluated by the API server."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """CEL that must be true; the message has the problem and the remedy. `field` is relative to the rule's place."""
+    """CEL that must be true; the message has the problem and the remedy. `field` is relative to the rule's path."""
 
     rule: str
     message: str

@@ -1,6 +1,6 @@
-"""The rules across fields, by the part of the spec that they are attached to. `[]` is each item of a list.
+"""CEL rules across fields, by the path in the spec to which they are attached. `[]` is each item of a list.
 
-The API server evaluates them; they are skipped while a structural error stands. Each one's cost is tested.
+The API server skips them while the object has a structural error. Tests check each rule's estimated cost.
 """
 
 import re
@@ -20,7 +20,7 @@ _REVISION = f"^[^@]*@{uri.HF_REVISION}$"
 
 
 def uri_rules() -> tuple[Rule, ...]:
-    """The rules of an object that has a field `uri`."""
+    """The rules of an object with a field `uri`."""
     return tuple(_rules())
 
 
@@ -28,9 +28,9 @@ def _rules() -> Iterator[Rule]:
     schemes = "|".join(uri.SCHEMES)
     yield Rule(f"self.uri.matches('^({schemes})://')", f"must begin with a scheme that is served: {uri.FORMS}", ".uri")
     for name, scheme in uri.SCHEMES.items():
-        # What is wrong with a revision has words of its own.
+        # An invalid revision has a message of its own.
         pattern = f"{uri.HF_REPO}(@.*)?" if name == "hf" else scheme.pattern
-        # The names of groups are for Python; here each letter costs.
+        # Group names are for Python; in CEL each character adds cost.
         matches = cel_string(f"^{name}://{re.sub(r'[?]P<[a-z]+>', '', pattern)}$")
         yield Rule(
             f"!self.uri.startsWith('{name}://') || self.uri.matches({matches})", f"must be {scheme.form}", ".uri"
@@ -50,8 +50,8 @@ def _rules() -> Iterator[Rule]:
 
 _NAME = "metadata.name must be a DNS label of at most 50 characters, because the Service has this name"
 
-# Kubernetes itself allows lowercase letters, digits, dashes and dots. Three cheap rules, since a name has no bound that
-# the cost estimate knows of.
+# As in Kubernetes: lowercase letters, digits, dashes and dots. Three cheap rules, since the cost estimate has no bound
+# for the length of a name.
 ROOT = (
     Rule(
         "!self.metadata.name.contains('.')",

@@ -1,4 +1,4 @@
-"""Small types that several parts of the spec use."""
+"""Small types for several parts of the spec."""
 
 from typing import Annotated
 
@@ -25,7 +25,7 @@ ServedName = Annotated[
 
 
 def integer_or_auto_schema(most: int) -> WithJsonSchema:
-    """The CRD's schema of an integer from 1 to `most`, or the word `auto`."""
+    """The CRD's schema of an integer from 1 to `most`, or `auto`."""
     return WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,

@@ -1,4 +1,4 @@
-"""Checks of spec.scaling.autoscaling.schedule that the schema cannot make: its cron expressions and time zones."""
+"""Checks of spec.scaling.autoscaling.schedule beyond the schema: cron expressions and time zones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ZONE_REMEDY = "Write a name of the IANA time zone database, as in Europe/Berlin
 
 
 def check_schedule(autoscaling: Autoscaling | None) -> None:
-    """InvalidSpec with every expression that is no cron expression, and every name that is no time zone's."""
+    """InvalidSpec with every invalid cron expression and time zone."""
     if autoscaling is not None and (problems := list(_problems(autoscaling))):
         raise InvalidSpec(problems)
 
@@ -44,11 +44,11 @@ def _problems(autoscaling: Autoscaling) -> Iterator[Problem]:
 
 
 def is_cron(expression: str) -> bool:
-    """Whether it has the notation of cron."""
+    """Whether the text is a valid cron expression."""
     try:
         CronSim(expression, _ANY_TIME)
     except (CronSimError, ValueError, TypeError, AssertionError):
-        # The last three where it mixes notations for the last day of a month with ranges.
+        # The last three occur where it mixes notations for the last day of a month with ranges.
         return False
     return True
 
@@ -57,8 +57,8 @@ def is_cron(expression: str) -> bool:
 def ever_comes(expression: str) -> bool:
     """Whether any day matches a cron expression.
 
-    A day matches by its number, its weekday and the length of its month, so that one month of each length for each
-    weekday that it may begin with is as good as all: `CronSim` itself looks through fifty years.
+    A match depends on the day's number, its weekday and the month's length, so that one month of each length and first
+    weekday is sufficient; `CronSim` itself searches fifty years.
     """
     cron = CronSim(expression, _ANY_TIME)
     lengths = {length for month in cron.months for length in _LENGTHS[month]}
@@ -70,7 +70,7 @@ _LENGTHS = {month: {calendar.monthrange(year, month)[1] for year in (2001, 2004)
 
 
 def _months() -> dict[int, list[tuple[int, int, int]]]:
-    """By length, a month (year, month, last day) for each weekday that it may begin with."""
+    """By length: a month (year, month, last day) for each first weekday."""
     found: dict[tuple[int, int], tuple[int, int, int]] = {}
     for year in range(2000, 2028):
         for month in range(1, 13):
@@ -83,7 +83,7 @@ _MONTHS = _months()
 
 
 def is_time_zone(name: str) -> bool:
-    """Whether the time zone database has it."""
+    """Whether the time zone database has the name."""
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

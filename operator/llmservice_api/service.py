@@ -1,4 +1,4 @@
-"""An LLMService as the operator works with it: parsed once, never changed."""
+"""A parsed, immutable LLMService."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ _SHORTER = (
 )
 _REMEDY = "Correct it and apply the LLMService again; `kubectl explain llms.spec --recursive` lists the fields."
 
-# What pydantic adds to the location of a value that may be of several types.
+# pydantic's tags in the location of a value with several possible types.
 _TYPE_TAGS = frozenset({"constrained-int", "literal['auto']"})
 
 
 @dataclass(frozen=True, slots=True)
 class LLMService:
-    """One object of the API server."""
+    """An LLMService of the API server."""
 
     name: str
     namespace: str
@@ -39,7 +39,7 @@ class LLMService:
     status: Mapping[str, Any]
     annotations: Mapping[str, str]
     replicas_stated_by: str | None = None
-    """Who states spec.scaling.replicas in a manifest beside spec.scaling.autoscaling; None: nobody does."""
+    """The manager that states spec.scaling.replicas in a manifest despite spec.scaling.autoscaling; None: none does."""
 
     @property
     def key(self) -> Key:
@@ -52,7 +52,7 @@ class LLMService:
 
     @classmethod
     def from_object(cls, obj: Mapping[str, Any]) -> "LLMService":
-        """Parse a stored object; raises InvalidSpec where this operator cannot act on it."""
+        """Parse a stored object; InvalidSpec where this operator cannot act on it."""
         metadata, spec = obj["metadata"], parse_spec(obj.get("spec"))
         stated = None
         if spec.scaling.autoscaling is not None:
@@ -71,22 +71,22 @@ class LLMService:
         )
 
 
-REMEMBERED_SPECS = 512
-"""The most recent ones; with their results in `api.remembered` some 50 KiB each."""
-REMEMBERED_LENGTH = 8 * 1024
-"""Bytes of the longest spec that is cached: Python objects take some thirty times as much."""
+CACHED_SPECS = 512
+"""Most recently used specs; with their results in `llmservice_api.memoize` some 50 KiB each."""
+MAX_CACHED_BYTES = 8 * 1024
+"""Bytes of the longest cached spec: Python objects take some thirty times as much."""
 LONGEST_SPEC = 64 * 1024
-"""Bytes of a spec, as JSON, that the operator acts on. The API server stores objects of a MiB and a half."""
+"""Bytes of the longest spec, as JSON, that the operator acts on. The API server stores objects of up to 1.5 MiB."""
 
 
 def spec_text(raw: object) -> bytes:
-    """A spec as JSON, which takes a tenth of the memory of objects; of one that is too long only its length."""
+    """A spec as compressed JSON, a tenth of the memory of objects; only the length of one that is too long."""
     text = orjson.dumps({} if raw is None else raw)
     return text if len(text) <= LONGEST_SPEC else b"%d" % len(text)
 
 
 def parse_spec(raw: object) -> LLMServiceSpec:
-    """The spec as a value, the same one for the same text; InvalidSpec names every field that is wrong.
+    """The parsed spec, the same object for equal texts; InvalidSpec names every invalid field.
 
     `raw` is what the API server stores, or its `spec_text`.
     """
@@ -95,13 +95,13 @@ def parse_spec(raw: object) -> LLMServiceSpec:
     given = {} if raw is None else raw
     try:
         text = spec_text(given)
-    except TypeError:  # nothing that the API server stores: YAML has more than JSON
+    except TypeError:  # not from the API server: YAML has more types than JSON
         return _validated(given)
     return _of_text(text) if text.isdigit() or orjson.loads(text) == given else _validated(given)
 
 
 def is_paused(raw: object) -> bool:
-    """spec.paused of a spec, or of its `spec_text`; the rest may be invalid."""
+    """spec.paused of a spec or its `spec_text`, also where other fields are invalid."""
     spec = orjson.loads(raw) if isinstance(raw, bytes) else raw
     return isinstance(spec, Mapping) and bool(spec.get("paused"))
 
@@ -110,10 +110,10 @@ def _of_text(text: bytes) -> LLMServiceSpec:
     if text.isdigit():
         length = f"is {int(text):,} bytes long as JSON, and the operator acts on at most {LONGEST_SPEC:,}."
         raise InvalidSpec([Problem("spec", length, _SHORTER)])
-    return _parsed(text) if len(text) <= REMEMBERED_LENGTH else _validated(orjson.loads(text))
+    return _parsed(text) if len(text) <= MAX_CACHED_BYTES else _validated(orjson.loads(text))
 
 
-@functools.lru_cache(maxsize=REMEMBERED_SPECS)
+@functools.lru_cache(maxsize=CACHED_SPECS)
 def _parsed(text: bytes) -> LLMServiceSpec:
     return _validated(orjson.loads(text))
 
@@ -130,19 +130,19 @@ def _validated(raw: object) -> LLMServiceSpec:
 
 
 def _problems(error: ValidationError) -> Iterator[Problem]:
-    """One problem a field: a field of several types is reported once for each of them."""
+    """One problem per field: pydantic reports a field of several types once for each of them."""
     messages: dict[str, list[str]] = {}
     for item in error.errors(include_url=False, include_context=False):
         messages.setdefault(_path(item["loc"]), []).append(item["msg"])
     for path, some in messages.items():
-        # A list of which an item is wrong is also reported as too short: that item was not counted.
+        # A list with an invalid item is also reported as too short, since that item was not counted.
         if any(other.startswith(f"{path}[") for other in messages):
             continue
         yield Problem(path, f"{', or '.join(dict.fromkeys(some))}.", _REMEDY)
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """The path as the API server writes it, without pydantic's tags for the types of one field."""
+    """The path as the API server writes it, without pydantic's type tags."""
     path = "spec"
     for part in location:
         if isinstance(part, int):

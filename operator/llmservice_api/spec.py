@@ -1,4 +1,4 @@
-"""spec: everything that a user says about one model service."""
+"""spec: the desired state of one LLMService."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -14,9 +14,9 @@ from llmservice_api.scalars import ObjectName, Quantity
 from llmservice_api.techniques import Attention, Compilation, ContextExtension, DraftModel, SpeculativeDecoding
 from llmservice_api.uri import Source, parse
 
-# spec.generation: how answers are sampled and read.
+# spec.generation: sampling and parsing of answers.
 
-# vLLM looks parsers up when it starts, and plugins add some: the shape of a name, not a list.
+# vLLM looks parsers up at its start, and plugins add some: hence a pattern and not a list.
 ParserName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -66,7 +66,7 @@ class Generation(ApiModel):
         examples=[7],
         bounds=(0, 4_294_967_295),
         flag="--seed",
-        silent=0,
+        vllm_default=0,
         effective=0,
     )
     defaults: Annotated[GenerationDefaults, Knob(("--override-generation-config",))] = section(
@@ -76,11 +76,11 @@ class Generation(ApiModel):
     )
 
 
-# spec.multimodal: pictures, sound and video beside the text.
+# spec.multimodal: images, audio and video in requests.
 
 ANY_DOMAIN = "*"
 
-# vLLM compares the whole name of an address's host, in lower case.
+# vLLM compares the whole host name of a URL, in lower case.
 MediaDomain = Annotated[
     str, StringConstraints(min_length=1, max_length=253, pattern=r"^([*]|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$")
 ]
@@ -100,7 +100,7 @@ class Multimodal(ApiModel):
     )
 
 
-# spec.startCache: what makes the next start of a server faster.
+# spec.startCache: makes later starts faster.
 
 
 class StartCache(ApiModel):
@@ -128,12 +128,12 @@ class StartCache(ApiModel):
     )
 
 
-# spec.adapters, spec.lora: LoRA adapters that are served beside the model, each under a name of its own.
+# spec.adapters, spec.lora: LoRA adapters, each under a name of its own.
 
-# No slash, unlike a model's name: it is a folder's name too.
+# No slash, unlike a model's name: it is also the name of a folder.
 AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
-# Shorter than a model's: the cost of a rule grows with the longest uri times the number of adapters.
+# Shorter than a model's: a rule's cost grows with the longest uri times the number of adapters.
 AdapterUri = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
@@ -149,7 +149,7 @@ class Adapter(ApiModel):
 
     @property
     def source(self) -> Source:
-        """The parsed uri; raises InvalidSpec."""
+        """The parsed uri; InvalidSpec."""
         return parse(self.uri, f"spec.adapters[{self.name}].uri")
 
 
@@ -263,12 +263,12 @@ class LLMServiceSpec(ApiModel):
 
     @property
     def is_lora_on(self) -> bool:
-        """Whether vLLM is started so that it can serve adapters."""
+        """Whether vLLM is started with LoRA enabled."""
         return bool(self.adapters) or self.lora is not None
 
     @property
     def sources(self) -> Mapping[str, Source]:
-        """Parsed uris by field; raises InvalidSpec."""
+        """Parsed uris by field; InvalidSpec."""
         found = {"spec.model.uri": self.model.source}
         if self.draft_model is not None:
             found["spec.speculativeDecoding.model.uri"] = self.draft_model.source
@@ -276,5 +276,5 @@ class LLMServiceSpec(ApiModel):
 
     @property
     def draft_model(self) -> DraftModel | None:
-        """The draft model, where speculation asks for one."""
+        """The draft model of speculative decoding, or None."""
         return None if self.speculative_decoding is None else self.speculative_decoding.model

@@ -1,4 +1,4 @@
-"""Rules between the sections of the spec."""
+"""CEL rules between sections of the spec."""
 
 from llmservice_vllm import quantization
 
@@ -15,7 +15,7 @@ _ACCOUNT_ENV = "AZURE_STORAGE_ACCOUNT_NAME"
 
 
 def _any_uri(scheme: str) -> str:
-    """CEL: a model, draft model or adapter has this scheme; with `lora`, an adapter may at any time."""
+    """CEL: a model, draft model or adapter has this scheme; with `lora`, an adapter may later."""
     matches = f"matches({cel_string(f'^{scheme}://')})"
     draft = "self.speculativeDecoding.model"
     return (
@@ -26,7 +26,7 @@ def _any_uri(scheme: str) -> str:
 
 
 def _none_given(flag: str) -> str:
-    """CEL: extraArgs do not have this flag, in any spelling."""
+    """CEL: extraArgs lack this flag, in any spelling."""
     arguments = "self.runtime.extraArgs"
     return f"!has(self.runtime) || !has({arguments}) || {arguments}.all(arg, {none_of([flag], 'arg')})"
 

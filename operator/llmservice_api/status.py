@@ -1,4 +1,4 @@
-"""Models of status: the CRD's schema, and what stored statuses are checked with; the operator writes plain JSON."""
+"""Models of status, for the CRD's schema and for checks of stored statuses; the operator writes plain JSON."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -27,7 +27,7 @@ IntOrWord = Annotated[
 
 
 def _a_time(text: str) -> str:
-    """ValueError unless it names a moment: without an offset it cannot be compared with others."""
+    """The text, if it is a time with an offset; ValueError otherwise: times without one cannot be compared."""
     if len(text) > 64 or datetime.fromisoformat(text).tzinfo is None:
         raise ValueError("is not a time with an offset")
     return text
@@ -55,7 +55,7 @@ def optional(description: str, **extra: Any) -> Any:
 
 
 def in_force(**extra: Any) -> Any:
-    """A field of status.effective: the CRD describes it by the field of the spec in the same place."""
+    """A field of status.effective; the CRD copies its description from the same field of the spec."""
     return Field(default=None, **extra)
 
 
@@ -140,11 +140,11 @@ _IN_FORCE: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ),
     (),
 ) | {"drain": ("timeout_seconds",), "endpoint": ("port",), "runtime": ("image", "version", "sleep_mode")}
-"""Sections of the spec that status.effective repeats, and the fields that it repeats of them; none: all."""
+"""Sections of the spec in status.effective, with the fields that are repeated; none: all."""
 
 
 def _section(section: type[ApiModel], only: tuple[str, ...] = ()) -> type[StatusModel]:
-    """A section of the spec as status.effective has it: these fields without bounds; each may be absent."""
+    """A section of the spec for status.effective: these fields, optional and without bounds."""
     fields: dict[str, Any] = {
         name: (_value(section.model_fields[name].annotation) | None, in_force())
         for name in only or section.model_fields
@@ -153,7 +153,7 @@ def _section(section: type[ApiModel], only: tuple[str, ...] = ()) -> type[Status
 
 
 def _value(kind: Any, only: tuple[str, ...] = ()) -> Any:
-    """The type of a field of the spec, without what bounds it; of a section with these fields."""
+    """The type of a field of the spec without its bounds; for a section, with these fields."""
     if get_origin(kind) in (Union, UnionType):
         kinds = [one for one in get_args(kind) if one is not NoneType]
         return IntOrWord if len(kinds) > 1 else _value(kinds[0])
@@ -294,7 +294,7 @@ class PlanStatus(StatusModel):
 
 
 GatedPod = Annotated[str, StringConstraints(max_length=128)]
-"""The uid of a pod, and after a space when its gates were seen to be gone; the uid alone while it has one."""
+"""uid of a pod, followed after a space by the time when its gates were gone; without it the pod is still gated."""
 MOST_GATED = 64
 """Pods in status.rollout.gatedPods."""
 

@@ -106,7 +106,7 @@ class ContextExtension(ApiModel):
 
     @property
     def argument(self) -> str:
-        """METHOD:FACTOR[:ORIGINAL], as the supervisor takes it."""
+        """METHOD:FACTOR[:ORIGINAL], an option of the supervisor."""
         original = self.original_max_position_embeddings
         return f"{self.method}:{self.factor:g}" + ("" if original is None else f":{original}")
 
@@ -120,7 +120,7 @@ class DraftModel(ApiModel):
 
     @property
     def source(self) -> Source:
-        """The parsed uri; raises InvalidSpec."""
+        """The parsed uri; InvalidSpec."""
         return parse(self.uri, "spec.speculativeDecoding.model.uri")
 
 

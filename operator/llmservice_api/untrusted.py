@@ -1,9 +1,9 @@
-"""Readers of what others may write into Kubernetes objects: stored statuses, recorded revisions, an annotation.
+"""Readers of fields that others may write in Kubernetes objects: stored statuses, recorded revisions, an annotation.
 
-They return values of the declared types, with finite numbers below 2**53 and bounded texts, leave everything else out,
-and raise nothing. The operator writes anew what was left out. Tenants with rights on `llmservices/status` or on
+They return values of the declared types, with finite numbers below 2**53 and bounded texts, omit everything else, and
+do not raise. The operator recomputes what was omitted. Tenants with access to `llmservices/status` or
 ControllerRevisions may store anything that the schema allows. Reports of pods and Jobs are read by
-`llmservice_runtime.bounded_json`, answers of the API server by `kube.wire`.
+`llmservice_runtime.bounded_json`, responses of the API server by `kubeloop.wire`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Json = Mapping[str, Any]
 _STATUS_PARTS, _STATUS_DEPTH, _STATUS_TEXT = 4096, 12, 32_768
 _RECORD_PARTS, _RECORD_DEPTH, _RECORD_TEXT = 65_536, 60, 1_048_576
 _CONFIG_BYTES, _CONFIG_DEPTH = 32_768, 12
-"""Of status.model.config, of at most 8,192 characters."""
+"""For status.model.config, which has at most 8,192 characters."""
 LONGEST_ANNOTATION = 256
-"""Characters of a value that is not replaced by its hash."""
+"""Characters; a longer value is replaced by its hash."""
 
 _SECTIONS = {field.alias or name: name for name, field in LLMServiceStatus.model_fields.items()}
 _CONDITION = TypeAdapter(StatusCondition)
 
 
 def stored_status(status: object) -> Json:
-    """The status, without the sections and conditions that are not valid."""
+    """The status without invalid sections and conditions."""
     if not isinstance(status, Mapping) or not status:
         return {}
     if _is_readable(status):
@@ -55,7 +55,7 @@ def stored_record(data: object) -> Json | None:
 
 
 def annotation(value: object) -> str | None:
-    """An annotation's value; a hash of it where it is longer than LONGEST_ANNOTATION, None where it is no text."""
+    """An annotation's value, or a hash of a value longer than LONGEST_ANNOTATION; None if it is not text."""
     if not isinstance(value, str):
         return None
     if len(value) <= LONGEST_ANNOTATION:

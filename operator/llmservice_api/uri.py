@@ -1,6 +1,6 @@
 """URIs of models, draft models and adapters, parsed.
 
-CEL in the CRD has the same rules; these are for stored objects.
+The CRD has the same rules in CEL; these are for stored objects.
 """
 
 import functools
@@ -29,7 +29,7 @@ PATH = r"[^\s@:?#\\/]+(/[^\s@:?#\\/]+)*/?"
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A repository on the Hugging Face hub, or on what HF_ENDPOINT names."""
+    """A repository on the Hugging Face hub, or on the server in HF_ENDPOINT."""
 
     repo: str
     revision: str | None = None
@@ -37,17 +37,17 @@ class HubSource:
 
 @dataclass(frozen=True, slots=True)
 class BucketSource:
-    """The objects of a bucket whose keys begin with a prefix; an empty one is the whole bucket."""
+    """The objects of a bucket whose keys start with a prefix; empty: the whole bucket."""
 
     bucket: str
     prefix: str = ""
     scheme: str = "s3"
-    """s3, gs or az; what is a container at Azure is a bucket elsewhere."""
+    """s3, gs or az; a bucket is a container in Azure."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimSource:
-    """A folder in a PersistentVolumeClaim; an empty path is its root."""
+    """A folder in a PersistentVolumeClaim; empty path: its root."""
 
     claim: str
     path: str = ""
@@ -55,7 +55,7 @@ class ClaimSource:
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """A folder in an OCI image that is mounted as a volume; an empty path is its root."""
+    """A folder in an OCI image that is mounted as a volume; empty path: its root."""
 
     reference: str
     path: str = ""
@@ -63,7 +63,7 @@ class ImageSource:
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A folder that the runtime image already has."""
+    """A folder of the runtime image."""
 
     path: str
 
@@ -72,13 +72,13 @@ Source = HubSource | BucketSource | ClaimSource | ImageSource | FileSource
 
 
 def is_fetched(source: Source) -> bool:
-    """Whether the supervisor copies the files into the pod before vLLM starts."""
+    """Whether the files are downloaded before vLLM starts."""
     return isinstance(source, HubSource | BucketSource)
 
 
 @functools.lru_cache(maxsize=1024)
 def parse(uri: str, field: str = FIELD) -> Source:
-    """Parse a URI; raises InvalidSpec with a Problem of the field."""
+    """Parse a URI; InvalidSpec with a Problem of the field."""
     name, separator, rest = uri.partition("://")
     scheme = SCHEMES.get(name)
     if not separator or scheme is None:
@@ -97,10 +97,10 @@ def _invalid(field: str, message: str, remedy: str) -> InvalidSpec:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What follows NAME://: its pattern, its form for messages, and how a source is made of it."""
+    """The part after NAME://: pattern, form for messages, and constructor of its source."""
 
     pattern: str
-    """For Python's re and for the RE2 of CEL."""
+    """For Python's re and for RE2 in CEL."""
     form: str
     make: Callable[[Mapping[str, str]], Source]
 

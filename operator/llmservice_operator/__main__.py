@@ -15,7 +15,7 @@ from pathlib import Path
 import uvloop
 from kubeloop import credentials as kube_credentials
 from kubeloop import garbage, log
-from kubeloop.access import Access, open_to_all
+from kubeloop.access import Access, unguarded
 from kubeloop.cache import Cache
 from kubeloop.client import AlwaysOpen, Gate, KubeClient
 from kubeloop.errors import ConfigError
@@ -172,7 +172,7 @@ class Operator:
             refresh=self._refresh_metrics,
             health_port=self._options.health_port,
             metrics_port=self._options.metrics_port,
-            guard=open_to_all if is_open else Access(self._transport),
+            guard=unguarded if is_open else Access(self._transport),
             metrics_tls=certificate.context if certificate else None,
         )
         await server.start()
@@ -260,7 +260,7 @@ class Operator:
     def _is_idle(self) -> bool:
         return not self._ctx.queue.depth and not self._ctx.queue.in_work
 
-    # Called by the Lease (Duties)
+    # Called by the Lease (LeaderCallbacks)
 
     def gained(self) -> None:
         """Begin with all services at once: a follower's cache is warm."""

@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 from llmservice_api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION, claim_names
 from llmservice_api.holding import is_idle
-from llmservice_api.kinds import CHILD_KINDS, REPORTED_APART, VERBS
+from llmservice_api.kinds import CHILD_KINDS, HAS_OWN_CONDITION, VERBS
+from llmservice_api.memoize import cached_by_service
 from llmservice_api.reasons import Reason
-from llmservice_api.remembered import of_service
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 
@@ -69,7 +69,7 @@ def desired_children(
     ]
 
 
-@of_service
+@cached_by_service
 def _made(
     service: LLMService,
     label: str,
@@ -84,7 +84,7 @@ def _made(
     return tuple(with_hash(manifest) for manifest in _manifests(service, asked or service.spec, revision, strategy))
 
 
-@of_service
+@cached_by_service
 def _declared(service: LLMService, settings: Settings, stated_by: str | None, idle: bool) -> tuple[DesiredChild, ...]:
     """Of the kinds in `CHILD_KINDS`. `stated_by` and `idle` are the service's, and no part of the spec."""
     assert (service.replicas_stated_by, is_idle(service.spec.scaling, service.status)) == (stated_by, idle)
@@ -162,7 +162,7 @@ _NEEDED_ONCE = frozenset({"Service", "PersistentVolumeClaim"})
 
 def blocking(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
     """What keeps a child from being what it should be; kinds with a condition of their own keep nothing."""
-    ids = {child.id for child in children if child.id[0] not in REPORTED_APART}
+    ids = {child.id for child in children if child.id[0] not in HAS_OWN_CONDITION}
     if (unadopted := _unadopted(service, observed)) is not None:
         return unadopted
     leaving = [c for c in observed.children() if (c.kind, c.name) in ids and ownership(c, service) is Ownership.LEAVING]
@@ -268,7 +268,7 @@ def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply |
 
 def is_pending(apply: Iterable[Apply]) -> bool:
     """Whether a child is yet to be written that has no condition of its own."""
-    return any(each.kind not in REPORTED_APART for each in apply)
+    return any(each.kind not in HAS_OWN_CONDITION for each in apply)
 
 
 def _apply_unread(child: DesiredChild, service: LLMService, observed: Observed) -> Iterator[Apply]:
@@ -301,19 +301,19 @@ def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | No
     return None if live.is_applied else "the record of its field owners was reset"
 
 
-def needless(service: LLMService, observed: Observed, settings: Settings) -> Iterator[Prune]:
+def prune_reason(service: LLMService, observed: Observed, settings: Settings) -> Iterator[Prune]:
     """Children of CHILD_KINDS that are no longer desired, whatever revision runs."""
     for child in CHILD_KINDS:
         live = observed.child(child.kind, service.name)
         if live is not None and BUILDERS[child.kind](service, settings) is None and _may_go(live, service):
-            yield Prune(live.kind, live.name, live.uid, child.needless)
+            yield Prune(live.kind, live.name, live.uid, child.prune_reason)
 
 
 def prunes(
     service: LLMService, asked: LLMServiceSpec, observed: Observed, desired: DesiredRevision, settings: Settings
 ) -> Iterator[Prune]:
     """What is ours and no longer desired; `asked` is the spec as it is, whatever revision runs."""
-    yield from needless(service, observed, settings)
+    yield from prune_reason(service, observed, settings)
     wanted = {claim.name for claim in claims(service, asked)}
     # Pods of an earlier revision may still use a claim, and so may the record of an earlier operator.
     is_unused = all(pod.revision == desired.label for pod in observed.pods)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from llmservice_api.errors import Problem
-from llmservice_api.matrix import DIMENSIONS, ROWS, Row
+from llmservice_api.matrix import DIMENSIONS, ROWS, Incompatibility
 from llmservice_api.matrix.dimensions import ABSENT, GIVEN, MANY, OFF, ON, ONE
 from llmservice_api.spec import LLMServiceSpec
 
@@ -75,12 +75,12 @@ def _rows_by_rare_value() -> Mapping[tuple[str, str], Sequence[int]]:
     return rows
 
 
-def matches(row: Row, values: Mapping[str, str]) -> bool:
+def matches(row: Incompatibility, values: Mapping[str, str]) -> bool:
     """Whether all that a row names is known and among what it refuses."""
     return all(values.get(dimension) in refused for dimension, refused in row.when.items())
 
 
-def _problem(row: Row, combination: Combination) -> Problem:
+def _problem(row: Incompatibility, combination: Combination) -> Problem:
     message, remedy = _sentence(row, combination), row.remedy
     if "capability" in row.when and combination.product is not None:
         message += f"; {combination.product} has {combination.values['capability']}"
@@ -88,7 +88,7 @@ def _problem(row: Row, combination: Combination) -> Problem:
     return Problem(combination.field_of(row.blame), f"{message}.", f"{remedy}.", row.reason)
 
 
-def _sentence(row: Row, combination: Combination) -> str:
+def _sentence(row: Incompatibility, combination: Combination) -> str:
     """What is combined, by field and value, and why it does not go together."""
     named = [
         f"{combination.field_of(name).removeprefix('spec.')} {combination.values[name]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from kubeloop.errors import NOT_OURS
+from kubeloop.errors import FOREIGN_OBJECT
 
 from tests.e2e._chart import AUTOSCALED, EVERYTHING, GUARDED, JSON, of_kind, only, render
 
@@ -100,7 +100,7 @@ def test_every_kind_that_the_operator_may_write_is_in_its_policy(values: JSON) -
     assert own["expression"] == "request.userInfo.username == 'system:serviceaccount:llm:demo-llmservice-operator'"
     text = yaml.safe_dump(policy, width=10_000)
     assert "request.name == 'demo-llmservice-operator'" in text
-    assert NOT_OURS in text, "the operator knows its policy's refusals by these words"
+    assert FOREIGN_OBJECT in text, "the operator knows its policy's refusals by these words"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.parallel
 JSON = dict[str, Any]
 
 NAMESPACE = "policy-operator"
-NOT_OURS = "is not one of the operator's own objects"
+FOREIGN_OBJECT = "is not one of the operator's own objects"
 RESTRICTED = "beyond `restricted`"
 PORTS = [{"port": 80}]
 
@@ -57,10 +57,10 @@ def test_somebody_elses_object_is_neither_changed_nor_deleted(cluster: Cluster, 
     cluster.apply(theirs(plural, "theirs"), NAMESPACE)
     before = cluster.must_get(plural, NAMESPACE, "theirs")
     refused = token.merge(plural, "theirs", {"metadata": {"labels": LABELS}})
-    assert (refused.code, NOT_OURS in refused.message) == (403, True), refused
+    assert (refused.code, FOREIGN_OBJECT in refused.message) == (403, True), refused
     deleted = token.delete(plural, "theirs")
     assert deleted.code == 403
-    assert NOT_OURS in deleted.message or "cannot delete resource" in deleted.message, deleted
+    assert FOREIGN_OBJECT in deleted.message or "cannot delete resource" in deleted.message, deleted
     assert cluster.must_get(plural, NAMESPACE, "theirs")["metadata"]["uid"] == before["metadata"]["uid"]
 
 
@@ -69,7 +69,7 @@ def test_a_config_map_of_somebody_else_is_not_read_by_a_dry_run_either(cluster: 
     cluster.apply(theirs("configmaps", "theirs"), NAMESPACE)
     nothing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": NAMESPACE}}
     looked = token.apply("configmaps", nothing, dryRun="All", force="false")
-    assert (looked.code, NOT_OURS in looked.message) == (403, True), looked
+    assert (looked.code, FOREIGN_OBJECT in looked.message) == (403, True), looked
 
 
 def test_what_is_its_own_is_made_changed_and_deleted(token: Token, owner: JSON) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 from kubeloop.client import APPLY, MERGE_PATCH
-from kubeloop.credentials import Credentials, Issued, Token
+from kubeloop.credentials import Credentials, IssuedToken, Token
 from kubeloop.errors import AlreadyExists, ApiError, Conflict, FieldConflict, KubeError, NotFound
 from kubeloop.resources import EVENT, LEASE, Resource
 from kubeloop.transport import Transport
@@ -38,10 +38,10 @@ UNWATCHED = (
 def token_of(path: Path) -> Token:
     """The token of a file, read again where the server does not accept it."""
 
-    async def read() -> Issued:
-        return Issued(await asyncio.to_thread(path.read_text))
+    async def read() -> IssuedToken:
+        return IssuedToken(await asyncio.to_thread(path.read_text))
 
-    return Token(Issued(path.read_text()), read)
+    return Token(IssuedToken(path.read_text()), read)
 
 
 def llmservice(name: str, version: int, *, spec: Json | None = None, **metadata: Any) -> Json:

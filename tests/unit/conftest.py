@@ -47,11 +47,11 @@ def _garbage_is_looked_for_in_what_this_file_makes() -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_remembered() -> None:
+def nothing_is_cached() -> None:
     """A test that replaces a builder must not get what another one rendered of an equal spec."""
-    from llmservice_api import remembered
+    from llmservice_api import memoize
 
-    remembered._made.clear()
+    memoize._results.clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

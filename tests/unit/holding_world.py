@@ -13,9 +13,9 @@ from typing import Any, Self
 import aiohttp
 from aiohttp import web
 from kubeloop.resources import Key
+from llmservice_activator.holding.interface import Admits, HoldingTarget, Reason, Refusal, Renews
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.server import HoldingServer
-from llmservice_activator.holding.target import Admits, Reason, Refusal, Renews, Target
 from yarl import URL
 
 from tests.support.http_servers import application
@@ -28,7 +28,7 @@ async def nowhere(key: Key) -> int:
     return 0
 
 
-async def everybody(target: Target, address: str) -> Refusal | None:
+async def everybody(target: HoldingTarget, address: str) -> Refusal | None:
     """Admits all addresses."""
     return None
 
@@ -41,13 +41,13 @@ LIMITS = Limits(
     retry_health_seconds=0.01,
     wake_seconds=0.02,
     connect_seconds=2,
-    rest_seconds=0.05,
+    draining_check_seconds=0.05,
 )
 
 
-def target(key: Key = KEY, **changes: Any) -> Target:
+def target(key: Key = KEY, **changes: Any) -> HoldingTarget:
     """A service of the model `llama` that holds up to 100 requests, without a pod, at a port of its own."""
-    made = Target(
+    made = HoldingTarget(
         key=key,
         uid=f"uid-of-{key.name}",
         port=0,
@@ -174,12 +174,12 @@ class World:
     def __init__(self, limits: Limits, admits: Admits = everybody, renews: Renews = nothing_new) -> None:
         self.woken: list[Key] = []
         self.counted = Counted()
-        self.elsewhere: Counter[Key] = Counter()
+        self.held_by_others: Counter[Key] = Counter()
         """Held by other activators."""
         self.server = HoldingServer(
             wake=self.woken.append,
             count=self.counted,
-            elsewhere=self._elsewhere,
+            held_by_others=self._elsewhere,
             admits=admits,
             renews=renews,
             limits=limits,
@@ -205,16 +205,16 @@ class World:
         await asyncio.sleep(0)
 
     async def _elsewhere(self, key: Key) -> int:
-        return self.elsewhere[key]
+        return self.held_by_others[key]
 
-    async def serve(self, *targets: Target) -> None:
+    async def serve(self, *targets: HoldingTarget) -> None:
         for each in targets:
             await self.server.update(each)
 
     async def pod(self, script: Script | None = None) -> Pod:
         return await self._stack.enter_async_context(running_pod(script))
 
-    async def ask(self, of: Target, path: str = CHAT, method: str = "POST", **how: Any) -> Answered:
+    async def ask(self, of: HoldingTarget, path: str = CHAT, method: str = "POST", **how: Any) -> Answered:
         """The whole answer; `json`, `data` and `headers` as aiohttp has them."""
         if method == "POST" and not {"json", "data"} & set(how):
             how["json"] = chat()
@@ -222,13 +222,13 @@ class World:
         async with asyncio.timeout(PATIENCE), self._session.request(method, url, **how) as response:
             return Answered(response.status, response.headers.copy(), await response.read())
 
-    def asking(self, of: Target, name: str = "", **how: Any) -> asyncio.Task[Answered]:
+    def asking(self, of: HoldingTarget, name: str = "", **how: Any) -> asyncio.Task[Answered]:
         """A request in the background."""
         task = asyncio.create_task(self.ask(of, **({"json": chat(name)} | how)))
         self._tasks.append(task)
         return task
 
-    async def holding(self, of: Target, names: list[str]) -> list[asyncio.Task[Answered]]:
+    async def holding(self, of: HoldingTarget, names: list[str]) -> list[asyncio.Task[Answered]]:
         """These requests, held in this order."""
         tasks = []
         for name in names:
@@ -237,14 +237,14 @@ class World:
             await until(lambda before=before: self.held(of) == before + 1)  # type: ignore[misc]
         return tasks
 
-    def held(self, of: Target) -> int:
+    def held(self, of: HoldingTarget) -> int:
         return self.server.held(of.key).requests
 
-    async def ready(self, of: Target) -> None:
+    async def ready(self, of: HoldingTarget) -> None:
         """Until a pod of it passed its check."""
         await until(lambda: self.server._services[of.key].pods.any_answers)
 
-    def believe(self, of: Target, url: str) -> None:
+    def believe(self, of: HoldingTarget, url: str) -> None:
         """The pod at this URL passed its check, and is gone since."""
         pods = self.server._services[of.key].pods
         pod = pods._pods[url]
@@ -253,7 +253,7 @@ class World:
         pod.answers = True
         pods._changed()
 
-    async def raw(self, of: Target, text: bytes) -> bytes:
+    async def raw(self, of: HoldingTarget, text: bytes) -> bytes:
         """All that is answered to these bytes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", of.port)
         try:

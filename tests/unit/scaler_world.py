@@ -19,7 +19,7 @@ from kubeloop.credentials import Credentials, Token
 from kubeloop.resources import ENDPOINT_SLICE, POD, Key
 from kubeloop.transport import Transport
 from llmservice_activator import externalscaler
-from llmservice_activator.__main__ import Network, Scaler
+from llmservice_activator.__main__ import Activator, Network
 from llmservice_activator.options import Options
 from llmservice_api.kinds import BY_KIND, LLMSERVICE
 from llmservice_operator.readers.pod_port import Requests, Unreadable
@@ -122,7 +122,7 @@ class World:
 
     api: ApiServer
     folder: Path
-    scaler: Scaler
+    scaler: Activator
     running: asyncio.Task[int]
     internal_port: int
     in_flight: dict[str, int | None] = field(default_factory=dict)
@@ -215,7 +215,7 @@ async def running(
             async def is_reached(key: Key, uid: str, port: int) -> bool:
                 return (key, uid, port) in world.reached
 
-            scaler = Scaler(opts, transport, Network(read, held, is_reached))
+            scaler = Activator(opts, transport, Network(read, held, is_reached))
             task = asyncio.create_task(scaler.run())
             world = World(api, folder, scaler, task, opts.internal_port, in_flight, reads)
             patch = pytest.MonkeyPatch()

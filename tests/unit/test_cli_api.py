@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from kubeloop import credentials, errors
-from kubeloop.credentials import Credentials, Issued, Token
+from kubeloop.credentials import Credentials, IssuedToken, Token
 from kubeloop.resources import CONTROLLER_REVISION, POD
 from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
@@ -55,11 +55,11 @@ TRANSPORTS = [StreamTransport, Transport]
 async def api(server: Server, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
     tokens = iter(["first", "second"])
 
-    async def another() -> Issued:
-        return Issued(next(tokens))
+    async def another() -> IssuedToken:
+        return IssuedToken(next(tokens))
 
     async with application(server.answer) as address:
-        token = Token(Issued(next(tokens)), another)
+        token = Token(IssuedToken(next(tokens)), another)
         async with request.param(Credentials(address, "team", token), user_agent=USER_AGENT) as transport:
             yield Api(transport)
 
@@ -77,12 +77,14 @@ async def test_a_renewal_during_a_command_may_take_longer_than_a_request(
     """Somebody may have to confirm it in a browser. A user without a token sends none."""
     server.queue(200, {"kind": "Pod"})
 
-    async def confirmed() -> Issued:
+    async def confirmed() -> IssuedToken:
         await asyncio.sleep(1.2)
-        return Issued("renewed")
+        return IssuedToken("renewed")
 
     async with application(server.answer) as address:
-        found = [Credentials(address, "team", token) for token in (Token(Issued("old"), confirmed), Token.fixed(None))]
+        found = [
+            Credentials(address, "team", token) for token in (Token(IssuedToken("old"), confirmed), Token.fixed(None))
+        ]
 
         async def load(**_: Any) -> Credentials:
             return found.pop(0)
@@ -335,7 +337,7 @@ async def test_a_server_that_is_away_or_silent_is_named() -> None:
         return found
 
     async with asked(answer) as api:
-        with pytest.raises(errors.Silent, match=r"nothing came for 0 s: get .*/log"):
+        with pytest.raises(errors.SilentStream, match=r"nothing came for 0 s: get .*/log"):
             [each async for each in api.log_chunks("team", "p", {}, silence=0.2)]
         with pytest.raises(errors.Unreachable, match=r"no answer within 0\.2 s"):
             await api._transport.read("get", POD, POD.path("team", "p"), timeout=0.2)

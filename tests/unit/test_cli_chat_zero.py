@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from kubeloop.resources import Key
-from llmservice_activator.holding.target import Target
+from llmservice_activator.holding.interface import HoldingTarget
 from llmservice_cli.app import options_of
 from llmservice_cli.chat import server
 from llmservice_cli.errors import CliError
@@ -81,7 +81,7 @@ async def test_the_real_activators_server_holds_it_until_a_pod_answers(
     api.answers[SERVICES] = 403
     add(api, "")
 
-    async def starts(activator: World, of: Target) -> None:
+    async def starts(activator: World, of: HoldingTarget) -> None:
         await until(lambda: activator.held(of) == 1)
         assert {*activator.woken} == {of.key}  # again, where a busy machine takes longer
         await activator.serve(replace(of, pods=(model.url,)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from kubeloop.resources import Key
-from llmservice_activator.holding.target import Held
+from llmservice_activator.holding.interface import HeldRequests
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
 from llmservice_api.holding import LastUse
@@ -31,8 +31,8 @@ def page(requests: int = 0, age: float = 0.0, last: LastUse | None = None) -> st
     """Of an activator that holds these, and more of another service."""
     metrics = Metrics()
     metrics.show_uses({CHAT: last, OTHER: LastUse(9e9, "POST", "/x")} if last is not None else {})
-    held = {CHAT: Held(requests, 10 * requests, 100.0 - age)} if requests else {}
-    metrics.show_held({**held, OTHER: Held(77, 1, 0.0)}, now=100.0)
+    held = {CHAT: HeldRequests(requests, 10 * requests, 100.0 - age)} if requests else {}
+    metrics.show_held({**held, OTHER: HeldRequests(77, 1, 0.0)}, now=100.0)
     return metrics.exposition().decode()
 
 

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from llmservice_api.matrix import DIMENSIONS, ROWS, Row
+from llmservice_api.matrix import DIMENSIONS, ROWS, Incompatibility
 from llmservice_api.matrix.backends import BACKENDS
 from llmservice_api.matrix.dimensions import when
 from llmservice_api.service import parse_spec
@@ -101,7 +101,7 @@ def test_only_the_product_that_cannot_is_named() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_a_row_refuses_each_of_its_values_and_neither_its_remedy_nor_what_is_unknown(row: Row) -> None:
+def test_a_row_refuses_each_of_its_values_and_neither_its_remedy_nor_what_is_unknown(row: Incompatibility) -> None:
     for values in product(*map(sorted, row.when.values())):
         combined = dict(zip(row.when, values, strict=True))
         found = verdicts(Combination(combined))

@@ -45,7 +45,7 @@ BY_PLACE: Mapping[str, Place | None] = {
     f"{RUNTIME}/": Place.FAILURE,
     f"{FETCH}/": Place.FAILURE,
     f"{ACTIVATOR}/events.py": Place.EVENT,
-    f"{ACTIVATOR}/zero.py": None,  # an answer to a client
+    f"{ACTIVATOR}/holding_config.py": None,  # an answer to a client
     f"{CONDITIONS}:_accepted": Place.ACCEPTED,
     f"{CONDITIONS}:_available": Place.AVAILABLE,
     f"{CONDITIONS}:_ready_reason": Place.UNREADY,

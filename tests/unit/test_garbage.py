@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from kubeloop import garbage
-from kubeloop.garbage import LATEST, REST, YOUNG, collect_while_idle
+from kubeloop.garbage import INTERVAL, MAX_INTERVAL, YOUNG_THRESHOLD, collect_while_idle
 
 
 class Over(Exception):
@@ -29,9 +29,9 @@ class Time:
 
 
 CASES: dict[str, tuple[tuple[float, float], list[float]]] = {
-    "never busy": ((0, 0), [REST, 2 * REST, 3 * REST]),
-    "busy when it is time": ((REST - 1, REST + 5), [REST + 5, 2 * REST + 5]),
-    "always busy": ((0, 10 * LATEST), [LATEST, 2 * LATEST]),
+    "never busy": ((0, 0), [INTERVAL, 2 * INTERVAL, 3 * INTERVAL]),
+    "busy when it is time": ((INTERVAL - 1, INTERVAL + 5), [INTERVAL + 5, 2 * INTERVAL + 5]),
+    "always busy": ((0, 10 * MAX_INTERVAL), [MAX_INTERVAL, 2 * MAX_INTERVAL]),
 }
 
 
@@ -68,7 +68,7 @@ def test_python_leaves_old_objects_alone() -> None:
     garbage.begin()
     young, old = looks()
     # Python's own rule would have it look at all of them: they become many more than there were.
-    kept = [[number] for number in range(YOUNG * 150)]
+    kept = [[number] for number in range(YOUNG_THRESHOLD * 150)]
     assert looks()[0] > young + 100
     assert looks()[1] == old
     assert kept

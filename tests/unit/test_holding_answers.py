@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from llmservice_activator.holding.target import Refusal
+from llmservice_activator.holding.interface import Refusal
 
 from tests.support.patience import PATIENCE
 

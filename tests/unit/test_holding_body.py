@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llmservice_activator.holding import body as scanner
 from llmservice_activator.holding import check
 from llmservice_activator.holding.body import NotAnObject, TooMany, members
-from llmservice_activator.holding.check import Head
+from llmservice_activator.holding.check import RequestHead
 
 from .holding_world import CHAT, target
 
@@ -116,8 +116,8 @@ def test_each_step_is_a_sliver_of_the_work(kind: str) -> None:
 
 def test_more_tokens_than_are_looked_through_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanner, "MOST_TOKENS", 10)
-    monkeypatch.setattr(check, "PARSED_WHOLE", 4)
-    verdict = finished(check.with_body(Head("POST", CHAT, {}), b'{"x":[[[],[]],[[],[]]]}', target(port=1)))
+    monkeypatch.setattr(check, "MAX_PARSED_AT_ONCE", 4)
+    verdict = finished(check.with_body(RequestHead("POST", CHAT, {}), b'{"x":[[[],[]],[[],[]]]}', target(port=1)))
     assert "JSON of more than 10 values" in str(verdict)
 
 
@@ -131,7 +131,9 @@ async def test_others_go_first_while_a_long_body_is_looked_through() -> None:
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(others())
-    await check.fairly(check.with_body(Head("POST", CHAT, {}), BODIES["keys"], target(port=1)), asyncio.Lock())
+    await check.run_in_slices(
+        check.with_body(RequestHead("POST", CHAT, {}), BODIES["keys"], target(port=1)), asyncio.Lock()
+    )
     beside.cancel()
     assert turns > 5
 
@@ -148,8 +150,10 @@ async def test_bodies_of_many_namespaces_leave_others_their_turns() -> None:
             longest = max(longest, time.thread_time() - began)
 
     beside = asyncio.create_task(others())
-    checked = [check.with_body(Head("POST", CHAT, {}), BODIES["keys"][:100_000], target(port=1)) for _ in range(8)]
-    await asyncio.gather(*(check.fairly(each, turn) for each in checked))
+    checked = [
+        check.with_body(RequestHead("POST", CHAT, {}), BODIES["keys"][:100_000], target(port=1)) for _ in range(8)
+    ]
+    await asyncio.gather(*(check.run_in_slices(each, turn) for each in checked))
     beside.cancel()
     assert longest < 4 * check.SLICE_SECONDS
 
@@ -169,8 +173,8 @@ async def test_bodies_of_many_namespaces_leave_others_their_turns() -> None:
 )
 def test_a_long_body_is_judged_as_a_short_one(members_text: str, status: int, size: int) -> None:
     body = f'{{"prompt": "{"a" * size}", {members_text}}}'.encode()
-    verdict = finished(check.with_body(Head("POST", CHAT, {}), body, target(port=1)))
-    if isinstance(verdict, check.Waits):
+    verdict = finished(check.with_body(RequestHead("POST", CHAT, {}), body, target(port=1)))
+    if isinstance(verdict, check.NeedsPod):
         assert status == 0
         assert verdict.streams is ('"stream": true' in members_text)
     else:

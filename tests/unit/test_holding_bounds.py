@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_activator.holding.connections import Shares
-from llmservice_activator.holding.ledger import Bounds, Ledger
-from llmservice_activator.holding.target import Target
+from llmservice_activator.holding.connections import FairShares
+from llmservice_activator.holding.interface import HoldingTarget
+from llmservice_activator.holding.ledger import HoldingLimits, Ledger
 
 from tests.support.patience import PATIENCE
 
@@ -39,12 +39,12 @@ async def test_the_101st_request_gets_429_and_those_before_are_answered() -> Non
         assert len(pod.seen) == 100
 
 
-@pytest.mark.parametrize(("elsewhere", "here"), [(0, 100), (1, 99), (60, 40), (99, 1), (100, 0), (5000, 0)])
-async def test_what_other_activators_hold_counts_towards_a_services_bound(elsewhere: int, here: int) -> None:
+@pytest.mark.parametrize(("held_by_others", "here"), [(0, 100), (1, 99), (60, 40), (99, 1), (100, 0), (5000, 0)])
+async def test_what_other_activators_hold_counts_towards_a_services_bound(held_by_others: int, here: int) -> None:
     async with world() as w:
         service = target()
         await w.serve(service)
-        w.elsewhere[KEY] = elsewhere
+        w.held_by_others[KEY] = held_by_others
         asked = [w.asking(service, str(n)) for n in range(here)]
         await until(lambda: w.held(service) == here)
         assert (await w.ask(service)).status == 429
@@ -90,7 +90,7 @@ async def test_bytes_of_a_service_and_of_the_process() -> None:
 def test_a_chunk_of_a_body_costs_the_same_whatever_the_services_of_its_namespace(services: int) -> None:
     ledger = Ledger(1 << 30)
     for n in range(services):
-        ledger.bound(Key("team", f"s{n}"), Bounds(100, 1 << 20))
+        ledger.bound(Key("team", f"s{n}"), HoldingLimits(100, 1 << 20))
     began = time.thread_time()
     entry = ledger.enter(Key("team", "s0"))
     for _ in range(1000):
@@ -233,11 +233,11 @@ async def test_a_gateway_has_most_connections_where_nobody_else_asks() -> None:
         await until(lambda: not connections(w))
 
 
-async def connected(of: Target, address: str = HERE) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connected(of: HoldingTarget, address: str = HERE) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection(HERE, of.port, local_addr=(address, 0))
 
 
-async def health(of: Target, address: str) -> int:
+async def health(of: HoldingTarget, address: str) -> int:
     reader, writer = await connected(of, address)
     writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
     status, _, _ = head(await asyncio.wait_for(reader.read(), PATIENCE))
@@ -256,7 +256,7 @@ def connections(w: World) -> list[object]:
 )
 def test_shares_of_a_total(namespaces: int, addresses: int, each: int) -> None:
     """All take in turns what they get; then a namespace and an address that have nothing get some."""
-    shares, took = Shares(4096), True
+    shares, took = FairShares(4096), True
     while took:
         took = False
         for n in range(namespaces):

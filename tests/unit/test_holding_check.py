@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from llmservice_activator.holding import check
 from llmservice_activator.holding.answer import Answer
-from llmservice_activator.holding.check import Head, Waits
+from llmservice_activator.holding.check import NeedsPod, RequestHead
 from llmservice_runtime import access
 from llmservice_runtime.contract import KEYLESS_PATHS
 from llmservice_vllm.paths import MODEL_POSTS, STREAMING
@@ -26,7 +26,7 @@ VALUES = st.sampled_from(
     ["application/json", "multipart/form-data", "Bearer right", "bearer", "100-continue", "websocket", "9" * 40, "²"]
 ) | st.text()  # fmt: skip
 HEADS = st.builds(
-    Head,
+    RequestHead,
     st.sampled_from(["GET", "POST", "HEAD", "OPTIONS", "CONNECT", "PATCH"]),
     PATHS,
     st.dictionaries(st.sampled_from(NAMES), VALUES),
@@ -42,8 +42,8 @@ KEYS = access.parse_keys(b"right")
 
 
 @given(HEADS)
-@example(Head("GET", CHAT, {"Authorization": "Bearer \udcff"}))
-def test_a_head(head: Head) -> None:
+@example(RequestHead("GET", CHAT, {"Authorization": "Bearer \udcff"}))
+def test_a_head(head: RequestHead) -> None:
     for keys in (None, KEYS):
         answer = check.before_pods(head, SERVICE, keys)
         if keys is not None and head.headers.get("Authorization") not in ("Bearer right", "bearer right"):
@@ -58,7 +58,7 @@ def test_a_head(head: Head) -> None:
             assert head.length <= SERVICE.max_bytes
 
 
-def authorized(head: Head) -> bool:
+def authorized(head: RequestHead) -> bool:
     """Spelled another way: any case of the scheme, spaces around the key."""
     scheme, _, key = head.headers.get("Authorization", "").partition(" ")
     return scheme.lower() == "bearer" and key.strip() == "right"
@@ -69,11 +69,11 @@ def authorized(head: Head) -> bool:
 @example(CHAT, "application/json", b'{"model":' + b"9" * 5000 + b"}")
 @example(CHAT, "application/json", b'{"model":"\\ud800"}')
 def test_a_body(path: str, content_type: str, body: bytes) -> None:
-    head = Head("POST", path, {"Content-Type": content_type})
+    head = RequestHead("POST", path, {"Content-Type": content_type})
     if check.without_pod(head, SERVICE) is not None:
         return
     verdict = finished(check.with_body(head, body, SERVICE))
-    if isinstance(verdict, Waits):
+    if isinstance(verdict, NeedsPod):
         if head.content_type == "multipart/form-data":
             assert path.startswith("/v1/audio/")
             return
@@ -87,7 +87,7 @@ def test_a_body(path: str, content_type: str, body: bytes) -> None:
 
 def test_json_that_would_take_long_to_parse_is_refused_and_no_field_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "LONGEST_JSON", 20)
-    verdict = finished(check.with_body(Head("POST", CHAT, {}), b'{"model": "llama"}   ', SERVICE))
+    verdict = finished(check.with_body(RequestHead("POST", CHAT, {}), b'{"model": "llama"}   ', SERVICE))
     assert isinstance(verdict, Answer)
     assert verdict.status == 413
     assert b"JSON of more than 20 bytes is not held" in verdict.body

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
-from llmservice_activator.holding.upload import KEPT
+from llmservice_activator.holding.upload import REPLAY_BYTES
 from llmservice_runtime.contract import DRAINING_HEADER
 
 from .holding_world import KEY, chat, target, until, world
@@ -102,7 +102,7 @@ async def test_other_refusals_reach_the_client_as_they_are(case: str) -> None:
         service = target(pods=(pod.url,))
         await w.serve(service)
         await w.ready(service)
-        answer = await w.ask(service, json=chat("x" * (KEPT + 1) if case == "too large to be kept" else "x"))
+        answer = await w.ask(service, json=chat("x" * (REPLAY_BYTES + 1) if case == "too large to be kept" else "x"))
         assert (answer.status, answer.json) == (503, REFUSED)
         assert answer.headers["Retry-After"] == "1"
         assert len(pod.seen) == 1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from llmservice_activator.holding import check
 from llmservice_activator.holding.answer import Answer
 from llmservice_activator.holding.body import MOST_PARTS, MOST_SEMICOLONS, NotAForm, parameters, parts
-from llmservice_activator.holding.check import Head
+from llmservice_activator.holding.check import RequestHead
 
 from .holding_world import target
 from .test_holding_body import finished
@@ -85,7 +85,7 @@ CASES: dict[str, tuple[str, bytes, int]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_form_is_answered(case: str) -> None:
     content_type, body, status = CASES[case]
-    head = Head("POST", AUDIO, {"Content-Type": content_type})
+    head = RequestHead("POST", AUDIO, {"Content-Type": content_type})
     assert check.without_pod(head, target(port=1)) is None
     verdict = finished(check.with_body(head, body, target(port=1)))
     assert (verdict.status if isinstance(verdict, Answer) else 0) == status, verdict
@@ -231,7 +231,7 @@ def test_no_step_takes_long(kind: str) -> None:
 
 @pytest.mark.parametrize("parameter", [";", '; x="' + ";" * 9, ";a=b", ';"', "; boundary=b"])
 def test_a_content_type_of_many_parameters_has_no_boundary_and_takes_no_time(parameter: str) -> None:
-    head, taken = Head("POST", AUDIO, {"Content-Type": FORM + (parameter * 31_000)[:31_000]}), []
+    head, taken = RequestHead("POST", AUDIO, {"Content-Type": FORM + (parameter * 31_000)[:31_000]}), []
     for _ in range(3):
         began = time.thread_time()
         assert head.boundary == b""

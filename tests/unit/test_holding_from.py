@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_activator.admission import Admission, Source, Unidentified, address_of, in_block, matches, selects
-from llmservice_activator.holding.target import Refusal, Target
+from llmservice_activator.admission import Admission, ClientPod, Unidentified, address_of, in_block, matches, selects
+from llmservice_activator.holding.interface import HoldingTarget, Refusal
 from llmservice_activator.services import Services, Unknown
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.kinds import LLMSERVICE
@@ -36,11 +36,11 @@ class Cluster:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.pods = {"10.0.0.1": Source("ns", {"app": "chat"}), "10.0.0.2": Source("other", {"app": "chat"})}
+        self.pods = {"10.0.0.1": ClientPod("ns", {"app": "chat"}), "10.0.0.2": ClientPod("other", {"app": "chat"})}
         self.namespaces = {"ns": {"team": "b"}, "other": {"team": "a"}}
         self.fails = ""
 
-    async def pod(self, address: str) -> Source | None:
+    async def pod(self, address: str) -> ClientPod | None:
         self.asked.append(address)
         if self.fails == "pod":
             raise Unidentified("the API server is away")
@@ -57,12 +57,12 @@ def admission(peers: list[Json], cluster: Cluster) -> Admission:
     return Admission(services({"from": peers}).find, cluster)
 
 
-def of(peers: list[Json]) -> Target:
+def of(peers: list[Json]) -> HoldingTarget:
     """The target of a service with these peers."""
     zero = services({"from": peers}).find(CHAT)
     assert zero is not None
-    assert zero.zero is not None
-    return target(CHAT, port=1, clients=zero.zero.clients)
+    assert zero.holding is not None
+    return target(CHAT, port=1, clients=zero.holding.clients)
 
 
 async def test_who_was_admitted_still_is_once_the_service_always_has_a_replica() -> None:
@@ -73,7 +73,7 @@ async def test_who_was_admitted_still_is_once_the_service_always_has_a_replica()
     known.updated(LLMSERVICE, at_zero(scaling={"autoscaling": {"minReplicas": 1, "maxReplicas": 2}}))
     service = known.find(CHAT)
     assert service is not None
-    assert service.zero is None
+    assert service.holding is None
     assert await asked.admits(before, OWN) is None
     refused = await asked.admits(before, NODE)
     assert refused is not None
@@ -178,7 +178,7 @@ async def test_a_client_that_is_not_admitted_wakes_nobody_whatever_it_sends() ->
     said: list[tuple[str, str]] = []
     answers = [Refusal(403, "permission_denied", "no"), Refusal(503, "ClientUnidentified", "later")]
 
-    async def admits(target: Target, address: str) -> Refusal | None:
+    async def admits(target: HoldingTarget, address: str) -> Refusal | None:
         said.append((str(target.key), address))
         return answers[len(said) % 2]
 
@@ -267,7 +267,7 @@ def test_whatever_the_schema_accepts_is_refused_or_decides(
         return
     assert len(found) == len(peers)
     for peer in found:
-        assert selects(peer, Source("ns", labels), "ns", labels) in (True, False)
+        assert selects(peer, ClientPod("ns", labels), "ns", labels) in (True, False)
     try:
         address = address_of(text)
     except Unidentified:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kubeloop.resources import Key
-from llmservice_activator.holding.connections import Head, Shares
+from llmservice_activator.holding.connections import FairShares, HeadLimit
+from llmservice_activator.holding.interface import HoldingTarget
 from llmservice_activator.holding.limits import Limits
-from llmservice_activator.holding.target import Target
 
 from tests.support.patience import PATIENCE
 
@@ -122,7 +122,7 @@ async def test_requests_behind_one_whose_body_is_not_read_yet_are_not_kept() -> 
     """While the client's address is looked up, say."""
     asked, admitted = asyncio.Event(), asyncio.Event()
 
-    async def admits(target: Target, address: str) -> None:
+    async def admits(target: HoldingTarget, address: str) -> None:
         asked.set()
         await admitted.wait()
 
@@ -157,12 +157,12 @@ async def test_a_client_that_sent_many_at_once_and_went_is_not_held(requests: in
 
 def test_heads_that_are_refused_take_no_place() -> None:
     """Or one namespace would fill the place of all."""
-    shares = Shares(200)
-    ours, others = Head(shares, "ours", "a", 60), [Head(shares, "others", "b", 60) for _ in range(50)]
+    shares = FairShares(200)
+    ours, others = HeadLimit(shares, "ours", "a", 60), [HeadLimit(shares, "others", "b", 60) for _ in range(50)]
     assert others[0].add(b"x" * 60) is None
     for each in others[1:]:
         assert each.add(b"x" * 60) is not None
-    assert Head(shares, "ours", "a", 30).add(b"x" * 31) is not None, "too large by itself"
+    assert HeadLimit(shares, "ours", "a", 30).add(b"x" * 31) is not None, "too large by itself"
     assert ours.add(b"x" * 40) is None
     for each in (ours, *others):
         each.close()
@@ -215,7 +215,7 @@ async def test_a_chunked_body_with_a_few_trailers_is_held(size: int) -> None:
         await until(lambda: w.held(service) == 0)
 
 
-def heads(w: World) -> Shares:
+def heads(w: World) -> FairShares:
     assert w.server._connections is not None
     return w.server._connections._heads
 
@@ -230,8 +230,8 @@ def heads(w: World) -> Shares:
 def test_what_counts_is_the_head_however_it_is_cut(empty: int, inner: bytes, body: bytes, cuts: list[int]) -> None:
     text = b"G" + inner.replace(b"\n", b"")
     whole = b"\r\n" * empty + text + b"\r\n\r\n" + body
-    shares = Shares(Limits().head_bytes)
-    made = Head(shares, "ns", "a", Limits().largest_head)
+    shares = FairShares(Limits().head_bytes)
+    made = HeadLimit(shares, "ns", "a", Limits().largest_head)
     places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     for begin, end in pairwise(places):
         assert made.add(whole[begin:end]) is None

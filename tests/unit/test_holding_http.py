@@ -293,7 +293,7 @@ async def test_all_addresses_of_both_families(address: str) -> None:
         pytest.skip("needs IPv6")
     woken: list[Key] = []
     server = HoldingServer(
-        elsewhere=nowhere, admits=everybody, renews=nothing_new, wake=woken.append, count=Counted(), limits=LIMITS
+        held_by_others=nowhere, admits=everybody, renews=nothing_new, wake=woken.append, count=Counted(), limits=LIMITS
     )
     await server.start()
     service = target()

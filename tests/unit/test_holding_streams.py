@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from llmservice_activator.holding.target import Refusal, Target
+from llmservice_activator.holding.interface import HoldingTarget, Refusal
 
 from tests.support.patience import PATIENCE
 
@@ -27,7 +27,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def waiting(w: World, service: Target, path: str = "/v1/chat/completions") -> asyncio.StreamReader:
+async def waiting(w: World, service: HoldingTarget, path: str = "/v1/chat/completions") -> asyncio.StreamReader:
     """A stream whose client has read its head and two comments."""
     body = json.dumps(chat(stream=True)).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", service.port)

@@ -9,7 +9,7 @@ import pytest
 from kubeloop import kopf_source
 from kubeloop.cache import Cache
 from kubeloop.errors import Forbidden, Gone
-from kubeloop.kopf_source import AFTER_RELIST, CURRENT, INTERVAL, LONGEST_RELIST, RETRY, Resync
+from kubeloop.kopf_source import AFTER_RELIST, CURRENT_SECONDS, INTERVAL, LONGEST_RELIST, RETRY, Resync
 from kubeloop.resources import Key
 from kubeloop.sync_state import SyncState
 from kubeloop.transport import Transport
@@ -268,7 +268,7 @@ async def test_the_watch_is_current_for_a_moment_and_never_before_a_list_has_fol
     assert not made.resync.is_current("other"), "nothing is listed yet"
     await made.resync._list()
     assert made.resync.is_current("other")
-    made.now += CURRENT + 0.1
+    made.now += CURRENT_SECONDS + 0.1
     assert not made.resync.is_current("other"), "whether the watch still brings anything is not known"
     made.resync.event("MODIFIED", service("a", 6))
     assert made.resync.is_current("other")
@@ -295,7 +295,7 @@ def test_what_was_brought_itself_is_current_for_a_moment_whatever_else_was_misse
     uid = service("a", 5)["metadata"]["uid"]
     assert made.resync.is_current(uid)
     assert not made.resync.is_current("other"), "no list has followed kopf's yet"
-    made.now += CURRENT - 1
+    made.now += CURRENT_SECONDS - 1
     made.resync.event(None, service("b", 5))
     assert made.resync.is_current(uid)
     made.now += 1

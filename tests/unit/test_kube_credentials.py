@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from kubeloop import credentials as product
-from kubeloop.credentials import Issued, Token, load
+from kubeloop.credentials import IssuedToken, Token, load
 from kubeloop.errors import ConfigError
 
 from tests.support.kubeconfig import kubeconfig
@@ -136,11 +136,11 @@ async def test_a_token_file_is_read_again_every_minute_without_waiting_and_when_
 async def test_a_refusal_in_the_meantime_leaves_no_request_without_a_token() -> None:
     """It may come between the next token and a request that waits for it."""
 
-    async def fetch() -> Issued:
+    async def fetch() -> IssuedToken:
         asyncio.get_running_loop().call_soon(token.forget)
-        return Issued("next")
+        return IssuedToken("next")
 
-    token = Token(Issued("first"), fetch)
+    token = Token(IssuedToken("first"), fetch)
     token.forget()
     assert await token() == "next"
 
@@ -162,13 +162,13 @@ async def test_a_refused_token_of_a_kubeconfig_is_read_again(tmp_path: Path) -> 
 async def test_another_token_is_fetched_before_the_end_or_after_a_refusal(
     passed: int, refused: bool, sent: str, fetches: int
 ) -> None:
-    fetched: list[Issued] = []
+    fetched: list[IssuedToken] = []
 
-    async def fetch() -> Issued:
-        fetched.append(Issued("new"))
+    async def fetch() -> IssuedToken:
+        fetched.append(IssuedToken("new"))
         return fetched[-1]
 
-    token = Token(Issued("old", renew_at=570, ends_at=595), fetch, lambda: passed)
+    token = Token(IssuedToken("old", renew_at=570, expires_at=595), fetch, lambda: passed)
     if refused:
         token.forget()
     assert await token() == sent
@@ -180,12 +180,12 @@ async def test_another_token_is_fetched_before_the_end_or_after_a_refusal(
 async def test_a_token_is_fetched_once_for_all_requests_that_wait() -> None:
     fetches, release = [], asyncio.Event()
 
-    async def fetch() -> Issued:
+    async def fetch() -> IssuedToken:
         fetches.append(True)
         await release.wait()
-        return Issued("new")
+        return IssuedToken("new")
 
-    token = Token(Issued("old", ends_at=0), fetch)
+    token = Token(IssuedToken("old", expires_at=0), fetch)
     waiting = [asyncio.create_task(token()) for _ in range(50)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
@@ -197,16 +197,16 @@ async def test_a_token_is_fetched_once_for_all_requests_that_wait() -> None:
 async def test_a_failed_fetch_is_not_repeated_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     fetches = []
 
-    async def fetch() -> Issued:
+    async def fetch() -> IssuedToken:
         fetches.append(True)
         raise ConfigError("please log in")
 
-    token = Token(Issued("old", ends_at=0), fetch)
+    token = Token(IssuedToken("old", expires_at=0), fetch)
     for _ in range(10):
         with pytest.raises(ConfigError, match="please log in"):
             await token()
     assert len(fetches) == 1
-    monkeypatch.setattr(product, "AFTER_FAILURE", 0.0)
+    monkeypatch.setattr(product, "RETRY_SECONDS", 0.0)
     with pytest.raises(ConfigError):
         await token()
     assert len(fetches) == 2

@@ -113,10 +113,10 @@ async def test_an_answer_is_kept_for_a_while_and_no_longer() -> None:
         assert await guard("Bearer prometheus") is None
     assert len(reviews.asked) == 2
     reviews.allowed.clear()
-    now[0] += access.KEPT_SECONDS
+    now[0] += access.ALLOWED_SECONDS
     assert status_of(await guard("Bearer prometheus")) == 403, "the right was taken away"
     reviews.allowed.add(USERS["prometheus"])
-    now[0] += access.REFUSAL_KEPT_SECONDS
+    now[0] += access.REFUSED_SECONDS
     assert await guard("Bearer prometheus") is None
 
 
@@ -127,11 +127,11 @@ async def test_made_up_tokens_flood_neither_the_api_server_nor_the_memory_and_lo
     reviews.asked.clear()
     answers = await asyncio.gather(*(guard(f"Bearer {number}") for number in range(1000)))
     statuses = [answer.status for answer in answers if answer is not None]
-    assert (statuses.count(401), statuses.count(429)) == (access.WAITING, 1000 - access.WAITING)
-    assert reviews.most_at_a_time <= access.AT_A_TIME
+    assert (statuses.count(401), statuses.count(429)) == (access.MAX_WAITING, 1000 - access.MAX_WAITING)
+    assert reviews.most_at_a_time <= access.CONCURRENT_REVIEWS
     for number in range(1000):
         await guard(f"Bearer x{number}")
-    assert len(guard._refused) == access.KEPT
+    assert len(guard._refused) == access.CACHE_SIZE
     reviews.asked.clear()
     assert await guard("Bearer prometheus") is None
     assert reviews.asked == []

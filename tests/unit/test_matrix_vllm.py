@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_api.matrix import DIMENSIONS, ROWS, Check, Row
+from llmservice_api.matrix import DIMENSIONS, ROWS, Check, Incompatibility
 from llmservice_planner.compatibility import Combination, matches, verdicts
 
 from tests.unit import vllm_models
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 ENGINE, IGNORED = ([row for row in ROWS if row.check is check] for check in (Check.ENGINE, Check.IGNORED))
 
 
-def combinations(row: Row) -> Iterator[Values]:
+def combinations(row: Incompatibility) -> Iterator[Values]:
     """Every combination of values that a row refuses."""
     yield from (dict(zip(row.when, values, strict=True)) for values in product(*map(sorted, row.when.values())))
 
@@ -57,7 +57,7 @@ def configuration(values: Values, models: Path) -> Any:
 
 
 @pytest.mark.parametrize("row", ENGINE, ids=[row.name for row in ENGINE])
-def test_vllm_refuses_the_row_and_takes_its_remedy(row: Row, models: Path) -> None:
+def test_vllm_refuses_the_row_and_takes_its_remedy(row: Incompatibility, models: Path) -> None:
     for values in combinations(row):
         with pytest.raises(ValueError):
             configuration(values, models)
@@ -67,7 +67,7 @@ def test_vllm_refuses_the_row_and_takes_its_remedy(row: Row, models: Path) -> No
 
 
 @pytest.mark.parametrize("row", IGNORED, ids=[row.name for row in IGNORED])
-def test_vllm_ignores_what_the_row_refuses(row: Row, models: Path) -> None:
+def test_vllm_ignores_what_the_row_refuses(row: Incompatibility, models: Path) -> None:
     for values in combinations(row):
         config = configuration(values, models)
         assert not kept(row.blame, values[row.blame], config)

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from llmservice_api.matrix import DIMENSIONS, ROWS, Check, Row
+from llmservice_api.matrix import DIMENSIONS, ROWS, Check, Incompatibility
 from llmservice_api.matrix.dimensions import CAPABILITIES
 from llmservice_api.matrix.methods import capability_of
 from llmservice_runtime.contract import FailureReason as R
@@ -27,7 +27,7 @@ INSTALLED = words(default_version(), "attentionBackends")
 """Backends that only later versions have cannot be asked."""
 
 
-def rows(*dimensions: str) -> list[Row]:
+def rows(*dimensions: str) -> list[Incompatibility]:
     """The rows of exactly these dimensions that the installed vLLM's lists can be asked about."""
     some = [row for row in ROWS if row.check is Check.CALL and set(row.when) == set(dimensions)]
     some = [row for row in some if not INSTALLED.isdisjoint(row.when.get("backend", INSTALLED))]
@@ -35,7 +35,7 @@ def rows(*dimensions: str) -> list[Row]:
     return some
 
 
-def taken(row: Row, dimension: str) -> set[str]:
+def taken(row: Incompatibility, dimension: str) -> set[str]:
     return set(DIMENSIONS[dimension].values) - row.when[dimension]
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from kubeloop.queue import TURN_OF_THE_LAST, Backoff, Priority, Schedule, WorkQueue
+from kubeloop.queue import LOWEST_PRIORITY_TURN, Backoff, Priority, Schedule, WorkQueue
 
 from tests.support.patience import PATIENCE
 
@@ -125,7 +125,7 @@ def test_the_last_priority_does_not_wait_for_ever() -> None:
     for number in range(100):
         schedule.add(f"new {number}", 0, NEW)
         schedule.add(f"rest {number}", 0, REST)
-    taken = [schedule.take(0) for _ in range(4 * TURN_OF_THE_LAST)]
+    taken = [schedule.take(0) for _ in range(4 * LOWEST_PRIORITY_TURN)]
     assert [key for key in taken if key and key.startswith("rest")] == ["rest 0", "rest 1", "rest 2", "rest 3"]
 
 

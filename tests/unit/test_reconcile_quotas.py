@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kubeloop.errors import ApiError, Forbidden, ServerError, TooMany, Unreachable
+from kubeloop.errors import ApiError, Forbidden, ServerError, TooManyRequests, Unreachable
 from llmservice_operator.decision import QUOTAS_SECONDS
 from llmservice_operator.readers.quotas import KEPT_SECONDS, REFUSED_SECONDS
 
@@ -127,7 +127,11 @@ async def test_without_the_right_nothing_is_said_and_it_is_asked_for_seldom() ->
     assert reason(world) == "QuotaBelowMaximum"
 
 
-PASSING: list[ApiError | Unreachable] = [ServerError("busy", code=503), TooMany("busy", code=429), Unreachable("no")]
+PASSING: list[ApiError | Unreachable] = [
+    ServerError("busy", code=503),
+    TooManyRequests("busy", code=429),
+    Unreachable("no"),
+]
 
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)

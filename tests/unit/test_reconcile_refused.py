@@ -7,7 +7,7 @@ import datetime
 from typing import Any
 
 import pytest
-from kubeloop.errors import Forbidden, Invalid, KubeError, ServerError, TooMany, Unreachable
+from kubeloop.errors import Forbidden, Invalid, KubeError, ServerError, TooManyRequests, Unreachable
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.service.watch.kinds import PARENT
@@ -90,7 +90,7 @@ async def test_a_budget_that_is_refused_stops_no_rollout() -> None:
 FAILING: list[tuple[KubeError, str, str]] = [
     (ServerError(WEBHOOK, code=500), "AdmissionUnavailable", "deny.example"),
     (ServerError(DUPLICATE, code=500), "APIServerFailing", "duplicate entries"),
-    (TooMany("too many requests", code=429), "APIServerFailing", "too many requests"),
+    (TooManyRequests("too many requests", code=429), "APIServerFailing", "too many requests"),
     (Unreachable("no answer within 10 s"), "APIServerFailing", "no answer within 10 s"),
 ]
 

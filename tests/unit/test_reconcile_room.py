@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from kubeloop.errors import KubeError, ServerError, TooMany, Unreachable
+from kubeloop.errors import KubeError, ServerError, TooManyRequests, Unreachable
 from llmservice_operator.decision import Decision
 from llmservice_operator.inputs import Inputs, Part, Requirements, RoomQuery
 from llmservice_operator.service.gather import NOT_READ
@@ -62,7 +62,9 @@ async def test_what_was_read_is_used_for_a_minute_but_not_for_another_resource()
     assert made.world.ctx.memories[KEY].room is None
 
 
-@pytest.mark.parametrize("error", [Unreachable("timed out"), ServerError("busy", code=503), TooMany("busy", code=429)])
+@pytest.mark.parametrize(
+    "error", [Unreachable("timed out"), ServerError("busy", code=503), TooManyRequests("busy", code=429)]
+)
 async def test_nodes_that_cannot_be_listed_are_shown_as_they_were_and_decided_by_as_unknown(error: KubeError) -> None:
     made = NeedsRoom()
     made.is_only_shown = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kubeloop.errors import NOT_OURS, Forbidden, KubeError, NotOurs, Refused
+from kubeloop.errors import FOREIGN_OBJECT, Forbidden, ForeignObject, KubeError, Refused
 from llmservice_operator.service.decide import decide
 
 from tests.unit.reconcile_world import World, parent
@@ -89,7 +89,7 @@ async def test_somebody_elses_is_not_touched_and_its_owner_named(there: Any, own
 
 async def test_where_the_charts_policy_hides_it_it_is_somebody_elses_too() -> None:
     world = world_of(config_map())
-    hidden = NotOurs(f"configmaps chat-adapters {NOT_OURS}", code=403)
+    hidden = ForeignObject(f"configmaps chat-adapters {FOREIGN_OBJECT}", code=403)
     world.api.fails["dry-run ConfigMap"] = [hidden]
     await world.reconcile()
     accepted = world.condition("Accepted")

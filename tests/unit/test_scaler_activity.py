@@ -6,15 +6,15 @@ import dataclasses
 from typing import Any
 
 import pytest
-from llmservice_activator.activity import Activities
-from llmservice_activator.demand import Bounds, Load, desired
+from llmservice_activator.activity import ActivityTracker
+from llmservice_activator.demand import Load, ReplicaBounds, desired
 from llmservice_activator.services import Service, service_of
 
 from tests.unit.scaler_zero_world import NOON, at_zero
 
 IDLE = 600
-LOAD = Load(replicas=1, present=1, ready=1, starting=0, in_flight=0, unread=0, concurrency=16)
-AT_ZERO = Load(replicas=0, present=0, ready=0, starting=0, in_flight=0, unread=0, concurrency=16)
+LOAD = Load(replicas=1, existing=1, ready=1, starting=0, in_flight=0, unread=0, concurrency=16)
+AT_ZERO = Load(replicas=0, existing=0, ready=0, starting=0, in_flight=0, unread=0, concurrency=16)
 
 
 def chat(uid: str = "u") -> Service:
@@ -25,10 +25,10 @@ class Looks:
     """Looks at one service at given times."""
 
     def __init__(self) -> None:
-        self.activities = Activities()
+        self.activities = ActivityTracker()
 
-    def at(self, time: float, load: Load = LOAD, fewest: int = 0, uid: str = "u", **begun: int) -> bool:
-        return self.activities.look(chat(uid), load, begun, fewest, time).is_active
+    def at(self, time: float, load: Load = LOAD, min_replicas: int = 0, uid: str = "u", **begun: int) -> bool:
+        return self.activities.update(chat(uid), load, begun, min_replicas, time).is_active
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ class Looks:
         ({"starting": 1}, True, False),
         ({"ready": 0}, False, False),
         ({"unread": 1}, True, False),
-        ({"unheard": 1}, True, False),
-        ({"uncounted": 1}, True, False),
+        ({"unanswered_activators": 1}, True, False),
+        ({"uncounted_pods": 1}, True, False),
     ],
 )
 def test_what_keeps_the_last_replica_and_what_starts_the_first(
@@ -111,11 +111,11 @@ def test_a_request_while_a_pod_did_not_answer_is_seen_after_it() -> None:
 def test_a_time_with_a_minimum_is_active_and_its_requests_count_after_it() -> None:
     looks = Looks()
     looks.at(0, a=5)
-    assert looks.at(1000, fewest=1, a=5)
-    assert looks.at(1500, fewest=1, a=6)
+    assert looks.at(1000, min_replicas=1, a=5)
+    assert looks.at(1500, min_replicas=1, a=6)
     assert looks.at(1500 + IDLE - 1, a=6)
     assert not looks.at(1500 + IDLE, a=6)
-    assert looks.at(9000, AT_ZERO, fewest=1)
+    assert looks.at(9000, AT_ZERO, min_replicas=1)
 
 
 def test_another_service_of_the_name_begins_anew() -> None:
@@ -135,13 +135,13 @@ def test_another_service_of_the_name_begins_anew() -> None:
         ({"in_flight": 20}, None, 2),
         ({"in_flight": 10, "held": 10}, None, 2),
         ({"held": 33, "replicas": 0, "ready": 0}, None, 3),
-        ({"replicas": 3, "ready": 3, "unheard": 1}, None, 3),
+        ({"replicas": 3, "ready": 3, "unanswered_activators": 1}, None, 3),
     ],
 )
 def test_held_requests_count_and_one_replica_stays_unless_it_is_idle(
     changes: dict[str, Any], idle: str | None, replicas: int
 ) -> None:
-    found = desired(dataclasses.replace(LOAD, **changes), Bounds(0, 8, 8), idle)
+    found = desired(dataclasses.replace(LOAD, **changes), ReplicaBounds(0, 8, 8), idle)
     assert found.replicas == replicas
     assert idle is None or idle in found.reason
 

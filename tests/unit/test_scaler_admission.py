@@ -14,7 +14,7 @@ from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import certificates, running
 from tests.unit.scaler_zero_world import ask, at_zero, follow_scale
-from tests.unit.test_scaler_sources import pod
+from tests.unit.test_scaler_client_pods import pod
 
 __all__ = ["certificates"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import POD, Key
-from llmservice_activator.answers import KEPT, USES_KEPT, Answers, LoadReader
+from llmservice_activator.answers import CACHE_SECONDS, USE_REPORT_SECONDS, LoadReader, ScalingAnswers
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
 from llmservice_api.holding import LastUse
@@ -36,7 +36,7 @@ class World:
         for obj in objects:
             self.services.updated(POD if obj["kind"] == "Pod" else LLMSERVICE, obj)
         reader = LoadReader(self.read)
-        self.answers = Answers(
+        self.answers = ScalingAnswers(
             self.services, reader, observe=self.metrics.observe, now=lambda: self.wall, clock=lambda: self.time
         )
 
@@ -68,15 +68,15 @@ async def test_the_last_use_is_the_latest_of_all_pods_and_stays_when_they_go() -
          LastUse(now - 9, "POST", embed)),
         ({"10.0.0.1": LastUse(now - 90, "POST", chat)}, LastUse(now - 9, "POST", embed)),
         ({}, LastUse(now - 9, "POST", embed)),
-        (ahead, LastUse(now + 5 * KEPT, "POST", chat)),  # its clock is ahead
-        (ahead, LastUse(now + 5 * KEPT, "POST", chat)),
+        (ahead, LastUse(now + 5 * CACHE_SECONDS, "POST", chat)),  # its clock is ahead
+        (ahead, LastUse(now + 5 * CACHE_SECONDS, "POST", chat)),
     ]  # fmt: skip
     for last, expected in steps:
         world.last = last
         await world.replicas()
         assert world.answers.last_uses({}).get(CHAT) == expected
-        world.time += KEPT
-        world.wall += timedelta(seconds=KEPT)
+        world.time += CACHE_SECONDS
+        world.wall += timedelta(seconds=CACHE_SECONDS)
 
 
 async def test_the_last_use_is_of_a_service_that_may_be_at_zero_and_of_pods_that_were_asked_lately() -> None:
@@ -86,9 +86,9 @@ async def test_the_last_use_is_of_a_service_that_may_be_at_zero_and_of_pods_that
     world.last = {"10.0.0.1": at_pod}
     await world.replicas()
     assert world.answers.last_uses(held) == {CHAT: at_pod}
-    world.time += USES_KEPT
+    world.time += USE_REPORT_SECONDS
     assert world.answers.last_uses(held) == held
-    world.time += KEPT
+    world.time += CACHE_SECONDS
     world.last = {}
     world.services.updated(LLMSERVICE, service(autoscaling=ON_DEMAND, version=11, uid="another"))
     await world.replicas()
@@ -136,7 +136,7 @@ async def test_an_answer_is_kept_for_a_second_and_for_the_same_object_only() -> 
     assert await world.replicas() == 1
     world.requests["10.0.0.1"] = 17
     assert await world.replicas() == 1
-    world.time += KEPT
+    world.time += CACHE_SECONDS
     assert await world.replicas() == 2
     world.services.updated(LLMSERVICE, service(version=11, concurrency=1))
     assert await world.replicas() == 8

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from kubeloop.errors import Forbidden, KubeError, ServerError
 from kubeloop.resources import Key
-from llmservice_activator.api_keys import AGAIN, KEPT, ApiKeys, KeyReader, keys_of
+from llmservice_activator.api_keys import CACHE_SECONDS, RETRY_SECONDS, ApiKeys, KeyReader, keys_of
 from llmservice_api.scalars import SecretKeyRef
 
 from tests.unit.api_server import ApiServer, Connection
@@ -40,7 +40,7 @@ class World:
     async def read(self, ref: SecretKeyRef = REF) -> ApiKeys:
         """What is found after everything that was wanted is read."""
         self.reader.get(CHAT, ref)
-        self.reader.want(CHAT)
+        self.reader.request(CHAT)
         task = asyncio.ensure_future(self.reader.run())
         for _ in range(20):
             await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_a_key_that_is_not_known_has_them_read_once_a_minute() -> None:
     task = asyncio.ensure_future(world.reader.run())
     world.api.put(secret(b"two"))
     assert await world.reader.renewed(CHAT) == frozenset({"one"}), "they are not a minute old"
-    world.time += KEPT
+    world.time += CACHE_SECONDS
     asked = await asyncio.gather(*(world.reader.renewed(CHAT) for _ in range(100)))
     assert set(asked) == {frozenset({"two"})}
     assert world.api.calls.count("get Secret") == 2
@@ -65,10 +65,10 @@ async def test_a_key_that_is_not_known_has_them_read_once_a_minute() -> None:
 
 
 async def test_an_api_server_that_does_not_answer_keeps_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmservice_activator.api_keys.PATIENCE", 0.01)
+    monkeypatch.setattr("llmservice_activator.api_keys.READ_SECONDS", 0.01)
     world = World(secret(b"one"))
     await world.read()
-    world.time += KEPT
+    world.time += CACHE_SECONDS
     assert await world.reader.renewed(CHAT) == frozenset({"one"}), "nobody reads"
 
 
@@ -104,7 +104,7 @@ async def test_without_usable_keys_it_says_why_and_what_to_do(
     assert world.changed == 1
     # It is looked at again soon, and told where it is mended.
     world.api.put(secret())
-    world.time += AGAIN
+    world.time += RETRY_SECONDS
     assert (await world.read()).keys == {"one", "two"}
     assert world.changed == 2
 
@@ -113,15 +113,15 @@ async def test_keys_are_kept_for_a_minute_and_through_an_outage_of_the_api_serve
     world = World(secret())
     assert (await world.read()).keys == {"one", "two"}
     world.api.put(secret(b"three"))
-    world.time += KEPT - 1
+    world.time += CACHE_SECONDS - 1
     assert (await world.read()).keys == {"one", "two"}
     world.time += 1
     world.api.fails["get Secret"] = [ServerError("away", code=500)]
     assert await world.read() == ApiKeys(frozenset({"one", "two"}), "")
-    world.time += KEPT
+    world.time += CACHE_SECONDS
     assert (await world.read()).keys == {"three"}
     # A right that was taken away holds at once.
-    world.time += KEPT
+    world.time += CACHE_SECONDS
     world.api.fails["get Secret"] = [Forbidden(FORBIDDEN, code=403)]
     assert (await world.read()).keys == frozenset()
 
@@ -141,7 +141,7 @@ async def test_no_key_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     world = World(secret(b"sk-secret"))
     await world.read()
     world.api.put(secret(b"sk-secret\n" * 9000))
-    world.time += KEPT
+    world.time += CACHE_SECONDS
     assert (await world.read()).problem
     assert "sk-secret" not in caplog.text
     assert "of no use" in caplog.text

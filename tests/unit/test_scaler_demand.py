@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_activator.demand import Bounds, Desired, Load, desired
+from llmservice_activator.demand import Desired, Load, ReplicaBounds, desired
 from llmservice_api.autoscaling import MOST_REPLICAS
 
-WIDE = Bounds(1, MOST_REPLICAS, MOST_REPLICAS)
+WIDE = ReplicaBounds(1, MOST_REPLICAS, MOST_REPLICAS)
 
 
 def load(replicas: int, in_flight: int, **changes: int | None) -> Load:
     """All replicas ready and answering; ten requests for each."""
-    known = {"present": replicas, "ready": replicas, "starting": 0, "unread": 0, "concurrency": 10}
+    known = {"existing": replicas, "ready": replicas, "starting": 0, "unread": 0, "concurrency": 10}
     return Load(replicas=replicas, in_flight=in_flight, **{**known, **changes})  # type: ignore[arg-type]
 
 
@@ -39,20 +39,20 @@ def load(replicas: int, in_flight: int, **changes: int | None) -> Load:
         (load(3, 35, unread=1), WIDE, 4, "35 requests in flight, 10 for each; ready without an answer: 1"),
         (load(3, 5, concurrency=None), WIDE, 3, "how many requests a replica holds is not known"),
         # The bounds win.
-        (load(3, 0), Bounds(2, 4, 4), 2, "0 requests in flight, 10 for each; minReplicas 2 in force"),
-        (load(3, 99), Bounds(2, 4, 4), 4, "99 requests in flight, 10 for each; maxReplicas 4 in force"),
-        (load(1, 0, concurrency=None), Bounds(2, 4, 4), 2, None),
-        (load(6, 0, starting=1), Bounds(2, 4, 4), 4, None),
+        (load(3, 0), ReplicaBounds(2, 4, 4), 2, "0 requests in flight, 10 for each; minReplicas 2 in force"),
+        (load(3, 99), ReplicaBounds(2, 4, 4), 4, "99 requests in flight, 10 for each; maxReplicas 4 in force"),
+        (load(1, 0, concurrency=None), ReplicaBounds(2, 4, 4), 2, None),
+        (load(6, 0, starting=1), ReplicaBounds(2, 4, 4), 4, None),
     ],
 )  # fmt: skip
-def test_desired_replicas(given_: Load, bounds: Bounds, replicas: int, reason: str | None) -> None:
+def test_desired_replicas(given_: Load, bounds: ReplicaBounds, replicas: int, reason: str | None) -> None:
     found = desired(given_, bounds)
     assert found.replicas == replicas
     assert reason in (None, found.reason)
 
 
 @pytest.mark.parametrize(
-    ("replicas", "present", "in_flight", "bounds", "metric"),
+    ("replicas", "existing", "in_flight", "bounds", "metric"),
     [
         (10, 11, 100, WIDE, 9.899),  # a rollout's eleventh pod, or one that is to go: 10/11 is within 10%
         (12, 12, 110, WIDE, 10.799),
@@ -64,8 +64,8 @@ def test_desired_replicas(given_: Load, bounds: Bounds, replicas: int, reason: s
         (10, 10, 130, WIDE, 13),
         (11, 11, 120, WIDE, 13),
         (20, 20, 210, WIDE, 23),
-        (10, 10, 110, Bounds(1, 11, 11), 12),  # the HPA cuts it to 11
-        (10, 10, 110, Bounds(1, 11, 20), 11),  # it would not cut it here
+        (10, 10, 110, ReplicaBounds(1, 11, 11), 12),  # the HPA cuts it to 11
+        (10, 10, 110, ReplicaBounds(1, 11, 20), 11),  # it would not cut it here
         (1, 2, 20, WIDE, 2),  # a rollout's second pod: the HPA keeps what is there
         (10, 0, 110, WIDE, 12),
         (10, 10, 100, WIDE, 10),
@@ -73,18 +73,18 @@ def test_desired_replicas(given_: Load, bounds: Bounds, replicas: int, reason: s
     ],
 )
 def test_the_metric_exceeds_the_tolerance_where_more_is_desired(
-    replicas: int, present: int, in_flight: int, bounds: Bounds, metric: float
+    replicas: int, existing: int, in_flight: int, bounds: ReplicaBounds, metric: float
 ) -> None:
-    assert desired(load(replicas, in_flight, present=present), bounds).metric == pytest.approx(metric)
+    assert desired(load(replicas, in_flight, existing=existing), bounds).metric == pytest.approx(metric)
 
 
-def hpa(found: Desired, replicas: int, bounds: Bounds, tolerance: float = 0.1) -> int:
+def hpa(found: Desired, replicas: int, bounds: ReplicaBounds, tolerance: float = 0.1) -> int:
     """The replicas that an HPA sets: AverageValue 1, as in replica_calculator.go (GetExternalPerPodMetricReplicas)."""
     usage, target = int(found.metric * 1000), 1000  # KEDA's milli quantity
     ratio = usage / (target * replicas)
     is_within = 1.0 - tolerance <= ratio <= 1.0 + tolerance
     proposed = replicas if is_within else math.ceil(usage / target)
-    return max(1, min(proposed, bounds.most_ever))
+    return max(1, min(proposed, bounds.overall_max))
 
 
 @pytest.mark.parametrize("tolerance", [0.1, 0.0])
@@ -103,13 +103,13 @@ def test_one_fewer_is_set_where_one_fewer_is_desired_of_less_than_twenty() -> No
 
 def test_the_last_replica_of_the_maximum_is_set() -> None:
     for most in range(2, MOST_REPLICAS + 1):
-        bounds = Bounds(1, most, most)
+        bounds = ReplicaBounds(1, most, most)
         assert hpa(desired(load(most - 1, most * 10), bounds), most - 1, bounds) == most
 
 
 counts = st.integers(1, MOST_REPLICAS)
 numbers = st.integers(0, 60)
-bounds_ = st.tuples(counts, counts, counts).map(lambda drawn: Bounds(*sorted(drawn)))
+bounds_ = st.tuples(counts, counts, counts).map(lambda drawn: ReplicaBounds(*sorted(drawn)))
 
 
 @st.composite
@@ -117,7 +117,7 @@ def loads(draw: st.DrawFn) -> Load:
     replicas = draw(counts)
     return Load(
         replicas=replicas,
-        present=draw(st.integers(0, 2 * MOST_REPLICAS)),
+        existing=draw(st.integers(0, 2 * MOST_REPLICAS)),
         ready=draw(st.integers(0, replicas)),
         starting=draw(numbers),
         in_flight=draw(st.integers(0, 10**10)),
@@ -127,18 +127,18 @@ def loads(draw: st.DrawFn) -> Load:
 
 
 @given(loads(), bounds_)
-def test_always_within_the_bounds_and_never_down_without_knowledge(given_: Load, bounds: Bounds) -> None:
+def test_always_within_the_bounds_and_never_down_without_knowledge(given_: Load, bounds: ReplicaBounds) -> None:
     found = desired(given_, bounds)
-    assert bounds.fewest <= found.replicas <= bounds.most
+    assert bounds.min_replicas <= found.replicas <= bounds.max_replicas
     if given_.starting or given_.unread or not given_.ready or given_.concurrency is None:
-        assert found.replicas >= min(given_.replicas, bounds.most)
-    if bounds.most < bounds.most_ever:
-        assert found.metric <= bounds.most
-    assert found.replicas <= math.ceil(found.metric) <= found.replicas + max(given_.replicas, given_.present) // 10 + 1
+        assert found.replicas >= min(given_.replicas, bounds.max_replicas)
+    if bounds.max_replicas < bounds.overall_max:
+        assert found.metric <= bounds.max_replicas
+    assert found.replicas <= math.ceil(found.metric) <= found.replicas + max(given_.replicas, given_.existing) // 10 + 1
 
 
 @given(loads(), bounds_, st.integers(0, 10**9))
-def test_more_requests_never_ask_for_fewer(given_: Load, bounds: Bounds, more: int) -> None:
+def test_more_requests_never_ask_for_fewer(given_: Load, bounds: ReplicaBounds, more: int) -> None:
     few, many = desired(given_, bounds), desired(replace(given_, in_flight=given_.in_flight + more), bounds)
     assert few.replicas <= many.replicas
     assert few.metric <= many.metric
@@ -146,7 +146,7 @@ def test_more_requests_never_ask_for_fewer(given_: Load, bounds: Bounds, more: i
 
 @given(counts, st.integers(0, 20_000), st.integers(1, 64), bounds_, st.sampled_from([0.1, 0.0]))
 def test_a_steady_load_settles_within_three_steps_and_turns_at_most_once(
-    replicas: int, in_flight: int, concurrency: int, bounds: Bounds, tolerance: float
+    replicas: int, in_flight: int, concurrency: int, bounds: ReplicaBounds, tolerance: float
 ) -> None:
     """The HPA's rule fed with the answers, all pods ready at once: no flap."""
     steps = [replicas]
@@ -157,4 +157,4 @@ def test_a_steady_load_settles_within_three_steps_and_turns_at_most_once(
     moves = [after - before for before, after in itertools.pairwise(steps) if after != before]
     assert sum((a > 0) != (b > 0) for a, b in itertools.pairwise(moves)) <= 1
     demand = -(-in_flight // concurrency)
-    assert steps[-1] >= min(demand, bounds.most) * 0.9
+    assert steps[-1] >= min(demand, bounds.max_replicas) * 0.9

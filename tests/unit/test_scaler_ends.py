@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from llmservice_activator import directory
+from llmservice_activator import targets
 from llmservice_activator.services import Unknown
 from llmservice_api.kinds import LLMSERVICE
 
@@ -22,8 +22,8 @@ async def test_a_service_whose_minimum_was_raised_at_zero_is_held_until_nothing_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And for a while longer: nodes learn later than others that a replica serves."""
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 0.2)
     world = World()
     async with world.running(at_zero(scaling=RAISED, status={"holding": {"port": PORT, "idle": True}})):
         assert (world.told[CHAT].port, world.told[CHAT].refusal) == (PORT, None)
@@ -61,8 +61,8 @@ async def test_requests_are_forwarded_only_while_the_service_leads_here(
     case: str, scaling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a while longer, which nodes need. NetworkPolicies of the pods would be worth nothing otherwise."""
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.3)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 0.3)
     status, replicas, found, waiting, is_routed = ROUTES[case]
     world = World()
     world.waiting = waiting
@@ -84,9 +84,9 @@ async def test_requests_are_answered_until_none_came_for_a_while_and_not_for_eve
     is_scaled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy may follow the slices later than others; whoever knows the port must not keep it open."""
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.3)
-    monkeypatch.setattr(directory, "LONGEST_ENDING_SECONDS", 1.5)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 0.3)
+    monkeypatch.setattr(targets, "LONGEST_ENDING_SECONDS", 1.5)
     world, loop = World(), asyncio.get_running_loop()
 
     def is_answered() -> bool:
@@ -112,9 +112,9 @@ async def test_requests_are_answered_until_none_came_for_a_while_and_not_for_eve
 async def test_who_never_stops_asking_is_refused_in_the_end_and_what_is_held_is_answered(
     is_scaled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.1)
-    monkeypatch.setattr(directory, "LONGEST_ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 0.1)
+    monkeypatch.setattr(targets, "LONGEST_ENDING_SECONDS", 0.5)
     world = World()
     async with world.running(at_zero(port=PORT, status=AVAILABLE), READY), asyncio.timeout(PATIENCE):
         world.waiting = 1
@@ -139,8 +139,8 @@ def unscaled(replicas: int, version: int, port: int = 0) -> dict[str, Any]:
 async def test_what_is_held_while_autoscaling_is_removed_goes_to_the_replica_that_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 0.2)
     world = World()
     async with world.running(at_zero(port=PORT)):
         world.see(unscaled(0, 11, PORT))

@@ -11,9 +11,9 @@ import pytest
 from kubeloop.errors import AlreadyExists, Forbidden, KubeError
 from kubeloop.resources import Key
 from llmservice_activator import events
-from llmservice_activator.answers import Answer
-from llmservice_activator.demand import Bounds, desired
-from llmservice_activator.events import Events
+from llmservice_activator.answers import ScalingAnswer
+from llmservice_activator.demand import ReplicaBounds, desired
+from llmservice_activator.events import ScalingEvents
 from llmservice_activator.services import Service
 
 from tests.support.patience import PATIENCE
@@ -28,20 +28,20 @@ def service(replicas: int, generation: int = 1, key: Key = CHAT, uid: str = "u")
     return Service(key, uid, generation, "77", replicas, replicas, 10, autoscaling())
 
 
-def answer(replicas: int, in_flight: int, at: float = 100.0, key: Key = CHAT, uid: str = "u") -> Answer:
+def answer(replicas: int, in_flight: int, at: float = 100.0, key: Key = CHAT, uid: str = "u") -> ScalingAnswer:
     known = load(replicas, in_flight)
-    return Answer(service(replicas, key=key, uid=uid), known, desired(known, Bounds(1, 8, 8)), at)
+    return ScalingAnswer(service(replicas, key=key, uid=uid), known, desired(known, ReplicaBounds(1, 8, 8)), at)
 
 
 class World:
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: ScalingAnswer) -> None:
         self.answers = {each.service.key: each for each in answers}
         self.written: list[dict[str, Any]] = []
         self.fails: list[KubeError] = []
         self.dropped, self.time, self.calls = 0, 101.0, 0
 
-    def events(self, identity: str = "one") -> Events:
-        return Events(
+    def events(self, identity: str = "one") -> ScalingEvents:
+        return ScalingEvents(
             self.create,
             self.answers.get,
             identity=identity,
@@ -61,7 +61,7 @@ class World:
     def drop(self) -> None:
         self.dropped += 1
 
-    async def write(self, *all_: Events, calls: int) -> None:
+    async def write(self, *all_: ScalingEvents, calls: int) -> None:
         """Until the API server was asked so often."""
         tasks = [asyncio.ensure_future(each.run()) for each in all_]
         async with asyncio.timeout(PATIENCE):
@@ -104,14 +104,14 @@ async def test_two_scalers_make_one_event_of_a_change() -> None:
     ("known", "before", "after"),
     [
         (None, 1, 4),
-        (answer(1, 37, at=100.0 - events.RECENT), 1, 4),  # too long ago
+        (answer(1, 37, at=100.0 - events.RECENT_SECONDS), 1, 4),  # too long ago
         (answer(1, 37, uid="earlier"), 1, 4),  # of an earlier service of this name
         (answer(4, 37), 4, 1),  # a user set fewer
         (answer(4, 0), 4, 8),  # a user set more
         (answer(4, 40), 4, 5),  # nothing was to change
     ],
 )
-async def test_what_no_answer_led_to_has_no_event(known: Answer | None, before: int, after: int) -> None:
+async def test_what_no_answer_led_to_has_no_event(known: ScalingAnswer | None, before: int, after: int) -> None:
     world = World(*([known] if known else []))
     made = world.events()
     made.changed(service(before), service(after, generation=2))
@@ -123,7 +123,7 @@ async def test_what_no_answer_led_to_has_no_event(known: Answer | None, before: 
 
 
 async def test_events_of_one_service_and_those_that_wait_are_bounded() -> None:
-    many = [answer(1, 37, key=Key("ns", f"s{i}")) for i in range(events.WAITING + 10)]
+    many = [answer(1, 37, key=Key("ns", f"s{i}")) for i in range(events.MAX_QUEUED + 10)]
     world = World(answer(1, 37), *many)
     made = world.events()
     for generation in range(2, 12):
@@ -132,8 +132,8 @@ async def test_events_of_one_service_and_those_that_wait_are_bounded() -> None:
     for each in many:
         made.changed(each.service, dataclasses.replace(each.service, replicas=4, generation=2))
     assert world.dropped == 9 + 11
-    await world.write(made, calls=events.WAITING)
-    assert len(world.written) == events.WAITING
+    await world.write(made, calls=events.MAX_QUEUED)
+    assert len(world.written) == events.MAX_QUEUED
 
 
 async def test_a_refused_event_is_counted_and_the_next_is_written() -> None:

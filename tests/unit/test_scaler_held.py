@@ -10,8 +10,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from llmservice_activator import directory
-from llmservice_api.holding import LAST_USE
+from llmservice_activator import targets
+from llmservice_api.holding import LAST_USE_METRIC
 from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
@@ -34,7 +34,7 @@ def replicas(world: World) -> int:
 def last_use(world: World) -> list[tuple[str, str]]:
     """What the page says of it."""
     labels = 'method="(.*)",namespace="ns",path="(.*)",service="chat"'
-    found = re.findall(f"^{LAST_USE}{{{labels}}} ", world.page().decode(), re.MULTILINE)
+    found = re.findall(f"^{LAST_USE_METRIC}{{{labels}}} ", world.page().decode(), re.MULTILINE)
     return [(str(method), str(path)) for method, path in found]
 
 
@@ -104,9 +104,9 @@ async def test_a_pod_that_serves_alone_is_not_reached_through_the_activator(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its NetworkPolicy admits the activator, and not who knows its port there."""
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.05)
-    monkeypatch.setattr(directory, "LONGEST_ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(targets, "LONGEST_ENDING_SECONDS", 0.2)
     port = free_port()
     serving = at_zero(port=port, replicas=1, status={"conditions": [{"type": "Available", "status": "True"}]})
     async with server() as upstream, running(ApiServer(serving, pod("a", address=upstream.address)), certificates) as w:
@@ -210,7 +210,7 @@ async def test_a_key_that_was_rotated_while_a_pod_served_is_valid_at_once(certif
         else:
             await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
             asked.cancel()
-        await world.until(lambda: world.scaler.directory.is_settled())
+        await world.until(lambda: world.scaler.targets.is_settled())
         assert (await ask(port, key="old")).status == 401
         reads = api.calls.count("get Secret")
         assert [(await ask(port, key="wrong")).status for _ in range(20)] == [401] * 20
@@ -232,8 +232,8 @@ async def test_a_deleted_service_answers_what_it_holds(certificates: Path) -> No
 async def test_after_sigterm_what_is_held_is_answered_and_then_the_process_ends(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.2)
-    monkeypatch.setattr("llmservice_activator.__main__.CUT", 0.01)
+    monkeypatch.setattr("llmservice_activator.__main__.QUIET_SECONDS", 0.2)
+    monkeypatch.setattr("llmservice_activator.__main__.END_SECONDS", 0.01)
     port = free_port()
     api = ApiServer(at_zero(port=port))
     async with server() as upstream, running(api, certificates, grace=60.0) as world:
@@ -257,7 +257,7 @@ async def test_after_sigterm_what_is_held_is_answered_and_then_the_process_ends(
 async def test_after_sigterm_new_requests_come_for_a_while_though_none_is_held(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.2)
+    monkeypatch.setattr("llmservice_activator.__main__.QUIET_SECONDS", 0.2)
     async with running(ApiServer(), certificates, grace=60.0) as world:
         began = time.monotonic()
         world.scaler.stop()
@@ -270,7 +270,7 @@ async def test_after_sigterm_it_goes_on_while_connections_come_within_its_grace_
     certificates: Path, monkeypatch: pytest.MonkeyPatch, grace: float
 ) -> None:
     """With a thousand services an operator takes a while to lead them elsewhere, and longer while it is replaced."""
-    monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.5)
+    monkeypatch.setattr("llmservice_activator.__main__.QUIET_SECONDS", 0.5)
     port = free_port()
 
     async def keep_asking() -> None:
@@ -292,8 +292,8 @@ async def test_after_sigterm_it_goes_on_while_connections_come_within_its_grace_
 
 
 async def test_the_grace_period_ends_what_is_still_held(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmservice_activator.__main__.LINGER", 0.1)
-    monkeypatch.setattr("llmservice_activator.__main__.FINISH", 0.1)
+    monkeypatch.setattr("llmservice_activator.__main__.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("llmservice_activator.__main__.CALLS_SECONDS", 0.1)
     port = free_port()
     async with running(ApiServer(at_zero(port=port)), certificates, grace=0.5) as world:
         await listening(world, port)

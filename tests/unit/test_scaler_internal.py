@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from kubeloop.resources import Key
 from llmservice_activator.peers import PeerReader
-from llmservice_activator.reachable import ATTEMPTS, KEPT, Reachability, uid_of, url_of
+from llmservice_activator.reachable import ATTEMPTS, CACHE_SECONDS, Reachability, uid_of, url_of
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.http_servers import application
@@ -68,7 +68,7 @@ async def test_it_does_not_listen_while_it_knows_of_replicas_that_serve_alone(ce
         path = f"/services/ns/chat?uid=uid-chat&port={port}"
         assert (await said(world, path))[1]["listening"] is False
         await world.send("MODIFIED", at_zero(port=port, status=status, version=900))
-        await world.until(lambda: world.scaler.directory.leads_here(CHAT))
+        await world.until(lambda: world.scaler.targets.leads_here(CHAT))
         assert (await said(world, path))[1]["listening"] is True
 
 
@@ -77,7 +77,7 @@ async def test_a_secret_that_cannot_be_read_is_a_problem_with_its_remedy(certifi
     spec = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}
     api = ApiServer(at_zero(port=port, spec=spec))
     async with running(api, certificates) as world:
-        await world.until(lambda: "there is no Secret keys" in world.scaler.directory.problem(CHAT))
+        await world.until(lambda: "there is no Secret keys" in world.scaler.targets.problem(CHAT))
         status, found = await said(world, f"/services/ns/chat?uid=uid-chat&port={port}")
         assert (status, found["listening"], found["reachable"]) == (200, False, False)
         assert found["problem"] == "there is no Secret keys; create it with API keys in api-key"
@@ -166,7 +166,7 @@ async def test_a_result_holds_for_two_seconds_and_for_this_service_only() -> Non
         assert await reachability.is_reached(CHAT, "u", 80)
         assert behind.asked == first
         assert not await reachability.is_reached(CHAT, "v", 80)
-        now[0] += KEPT
+        now[0] += CACHE_SECONDS
         assert not await reachability.is_reached(CHAT, "u", 80)
 
 

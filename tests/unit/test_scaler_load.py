@@ -59,7 +59,7 @@ async def test_connections_are_bounded_over_all_services_and_for_each() -> None:
     pods = Pods()
     alone = asyncio.ensure_future(LoadReader(pods.read).requests([str(i) for i in range(200)]))
     await pods.asked.wait()
-    assert pods.now == answers.AT_ONCE_OF_ONE < answers.AT_ONCE
+    assert pods.now == answers.MAX_CONNECTIONS_OF_SERVICE < answers.MAX_CONNECTIONS
     pods.released.set()
     assert len(await alone) == 200
 
@@ -81,14 +81,14 @@ async def test_a_service_whose_pods_hang_delays_no_other() -> None:
 
 async def test_a_pod_whose_turn_does_not_come_did_not_answer() -> None:
     pods = Pods()
-    reader = LoadReader(pods.read, patience=0.05)
+    reader = LoadReader(pods.read, wait_seconds=0.05)
     async with asyncio.timeout(PATIENCE):
         assert await reader.requests([str(i) for i in range(500)]) == {}
     assert pods.now == 0
 
 
 def test_keda_gets_an_answer_while_it_waits_for_one_though_no_pod_s_turn_comes() -> None:
-    assert pod_port.TIMEOUT < answers.PATIENCE <= KEDA_WAITS - 0.5
+    assert pod_port.TIMEOUT < answers.WAIT_SECONDS <= KEDA_WAITS - 0.5
 
 
 async def test_an_unexpected_error_is_not_a_pod_that_is_silent() -> None:

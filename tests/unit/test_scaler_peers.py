@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as some
 from kubeloop.errors import Forbidden
 from kubeloop.resources import ENDPOINT_SLICE, Key
-from llmservice_activator.answers import Held
+from llmservice_activator.answers import HeldTotal
 from llmservice_activator.peers import (
+    CACHE_SECONDS,
     HELD_PATH,
-    KEPT,
     MOST_PEERS,
     MOST_REQUESTS,
-    Peer,
+    OtherActivator,
+    OtherActivators,
     PeerReader,
-    Peers,
     endpoints_of,
     exposed,
     parsed,
@@ -48,7 +48,7 @@ class World:
         self.answers: dict[str, dict[Key, int] | None] = {}
         self.asked: list[str] = []
         self.time, self.changed = 100.0, 0
-        self.peers = Peers(
+        self.peers = OtherActivators(
             self.read, own_name="one", own_address="10.0.0.1", changed=self.change, clock=lambda: self.time
         )
 
@@ -75,9 +75,9 @@ async def test_what_the_others_hold_is_added_up() -> None:
     world = World()
     world.see(slice_of("a", ONE, TWO, THREE))
     world.answers = {"10.0.0.2": {CHAT: 3}, "10.0.0.3": {CHAT: 4, DRAFT: 1}}
-    assert await world.peers.held(CHAT) == Held(7, 0)
-    assert await world.peers.held(DRAFT) == Held(1, 0)
-    assert await world.peers.held(Key("ns", "other")) == Held(0, 0)
+    assert await world.peers.held(CHAT) == HeldTotal(7, 0)
+    assert await world.peers.held(DRAFT) == HeldTotal(1, 0)
+    assert await world.peers.held(Key("ns", "other")) == HeldTotal(0, 0)
     assert sorted(world.asked) == ["10.0.0.2", "10.0.0.3"], "each once for all services, and never itself"
     assert world.peers.activators == 3
 
@@ -86,32 +86,32 @@ async def test_they_are_asked_once_a_second_however_many_ask() -> None:
     world = World()
     world.see(slice_of("a", ONE, TWO))
     world.answers["10.0.0.2"] = {CHAT: 3}
-    assert await asyncio.gather(*(world.peers.held(CHAT) for _ in range(20))) == [Held(3, 0)] * 20
+    assert await asyncio.gather(*(world.peers.held(CHAT) for _ in range(20))) == [HeldTotal(3, 0)] * 20
     world.answers["10.0.0.2"] = {}
-    world.time += KEPT / 2
-    assert await world.peers.held(CHAT) == Held(3, 0)
-    world.time += KEPT / 2
-    assert await world.peers.held(CHAT) == Held(0, 0)
+    world.time += CACHE_SECONDS / 2
+    assert await world.peers.held(CHAT) == HeldTotal(3, 0)
+    world.time += CACHE_SECONDS / 2
+    assert await world.peers.held(CHAT) == HeldTotal(0, 0)
     assert len(world.asked) == 2
 
 
 async def test_one_that_does_not_answer_is_unheard_unless_it_ends() -> None:
     world = World()
     world.see(slice_of("a", ONE, TWO, endpoint("three", "10.0.0.3", ready=False)))
-    assert await world.peers.held(CHAT) == Held(0, 1)
+    assert await world.peers.held(CHAT) == HeldTotal(0, 1)
     assert world.peers.activators == 2
     # One that ends holds requests until then.
     world.answers["10.0.0.3"] = {CHAT: 5}
-    world.time += KEPT
-    assert await world.peers.held(CHAT) == Held(5, 1)
+    world.time += CACHE_SECONDS
+    assert await world.peers.held(CHAT) == HeldTotal(5, 1)
 
 
 async def test_alone_nobody_is_asked() -> None:
     world = World()
-    assert await world.peers.held(CHAT) == Held(0, 1), "who else there is was not listed yet"
+    assert await world.peers.held(CHAT) == HeldTotal(0, 1), "who else there is was not listed yet"
     world.see(slice_of("a", ONE))
     world.peers.listed(ENDPOINT_SLICE, "system", {("system", "a"): "u"}, "1")
-    assert await world.peers.held(CHAT) == Held(0, 0)
+    assert await world.peers.held(CHAT) == HeldTotal(0, 0)
     assert (world.asked, world.peers.activators) == ([], 1)
 
 
@@ -144,15 +144,15 @@ async def test_more_than_may_be_asked_are_unheard() -> None:
     many = [endpoint(f"p{i}", f"10.0.1.{i}") for i in range(MOST_PEERS + 3)]
     world.answers = {f"10.0.1.{i}": {} for i in range(MOST_PEERS + 3)}
     world.see(slice_of("a", *many))
-    assert await world.peers.held(CHAT) == Held(0, 3)
+    assert await world.peers.held(CHAT) == HeldTotal(0, 3)
     assert len(world.asked) == MOST_PEERS
 
 
 def test_endpoints_of_odd_slices() -> None:
     assert endpoints_of({"endpoints": None}) == {}
     assert endpoints_of(slice_of("a", {"addresses": ["nonsense"]}, {"addresses": []}, {})) == {}
-    assert endpoints_of(slice_of("a", endpoint("x", "10.0.0.9", ready=None))) == {"x": Peer("10.0.0.9", True)}
-    assert endpoints_of(slice_of("a", {"addresses": ["10.0.0.9"]})) == {"10.0.0.9": Peer("10.0.0.9", True)}
+    assert endpoints_of(slice_of("a", endpoint("x", "10.0.0.9", ready=None))) == {"x": OtherActivator("10.0.0.9", True)}
+    assert endpoints_of(slice_of("a", {"addresses": ["10.0.0.9"]})) == {"10.0.0.9": OtherActivator("10.0.0.9", True)}
 
 
 async def test_what_is_exposed_is_read_over_http() -> None:

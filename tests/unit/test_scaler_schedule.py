@@ -11,7 +11,7 @@ from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_activator import schedule
-from llmservice_activator.demand import Bounds
+from llmservice_activator.demand import ReplicaBounds
 from llmservice_api.autoscaling import Autoscaling
 
 
@@ -27,7 +27,7 @@ ALWAYS = {"start": "* * * * *", "end": "0 0 29 2 *", "minReplicas": 4}
 
 
 @pytest.mark.parametrize(
-    ("entries", "at", "fewest", "most"),
+    ("entries", "at", "min_replicas", "most"),
     [
         ([], "2026-11-23T12:00", 1, 8),
         ([OFFICE], "2026-11-23T07:59", 1, 8),  # a Monday
@@ -51,9 +51,9 @@ ALWAYS = {"start": "* * * * *", "end": "0 0 29 2 *", "minReplicas": 4}
         ([{**OFFICE, "end": OFFICE["start"]}], "2026-11-23T12:00", 1, 8),
     ],
 )
-def test_bounds_in_force(entries: list[dict[str, Any]], at: str, fewest: int, most: int) -> None:
+def test_bounds_in_force(entries: list[dict[str, Any]], at: str, min_replicas: int, most: int) -> None:
     now = datetime.fromisoformat(at).replace(tzinfo=UTC)
-    assert schedule.bounds(autoscaling(*entries), now) == Bounds(fewest, most, 8)
+    assert schedule.bounds(autoscaling(*entries), now) == ReplicaBounds(min_replicas, most, 8)
 
 
 SPRING = {"timeZone": "Europe/Berlin", "minReplicas": 3}
@@ -61,7 +61,7 @@ SPRING = {"timeZone": "Europe/Berlin", "minReplicas": 3}
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "at", "fewest"),
+    ("start", "end", "at", "min_replicas"),
     [
         ("30 2 * * *", "0 9 * * *", "2026-03-29T00:59", 1),
         ("30 2 * * *", "0 9 * * *", "2026-03-29T01:00", 3),
@@ -73,10 +73,10 @@ SPRING = {"timeZone": "Europe/Berlin", "minReplicas": 3}
         ("0 22 * * *", "0 4 * * *", "2026-10-25T03:00", 1),
     ],
 )
-def test_the_clock_on_the_wall_holds(start: str, end: str, at: str, fewest: int) -> None:
+def test_the_clock_on_the_wall_holds(start: str, end: str, at: str, min_replicas: int) -> None:
     now = datetime.fromisoformat(at).replace(tzinfo=UTC)
     entry = autoscaling(SPRING | {"start": start, "end": end})
-    assert schedule.bounds(entry, now).fewest == fewest
+    assert schedule.bounds(entry, now).min_replicas == min_replicas
 
 
 @given(st.lists(st.integers(1_704_067_200, 1_893_456_000), min_size=2, max_size=12), st.integers(0, 200))
@@ -105,7 +105,7 @@ def test_a_day_of_minutes_searches_once_for_each_time_that_comes(monkeypatch: py
 
 def test_the_most_ever_is_over_all_entries() -> None:
     found = schedule.bounds(autoscaling({**OFFICE, "maxReplicas": 20}), datetime(2026, 11, 22, tzinfo=UTC))
-    assert found == Bounds(1, 8, 20)
+    assert found == ReplicaBounds(1, 8, 20)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_daily_bounds_hold_by_the_local_clock(now: datetime, zone: str, start: i
     if len(set(near)) > 1:
         return
     is_in = (local.hour - start) % 24 < hours
-    assert schedule.bounds(autoscaling(entry), now).fewest == (5 if is_in else 1)
+    assert schedule.bounds(autoscaling(entry), now).min_replicas == (5 if is_in else 1)
 
 
 field = st.sampled_from(["*", "0", "1-5", "*/7", "29", "31", "L", "5#5", "99", "a", "1,2,3", "0-0", "5-1", "MON"])
@@ -155,7 +155,7 @@ def test_any_five_fields_are_bounds_or_refused(fields: tuple[str, ...], zone: st
     found = autoscaling(entry)
     now = datetime(2026, 11, 23, 12, tzinfo=UTC)
     try:
-        assert schedule.bounds(found, now).fewest in (1, 5)
+        assert schedule.bounds(found, now).min_replicas in (1, 5)
     except schedule.InvalidSchedule:
         with pytest.raises(schedule.InvalidSchedule):
             schedule.check(found, now)

@@ -92,7 +92,7 @@ def test_the_concurrency_of_the_status(concurrency: Any, expected: int | None) -
 @pytest.mark.parametrize("status", [None, {}, {"effective": None}, {"effective": []}, {"effective": {"scaling": 1}}])
 def test_a_status_that_says_nothing(status: Any) -> None:
     found = service_of({**service(replicas=3), "status": status}, NOW)
-    assert (found.replicas, found.present, found.concurrency) == (3, 0, None)
+    assert (found.replicas, found.existing, found.concurrency) == (3, 0, None)
 
 
 def test_fields_of_the_spec() -> None:

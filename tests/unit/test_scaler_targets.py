@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import POD, Key
-from llmservice_activator import directory
+from llmservice_activator import targets
 from llmservice_activator.api_keys import KeyReader
-from llmservice_activator.directory import Directory
+from llmservice_activator.holding.interface import HeldRequests, HoldingTarget
 from llmservice_activator.holding.limits import NAMESPACES, Limits
-from llmservice_activator.holding.target import Held, Target
+from llmservice_activator.holding_config import SEQUENCES
 from llmservice_activator.services import Services, Unknown, service_of
-from llmservice_activator.zero import SEQUENCES
+from llmservice_activator.targets import TargetUpdater
 from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
@@ -37,22 +37,22 @@ def secret(text: bytes = b"one\ntwo\n", key: str = "api-key") -> dict[str, Any]:
 
 
 class World:
-    """A directory that tells this object; every change is awaited until it is told."""
+    """A TargetUpdater that reports to this object; every change is awaited until it is told."""
 
     def __init__(self, *secrets: dict[str, Any]) -> None:
         self.api = ApiServer(*secrets)
-        self.told: dict[Key, Target] = {}
+        self.told: dict[Key, HoldingTarget] = {}
         self.log: list[str] = []
         self.taken: set[int] = set()
         self.activators, self.time = 2, 100.0
         self.waiting = 0
         self.came = 0.0
         """Until when requests come, by the loop's time."""
-        self.services = Services(now=lambda: NOON, touched=lambda key: self.directory.touched(key))
-        self.keys = KeyReader(Connection(self.api), lambda key: self.directory.touched(key), clock=lambda: self.time)
-        self.directory = Directory(self.services, self, self.keys, lambda: self.activators)
+        self.services = Services(now=lambda: NOON, touched=lambda key: self.targets.touched(key))
+        self.keys = KeyReader(Connection(self.api), lambda key: self.targets.touched(key), clock=lambda: self.time)
+        self.targets = TargetUpdater(self.services, self, self.keys, lambda: self.activators)
 
-    async def update(self, target: Target) -> None:
+    async def update(self, target: HoldingTarget) -> None:
         if target.port in self.taken:
             raise OSError("address in use")
         self.log.append(f"update {target.key.name}")
@@ -62,8 +62,8 @@ class World:
         self.log.append(f"remove {key.name}")
         self.told.pop(key, None)
 
-    def held(self, key: Key) -> Held:
-        return Held(self.waiting)
+    def held(self, key: Key) -> HeldRequests:
+        return HeldRequests(self.waiting)
 
     def last_connection(self, key: Key) -> float:
         return min(self.came, asyncio.get_running_loop().time())
@@ -74,7 +74,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def running(self, *objects: dict[str, Any]) -> AsyncIterator[None]:
-        tasks = [asyncio.ensure_future(self.directory.run()), asyncio.ensure_future(self.keys.run())]
+        tasks = [asyncio.ensure_future(self.targets.run()), asyncio.ensure_future(self.keys.run())]
         self.see(*objects)
         try:
             await self.settled()
@@ -91,7 +91,7 @@ class World:
             await asyncio.sleep(0)
 
     def problem(self, key: Key = CHAT) -> str:
-        return self.directory.problem(key)
+        return self.targets.problem(key)
 
 
 async def test_a_target_has_what_the_service_says() -> None:
@@ -101,7 +101,7 @@ async def test_a_target_has_what_the_service_says() -> None:
     world = World()
     pods = pod("a", address="10.0.0.1"), pod("b", address="fd00::1"), pod("c", ready=False, address="10.0.0.3")
     async with world.running(at_zero(port=PORT, spec=spec, status=status, scaling=holding), *pods):
-        assert world.told[CHAT] == Target(
+        assert world.told[CHAT] == HoldingTarget(
             key=CHAT,
             uid="uid-chat",
             port=PORT,
@@ -118,7 +118,7 @@ async def test_a_target_has_what_the_service_says() -> None:
         await world.settled()
         assert world.log == ["update chat"], "told once, as nothing of it changed"
         world.activators = 100
-        world.directory.touched_all()
+        world.targets.touched_all()
         await world.settled()
         assert world.told[CHAT].at_once == 1
 
@@ -193,7 +193,7 @@ def held_in_rollouts(replicas: int = 1, **scaling: Any) -> dict[str, Any]:
 
 
 async def test_a_service_that_holds_in_rollouts_has_one_and_is_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.0)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 0.0)
     world = World()
     async with world.running(held_in_rollouts()):
         assert (world.told[CHAT].port, world.told[CHAT].refusal) == (PORT, None)
@@ -221,7 +221,7 @@ async def test_what_is_known_of_a_service_that_is_not_scaled_any_more_is_forgott
 
 
 async def test_only_services_that_may_be_at_zero_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.0)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 0.0)
     world = World()
     scheduled = {"maxReplicas": 4, "schedule": [{"start": "0 20 * * *", "end": "0 8 * * *", "minReplicas": 0}]}
     timed = at_zero("timed", port=PORT + 1, scaling={"autoscaling": scheduled})
@@ -271,7 +271,7 @@ async def test_a_port_moves_and_another_uid_begins_anew() -> None:
 
 
 async def test_a_port_that_cannot_be_opened_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
     world = World()
     world.taken.add(PORT)
     async with world.running(at_zero(port=PORT)):
@@ -296,11 +296,11 @@ async def test_a_new_port_that_cannot_be_opened_ends_nothing_at_the_old_one() ->
 async def test_what_cannot_be_told_of_one_service_is_told_of_the_next(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
     world = World()
     update, fails = world.update, [True]
 
-    async def broken(target: Target) -> None:
+    async def broken(target: HoldingTarget) -> None:
         if target.key == CHAT and fails:
             raise ZeroDivisionError
         await update(target)
@@ -317,7 +317,7 @@ async def test_what_cannot_be_told_of_one_service_is_told_of_the_next(
 
 
 async def test_keys_are_looked_at_while_others_change_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.02)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.02)
     world = World(secret())
     async with world.running(at_zero(port=PORT, spec=KEY_REF)):
         world.api.put(secret(b"three"))
@@ -329,7 +329,7 @@ async def test_keys_are_looked_at_while_others_change_all_the_time(monkeypatch: 
 
 
 async def test_a_service_that_is_held_and_not_scaled_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.001)
     world = World(secret())
     held = {"scaling": {"autoscaling": None, "holding": {"rollouts": True}}}
     async with world.running(at_zero(port=PORT, spec=held)):
@@ -343,14 +343,14 @@ async def test_keys_are_those_of_the_secret_and_without_them_no_client_is_admitt
         assert world.told[CHAT].keys == frozenset({"one", "two"})
         world.api.put(secret(b""))
         world.time += 60
-        world.keys.want(CHAT)
+        world.keys.request(CHAT)
         await world.settled()
         assert world.told[CHAT].keys == frozenset(), "what is held was sent with a key, and stays"
         assert world.problem() == "key api-key of Secret keys is of no use: it is empty; correct it"
 
 
 async def test_while_no_replica_serves_keys_are_read_again_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.001)
     world = World(secret())
     reads = world.api.calls.count
     async with world.running(at_zero(port=PORT, spec=KEY_REF)):
@@ -448,6 +448,6 @@ async def test_refusals(name: str, spec: dict[str, Any], condition: dict[str, An
 
 def test_a_status_of_another_shape_is_no_status() -> None:
     obj = at_zero(status={"holding": [], "effective": 3, "rollout": "x", "endpoint": None})
-    zero = service_of(obj, NOON).zero
+    zero = service_of(obj, NOON).holding
     assert zero is not None
     assert (zero.port, zero.sequences) == (0, SEQUENCES)

@@ -59,7 +59,7 @@ async def test_plain_text_is_refused(certificates: Path) -> None:
 async def test_a_renewed_certificate_is_used_for_connections_that_begin_later(
     certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(certificate, "LOOK_AGAIN", 0.02)
+    monkeypatch.setattr(certificate, "RELOAD_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     mounted = tmp_path / "mounted"
     shutil.copytree(certificates / "server", mounted)

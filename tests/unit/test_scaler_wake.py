@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kubeloop.errors import Forbidden, KubeError, NotFound, ServerError
 from llmservice_activator.services import Services
-from llmservice_activator.wake import ATTEMPTS, LONGEST_PAUSE, Wake
+from llmservice_activator.wake import ATTEMPTS, LONGEST_PAUSE, ReplicaStarter
 from llmservice_api.kinds import LLMSERVICE
 
 from tests.unit.api_server import ApiServer, Connection
@@ -25,7 +25,7 @@ class World:
         self.services.updated(LLMSERVICE, seen or stored)
         self.results: list[str] = []
         self.time = 100.0
-        self.wake = Wake(Connection(self.api), self.services, self.results.append, lambda: self.time)
+        self.wake = ReplicaStarter(Connection(self.api), self.services, self.results.append, lambda: self.time)
 
     async def woken(self, times: int = 1) -> list[str]:
         for _ in range(times):
@@ -48,8 +48,8 @@ async def test_it_is_done_once_however_many_are_held() -> None:
     assert world.replicas == 1
     assert world.api.calls == ["get LLMService", "patch LLMService"]
     service = world.services.get(CHAT)
-    assert world.wake.has_woken(service)
-    assert not world.wake.has_woken(service), "one Event for one wake"
+    assert world.wake.has_started(service)
+    assert not world.wake.has_started(service), "one Event for one wake"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ async def test_what_is_not_at_zero_any_more_is_left_alone(stored: dict[str, Any]
     world = World(stored, seen)
     assert await world.woken() == ["already"]
     assert world.api.calls == ["get LLMService"]
-    assert not world.wake.has_woken(world.services.get(CHAT))
+    assert not world.wake.has_started(world.services.get(CHAT))
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
@@ -136,7 +136,7 @@ async def test_a_failure_is_counted_and_tried_again_after_growing_pauses(call: s
         pauses.append(world.time - began)
     assert world.results == ["failed"] * 8
     assert pauses == [0, 1, 2, 4, 8, 16, LONGEST_PAUSE, LONGEST_PAUSE]
-    assert not world.wake.has_woken(world.services.get(CHAT))
+    assert not world.wake.has_started(world.services.get(CHAT))
     world.time += LONGEST_PAUSE
     assert (await world.woken())[-1] == "woken"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kubeloop.resources import ENDPOINT_SLICE
 from llmservice_activator import externalscaler
-from llmservice_activator.answers import KEPT
+from llmservice_activator.answers import CACHE_SECONDS
 
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
@@ -62,7 +62,7 @@ async def test_a_service_at_zero_is_idle_until_a_request_is_held(certificates: P
         asked = asyncio.create_task(ask(port))
         assert ACTIVE.FromString(await asyncio.wait_for(told, PATIENCE)).result, "without being asked"
         await world.until(lambda: world.scaler.holding.held(CHAT).requests == 1)
-        clock.move(KEPT)
+        clock.move(CACHE_SECONDS)
         assert await is_active(keda)
         assert await keda.replicas() == 1
         asked.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kubeloop.errors import Forbidden, KubeError, NotFound, Refused, ServerError, TooMany, Unreachable
+from kubeloop.errors import Forbidden, KubeError, NotFound, Refused, ServerError, TooManyRequests, Unreachable
 from kubeloop.resources import DEPLOYMENT, JOB
 from kubeloop.sync_state import SyncState, problem_of, watch_of
 from llmservice_api.kinds import LLMSERVICE
@@ -49,7 +49,7 @@ LASTING: dict[str, tuple[KubeError | str, bool]] = {
     "no CRD": (NotFound("none"), True),
     "kopf ended": ("RuntimeError: no login", True),
     "no answer": (Unreachable("no answer"), False),
-    "too busy": (TooMany("later"), False),
+    "too busy": (TooManyRequests("later"), False),
     "etcd is away": (ServerError("no"), False),
 }
 

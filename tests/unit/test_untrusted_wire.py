@@ -12,7 +12,7 @@ import orjson
 import pytest
 from hypothesis import given
 from kubeloop import wire
-from kubeloop.wire import DEEPEST, lenient, parsed
+from kubeloop.wire import MAX_DEPTH, lenient, parsed
 
 from tests.unit.hostile import anything, texts
 
@@ -44,7 +44,7 @@ def test_the_others_of_a_list_are_read(case: str) -> None:
 
 
 def test_nothing_is_changed_that_can_be_read() -> None:
-    deep = "[" * (DEEPEST - 2) + '"\\ud83d\\ude00", -1.5e3, true' + "]" * (DEEPEST - 2)
+    deep = "[" * (MAX_DEPTH - 2) + '"\\ud83d\\ude00", -1.5e3, true' + "]" * (MAX_DEPTH - 2)
     found = lenient(f'{{"a":{deep},"b":1e400}}'.encode())
     assert found == {"a": json.loads(deep), "b": None}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import POD, Key
-from llmservice_activator import directory
+from llmservice_activator import targets
 from llmservice_api.holding import HoldingReport
 from llmservice_api.kinds import LLMSERVICE
 
@@ -42,7 +42,7 @@ class Together:
 
     async def step(self) -> None:
         await self.seen()
-        report = HoldingReport(self.activator.directory.leads_here(X), is_held(self.operator))
+        report = HoldingReport(self.activator.targets.leads_here(X), is_held(self.operator))
         self.operator.holding = {ONE.address: report, TWO.address: report}
         self.operator.step()
         follow(self.operator)
@@ -95,8 +95,8 @@ def is_at_zero(world: decide_world.World) -> bool:
 
 @pytest.fixture
 async def together(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Together]:
-    monkeypatch.setattr(directory, "LOOK_AGAIN", 0.01)
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 0.05)
     found = Together(a_world())
     async with found.activator.running():
         yield found
@@ -200,7 +200,7 @@ async def to_zero(together: Together) -> None:
 async def test_it_gets_to_zero(before: Callable[[Together], Awaitable[None]], together: Together) -> None:
     await before(together)
     await to_zero(together)
-    assert together.activator.directory.leads_here(X)
+    assert together.activator.targets.leads_here(X)
 
 
 @pytest.mark.parametrize("scaling", [HELD_IN_ROLLOUTS, TO_ZERO], ids=["held in rollouts", "scaled"])
@@ -236,7 +236,7 @@ async def test_one_that_lags_while_requests_still_come_in_does_not_listen_either
     monkeypatch: pytest.MonkeyPatch, together: Together
 ) -> None:
     """They are answered for a while, which ends before it learns more."""
-    monkeypatch.setattr(directory, "ENDING_SECONDS", 3600.0)
+    monkeypatch.setattr(targets, "ENDING_SECONDS", 3600.0)
     scale(together.operator, 1)
     await together.steps()
     assert together.activator.told[X].is_routed

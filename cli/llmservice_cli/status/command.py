@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kubeloop.errors import ServerError, TooMany, Unreachable
+from kubeloop.errors import ServerError, TooManyRequests, Unreachable
 from llmservice_api.conditions import ConditionType
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
@@ -247,7 +247,7 @@ async def _read(read: Callable[[], Awaitable[T]], warn: Callable[[str], None]) -
     """None, and why, while a service that was named does not exist, or the API server does not answer."""
     try:
         return await read()
-    except (CliError, ServerError, TooMany, Unreachable) as error:
+    except (CliError, ServerError, TooManyRequests, Unreachable) as error:
         warn(error.message)
         return None
 

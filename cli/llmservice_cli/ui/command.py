@@ -11,7 +11,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import httpx
-from kubeloop.errors import Forbidden, KubeError, ServerError, TooMany, Unreachable
+from kubeloop.errors import Forbidden, KubeError, ServerError, TooManyRequests, Unreachable
 from kubeloop.resources import POD, Resource
 from llmservice_fetch.proxies import proxy_of
 from llmservice_operator.facts.pods import PodFacts
@@ -192,7 +192,7 @@ async def _until_gone(connection: Connection, forward: Forward) -> None:
         forward.failed.clear()
         try:
             found = await connection.kube.get(POD, forward.to.namespace, forward.to.pod)
-        except (Forbidden, ServerError, TooMany, Unreachable) as error:  # the next connection may work
+        except (Forbidden, ServerError, TooManyRequests, Unreachable) as error:  # the next connection may work
             say(f"warning: {error.message}")
             continue
         if found is None or found["metadata"].get("deletionTimestamp"):

@@ -1,1 +1,2 @@
-"""Requests to services without a ready pod: answered, held until one is ready, forwarded. No Kubernetes in here."""
+"""HTTP requests to services without a ready pod: answered, or held until a pod is ready and then forwarded. Independent
+of Kubernetes."""

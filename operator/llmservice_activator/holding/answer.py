@@ -1,4 +1,4 @@
-"""Answers that this process writes itself, errors in OpenAI's shape."""
+"""Responses of the activator itself. Errors have OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from llmservice_activator.holding.target import Reason, Refusal
+from llmservice_activator.holding.interface import Reason, Refusal
 
 RETRY_AFTER = {429: "5", 503: "10"}
-"""Seconds. A pod that starts takes longer; a client that comes back is held, so a short time costs little."""
+"""Seconds. A starting pod takes longer, but an early retry is held and costs little."""
 
 MOST_REPEATED = 200
-"""Characters of what a client sent, or of what is said of it."""
+"""Characters of a client's text, or of an error about it, in a response."""
 
 ANY_ORIGIN = {"Access-Control-Allow-Origin": "*", "Vary": "Origin"}
-"""Pages of every origin may read the answer. To requests with an Origin, where Target.any_origin is."""
+"""Allows pages of every origin to read the response. For requests with an Origin header, where HoldingTarget.any_origin
+is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status, JSON document (None: no body) and headers, without `Connection: close`, which every answer carries."""
+    """Status, JSON document (None: no body) and headers. Every response also has `Connection: close`."""
 
     status: int
     reason: Reason
@@ -29,12 +30,12 @@ class Answer:
 
     @property
     def body(self) -> bytes:
-        """The document as JSON on one line, so that it can be the data of an SSE event."""
+        """The JSON document on one line, so that it can be the data of an SSE event."""
         return b"" if self.document is None else json.dumps(self.document, separators=(",", ":")).encode()
 
 
 class Answered(Exception):
-    """A request needs no pod: its answer."""
+    """Raised with the response to a request that needs no pod."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.reason)
@@ -42,7 +43,7 @@ class Answered(Exception):
 
 
 def error(status: int, reason: Reason, kind: str, message: str, param: str | None = None) -> Answer:
-    """`kind`: the error's `type`. 429 and 503 carry Retry-After."""
+    """`kind` is the error's `type`. 429 and 503 get Retry-After."""
     document = {"error": {"message": message, "type": kind, "param": param, "code": status}}
     headers = {"Retry-After": RETRY_AFTER[status]} if status in RETRY_AFTER else {}
     if status == 401:
@@ -56,25 +57,25 @@ def invalid(message: str, param: str | None = None) -> Answer:
 
 
 def refused(refusal: Refusal) -> Answer:
-    """What all requests of a service get."""
+    """The response to every request of a service that refuses."""
     return error(refusal.status, Reason.REFUSED, refusal.reason, refusal.message)
 
 
 def not_admitted(refusal: Refusal) -> Answer:
-    """The client's address is none of those that may send requests (403), or that is not known (503)."""
+    """403 for an address that may not send requests, 503 for one that could not be identified."""
     reason = Reason.FORBIDDEN if refusal.status == 403 else Reason.UNIDENTIFIED
     return error(refusal.status, reason, refusal.reason, refusal.message)
 
 
 def unknown_model(name: str, names: Iterable[str]) -> Answer:
-    """vLLM's words for a model that it does not serve."""
+    """vLLM's response for a model that it does not serve."""
     text = f"The model `{name}` does not exist. Valid aliases: {', '.join(sorted(names))}."
     return error(404, Reason.INVALID, "NotFoundError", text, "model")
 
 
 def preflight(requested_headers: str | None) -> Answer:
-    """To a browser that asks before it sends a request of a page: what vLLM's CORS middleware answers by default, but
-    for ANY_ORIGIN, which every answer has."""
+    """Response to a CORS preflight: that of vLLM's CORS middleware by default, except ANY_ORIGIN, which every response
+    has."""
     headers = {
         "Access-Control-Allow-Methods": "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT",
         "Access-Control-Max-Age": "600",
@@ -85,7 +86,7 @@ def preflight(requested_headers: str | None) -> Answer:
 
 
 def models(names: Iterable[str]) -> Answer:
-    """GET /v1/models as far as it is known without a pod."""
+    """GET /v1/models with what is known without a pod."""
     cards = [{"id": name, "object": "model", "created": 0, "owned_by": "vllm"} for name in sorted(names)]
     return Answer(200, Reason.PROBED, {"object": "list", "data": cards})
 
@@ -109,41 +110,41 @@ INTERNAL = error(500, Reason.INTERNAL, "InternalServerError", "Internal error; s
 
 
 def malformed(status: int, why: str) -> Answer:
-    """What the HTTP parser refuses, with its reason."""
+    """The HTTP parser's error, with its reason."""
     return error(status, Reason.INVALID, "BadRequestError", f"The request is not valid HTTP: {why[:MOST_REPEATED]}")
 
 
 def head_too_large(most: int, fields: int) -> Answer:
-    """The request's line and headers together."""
+    """For a request line and headers that are too large together."""
     text = f"The request line and headers have more than {most} bytes, or more than {fields} headers."
     return error(431, Reason.TOO_LARGE, "request_too_large", text)
 
 
 def too_large(most: int) -> Answer:
-    """One body that exceeds what may be held of all of them."""
+    """For a body that alone exceeds the service's limit of held bytes."""
     text = f"No replica is running, and a body of more than {most} bytes is not held (spec.scaling.holding.maxBytes)."
     return error(413, Reason.TOO_LARGE, "request_too_large", text)
 
 
 def unparsed(what: str) -> Answer:
-    """A body whose check would take too much memory or time, whatever the service may hold."""
+    """For a body that would take too much memory or time to check."""
     return error(413, Reason.TOO_LARGE, "request_too_large", f"No replica is running, and {what} is not held.")
 
 
 def full(what: str) -> Answer:
-    """A bound of what is held is reached."""
+    """429 for a limit of held requests that is reached."""
     text = f"No replica is running yet, and {what}. Try again later."
     return error(429, Reason.FULL, "rate_limit_exceeded", text)
 
 
 def timed_out(seconds: int) -> Answer:
-    """The request was held as long as it may be."""
+    """For a request that was held for the maximum time."""
     text = f"No replica became ready within {seconds} seconds (spec.scaling.holding.timeoutSeconds). Try again later."
     return error(503, Reason.TIMED_OUT, "service_unavailable", text)
 
 
 def json_object(body: bytes) -> dict[str, object] | None:
-    """The JSON object; None where it is something else."""
+    """The JSON object in a body; None for anything else."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):

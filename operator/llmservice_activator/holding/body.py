@@ -1,10 +1,10 @@
-"""Members of a JSON object and parts of a form, found without building values.
+"""Reads members of a JSON object and parts of a multipart form without building values.
 
-A body of 32 MiB may hold a million members. A parser needs two seconds for the worst such body, in which nobody else is
-answered. These readers stop every few hundred tokens, or every window, so that their caller can let others go first.
+A body of 32 MiB may have a million members, for which a JSON parser needs two seconds; the event loop would be blocked
+meanwhile. These readers yield every few hundred tokens or every window, so that the caller can let other tasks run.
 
-JSON: every object that `json.loads` takes in UTF-8, and some more; what is skipped is checked by vLLM.
-multipart/form-data (RFC 7578): as vLLM's server reads it (python-multipart), where it is valid.
+JSON: every object that `json.loads` accepts in UTF-8, and some more; vLLM checks what is skipped. multipart/form-data
+(RFC 7578): valid forms are read as vLLM's server reads them (python-multipart).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 
 MOST_TOKENS = 250_000
-"""Brackets, strings, and quotes in strings: numbers in a list are none. So many take one to two seconds of CPU."""
+"""Brackets, strings, and quotes in strings; numbers in a list do not count. So many take one to two seconds of CPU."""
 STEP = 256
-"""Tokens between two stops."""
+"""Tokens between two yields."""
 _WINDOW = 1 << 16
 """Bytes that are searched at a time."""
 _BOM = b"\xef\xbb\xbf"
@@ -25,25 +25,25 @@ _SPACE = b" \t\r\n"
 _DEEP = re.compile(rb'["{}\[\]]')
 _TOP = re.compile(rb'["{}\[\],:]')
 _LONGEST_SCALAR = 64
-"""Bytes; `true`, `null` and numbers that anybody asks for are shorter."""
+"""Bytes; `true`, `null` and usual numbers are shorter."""
 
 Members = dict[str, bytes]
-"""The JSON text of each value by its name; of an object or array its first byte."""
+"""The JSON text of each value by its name; for an object or array its first byte."""
 Scan = Generator[None, None, Members]
 
 
 class NotAnObject(ValueError):
-    """It is JSON of another kind, or none at all."""
+    """The body is other JSON, or not JSON."""
 
 
 class TooMany(ValueError):
-    """It has more than MOST_TOKENS."""
+    """The body has more than MOST_TOKENS."""
 
 
 def members(body: bytes, names: Collection[str]) -> Scan:
-    """The values of these names; of one that occurs again the last, as parsers have it. It stops every few tokens.
+    """The values of these names; of duplicates the last, as in parsers. Yields every few tokens.
 
-    NotAnObject, TooMany.
+    Raises NotAnObject or TooMany.
     """
     return (yield from _Scanner(body).members(names))
 
@@ -122,7 +122,7 @@ class _Scanner:
                 return
 
     def _string(self) -> Generator[None, None, tuple[int, int]]:
-        """From its first quote to behind its last."""
+        """Skip a string; returns the positions of its first quote and after its last."""
         begin = self._place
         if self._peek() != b'"':
             raise NotAnObject("The body is not valid JSON: a name is no string.")
@@ -154,7 +154,7 @@ class _Scanner:
         return count
 
     def _count(self) -> bool:
-        """Whether to stop here."""
+        """Count a token; returns whether to yield."""
         self._tokens += 1
         if self._tokens > MOST_TOKENS:
             raise TooMany(f"JSON of more than {MOST_TOKENS} values")
@@ -184,7 +184,7 @@ _LONGEST_NAME = 1024
 
 
 def _text(quoted: bytes) -> str | None:
-    """The name between quotes; None for one that is too long to be asked for."""
+    """The name between quotes; None for one that is longer than any that is asked for."""
     if len(quoted) > _LONGEST_NAME:
         return None
     if b"\\" not in quoted:
@@ -197,36 +197,36 @@ def _text(quoted: bytes) -> str | None:
 
 MOST_PARTS = 64
 LARGEST_PART_HEAD = 33_792
-"""vLLM's server takes eight lines of 4,224 bytes."""
+"""vLLM's server accepts eight lines of 4,224 bytes."""
 LONGEST_PART = 4096
-"""Bytes that are kept of one."""
+"""Bytes that are kept of a part."""
 LONGEST_BOUNDARY = 256
 MOST_LIKE_BOUNDARIES = 256
-"""Lines of a part that begin as a boundary does, which RFC 2046 forbids and vLLM's server takes."""
+"""Lines of a part that start like a boundary, which RFC 2046 forbids and vLLM's server accepts."""
 MOST_SEMICOLONS = 1024
-"""Of one field; each takes its time, and no file system has names so long."""
+"""Of one header field: each takes time, and no file system has names of that length."""
 _LONGEST_PADDING = 64
-"""Spaces behind a boundary."""
+"""Spaces after a boundary."""
 _PADDING = " \t"
 
 
 class NotAForm(ValueError):
-    """It is not multipart/form-data with this boundary."""
+    """The body is not multipart/form-data with this boundary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How one begins."""
+    """The beginning of a part."""
 
     value: bytes
-    """At most LONGEST_PART of it."""
+    """At most LONGEST_PART bytes."""
     is_file: bool
 
 
 def parts(body: bytes, boundary: bytes) -> Generator[None, None, Mapping[str, Part]]:
-    """The parts by name; of one that occurs again, the last. It stops every window.
+    """The parts by name; of duplicates the last. Yields every window.
 
-    NotAForm, also of one with more parts than any endpoint of vLLM takes.
+    NotAForm, also for more parts than any endpoint of vLLM accepts.
     """
     if not boundary:
         raise NotAForm("The Content-Type of the form has no valid boundary, or a charset other than utf-8.")
@@ -245,10 +245,9 @@ def parts(body: bytes, boundary: bytes) -> Generator[None, None, Mapping[str, Pa
 
 
 def parameters(field: str) -> dict[str, str]:
-    """Of a field such as Content-Type, by name in lower case; of one that occurs again, the last.
+    """The parameters of a field such as Content-Type, by name in lower case; of duplicates the last.
 
-    Names with a `*` (RFC 2231) count for nothing in a form (RFC 7578, 4.2). A field with more than MOST_SEMICOLONS has
-    none.
+    Names with a `*` (RFC 2231) have no meaning in a form (RFC 7578, 4.2). Empty for more than MOST_SEMICOLONS.
     """
     if field.count(";") > MOST_SEMICOLONS:
         return {}
@@ -264,7 +263,7 @@ def parameters(field: str) -> dict[str, str]:
 
 
 def _pieces(field: str) -> list[str]:
-    """Between semicolons; of which none counts behind an odd number of quotes. A backslash takes its quote away."""
+    """The text between semicolons, except those inside quotes. A backslash escapes a quote."""
     found: list[list[str]] = []
     is_open = False
     for piece in field.split(";")[1:]:
@@ -277,22 +276,22 @@ def _pieces(field: str) -> list[str]:
 
 
 class _Reader:
-    """Goes from one boundary to the next."""
+    """Moves from one boundary to the next."""
 
     def __init__(self, body: bytes, mark: bytes) -> None:
         self._body, self._mark, self._place, self._like = body, mark, 0, 0
         self.is_at_end = False
-        """The last boundary was that of the end."""
+        """Whether the last boundary was the final one."""
 
     def to_first(self) -> None:
-        """To behind the first boundary, before which vLLM's server takes empty lines alone; NotAForm."""
+        """Move behind the first boundary; only empty lines may precede it, as in vLLM's server. NotAForm."""
         head, first = self._body[:_LONGEST_PADDING], self._mark.removeprefix(b"\r\n")
         begin = len(head) - len(head.lstrip(b"\r\n"))
         if not (self._body.startswith(first, begin) and self._is_boundary(begin + len(first))):
             raise NotAForm("The body is not valid multipart/form-data: it does not begin with its boundary.")
 
     def disposition(self) -> str:
-        """The Content-Disposition of the part that begins here, and on to its content; empty where it has none."""
+        """Returns the part's Content-Disposition, or "", and moves to its content."""
         end = self._body.find(b"\r\n\r\n", self._place - len(b"\r\n"), self._place + LARGEST_PART_HEAD)
         if end < 0:
             raise NotAForm("The body is not valid multipart/form-data.")
@@ -302,7 +301,7 @@ class _Reader:
         return found[-1].decode(errors="replace") if found else ""
 
     def content(self) -> Generator[None, None, bytes]:
-        """How the part begins, and on to behind the next boundary; NotAForm."""
+        """Returns the beginning of the content, and moves behind the next boundary; NotAForm."""
         begin = self._place
         while self._place < len(self._body):
             at = self._body.find(self._mark, self._place, self._place + _WINDOW + len(self._mark))
@@ -316,7 +315,7 @@ class _Reader:
         raise NotAForm("The body is not valid multipart/form-data: it ends without its boundary.")
 
     def _is_boundary(self, place: int) -> bool:
-        """Whether its line ends here, behind spaces, and on to the next; or it is that of the end."""
+        """Whether a boundary's line ends here, after spaces, or it is the final one; moves behind it."""
         tail = self._body[place : place + _LONGEST_PADDING]
         self.is_at_end = tail.startswith(b"--")
         spaces = len(tail) - len(tail.lstrip(b" \t"))

@@ -1,7 +1,6 @@
-"""Which requests can be answered without a pod, and which have to wait for one. Pure; all that clients send is
-parsed here.
+"""Decides which requests are answered without a pod and which wait for one. Pure. All text from clients is parsed here.
 
-Paths are compared as they are sent, without decoding: another spelling of a path is another path.
+Paths are compared as sent, without decoding: another spelling of a path is another path.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from llmservice_activator.holding.body import (
     parameters,
     parts,
 )
-from llmservice_activator.holding.target import Reason, Refusal, Target
+from llmservice_activator.holding.interface import HoldingTarget, Reason, Refusal
 
 T = TypeVar("T")
 
 LONGEST_JSON = 32 << 20
-"""Bytes that are looked through, in up to two seconds of CPU: the worst are 250,000 short members."""
-PARSED_WHOLE = 64 << 10
-"""Bytes that are parsed at once: 4 ms for the worst numbers. Longer bodies are scanned in slices."""
+"""Bytes that are checked, in up to two seconds of CPU; the worst case is 250,000 short members."""
+MAX_PARSED_AT_ONCE = 64 << 10
+"""Bytes that are parsed at once, in up to 4 ms. Longer bodies are scanned in slices."""
 SLICE_SECONDS = 0.004
-"""CPU that a body takes before others go first."""
+"""Seconds of CPU for a body before other tasks run."""
 SHORTEST_PAUSE = 0.001
-"""What takes less needs none."""
+"""Seconds; shorter slices need no pause."""
 LONGEST_NAME = 256
 """Characters of a model name that an error repeats."""
 
@@ -52,24 +51,24 @@ MODELS = "/v1/models"
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RequestHead:
     """A request without its body."""
 
     method: str
     path: str
-    """Without the query, and without the prefix of vLLM's --root-path."""
+    """Without the query and the prefix of vLLM's --root-path."""
     headers: Mapping[str, str]
-    """Their names in any case; where one occurs several times, the first."""
+    """By name in any case; of duplicates the first."""
 
     @property
     def content_type(self) -> str:
-        """Media type in lower case, without parameters; empty where there is none."""
+        """Media type in lower case, without parameters; empty if absent."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     @property
     def boundary(self) -> bytes:
-        """Of multipart content; empty where there is none, it is too long for any server, or the names of the form may
-        be written otherwise than in UTF-8."""
+        """Boundary of multipart content. Empty if absent, longer than any server accepts, or if names of the form may
+        have another encoding than UTF-8."""
         found = parameters(self.headers.get("Content-Type", ""))
         boundary = found.get("boundary", "").encode(errors="replace")
         is_utf8 = found.get("charset", "utf-8").lower() in ("utf-8", "utf8", "us-ascii", "ascii")
@@ -82,23 +81,23 @@ class Head:
 
     @property
     def is_preflight(self) -> bool:
-        """Whether a browser asks what a page may send; it has no key. As in the runtime's middleware."""
+        """Whether this is a CORS preflight, which has no API key. As in the runtime's middleware."""
         return self.method == "OPTIONS" and "Origin" in self.headers and "Access-Control-Request-Method" in self.headers
 
     @property
     def length(self) -> int:
-        """Of the body, as far as it is stated; else 0."""
+        """Content-Length, or 0."""
         text = self.headers.get("Content-Length", "0")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
 
 def routed(path: str, root: str) -> str:
-    """The path without vLLM's --root-path, as the runtime's middleware has it."""
+    """The path without vLLM's --root-path, as in the runtime's middleware."""
     return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
 
 
-def before_pods(head: Head, target: Target, keys: Keys | None) -> Answer | None:
-    """The answer whether or not a pod is ready; None: a pod may answer."""
+def before_pods(head: RequestHead, target: HoldingTarget, keys: Keys | None) -> Answer | None:
+    """The response that does not depend on a ready pod; None: a pod may answer."""
     if head.path == ACTIVATOR_PATH:
         return Answer(200, Reason.PROBED, {"uid": target.uid})
     is_keyless = head.path in KEYLESS_PATHS or head.is_preflight
@@ -106,7 +105,7 @@ def before_pods(head: Head, target: Target, keys: Keys | None) -> Answer | None:
         return answer.UNAUTHORIZED
     refusal = target.refusal if target.is_routed else target.refusal or NOT_ROUTED
     if refusal is not None:
-        # Without a key nobody learns why.
+        # Without a valid key nobody learns the reason.
         refused = Answer(503, Reason.REFUSED, None) if is_keyless else answer.refused(refusal)
         return _preflight(head, target) or refused
     if head.method == "CONNECT" or head.headers.get("Upgrade", "").lower() == "websocket":
@@ -116,8 +115,8 @@ def before_pods(head: Head, target: Target, keys: Keys | None) -> Answer | None:
     return None if head.path.startswith("/") else answer.UNKNOWN_PATH  # OPTIONS *
 
 
-def without_pod(head: Head, target: Target) -> Answer | None:
-    """The answer while no pod is ready; None: it depends on the body."""
+def without_pod(head: RequestHead, target: HoldingTarget) -> Answer | None:
+    """The response while no pod is ready; None: it depends on the body."""
     if preflight := _preflight(head, target):
         return preflight
     is_get, is_post = head.method == "GET", head.method == "POST"
@@ -137,17 +136,17 @@ def without_pod(head: Head, target: Target) -> Answer | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class NeedsPod:
     """A valid request, which needs a pod."""
 
     streams: bool
     """Whether the client expects server-sent events."""
 
 
-def with_body(head: Head, body: bytes, target: Target) -> Generator[None, None, Answer | Waits]:
-    """Of a request that passed `without_pod`. `model` may be absent, empty or null, as vLLM has it.
+def with_body(head: RequestHead, body: bytes, target: HoldingTarget) -> Generator[None, None, Answer | NeedsPod]:
+    """Checks the body of a request that passed `without_pod`. `model` may be absent, empty or null, as in vLLM.
 
-    It stops where others may go first; `fairly` runs it.
+    Yields where other tasks may run; `run_in_slices` drives it.
     """
     is_form = _is_multipart(head)
     if len(body) > LONGEST_JSON and not is_form:
@@ -165,12 +164,12 @@ def with_body(head: Head, body: bytes, target: Target) -> Generator[None, None, 
         return answer.invalid("`model` is not a string.", "model")
     if model and model not in target.model_names:
         return answer.unknown_model(model[:LONGEST_NAME], target.model_names)
-    return Waits(streams=found.get("stream") is True and head.path in STREAMING)
+    return NeedsPod(streams=found.get("stream") is True and head.path in STREAMING)
 
 
 def _members(body: bytes) -> Generator[None, None, Mapping[str, object]]:
-    """`model` and `stream`; of a short body as vLLM parses it, so that what is accepted is no stricter."""
-    if len(body) <= PARSED_WHOLE:
+    """`model` and `stream`; in a short body parsed as in vLLM, so that no valid body is refused."""
+    if len(body) <= MAX_PARSED_AT_ONCE:
         document = json.loads(body)
         if not isinstance(document, dict):
             raise NotAnObject("The body is not a JSON object.")
@@ -190,19 +189,19 @@ def _form(body: bytes, boundary: bytes) -> Generator[None, None, Mapping[str, ob
 
 
 def _value(text: bytes) -> object:
-    """Of the JSON text; an object or array, of which there is the first byte alone, is neither a name nor true."""
+    """The value of a JSON text; an object or array, given as its first byte, is neither a name nor true."""
     if text in (b"{", b"["):
         return ()
-    if text[:1] == b'"' and len(text) > PARSED_WHOLE:
-        return text[:PARSED_WHOLE].decode(errors="replace")
+    if text[:1] == b'"' and len(text) > MAX_PARSED_AT_ONCE:
+        return text[:MAX_PARSED_AT_ONCE].decode(errors="replace")
     return json.loads(text)
 
 
-async def fairly(steps: Generator[None, None, T], turn: asyncio.Lock) -> T:
-    """The result of the steps, in slices of SLICE_SECONDS. With `turn`, which all bodies share, one slice at a time,
-    and as long a pause after each: whoever else needs the event loop has half of it, whatever is checked."""
+async def run_in_slices(steps: Generator[None, None, T], slice_lock: asyncio.Lock) -> T:
+    """Runs the steps in slices of SLICE_SECONDS; returns their result. All bodies share `slice_lock`: one
+    slice runs at a time, followed by a pause of its length, so that other tasks get half of the event loop."""
     while True:
-        async with turn:
+        async with slice_lock:
             began, taken = time.thread_time(), 0.0
             try:
                 while taken <= SLICE_SECONDS:
@@ -216,17 +215,17 @@ async def fairly(steps: Generator[None, None, T], turn: asyncio.Lock) -> T:
             await asyncio.sleep(taken)
 
 
-def _preflight(head: Head, target: Target) -> Answer | None:
-    """Of every path, as vLLM answers it; None where this is no preflight, or not all origins are allowed."""
+def _preflight(head: RequestHead, target: HoldingTarget) -> Answer | None:
+    """vLLM's response to a preflight of any path; None for other requests, and where not all origins are allowed."""
     if not (head.is_preflight and target.any_origin):
         return None
     return answer.preflight(head.headers.get("Access-Control-Request-Headers"))
 
 
-def _is_multipart(head: Head) -> bool:
+def _is_multipart(head: RequestHead) -> bool:
     return head.content_type == "multipart/form-data" and head.path in MULTIPART
 
 
-def _is_authorized(head: Head, keys: Keys) -> bool:
+def _is_authorized(head: RequestHead, keys: Keys) -> bool:
     key = bearer(head.headers.get("Authorization", "").encode("utf-8", "surrogateescape"))
     return key is not None and keys.has(key)

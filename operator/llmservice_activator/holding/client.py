@@ -1,4 +1,4 @@
-"""The connection to the client of one request: reads its body, writes answers. Every answer closes the connection."""
+"""The client's connection of one request: reads the body, writes the response. Every response closes the connection."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from multidict import CIMultiDict
 
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer, Answered
-from llmservice_activator.holding.check import Head, routed
+from llmservice_activator.holding.check import RequestHead, routed
 from llmservice_activator.holding.limits import Limits
 
 INVALID_BODY = (web.RequestPayloadError, HttpProcessingError)
-"""What a read raises where the body breaks the rules of chunked encoding."""
+"""Raised by reads of a body with invalid chunked encoding."""
 EVENT_STREAM = "text/event-stream"
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER on, 0 seconds."""
@@ -26,25 +26,25 @@ COMMENT = b": waiting for a replica\n\n"
 
 
 class Stalled(Exception):
-    """The client does not read its answer."""
+    """The client does not read its response."""
 
 
 class Client:
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(self, request: web.BaseRequest, limits: Limits, *, any_origin: bool, root_path: str) -> None:
         self.request, self._limits = request, limits
         self._origin_headers = answer.ANY_ORIGIN if any_origin and hdrs.ORIGIN in request.headers else {}
-        self.head = Head(request.method, routed(request.rel_url.raw_path, root_path), request.headers)
+        self.head = RequestHead(request.method, routed(request.rel_url.raw_path, root_path), request.headers)
         self.response: web.StreamResponse | None = None
-        """Once its head is sent."""
+        """Set once the head is sent."""
         self.is_relayed = False
-        """Whether the client may have a part of a pod's answer."""
+        """Whether the client may have a part of a pod's response."""
         if not request.body_exists:
             self._ignore_what_follows()
 
     async def body(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Answered (408, 400) where it does not, or is malformed."""
+        """The body as it arrives. Answered with 408 or 400 where it stops or is malformed."""
         request = self.request
         if self.head.expects_continue and request.version >= HttpVersion11 and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -62,7 +62,7 @@ class Client:
         self._ignore_what_follows()
 
     async def answer(self, given: Answer) -> web.StreamResponse:
-        """Write a whole answer; where the head of a stream is sent, an error event that ends the stream."""
+        """Write a complete response; after the head of a stream, an error event that ends the stream."""
         if self.response is not None:
             await self.write(b"data: " + given.body + b"\n\n")
             return await self.end()
@@ -75,7 +75,8 @@ class Client:
         return response
 
     async def begin(self, status: int, reason: str | None, headers: Mapping[str, str]) -> None:
-        """Send the head of a pod's answer, whose body follows in pieces; none where comments were sent before."""
+        """Send the head of a pod's response; the body follows in pieces. Does nothing where comments were sent
+        before."""
         self.is_relayed = True
         if self.response is None:
             await self._begin(status, reason, headers)
@@ -87,14 +88,14 @@ class Client:
         await response.prepare(self.request)
 
     async def comment(self) -> None:
-        """Keep a stream that waits alive; its head is sent before the first one."""
+        """Send an SSE comment to keep a waiting stream alive; sends its head first."""
         if self.response is None:
             fields: dict[str, str] = {hdrs.CONTENT_TYPE: EVENT_STREAM, hdrs.CACHE_CONTROL: "no-cache"}
             await self._begin(200, None, fields | self._origin_headers)
         await self.write(COMMENT)
 
     async def write(self, piece: bytes) -> None:
-        """A piece of the body. Stalled where the client takes nothing; ConnectionError where it is gone."""
+        """Write a piece of the body. Stalled where the client reads nothing; ConnectionError where it is gone."""
         assert self.response is not None
         try:
             async with asyncio.timeout(self._limits.write_seconds):
@@ -103,18 +104,18 @@ class Client:
             raise Stalled from None
 
     async def end(self) -> web.StreamResponse:
-        """The answer is whole."""
+        """Complete the response."""
         assert self.response is not None
         await self.response.write_eof()
         return self.response
 
     def cut(self) -> web.StreamResponse:
-        """End the connection so that the client can tell that its answer is not whole."""
+        """End the connection in a way that shows the client an incomplete response."""
         transport, response = self.request.transport, self.response
         assert response is not None
         if transport is not None:
             if response.content_length is None and self.request.version < HttpVersion11:
-                # The end of the connection would be that of the answer: reset it.
+                # Closing the connection would look like the end of the response: reset it.
                 transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 transport.abort()
             else:
@@ -122,10 +123,10 @@ class Client:
         return response
 
     def abort(self) -> None:
-        """End the connection at once, without what the client has not taken."""
+        """Reset the connection, with what the client has not read."""
         if self.request.transport is not None:
             self.request.transport.abort()
 
     def _ignore_what_follows(self) -> None:
-        """Every answer closes the connection, so that further requests on it have none: they are not kept either."""
+        """Drop further requests on the connection: every response closes it."""
         self.request.protocol.close()

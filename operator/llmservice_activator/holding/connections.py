@@ -1,7 +1,7 @@
-"""Sockets: a port for each service, one HTTP server for all of them, and bounds of connections and of request heads.
+"""Sockets: a port for each service, one HTTP server for all, and limits of connections and of request heads.
 
-The HTTP parser bounds lines and their number, neither a head nor all heads together. `Head` bounds one, and `Shares`
-what a namespace, and an address of clients, may take of a total that all share.
+The HTTP parser limits lines and their number, but neither a whole head nor all heads together. `HeadLimit` limits one
+head, and `FairShares` what a namespace and a client address may use of the total.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
     from llmservice_activator.holding.service import Service
 
 ADDRESS_SHARE = 3
-"""How many times what is left for others an address may have. An ingress gateway, or a node that masquerades, has one
-address for all its clients: alone it gets three quarters."""
+"""Times its remaining share that one address may use. An ingress gateway, or a node that masquerades, has one address
+for all its clients: alone it gets three quarters."""
 
 
-class Shares:
-    """Bounds what each takes by what is left, so that something always is: a namespace may have as much as it leaves,
-    an address ADDRESS_SHARE times as much as it leaves to others, of the total and of what its namespace may have.
+class FairShares:
+    """Divides a total so that something always remains: a namespace may use as much as it leaves free, an address
+    ADDRESS_SHARE times as much as it leaves free, of the total and of its namespace's share.
 
-    One namespace alone gets half of the total, two a third each, and so on; one address of one namespace three
-    sevenths. The first that one takes needs twice its size to be left.
+    A single namespace gets half of the total, two get a third each, and so on; a single address of a single namespace
+    gets three sevenths. A first use needs twice its size to be free.
     """
 
     def __init__(self, total: int) -> None:
         self._total = total
         self.used = 0
         self._of: Counter[tuple[str | None, str | None]] = Counter()
-        """By namespace (and None), by address (after None), by both."""
+        """By namespace (and None), by address (after None), and by both."""
 
     def take(self, namespace: str, address: str, size: int = 1) -> bool:
-        """Take so much more until `give_back`; False: it may not, and nothing is taken."""
+        """Use `size` more until `give_back`; returns whether that is allowed."""
         left = self._total - self.used - size
         room = left - self._of[namespace, None] - size
-        """What is left for others of the namespace."""
+        """What remains for other addresses of the namespace."""
         if (
             room < 0
             or self._of[namespace, address] + size > ADDRESS_SHARE * room
@@ -62,11 +62,11 @@ class Shares:
         return True
 
     def give_back(self, namespace: str, address: str, size: int = 1) -> None:
-        """Others may take it."""
+        """Return `size`."""
         self._change(namespace, address, -size)
 
     def of_namespace(self, namespace: str) -> int:
-        """What a namespace has."""
+        """What a namespace uses."""
         return self._of.get((namespace, None), 0)
 
     def _change(self, namespace: str, address: str, size: int) -> None:
@@ -78,22 +78,22 @@ class Shares:
 
 
 END = b"\r\n\r\n"
-"""The parser accepts no other: a single CR or LF in a head is an error."""
+"""The parser accepts no other end: a single CR or LF in a head is an error."""
 MOST_FIELDS = 128
 """Each takes some hundred bytes of memory beside its own."""
 
 
-class Head:
-    """What a connection has sent of the head of its one request; counted from its first byte until the connection
-    ends: a request in progress keeps its head."""
+class HeadLimit:
+    """Limits the request head of one connection. Counted from its first byte until the connection ends, since a request
+    in progress keeps its head."""
 
-    def __init__(self, heads: Shares, namespace: str, address: str, most: int) -> None:
-        """`heads`: bytes of those of all connections."""
+    def __init__(self, heads: FairShares, namespace: str, address: str, most: int) -> None:
+        """`heads`: bytes of the heads of all connections. `most`: bytes of this one."""
         self._heads, self._namespace, self._address, self._most = heads, namespace, address, most
         self._size, self._last, self._is_whole, self._lines = 0, b"", False, 0
 
     def add(self, data: bytes) -> Answer | None:
-        """Count what of this belongs to the head. The answer (431, 503) where it is too much."""
+        """Count the bytes that belong to the head; returns the response (431, 503) where they are too many."""
         if self._is_whole:
             return None
         if not self._size:
@@ -103,7 +103,7 @@ class Head:
         size = end + len(END) - len(self._last) if self._is_whole else len(data)
         self._last = b"" if self._is_whole else (self._last + data)[1 - len(END) :]
         self._lines += data.count(b"\n", 0, size)
-        if self._size + size > self._most or self._lines > MOST_FIELDS + 2:  # the first line and the empty one
+        if self._size + size > self._most or self._lines > MOST_FIELDS + 2:  # the request line and the empty line
             return answer.head_too_large(self._most, MOST_FIELDS)
         if not self._heads.take(self._namespace, self._address, size):
             return answer.TOO_MANY_CONNECTIONS
@@ -117,13 +117,13 @@ class Head:
 
 
 READ_BUFFER = 16 << 10
-"""Bytes of a body that are read ahead, once or twice; what is held is counted by its Ledger."""
+"""Bytes of a body that are read ahead, once or twice; held bytes are counted by the Ledger."""
 SLICE = 16 << 10
 """Bytes that the parser gets at once."""
-MOST_BEYOND = 64 << 10
-"""Bytes of trailers, and of whatever else follows a head and is no body: the parser's limits allow megabytes."""
-FRAMING = 16
-"""Bytes around each byte of a body that are not counted: a chunk of one byte takes five more."""
+MAX_OUTSIDE_BODY = 64 << 10
+"""Bytes of trailers and of other data after a head that is not the body: the parser's limits allow megabytes."""
+FRAMING_PER_BYTE = 16
+"""Bytes of framing per byte of a body that are not counted: a chunk of one byte takes five more."""
 BACKLOG = 1024
 NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
@@ -132,19 +132,19 @@ Handle = Callable[["Service", web.BaseRequest], Awaitable[web.StreamResponse]]
 _logger = logging.getLogger(__name__)
 _logger.addFilter(
     lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
-)  # what clients send in violation of HTTP is answered 400 by aiohttp and is no error of ours
+)  # aiohttp answers invalid HTTP with 400; it is not an error of this process
 
 
 class Connections(web.Server):
-    """The HTTP server; which service a connection is for is decided by the port at which it was accepted."""
+    """The HTTP server. The port of a connection determines its service."""
 
     def __init__(self, handle: Handle, limits: Limits) -> None:
         super().__init__(
             self._handle,
-            handler_cancellation=True,  # a client that is gone ends its request
+            handler_cancellation=True,  # a disconnected client cancels its request
             access_log=None,
             logger=_logger,
-            max_line_size=limits.largest_head,  # Head sees first what is beyond
+            max_line_size=limits.largest_head,  # `HeadLimit` checks larger heads first
             max_field_size=limits.largest_head,
             max_headers=MOST_FIELDS,
             read_bufsize=READ_BUFFER,
@@ -155,13 +155,13 @@ class Connections(web.Server):
         self._answer, self._limits = handle, limits
         self._open: dict[web.RequestHandler, _Accepted] = {}
         self.last = 0.0
-        """When the last connection came, by the loop's time."""
-        self._shares, self._heads = Shares(limits.connections), Shares(limits.head_bytes)
+        """Time of the last connection, by the event loop's clock."""
+        self._shares, self._heads = FairShares(limits.connections), FairShares(limits.head_bytes)
 
     async def listen(self, service: Service, host: str, port: int) -> asyncio.Server:
-        """Accept connections for a service. OSError where the port cannot be had."""
+        """Accept connections for a service. OSError where the port cannot be opened."""
         loop = asyncio.get_running_loop()
-        arriving = partial(_Arriving, self._accept, service)
+        arriving = partial(_NewConnection, self._accept, service)
         return await loop.create_server(arriving, sock=_listening(host, port), backlog=BACKLOG)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
@@ -171,12 +171,12 @@ class Connections(web.Server):
             self._shares.give_back(accepted.service.key.namespace, accepted.address)
 
     def _accept(self, service: Service, address: str) -> asyncio.Protocol | None:
-        """What answers a connection from an address; None: it is one too many."""
+        """The protocol for a connection from an address; None where the limit of connections is reached."""
         namespace = service.key.namespace
         self.last = service.last_connection = self._loop.time()
         if not self._shares.take(namespace, address):
             return None
-        head = Head(self._heads, namespace, address, self._limits.largest_head)
+        head = HeadLimit(self._heads, namespace, address, self._limits.largest_head)
         protocol = _Connection(self, head, self._limits.linger_seconds, loop=self._loop, **self._kwargs)
         self._open[protocol] = _Accepted(service, address)
         return protocol
@@ -190,24 +190,23 @@ class Connections(web.Server):
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """A connection that is open."""
+    """An open connection."""
 
     service: Service
     address: str
-    """Of its other end."""
+    """Address of its peer."""
 
 
 class _Connection(web.RequestHandler):
-    """One connection: bounds the head of its request and what is neither head nor body, and keeps nothing that follows
-    the request."""
+    """One connection. Limits the head of its request and data outside head and body; drops further requests."""
 
-    __slots__ = ("_beyond", "_head", "_is_refused", "_linger_seconds", "_payload", "_rest")
+    __slots__ = ("_head", "_is_refused", "_linger_seconds", "_outside_body", "_payload", "_rest")
 
-    def __init__(self, server: Connections, head: Head, linger_seconds: float, **options: Any) -> None:
+    def __init__(self, server: Connections, head: HeadLimit, linger_seconds: float, **options: Any) -> None:
         super().__init__(server, **options)
         self._head, self._linger_seconds, self._is_refused = head, linger_seconds, False
         self._payload: StreamReader | None = None
-        self._beyond, self._rest = 0, b""
+        self._outside_body, self._rest = 0, b""
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
@@ -215,7 +214,7 @@ class _Connection(web.RequestHandler):
         self._head.close()
 
     def data_received(self, data: bytes) -> None:
-        # A second request shows that the first one is whole; it would wait here, with its head, and get no answer.
+        # A further request shows that the first is complete; it would never be answered.
         if self._is_refused or self._request_count > 1:
             return
         refusal = self._head.add(data)
@@ -223,7 +222,7 @@ class _Connection(web.RequestHandler):
             self._refuse(refusal)
             return
         rest, self._rest = self._rest + data, b""
-        if not data:  # the body was read: first comes what the parser has
+        if not data:  # the body was read; the parser's data comes first
             self._parse(data)
         for begin in range(0, len(rest), SLICE):
             if self._reading_paused:
@@ -234,22 +233,22 @@ class _Connection(web.RequestHandler):
             self._parse(rest[begin : begin + SLICE])
 
     def _parse(self, data: bytes) -> None:
-        """And end the connection where too much of it is neither head nor body."""
+        """Parse, and end the connection after MAX_OUTSIDE_BODY bytes outside head and body."""
         before = self._payload.total_bytes if self._payload is not None else 0
         super().data_received(data)
         if self._payload is None and self._messages:
             self._payload = self._messages[0][1]
         elif self._payload is not None:
             body = self._payload.total_bytes - before
-            self._beyond = max(0, self._beyond + len(data) - (FRAMING + 1) * body)
-            if self._beyond > MOST_BEYOND:
+            self._outside_body = max(0, self._outside_body + len(data) - (FRAMING_PER_BYTE + 1) * body)
+            if self._outside_body > MAX_OUTSIDE_BODY:
                 self._rest = b""
                 self.force_close()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """The answer to what is not HTTP, or to a request without a Host: aiohttp's, in OpenAI's shape."""
+        """The response to invalid HTTP, or to a request without a Host: aiohttp's, in OpenAI's shape."""
         response = super().handle_error(request, status, exc, message)
         assert isinstance(response, web.Response)
         given = answer.INTERNAL if status >= 500 else answer.malformed(status, str(exc or ""))
@@ -260,11 +259,11 @@ class _Connection(web.RequestHandler):
         """Answer the request in progress, and no further one."""
         super().close()
         self._messages.clear()
-        if self._buffer_paused:  # else the end of the connection would not be seen
+        if self._buffer_paused:  # otherwise the end of the connection would not be noticed
             self._resume_reading_if_drained()
 
     def _refuse(self, given: Answer) -> None:
-        """Without a request. What still comes is read and dropped for a while: a reset would lose the answer."""
+        """Respond without a request. Further data is read and dropped for a while: a reset would lose the response."""
         self._is_refused = True
         if self.transport is not None:
             self.transport.write(_written(given))
@@ -272,9 +271,8 @@ class _Connection(web.RequestHandler):
             self._loop.call_later(self._linger_seconds, self.force_close)
 
 
-class _Arriving(asyncio.Protocol):
-    """A new connection, until its address is known: handed over, or one too many: answered before it is read, and
-    closed."""
+class _NewConnection(asyncio.Protocol):
+    """A new connection until its address is known; then it is handed over, or refused and closed unread."""
 
     def __init__(self, accept: Callable[[Service, str], asyncio.Protocol | None], service: Service) -> None:
         self._accept, self._service = accept, service
@@ -292,7 +290,7 @@ class _Arriving(asyncio.Protocol):
 
 
 def _written(given: Answer) -> bytes:
-    """An answer with a document, as it is sent to a client whose request was not read."""
+    """A response with a document, serialized for a client whose request was not read."""
     fields = {**given.headers, "Content-Type": "application/json", "Connection": "close"}
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     line = f"HTTP/1.1 {given.status} {HTTPStatus(given.status).phrase}\r\n"
@@ -300,7 +298,7 @@ def _written(given: Answer) -> bytes:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """At one address, or, where it is empty, at all of IPv6 and IPv4 (only of the latter on a node without IPv6)."""
+    """Listens on one address; if empty, on all of IPv6 and IPv4, or IPv4 alone on a node without IPv6."""
     if host:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -310,5 +308,5 @@ def _listening(host: str, port: int) -> socket.socket:
         if error.errno not in NO_IPV6:
             raise
         return socket.create_server(("", port), backlog=BACKLOG)
-    except ValueError:  # the system has no sockets for both
+    except ValueError:  # the system does not support dual-stack sockets
         return socket.create_server(("", port), backlog=BACKLOG)

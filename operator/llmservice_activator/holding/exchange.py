@@ -1,4 +1,4 @@
-"""The life of one request: answered, forwarded, or held and then forwarded."""
+"""Handles one request: answers it, forwards it, or holds and then forwards it."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from llmservice_activator.holding import answer, check
 from llmservice_activator.holding.answer import Answer, Answered
-from llmservice_activator.holding.check import Waits
+from llmservice_activator.holding.check import NeedsPod
 from llmservice_activator.holding.client import Client, Stalled
 from llmservice_activator.holding.forward import NotConnected, PodFailed, forward
+from llmservice_activator.holding.interface import Admits, Reason, Renews, RequestMetrics
 from llmservice_activator.holding.ledger import Entry, Ledger
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.service import Service, Waiter
-from llmservice_activator.holding.target import Admits, Count, Reason, Renews
-from llmservice_activator.holding.turns import Turns
-from llmservice_activator.holding.upload import Arriving, Spooled, Upload
+from llmservice_activator.holding.slots import SlotQueue
+from llmservice_activator.holding.upload import BufferedBody, StreamedBody, Upload
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all requests use."""
+    """State that all requests share."""
 
     session: aiohttp.ClientSession
     ledger: Ledger
-    turns: Turns[Waiter]
+    slots: SlotQueue[Waiter]
     wake: Callable[[Key], None]
-    elsewhere: Callable[[Key], Awaitable[int]]
+    held_by_others: Callable[[Key], Awaitable[int]]
     """Requests of a service that other activators hold."""
-    pump: Callable[[], None]
-    """Release requests whose turn it is."""
-    count: Count
+    release_waiting: Callable[[], None]
+    """Release requests that a slot is free for."""
+    count: RequestMetrics
     limits: Limits
     admits: Admits
     renews: Renews
     checking: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
-    """By namespace: one body of each is looked through at a time, so that none takes the loop from the others."""
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Of the slices in which that is done."""
+    """By namespace: one body is checked at a time, so that no namespace blocks the others."""
+    slice_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held for each slice of a check."""
 
 
 class Exchange:
@@ -67,7 +67,7 @@ class Exchange:
         self._held_seconds = 0.0
 
     async def run(self) -> web.StreamResponse:
-        """The answer, already written."""
+        """Handle the request; returns the response, already written."""
         client = self._client
         try:
             return await self._counted()
@@ -76,7 +76,7 @@ class Exchange:
             raise
         except ConnectionError:
             self._lost(Reason.CLIENT_GONE)
-            raise asyncio.CancelledError from None  # what aiohttp takes for a client that is gone
+            raise asyncio.CancelledError from None  # what aiohttp expects for a disconnected client
         except Stalled:
             self._lost(Reason.CLIENT_STALLED)
             client.abort()
@@ -95,7 +95,7 @@ class Exchange:
             self._lost(Reason.POD_FAILED)
         except (ConnectionError, Stalled):
             raise
-        except Exception:  # an error about one request ends no other
+        except Exception:  # an error of one request does not affect others
             logger.exception("a request failed", extra={log.KEY: key})
             response = client.cut() if client.is_relayed else await client.answer(answer.INTERNAL)
             self._lost(Reason.INTERNAL)
@@ -113,39 +113,39 @@ class Exchange:
             if renewed != known:
                 found = check.before_pods(head, service.target, access.parse_keys("\n".join(renewed).encode()))
         _raise(found)
-        arriving = Arriving(self._client.body(), is_empty=not self._client.request.body_exists)
-        if self._shared.turns.take(service.key):
+        streamed = StreamedBody(self._client.body(), is_empty=not self._client.request.body_exists)
+        if self._shared.slots.take(service.key):
             try:
-                return await self._forward(arriving)
+                return await self._forward(streamed)
             except NotConnected:
-                pass  # what was read of the body is kept
+                pass  # the bytes read so far are kept
             finally:
                 self._give_back()
         _raise(check.without_pod(head, service.target))
-        return await self._hold(arriving)
+        return await self._hold(streamed)
 
-    async def _hold(self, arriving: Arriving) -> web.StreamResponse:
+    async def _hold(self, streamed: StreamedBody) -> web.StreamResponse:
         key, ledger = self._service.key, self._shared.ledger
-        entry = ledger.enter(key, await self._shared.elsewhere(key))
+        entry = ledger.enter(key, await self._shared.held_by_others(key))
         try:
-            body = await self._received(entry, arriving)
+            body = await self._received(entry, streamed)
             async with self._shared.checking[key.namespace]:
-                verdict = await check.fairly(
-                    check.with_body(self._client.head, body, self._service.target), self._shared.turn
+                verdict = await check.run_in_slices(
+                    check.with_body(self._client.head, body, self._service.target), self._shared.slice_lock
                 )
             if isinstance(verdict, Answer):
                 raise Answered(verdict)
-            waiter, upload = Waiter(self._service, entry, self._arrived), Spooled(body, entry)
-            del body  # the only reference is the upload's
+            waiter, upload = Waiter(self._service, entry, self._arrived), BufferedBody(body, entry)
+            del body  # leaves the upload's reference as the only one
             return await self._until_forwarded(waiter, upload, verdict)
         finally:
             entry.close()
 
-    async def _received(self, entry: Entry, arriving: Arriving) -> bytes:
+    async def _received(self, entry: Entry, streamed: StreamedBody) -> bytes:
         spooled = io.BytesIO()
         try:
             async with asyncio.timeout(self._service.target.timeout_seconds):
-                async for piece in arriving.whole():
+                async for piece in streamed.whole():
                     self._raise_refusal()
                     entry.add(len(piece))
                     spooled.write(piece)
@@ -153,7 +153,7 @@ class Exchange:
             raise Answered(answer.SLOW_BODY) from None
         return spooled.getvalue()
 
-    async def _until_forwarded(self, waiter: Waiter, upload: Spooled, verdict: Waits) -> web.StreamResponse:
+    async def _until_forwarded(self, waiter: Waiter, upload: BufferedBody, verdict: NeedsPod) -> web.StreamResponse:
         key, is_again = self._service.key, False
         try:
             while True:
@@ -166,7 +166,7 @@ class Exchange:
                     self._give_back()
         finally:
             self._service.waiting.pop(waiter, None)
-            self._shared.turns.leave(key, waiter)
+            self._shared.slots.leave(key, waiter)
             if waiter.has_slot:
                 self._give_back()
 
@@ -174,16 +174,16 @@ class Exchange:
         key = self._service.key
         waiter.entry.hold()
         self._service.waiting[waiter] = None
-        self._shared.turns.enter(key, waiter, first=is_again)
-        self._shared.pump()
+        self._shared.slots.enter(key, waiter, first=is_again)
+        self._shared.release_waiting()
         if not waiter.has_slot:
             self._shared.wake(key)
             if not is_again:
                 self._shared.count.held(key)
                 self._service.last_held = LastUse(time.time(), self._client.head.method, self._client.head.path)
 
-    async def _released(self, waiter: Waiter, verdict: Waits) -> None:
-        """Until it has a slot. Answered where it never will."""
+    async def _released(self, waiter: Waiter, verdict: NeedsPod) -> None:
+        """Wait for a slot. Answered where the request is refused or timed out."""
         while not waiter.has_slot:
             self._raise_refusal()
             seconds = self._service.target.timeout_seconds
@@ -201,8 +201,8 @@ class Exchange:
         return await forward(self._shared.session, self._service.pods, self._client, upload)
 
     def _give_back(self) -> None:
-        self._shared.turns.done(self._service.key)
-        self._shared.pump()
+        self._shared.slots.done(self._service.key)
+        self._shared.release_waiting()
 
     async def _raise_not_admitted(self) -> None:
         refusal = await self._shared.admits(self._service.target, self._client.request.remote or "")

@@ -1,4 +1,4 @@
-"""One attempt to have a request answered by a pod."""
+"""One attempt to forward a request to a pod."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from yarl import URL
 from llmservice_activator.holding import answer
 from llmservice_activator.holding.answer import Answer
 from llmservice_activator.holding.client import EVENT_STREAM, Client
+from llmservice_activator.holding.interface import Reason
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.service import FAILURES, Pods
-from llmservice_activator.holding.target import Reason
 from llmservice_activator.holding.upload import Upload
 
 HOP_BY_HOP: Final = frozenset(
@@ -24,27 +24,27 @@ HOP_BY_HOP: Final = frozenset(
     | {"transfer-encoding", "upgrade", "http2-settings"}
 )
 OWN_HEADERS: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""That aiohttp would add; a pod gets what the client sent."""
+"""Headers that aiohttp would add; a pod gets what the client sent."""
 NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-"""No byte of the request was sent."""
+"""Errors before any byte of the request was sent."""
 LARGEST_EVENT: Final = 1 << 20
-"""Bytes of an answer without streaming that becomes an event."""
+"""Bytes of a non-streamed response that is sent as an event."""
 
 
 class NotConnected(Exception):
-    """No pod could be connected to, or those that could take no requests any more: nothing is lost."""
+    """No pod accepted the request, which can be repeated."""
 
 
 class _Draining(Exception):
-    """A pod that ends got the request whole and has not worked on it."""
+    """A draining pod received the whole request and did not process it."""
 
 
 class PodFailed(Exception):
-    """A pod got the request, or a part of it, and did not answer whole."""
+    """A pod received at least a part of the request and did not answer completely."""
 
 
 def new_session(limits: Limits) -> aiohttp.ClientSession:
-    """To pods: a connection for each request, so that a failed connect is distinguished from a failed request."""
+    """For pods: one connection per request, so that failed connects are distinguished from failed requests."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_seconds),
@@ -56,8 +56,8 @@ def new_session(limits: Limits) -> aiohttp.ClientSession:
 
 
 async def forward(session: aiohttp.ClientSession, pods: Pods, client: Client, upload: Upload) -> web.StreamResponse:
-    """Answer the client with what a pod answers. Raises NotConnected, PodFailed, and what Client and Upload raise; a
-    begun answer is then not whole."""
+    """Send the client the response of a pod. Raises NotConnected, PodFailed, and the errors of Client and Upload; a
+    response that has begun is then incomplete."""
     refused: set[str] = set()
     while True:
         with pods.choose(refused) as base:
@@ -67,10 +67,10 @@ async def forward(session: aiohttp.ClientSession, pods: Pods, client: Client, up
                 return await _to_pod(session, base, client, upload)
             except NOT_CONNECTED:
                 refused.add(base)
-                pods.doubt(base)
+                pods.mark_failed(base)
             except _Draining:
                 refused.add(base)
-                pods.rest(base)
+                pods.mark_draining(base)
 
 
 async def _to_pod(session: aiohttp.ClientSession, base: str, client: Client, upload: Upload) -> web.StreamResponse:
@@ -101,18 +101,18 @@ async def _to_pod(session: aiohttp.ClientSession, base: str, client: Client, upl
 
 
 def request_headers(client: Client, upload: Upload) -> CIMultiDict[str]:
-    """What the client sent, but what concerns its connection to us."""
+    """The client's headers without those of its connection."""
     headers = _end_to_end(client.request.headers)
     headers.popall(hdrs.EXPECT, None)
     if not upload.states_length:
         headers.popall(hdrs.CONTENT_LENGTH, None)
-    if client.response is not None:  # a stream that has begun has no content encoding
+    if client.response is not None:  # a started stream has no content encoding
         headers.popall(hdrs.ACCEPT_ENCODING, None)
     return headers
 
 
 def response_headers(received: Mapping[str, str]) -> CIMultiDict[str]:
-    """What the pod answered, but what concerns its connection to us."""
+    """The pod's headers without those of its connection."""
     return _end_to_end(received)
 
 
@@ -138,7 +138,7 @@ async def _pieces(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 async def _event(upstream: aiohttp.ClientResponse) -> Answer:
-    """A pod's answer to a client that already reads a stream. PodFailed where it cannot be an event."""
+    """A pod's response for a client that already reads a stream. PodFailed where it cannot be an event."""
     body = bytearray()
     async for piece in _pieces(upstream):
         body += piece

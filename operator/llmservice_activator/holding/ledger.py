@@ -1,4 +1,4 @@
-"""Bounds of what is held: by service, by namespace, by process. Pure."""
+"""Limits of held requests and bytes: by service, by namespace, by process. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from llmservice_activator.holding.answer import Answered
 from llmservice_activator.holding.limits import NAMESPACES
 
 NAMESPACE_FACTOR = 10
-"""A namespace may hold so many times what its service with the largest bounds may."""
+"""Times the largest limits of its services that a namespace may hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class HoldingLimits:
     """spec.scaling.holding."""
 
     requests: int
@@ -24,37 +24,38 @@ class Bounds:
 
 
 class Ledger:
-    """Counts requests while they are received and held, and bytes of bodies from their arrival until a pod has them."""
+    """Counts requests while they are received and held, and bytes of bodies until a pod has received them."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._bounds: dict[str, dict[Key, Bounds]] = {}
-        self._largest: dict[str, Bounds] = {}
-        """Of namespaces, once somebody asked after a bound of theirs changed."""
+        self._bounds: dict[str, dict[Key, HoldingLimits]] = {}
+        self._largest: dict[str, HoldingLimits] = {}
+        """Limits of namespaces, cached until a limit of theirs changes."""
         self._requests: Counter[Key | str] = Counter()
         """By service and by namespace."""
         self._bytes: Counter[Key | str] = Counter()
         self._all_bytes = 0
 
-    def bound(self, key: Key, bounds: Bounds) -> None:
-        """State the bounds of a service."""
+    def bound(self, key: Key, bounds: HoldingLimits) -> None:
+        """Set the limits of a service."""
         services = self._bounds.setdefault(key.namespace, {})
         if services.get(key) != bounds:
             services[key] = bounds
             self._largest.pop(key.namespace, None)
 
     def forget(self, key: Key) -> None:
-        """The service is gone; what is still counted of it stays counted."""
+        """Forget a deleted service; what is still held stays counted."""
         services = self._bounds.get(key.namespace, {})
         services.pop(key, None)
         self._largest.pop(key.namespace, None)
         if not services:
             self._bounds.pop(key.namespace, None)
 
-    def enter(self, key: Key, elsewhere: int = 0) -> Entry:
-        """Count one more request. Answered (429) where a bound is reached; `elsewhere`: held by other activators."""
+    def enter(self, key: Key, held_by_others: int = 0) -> Entry:
+        """Count another request. Answered (429) where a limit is reached; `held_by_others`: held by other
+        activators."""
         bounds, of_namespace = self._bounds_of(key)
-        if self._requests[key] + elsewhere >= bounds.requests:
+        if self._requests[key] + held_by_others >= bounds.requests:
             raise Answered(answer.full(f"the service holds {bounds.requests} requests"))
         if self._requests[key.namespace] >= of_namespace.requests:
             raise Answered(answer.full(f"the services of the namespace hold {of_namespace.requests} requests"))
@@ -63,14 +64,14 @@ class Ledger:
         return Entry(self, key)
 
     def count(self, key: Key, requests: int) -> None:
-        """For an Entry."""
         for each in (key, key.namespace):
             self._requests[each] += requests
             if not self._requests[each]:
                 del self._requests[each]
 
     def add(self, key: Key, size: int, so_far: int) -> None:
-        """For an Entry: `size` more bytes. Answered: 413 where one body exceeds the service's bound, else 429."""
+        """Count `size` more bytes of an Entry. Answered: 413 where one body exceeds the service's limit, else
+        429."""
         bounds, of_namespace = self._bounds_of(key)
         if so_far + size > bounds.bytes:
             raise Answered(answer.too_large(bounds.bytes))
@@ -79,12 +80,11 @@ class Ledger:
         if self._bytes[key.namespace] + size > of_namespace.bytes:
             raise Answered(answer.full(f"the services of the namespace hold {of_namespace.bytes} bytes"))
         if self._bytes[key.namespace] + size > self._most_bytes - self._all_bytes - size:
-            # A namespace leaves as much as it has, so that there is some for one that has none.
+            # A namespace leaves as much free as it uses, so that another one can start.
             raise Answered(answer.full("the activator holds as much as it can"))
         self._change(key, size)
 
     def free(self, key: Key, size: int) -> None:
-        """For an Entry."""
         self._change(key, -size)
 
     def _change(self, key: Key, size: int) -> None:
@@ -94,16 +94,18 @@ class Ledger:
             if not self._bytes[each]:
                 del self._bytes[each]
 
-    def _bounds_of(self, key: Key) -> tuple[Bounds, Bounds]:
+    def _bounds_of(self, key: Key) -> tuple[HoldingLimits, HoldingLimits]:
         services = self._bounds.get(key.namespace, {})
         largest = self._largest.get(key.namespace)
         if largest is None:
             requests = max((each.requests for each in services.values()), default=0)
             size = max((each.bytes for each in services.values()), default=0)
-            largest = Bounds(NAMESPACE_FACTOR * requests, min(NAMESPACE_FACTOR * size, self._most_bytes // NAMESPACES))
+            largest = HoldingLimits(
+                NAMESPACE_FACTOR * requests, min(NAMESPACE_FACTOR * size, self._most_bytes // NAMESPACES)
+            )
             if services:
                 self._largest[key.namespace] = largest
-        return services.get(key, Bounds(0, 0)), largest
+        return services.get(key, HoldingLimits(0, 0)), largest
 
 
 class Entry:
@@ -116,24 +118,24 @@ class Entry:
         self.hold()
 
     def hold(self) -> None:
-        """Count the request (again): it waits."""
+        """Count the request as waiting."""
         if not self._is_counted:
             self._is_counted = True
             self._ledger.count(self._key, 1)
 
     def release(self) -> None:
-        """The request waits no longer; its body is still here."""
+        """The request no longer waits; its body is still held."""
         if self._is_counted:
             self._is_counted = False
             self._ledger.count(self._key, -1)
 
     def add(self, size: int) -> None:
-        """Bytes arrived. Answered where they are too many."""
+        """Count bytes that arrived. Answered where they are too many."""
         self._ledger.add(self._key, size, self.bytes)
         self.bytes += size
 
     def close(self) -> None:
-        """Neither the request nor its body is here any longer; idempotent."""
+        """End the count of the request and its body; idempotent."""
         self.release()
         self._ledger.free(self._key, self.bytes)
         self.bytes = 0

@@ -1,4 +1,4 @@
-"""Bounds and times of one process; those of a service are in its Target."""
+"""Limits of the process; those of a service are in its HoldingTarget."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from llmservice_api.holding import MOST_HELD_BYTES
 
 NAMESPACES = 4
-"""So many at least share the bytes of the process."""
+"""Namespaces that can use their maximum of bytes at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,31 +15,31 @@ class Limits:
     """Times in seconds."""
 
     connections: int = 4096
-    """Of clients, divided as Shares says; further ones are closed with 503."""
+    """Client connections, divided by FairShares; further ones are closed with 503."""
     idle_seconds: float = 30
-    """Until a connection that has not sent a request's head is closed."""
+    """Until a connection without a request head is closed."""
     largest_head: int = 32 << 10
-    """Bytes of a request's line and headers."""
+    """Bytes of a request line and its headers."""
     head_bytes: int = 32 << 20
-    """Of all connections, divided in the same way."""
+    """Bytes of all heads, divided by FairShares."""
     held_bytes: int = NAMESPACES * MOST_HELD_BYTES
-    """Bodies of all requests. The chart's memory limit is for this."""
+    """Bytes of all bodies. The chart's memory limit follows from this."""
     slots: int = 512
-    """Requests at pods; one of each namespace may be there beyond them."""
+    """Requests at pods; each namespace may have one beyond them."""
     slots_of_one_namespace: int = 256
     body_seconds: float = 60
     """Without a byte of the body."""
     linger_seconds: float = 5
-    """How long the rest of a body is read and dropped after an early answer, which a reset connection would lose."""
+    """For which the rest of a body is read and dropped after an early response, which a reset would lose."""
     write_seconds: float = 300
-    """Without a byte that the client takes."""
+    """Without a byte that the client reads."""
     comment_seconds: float = 5
-    """Between comments of a stream that waits, and before the first one."""
+    """Before and between the comments of a stream that waits."""
     wake_seconds: float = 5
     connect_seconds: float = 5
     health_seconds: float = 5
     retry_health_seconds: float = 0.5
     checks_of_one_namespace: int = 32
-    """Of pods' health, at once."""
-    rest_seconds: float = 1
-    """Until a pod that ends and refuses requests is checked again: the watch says sooner that it ends."""
+    """Concurrent health checks of pods."""
+    draining_check_seconds: float = 1
+    """Until a draining pod is checked again; usually the watch removes it before."""

@@ -1,4 +1,4 @@
-"""The listeners of all services that may be at zero."""
+"""Listeners of all services that may be at zero."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from llmservice_api.holding import LastUse
 from llmservice_activator.holding import forward
 from llmservice_activator.holding.connections import Connections
 from llmservice_activator.holding.exchange import Exchange, Shared
+from llmservice_activator.holding.interface import Admits, HeldRequests, HoldingTarget, Refusal, Renews, RequestMetrics
 from llmservice_activator.holding.ledger import Ledger
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.service import Service, Waiter
-from llmservice_activator.holding.target import Admits, Count, Held, Refusal, Renews, Target
-from llmservice_activator.holding.turns import Turns
+from llmservice_activator.holding.slots import SlotQueue
 
 logger = logging.getLogger(__name__)
 
 GONE = Refusal(503, "Deleted", "The LLMService does not exist any longer, or it always has a replica now. Try again.")
 STOPPING = Refusal(503, "Stopping", "The process that holds requests ends. Try again.")
 CUT_SECONDS = 2.0
-"""For answers to what is still held when `stop` is cancelled."""
+"""In which held requests are answered after `stop` is cancelled."""
 
 
 class HoldingServer:
-    """Answers, holds and forwards requests. `wake` is called at each request that begins to be held, and every
-    `wake_seconds` while any of its service is held; it must not block. `elsewhere` says how many requests of a service
-    other activators hold; they count towards its bound. Use start, then update; stop at the end."""
+    """Answers, holds and forwards requests. Call start, then update; stop at the end.
+
+    `wake` is called when a request starts to wait, and every `wake_seconds` while one of its service waits; it must not
+    block. `held_by_others` returns the requests of a service that other activators hold; they count towards its limit.
+    """
 
     def __init__(
         self,
         *,
         wake: Callable[[Key], None],
-        count: Count,
-        elsewhere: Callable[[Key], Awaitable[int]],
+        count: RequestMetrics,
+        held_by_others: Callable[[Key], Awaitable[int]],
         admits: Admits,
         renews: Renews,
         limits: Limits | None = None,
         host: str = "",
     ) -> None:
         self._wake, self._count, self._limits, self._host = wake, count, limits or Limits(), host
-        self._elsewhere = elsewhere
+        self._held_by_others = held_by_others
         self._admits, self._renews = admits, renews
         self._services: dict[Key, Service] = {}
         self._ledger = Ledger(self._limits.held_bytes)
         self._checks: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """By namespace: for as long as one of its services has it."""
-        self._turns: Turns[Waiter] = Turns(self._limits.slots, self._limits.slots_of_one_namespace)
+        """By namespace, while it has a service."""
+        self._slots: SlotQueue[Waiter] = SlotQueue(self._limits.slots, self._limits.slots_of_one_namespace)
         self._change = asyncio.Lock()
         self._requests = 0
         self._no_requests = asyncio.Event()
@@ -63,15 +65,15 @@ class HoldingServer:
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Before the first update."""
+        """Call before the first update."""
         session = forward.new_session(self._limits)
         self._shared = Shared(
             session,
             self._ledger,
-            self._turns,
+            self._slots,
             self._wake,
-            self._elsewhere,
-            self._pump,
+            self._held_by_others,
+            self._release_waiting,
             self._count,
             self._limits,
             self._admits,
@@ -80,9 +82,9 @@ class HoldingServer:
         self._connections = Connections(self._handle, self._limits)
         self._wake_again()
 
-    async def update(self, target: Target) -> None:
-        """Take over a service or what changed of it. OSError where its port cannot be had: everything else holds, and
-        the next update tries again."""
+    async def update(self, target: HoldingTarget) -> None:
+        """Add or change a service. OSError where its port cannot be opened: all else is applied, and the next update
+        retries."""
         async with self._change:
             shared = self._started()
             service = self._services.get(target.key)
@@ -93,19 +95,21 @@ class HoldingServer:
                 checks = self._checks.setdefault(
                     target.key.namespace, asyncio.Semaphore(self._limits.checks_of_one_namespace)
                 )
-                service = Service(target, shared.session, self._ledger, self._turns, self._pump, self._limits, checks)
+                service = Service(
+                    target, shared.session, self._ledger, self._slots, self._release_waiting, self._limits, checks
+                )
                 self._services[target.key] = service
             service.update(target)
             await self._listen(service, target.port)
 
     async def remove(self, key: Key) -> None:
-        """Answer what is held and close the port. Requests at pods are finished."""
+        """Answer the held requests and close the port. Requests at pods are finished."""
         async with self._change:
             await self._remove(key)
 
     async def stop(self) -> None:
-        """Accept no more connections, and return when no request is in progress. Where it is cancelled, held requests
-        get 503 and the others end."""
+        """Accept no more connections; return when no request is in progress. If cancelled, held requests get 503 and
+        the others end."""
         async with self._change:
             self._is_stopping = True
             for service in self._services.values():
@@ -122,17 +126,17 @@ class HoldingServer:
             if self._shared is not None:
                 await self._shared.session.close()
 
-    def held(self, key: Key) -> Held:
-        """What is held of a service."""
+    def held(self, key: Key) -> HeldRequests:
+        """Held requests of a service."""
         service = self._services.get(key)
-        return Held() if service is None else service.held()
+        return HeldRequests() if service is None else service.held()
 
-    def all_held(self) -> Mapping[Key, Held]:
-        """Of the services that hold something."""
+    def all_held(self) -> Mapping[Key, HeldRequests]:
+        """Held requests by service, where there are any."""
         return {key: service.held() for key, service in self._services.items() if service.waiting}
 
     def last_held(self) -> Mapping[Key, LastUse]:
-        """The last request that began to be held, of the services that had one."""
+        """The last request that was held, by service."""
         return {key: found for key, service in self._services.items() if (found := service.last_held) is not None}
 
     def in_progress(self) -> int:
@@ -140,7 +144,7 @@ class HoldingServer:
         return self._requests
 
     def last_connection(self, key: Key | None = None) -> float:
-        """When the last connection to a service came, or to any, by the loop's time; 0: none did."""
+        """Time of the last connection to a service, or to any, by the event loop's clock; 0: none came."""
         if key is not None:
             return self._services[key].last_connection if key in self._services else 0
         return self._connections.last if self._connections is not None else 0
@@ -178,8 +182,8 @@ class HoldingServer:
             if not self._requests:
                 self._no_requests.set()
 
-    def _pump(self) -> None:
-        while (waiter := self._turns.next()) is not None:
+    def _release_waiting(self) -> None:
+        while (waiter := self._slots.next()) is not None:
             waiter.release()
 
     def _wake_again(self) -> None:

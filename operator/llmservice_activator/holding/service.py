@@ -1,4 +1,4 @@
-"""One service: its target, its pods and which of them gets the next request, and the requests that wait for them."""
+"""One service: its pods, which of them gets the next request, and its held requests."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import aiohttp
 from llmservice_api.holding import LastUse
 from llmservice_runtime.access import Keys, parse_keys
 
-from llmservice_activator.holding.ledger import Bounds, Entry, Ledger
+from llmservice_activator.holding.interface import HeldRequests, HoldingTarget, Refusal
+from llmservice_activator.holding.ledger import Entry, HoldingLimits, Ledger
 from llmservice_activator.holding.limits import Limits
-from llmservice_activator.holding.target import Held, Refusal, Target
-from llmservice_activator.holding.turns import Turns
+from llmservice_activator.holding.slots import SlotQueue
 
 HEALTH_PATH = "/health"
 FAILURES = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
-"""Of a connection to a pod."""
+"""Errors of connections to a pod."""
 LONGEST_PAUSE = 16
-"""Between checks of a pod that is ready and does not answer, by the first pause."""
+"""Longest pause between checks of a ready pod that does not answer, in multiples of the first."""
 
 
 @dataclass(eq=False, slots=True)
@@ -29,18 +29,18 @@ class _Pod:
     url: str
     answers: bool = False
     requests: int = 0
-    """Of ours, at it."""
+    """Requests of this process at the pod."""
     check: asyncio.Task[None] | None = None
 
 
 class Pods:
-    """A pod whose endpoint is ready is used after it answered GET /health with 200 to this process: routes to a new
-    address may lag behind its endpoint."""
+    """The ready pods. A pod is used after it answered GET /health with 200 to this process: routes to a new address may
+    lag behind its endpoint."""
 
     def __init__(
         self, session: aiohttp.ClientSession, changed: Callable[[], None], limits: Limits, at_once: asyncio.Semaphore
     ) -> None:
-        """`at_once`: for checks of all pods of a namespace."""
+        """`at_once` limits the checks of all pods in a namespace."""
         self._session, self._changed, self._limits, self._at_once = session, changed, limits, at_once
         self._pods: dict[str, _Pod] = {}
 
@@ -50,7 +50,7 @@ class Pods:
         return any(pod.answers for pod in self._pods.values())
 
     def update(self, urls: Collection[str]) -> None:
-        """Use these, after a check of those that are new."""
+        """Set the ready pods; new ones are checked first."""
         for url in [url for url in self._pods if url not in urls]:
             self._end_check(self._pods.pop(url))
         for url in urls:
@@ -61,7 +61,8 @@ class Pods:
 
     @contextmanager
     def choose(self, refused: Collection[str]) -> Iterator[str | None]:
-        """The base URL of the pod with the fewest requests of ours, except those; None where there is none."""
+        """The base URL of the pod with the min_replicas requests of this process, except those refused; None if there
+        is none."""
         usable = (pod for pod in self._pods.values() if pod.answers and pod.url not in refused)
         pod = min(usable, key=lambda pod: pod.requests, default=None)
         if pod is None:
@@ -73,13 +74,13 @@ class Pods:
         finally:
             pod.requests -= 1
 
-    def doubt(self, url: str) -> None:
-        """A connection to it failed: it is used again after another check."""
+    def mark_failed(self, url: str) -> None:
+        """A connection failed: use the pod again after another check."""
         self._check_again(url, 0)
 
-    def rest(self, url: str) -> None:
-        """It ends, and refuses requests meanwhile: the same after a pause, since it passes checks."""
-        self._check_again(url, self._limits.rest_seconds)
+    def mark_draining(self, url: str) -> None:
+        """The pod is draining and refuses requests: check it again after a pause, since it passes health checks."""
+        self._check_again(url, self._limits.draining_check_seconds)
 
     def _check_again(self, url: str, pause: float) -> None:
         pod = self._pods.get(url)
@@ -89,7 +90,7 @@ class Pods:
             self._changed()
 
     async def close(self) -> None:
-        """Use none."""
+        """Use no pod."""
         checks = [pod.check for pod in self._pods.values() if pod.check is not None]
         for pod in self._pods.values():
             self._end_check(pod)
@@ -126,16 +127,16 @@ class Pods:
 
 
 class Waiter:
-    """One request that is held."""
+    """A held request."""
 
     def __init__(self, service: Service, entry: Entry, arrived: float) -> None:
         self.service, self.entry, self.arrived = service, entry, arrived
         self.has_slot = False
         self.changed = asyncio.Event()
-        """It has a slot, or the service refuses."""
+        """Set when it has a slot, or the service refuses."""
 
     def release(self) -> None:
-        """It is sent to a pod."""
+        """Send it to a pod."""
         self.has_slot = True
         self.entry.release()
         self.service.waiting.pop(self, None)
@@ -143,15 +144,15 @@ class Waiter:
 
 
 class Service:
-    """State of one uid; `settled` is called when requests may be released."""
+    """State of one service uid. `release_waiting` is called when requests may be released."""
 
     def __init__(
         self,
-        target: Target,
+        target: HoldingTarget,
         session: aiohttp.ClientSession,
         ledger: Ledger,
-        turns: Turns[Waiter],
-        settled: Callable[[], None],
+        slots: SlotQueue[Waiter],
+        release_waiting: Callable[[], None],
         limits: Limits,
         checks: asyncio.Semaphore,
     ) -> None:
@@ -159,32 +160,32 @@ class Service:
         self.keys: Keys | None = None
         self.listener: asyncio.Server | None = None
         self.port = 0
-        """At which it is listened; 0: none."""
+        """The port it listens on; 0: none."""
         self.last_connection = 0.0
-        """When the last one came, by the loop's time; 0: none did."""
+        """Time of the last connection, by the event loop's clock; 0: none came."""
         self.last_held: LastUse | None = None
-        """The last request that began to be held."""
+        """The last request that was held."""
         self.waiting: dict[Waiter, None] = {}
-        self._ledger, self._turns, self._settled = ledger, turns, settled
+        self._ledger, self._slots, self._release_waiting = ledger, slots, release_waiting
         self.pods = Pods(session, self._limit, limits, checks)
 
-    def update(self, target: Target) -> None:
-        """All but the port."""
+    def update(self, target: HoldingTarget) -> None:
+        """Take over everything but the port."""
         if self.keys is None or target.keys != self.target.keys:
             self.keys = None if target.keys is None else parse_keys("\n".join(target.keys).encode())
         self.target = target
-        self._ledger.bound(self.key, Bounds(target.max_requests, target.max_bytes))
+        self._ledger.bound(self.key, HoldingLimits(target.max_requests, target.max_bytes))
         self.pods.update(target.pods)
         if target.refusal is not None:
             for waiter in self.waiting:
                 waiter.changed.set()
 
     async def close(self, refusal: Refusal) -> None:
-        """Answer what is held, and what still comes over its connections, with this."""
+        """Answer held requests, and those that still arrive, with this."""
         self.close_listener()
         self._ledger.forget(self.key)
         await self.pods.close()
-        self._turns.limit(self.key, 0)
+        self._slots.limit(self.key, 0)
         self.target = dataclasses.replace(self.target, refusal=refusal)
         for waiter in self.waiting:
             waiter.changed.set()
@@ -195,14 +196,14 @@ class Service:
             self.listener.close()
         self.listener, self.port = None, 0
 
-    def held(self) -> Held:
+    def held(self) -> HeldRequests:
         """Complete requests that wait."""
         if not self.waiting:
-            return Held()
+            return HeldRequests()
         size = sum(waiter.entry.bytes for waiter in self.waiting)
-        return Held(len(self.waiting), size, min(waiter.arrived for waiter in self.waiting))
+        return HeldRequests(len(self.waiting), size, min(waiter.arrived for waiter in self.waiting))
 
     def _limit(self) -> None:
         is_open = self.pods.any_answers and self.target.refusal is None
-        self._turns.limit(self.key, self.target.at_once if is_open else 0)
-        self._settled()
+        self._slots.limit(self.key, self.target.at_once if is_open else 0)
+        self._release_waiting()

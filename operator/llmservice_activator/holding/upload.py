@@ -1,4 +1,4 @@
-"""The body of a request on its way to a pod."""
+"""Request bodies on their way to a pod."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from collections.abc import AsyncIterator
 from llmservice_activator.holding.answer import Answered
 from llmservice_activator.holding.ledger import Entry
 
-KEPT = 64 << 10
-"""Bytes: most prompts are smaller, and as many requests as there are slots keep no more than 32 MiB."""
+REPLAY_BYTES = 64 << 10
+"""Bytes: most prompts are smaller, and requests in all slots keep at most 32 MiB."""
 Data = io.BytesIO | AsyncIterator[bytes]
-"""As aiohttp's client takes it."""
+"""Accepted by aiohttp's client."""
 
 
-class Spooled:
-    """A whole body, for any number of attempts until a pod has it."""
+class BufferedBody:
+    """A complete body, for any number of attempts until a pod has received it."""
 
     states_length = False
-    """Whether the client's Content-Length is sent; aiohttp states that of a whole body."""
+    """Whether to send the client's Content-Length; aiohttp states that of a complete body."""
     answered: Answered | None = None
 
     def __init__(self, body: bytes, entry: Entry) -> None:
         self._body, self.entry = body, entry
 
     may_repeat = True
-    """Whether another pod can have it."""
+    """Whether another pod can get the body."""
 
     def data(self) -> Data:
-        """The body."""
         return io.BytesIO(self._body)
 
     def sent(self) -> None:
-        """A pod has it: it is not kept any longer."""
+        """A pod has received the body: release it."""
         self._body = b""
         self.entry.close()
 
 
-class Arriving:
-    """A body that is sent on as it arrives. It is read after the connection to a pod stands, so that another attempt is
-    possible where there was none; one of up to KEPT bytes is kept for another attempt until a pod takes it."""
+class StreamedBody:
+    """A body that is forwarded as it arrives. It is read once a pod is connected, so that a failed connect can be
+    repeated; up to REPLAY_BYTES bytes are kept for another attempt."""
 
     states_length = True
 
@@ -47,23 +46,22 @@ class Arriving:
         self._body, self._is_whole = body, is_empty
         self._kept: list[bytes] | None = []
         self.answered: Answered | None = None
-        """Why no more of it came."""
+        """Why the body ended early."""
 
     def data(self) -> Data:
-        """The body; ends with Answered where it does not arrive."""
+        """The body; raises Answered where it does not arrive."""
         return self._pieces()
 
     @property
     def may_repeat(self) -> bool:
-        """As Spooled's."""
         return self._is_whole and self._kept is not None
 
     def sent(self) -> None:
-        """Nothing is kept any longer."""
+        """A pod has received the body: keep nothing."""
         self._kept = None
 
     async def whole(self) -> AsyncIterator[bytes]:
-        """What was read and what is still to come, after attempts of which nothing came."""
+        """The bytes read so far and those to come, after failed attempts."""
         kept, self._kept = self._kept or [], None
         for piece in kept:
             yield piece
@@ -77,7 +75,7 @@ class Arriving:
             async for piece in self._body:
                 if self._kept is not None:
                     self._kept.append(piece)
-                    if sum(map(len, self._kept)) > KEPT:
+                    if sum(map(len, self._kept)) > REPLAY_BYTES:
                         self._kept = None
                 yield piece
             self._is_whole = True
@@ -86,4 +84,4 @@ class Arriving:
             raise
 
 
-Upload = Spooled | Arriving
+Upload = BufferedBody | StreamedBody

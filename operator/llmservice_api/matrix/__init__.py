@@ -1,12 +1,12 @@
-"""Compatibility of values: every list and every pair that vLLM, or the operator before it, refuses.
+"""Compatibility matrix: every combination that vLLM or the operator refuses.
 
-The CRD's rules and the planner use these lists; docs/reference/compatibility.md is generated from them.
+The CRD's rules and the planner use it; docs/reference/compatibility.md is generated from it.
 """
 
 from llmservice_api.matrix import backends, methods, techniques
-from llmservice_api.matrix.dimensions import DIMENSIONS, Check, Dimension, Row
+from llmservice_api.matrix.dimensions import DIMENSIONS, Check, Dimension, Incompatibility
 
-ROWS: tuple[Row, ...] = (*methods.rows(), *backends.rows(), *techniques.rows())
-"""Every pair that is refused, in the order of the page."""
+ROWS: tuple[Incompatibility, ...] = (*methods.rows(), *backends.rows(), *techniques.rows())
+"""Every incompatible combination, in the order of the page."""
 
-__all__ = ["DIMENSIONS", "ROWS", "Check", "Dimension", "Row"]
+__all__ = ["DIMENSIONS", "ROWS", "Check", "Dimension", "Incompatibility"]

@@ -1,4 +1,4 @@
-"""Attention backends: on what they run, and which KV cache types, blocks, compute types and models they take."""
+"""Attention backends: their devices, KV cache types, block sizes, compute types and models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llmservice_api.matrix.dimensions import CAPABILITIES, DIMENSIONS, ON, Check, Row, others, when
+from llmservice_api.matrix.dimensions import CAPABILITIES, DIMENSIONS, ON, Check, Incompatibility, others, when
 
 _ALL = CAPABILITIES
 _FROM_8 = CAPABILITIES[CAPABILITIES.index("8.0") :]
@@ -28,11 +28,11 @@ _MSA = ("bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One attention backend of vLLM, as its class describes itself."""
+    """An attention backend of vLLM, as its class describes it."""
 
     name: str
     module: str
-    """Below vllm/; `:Class` where the backend's class is made from another one."""
+    """Below vllm/; `:Class` where the backend's class is derived from another one."""
     accelerators: tuple[str, ...]
     kv_types: tuple[str, ...]
     block_sizes: tuple[int, ...]
@@ -43,7 +43,7 @@ class Backend:
     offloads: bool = True
     """Whether it works with a KV connector, which offloading is."""
     describes_itself: bool = True
-    """False for those made of two others, which ask the GPU what they take."""
+    """False for combinations of two backends, which query the GPU at run time."""
 
 
 _GPUS, _NVIDIA, _AMD = ("nvidia", "amd"), ("nvidia",), ("amd",)
@@ -143,21 +143,21 @@ _LATENT = (
     _mla("ROCM_AITER_MLA_SPARSE", f"{_V1}/mla/rocm_aiter_mla_sparse", _AMD, _FP8, _BY_1),
 )  # fmt: skip
 BACKENDS = (*_ATTENTION, *_LATENT)
-"""Backends with facts. Those without (they choose a kernel inside one model only) are left to vLLM."""
+"""Backends with known properties. The others only choose a kernel inside one model and are left to vLLM."""
 
-# FLASHINFER's class asks the GPU itself; vllm/v1/attention/backends/flashinfer.py: supports_kv_cache_dtype.
+# FLASHINFER's class queries the GPU; vllm/v1/attention/backends/flashinfer.py: supports_kv_cache_dtype.
 _FP8_KV = ("fp8", "fp8_e4m3", "fp8_e5m2")
 _READ_ON = {"nvfp4_4over6": _10} | dict.fromkeys(_FP8_KV, _FROM_8)
-"""Where the backends that name a type do read it: for fp8 Triton's ask for 8.9, and FlashInfer begins at 8.0."""
+"""Capabilities on which the listed types can be read: Triton needs 8.9 for fp8, FlashInfer 8.0."""
 _BELOW_8_9 = CAPABILITIES[: CAPABILITIES.index("8.9")]
 
 _NAMED = DIMENSIONS["backend"].values[1:]
 _AUTO = {"backend": "auto"}
 
 
-def rows() -> Iterator[Row]:
-    """Every pair about attention and the KV cache."""
-    yield Row(
+def rows() -> Iterator[Incompatibility]:
+    """Every incompatible combination of attention and KV cache."""
+    yield Incompatibility(
         when(accelerator="cpu", backend=_NAMED),
         "backend",
         "CPUs have attention backends of their own, and vLLM ignores the choice",
@@ -168,7 +168,7 @@ def rows() -> Iterator[Row]:
     )
     for backend in BACKENDS:
         yield from _rows(backend)
-    yield Row(
+    yield Incompatibility(
         when(
             accelerator="nvidia",
             backend=("FLASH_ATTN", "FLASH_ATTN_DIFFKV"),
@@ -182,7 +182,7 @@ def rows() -> Iterator[Row]:
         {"kvCache": "auto"},
     )
     for name, module in (("TRITON_ATTN", f"{_V1}/triton_attn"), ("TRITON_MLA", f"{_V1}/mla/triton_mla")):
-        yield Row(
+        yield Incompatibility(
             when(accelerator="nvidia", backend=name, kvCache=_FP8_KV, capability=_BELOW_8_9),
             "kvCache",
             f"{name} reads an fp8 KV cache from compute capability 8.9 on",
@@ -190,7 +190,7 @@ def rows() -> Iterator[Row]:
             f"vllm/{module}.py: __init__",
             {"kvCache": "auto"},
         )
-    yield Row(
+    yield Incompatibility(
         when(accelerator="nvidia", mla="yes", kvCache=_FP8_KV, capability=_BELOW_8_9),
         "kvCache",
         "an fp8 KV cache of MLA models needs compute capability 8.9",
@@ -199,7 +199,7 @@ def rows() -> Iterator[Row]:
         {"kvCache": "auto"},
     )
     yield from _no_backend()
-    yield Row(
+    yield Incompatibility(
         when(mla="yes", kvCache=("nvfp4", "nvfp4_4over6")),
         "kvCache",
         "nvfp4 does not fit the latent KV cache of MLA models",
@@ -210,7 +210,7 @@ def rows() -> Iterator[Row]:
     )
 
 
-def _rows(backend: Backend) -> Iterator[Row]:
+def _rows(backend: Backend) -> Iterator[Incompatibility]:
     source = f"vllm/{backend.module}.py"
     for accelerator in others("accelerator", "cpu", *backend.accelerators):
         kind = "NVIDIA" if accelerator == "nvidia" else "AMD"
@@ -245,8 +245,10 @@ def _rows(backend: Backend) -> Iterator[Row]:
         yield _row(backend, what, f"{source}: supports_kv_connector", kvOffloading=(ON,))
 
 
-def _row(backend: Backend, what: str, source: str, check: Check = Check.CALL, /, **condition: tuple[str, ...]) -> Row:
-    return Row(
+def _row(
+    backend: Backend, what: str, source: str, check: Check = Check.CALL, /, **condition: tuple[str, ...]
+) -> Incompatibility:
+    return Incompatibility(
         when(backend=backend.name, **condition),
         "backend",
         f"the attention backend {backend.name} {what}",
@@ -263,7 +265,7 @@ def _remedy(dimension: str) -> str:
     return f"Set spec.attention.backend to auto, or change {DIMENSIONS[dimension].field}"
 
 
-def _no_backend() -> Iterator[Row]:
+def _no_backend() -> Iterator[Incompatibility]:
     """KV cache types that no backend reads on a GPU."""
     for kv_type in DIMENSIONS["kvCache"].values:
         able = [backend for backend in BACKENDS if kv_type in backend.kv_types]
@@ -274,7 +276,7 @@ def _no_backend() -> Iterator[Row]:
         remedy = f"Set spec.precision.kvCache to auto{'' if kv_type in _FP8_KV else ' or fp8'}"
         source = "vllm/platforms: get_valid_backends"
         if refused and some:
-            yield Row(
+            yield Incompatibility(
                 when(accelerator="nvidia", kvCache=kv_type, capability=refused),
                 "kvCache",
                 f"no attention backend reads a KV cache in {kv_type} on this GPU; compute capability "
@@ -286,7 +288,7 @@ def _no_backend() -> Iterator[Row]:
         for accelerator in ("nvidia", "amd"):
             if not any(accelerator in backend.accelerators for backend in able):
                 kind = "NVIDIA" if accelerator == "nvidia" else "AMD"
-                yield Row(
+                yield Incompatibility(
                     when(accelerator=accelerator, kvCache=kv_type),
                     "kvCache",
                     f"no attention backend reads a KV cache in {kv_type} on {kind} GPUs",

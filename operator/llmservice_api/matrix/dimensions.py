@@ -1,4 +1,4 @@
-"""Dimensions that can be combined, and the type of a row."""
+"""Dimensions of the matrix, and the type of its entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Dimension:
     field: str
     values: tuple[str, ...]
     label: str = ""
-    """What the row stands for, where that is not the value of the field."""
+    """What the values stand for, if not the value of the field."""
 
 
 DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
@@ -87,7 +87,7 @@ DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
 
 
 class Check(StrEnum):
-    """How a test holds a row against the installed vLLM, on a machine without GPUs."""
+    """How a test compares an entry with the installed vLLM, without GPUs."""
 
     ENGINE = "vLLM refuses the arguments"
     IGNORED = "vLLM takes the arguments and leaves what they ask for out of its configuration"
@@ -96,8 +96,8 @@ class Check(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """An incompatible combination: refused when every dimension of `when` has one of its values."""
+class Incompatibility:
+    """An incompatible combination: each dimension of `when` has one of its values."""
 
     when: Mapping[str, frozenset[str]]
     blame: str
@@ -106,18 +106,18 @@ class Row:
     remedy: str
     source: str
     fix: Mapping[str, str] = field(default_factory=dict)
-    """What the remedy sets; without it the remedy leaves the blamed field out of the spec."""
+    """Values that the remedy sets; empty: the remedy removes the blamed field from the spec."""
     check: Check = Check.NONE
     reason: Reason = Reason.UNSUPPORTED_COMBINATION
 
     @property
     def name(self) -> str:
-        """The pair, in short."""
+        """A short name of the combination."""
         return " + ".join(f"{dimension}={_some(self.when[dimension])}" for dimension in self.when)
 
 
 def when(**values: str | Iterable[str]) -> Mapping[str, frozenset[str]]:
-    """A row's condition; KeyError for an unknown dimension, ValueError for an unknown value."""
+    """A condition for `when`; KeyError for an unknown dimension, ValueError for an unknown value."""
     made = {name: frozenset({some} if isinstance(some, str) else some) for name, some in values.items()}
     for name, some in made.items():
         unknown = some - set(DIMENSIONS[name].values)
@@ -127,12 +127,12 @@ def when(**values: str | Iterable[str]) -> Mapping[str, frozenset[str]]:
 
 
 def others(dimension: str, *allowed: str) -> tuple[str, ...]:
-    """Every other value of a dimension."""
+    """All values of a dimension except these."""
     return tuple(value for value in DIMENSIONS[dimension].values if value not in allowed)
 
 
 def below(capability: str) -> tuple[str, ...]:
-    """Every older compute capability."""
+    """All older compute capabilities."""
     return CAPABILITIES[: CAPABILITIES.index(capability)]
 
 

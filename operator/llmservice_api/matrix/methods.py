@@ -1,4 +1,4 @@
-"""Quantization methods: what they hold weights in, what they compute in, and what they run on."""
+"""Quantization methods: types of weights and computation, and devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from llmservice_runtime.contract import FailureReason
 from llmservice_vllm import quantization
 
-from llmservice_api.matrix.dimensions import CAPABILITIES, DIMENSIONS, Check, Row, below, others, when
+from llmservice_api.matrix.dimensions import CAPABILITIES, DIMENSIONS, Check, Incompatibility, below, others, when
 from llmservice_api.reasons import Reason
 
 FLOATS = ("float32", "bfloat16", "float16")
@@ -26,26 +26,26 @@ WEIGHTS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "int4": (*("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "moe_wna16"), *_MANY_KINDS),
     }
 )
-"""Methods by the type that they hold weights in."""
+"""Methods by the type of their weights."""
 
 _QUANTIZATION = "vllm/model_executor/layers/quantization"
 
 
 def capability_of(method: str) -> str:
-    """The least compute capability of a method, as MAJOR.MINOR."""
+    """The lowest compute capability of a method, as MAJOR.MINOR."""
     return f"{quantization.MINIMUM_CAPABILITY[method] // 10}.{quantization.MINIMUM_CAPABILITY[method] % 10}"
 
 
-def rows() -> Iterator[Row]:
-    """Every pair about precision, without attention."""
+def rows() -> Iterator[Incompatibility]:
+    """Every incompatible combination of precision, except with attention."""
     yield from _contradictions()
     yield from _compute_types()
     yield from _capabilities()
     yield from _accelerators()
 
 
-def _contradictions() -> Iterator[Row]:
-    yield Row(
+def _contradictions() -> Iterator[Incompatibility]:
+    yield Incompatibility(
         when(weights=FLOATS, method=DIMENSIONS["method"].values),
         "method",
         "a float type for the weights and a quantization method contradict each other",
@@ -55,7 +55,7 @@ def _contradictions() -> Iterator[Row]:
         reason=Reason.INVALID_SPEC,
     )
     for weights, methods in WEIGHTS_OF.items():
-        yield Row(
+        yield Incompatibility(
             when(weights=weights, method=others("method", *methods)),
             "method",
             f"the method does not hold weights in {weights}",
@@ -65,7 +65,7 @@ def _contradictions() -> Iterator[Row]:
             reason=Reason.INVALID_SPEC,
         )
     for weights in FLOATS:
-        yield Row(
+        yield Incompatibility(
             when(weights=weights, dtype=others("dtype", weights)),
             "dtype",
             f"vLLM holds float weights in the type that it computes in, and weights asks for {weights}",
@@ -76,9 +76,9 @@ def _contradictions() -> Iterator[Row]:
         )
 
 
-def _compute_types() -> Iterator[Row]:
+def _compute_types() -> Iterator[Incompatibility]:
     source = f"{_QUANTIZATION}: get_supported_act_dtypes"
-    yield Row(
+    yield Incompatibility(
         when(method=others("method", *quantization.FLOAT32_METHODS), dtype="float32"),
         "dtype",
         "quantized weights are not computed with in float32",
@@ -87,7 +87,7 @@ def _compute_types() -> Iterator[Row]:
         check=Check.CALL,
         reason=Reason(FailureReason.PRECISION_UNSUPPORTED),
     )
-    yield Row(
+    yield Incompatibility(
         when(method=quantization.BFLOAT16_METHODS, dtype="float16"),
         "dtype",
         "the method computes in bfloat16 only",
@@ -98,8 +98,8 @@ def _compute_types() -> Iterator[Row]:
     )
 
 
-def _capabilities() -> Iterator[Row]:
-    yield Row(
+def _capabilities() -> Iterator[Incompatibility]:
+    yield Incompatibility(
         when(accelerator="nvidia", dtype="bfloat16", capability=below("8.0")),
         "dtype",
         "bfloat16 needs compute capability 8.0",
@@ -118,7 +118,7 @@ def _capabilities() -> Iterator[Row]:
                 if capability_of(method) == least and (method in quantization.KERNELS_DECIDE) == decided_late
             ]
             if methods and older:
-                yield Row(
+                yield Incompatibility(
                     when(accelerator="nvidia", method=methods, capability=older),
                     "method",
                     f"the quantization method needs compute capability {least}",
@@ -129,8 +129,8 @@ def _capabilities() -> Iterator[Row]:
                 )
 
 
-def _accelerators() -> Iterator[Row]:
-    yield Row(
+def _accelerators() -> Iterator[Incompatibility]:
+    yield Incompatibility(
         when(accelerator="amd", method=others("method", *quantization.AMD_METHODS)),
         "method",
         "vLLM does not serve this method on AMD GPUs",
@@ -140,7 +140,7 @@ def _accelerators() -> Iterator[Row]:
         Check.CALL,
     )
     for layers, methods in quantization.NO_CPU_KERNEL.items():
-        yield Row(
+        yield Incompatibility(
             when(accelerator="cpu", method=methods),
             "method",
             f"vLLM has no kernel for {layers} layers on CPUs",
@@ -149,7 +149,7 @@ def _accelerators() -> Iterator[Row]:
             {"method": "fp8"},
             Check.CALL,
         )
-    yield Row(
+    yield Incompatibility(
         when(accelerator="cpu", kvCache=others("kvCache", *quantization.CPU_KV_TYPES)),
         "kvCache",
         "CPUs hold the KV cache in auto, float16, bfloat16 or fp8",

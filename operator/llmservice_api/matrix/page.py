@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md: what is refused in pairs, and what is known of versions."""
+"""docs/reference/compatibility.md: the matrix, and differences between versions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from llmservice_vllm.versions import DEFAULT, flag_table, known_versions, words
 
-from llmservice_api.matrix import Check, Row, backends, methods, techniques
+from llmservice_api.matrix import Check, Incompatibility, backends, methods, techniques
 from llmservice_api.matrix.dimensions import CAPABILITIES, DIMENSIONS
 
 _INTRODUCTION = """# What goes with what
@@ -37,7 +37,7 @@ multiple of them | `spec.model.architecture` |
 
 
 def page() -> str:
-    """The whole page, without its header."""
+    """The page without its header."""
     lines = [_INTRODUCTION]
     for title, rows in _SECTIONS:
         lines += [f"## {title}\n", *_table(rows())]
@@ -47,7 +47,7 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def _table(rows: Iterable[Row]) -> Iterator[str]:
+def _table(rows: Iterable[Incompatibility]) -> Iterator[str]:
     yield "| Combined | Why not | What to do | Reason | vLLM's source | Held against vLLM |"
     yield "|-|-|-|-|-|-|"
     for row in rows:
@@ -62,7 +62,7 @@ def _what(dimension: str) -> str:
 
 
 def shown(dimension: str, values: frozenset[str]) -> str:
-    """Values of a dimension in its own order; a run of capabilities by its ends, nearly all by what is left out."""
+    """Values of a dimension in its own order; capabilities as ranges, nearly all values as "all but"."""
     every = DIMENSIONS[dimension].values
     chosen = [value for value in every if value in values]
     if dimension == "capability":
@@ -109,7 +109,7 @@ _LISTS = (
     *("attentionBackends", "kvCacheDtypes", "quantizations", "speculativeMethods"),
     *("toolCallParsers", "reasoningParsers"),
 )
-"""Of words that fields take."""
+"""Lists of values that fields accept."""
 
 
 def _versions() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Parallelism, speculation, adapters, batching, compilation, context: what of them does not go together."""
+"""Incompatible combinations of parallelism, speculation, adapters, batching, compilation and context."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from collections.abc import Iterator
 from llmservice_runtime.contract import FailureReason
 from llmservice_vllm.facts import HEADS
 
-from llmservice_api.matrix.dimensions import DIMENSIONS, MANY, OFF, ON, ONE, Check, Row, others, when
+from llmservice_api.matrix.dimensions import DIMENSIONS, MANY, OFF, ON, ONE, Check, Incompatibility, others, when
 from llmservice_api.reasons import Reason
 
 NEEDS_DRAFT_MODEL = ("draftModel", *HEADS)
-"""Methods of speculation whose guesses come from other weights than the model's."""
+"""Speculation methods that need weights beside the model's."""
 
 _SPECULATIONS = others("speculation", "none")
 _DRAWN = others("cudaGraphs", "none")
 PIECEWISE = ("piecewise", "fullAndPiecewise")
-"""CUDA graphs that leave attention out."""
+"""CUDA graph modes without attention."""
 
 
-def rows() -> Iterator[Row]:
-    """Every pair."""
+def rows() -> Iterator[Incompatibility]:
     yield from _parallelism()
     yield from _speculation()
     yield from _adapters()
@@ -32,8 +31,8 @@ def rows() -> Iterator[Row]:
     yield from _memory()
 
 
-def _parallelism() -> Iterator[Row]:
-    yield Row(
+def _parallelism() -> Iterator[Incompatibility]:
+    yield Incompatibility(
         when(expertParallel=ON, experts="dense"),
         "expertParallel",
         "the model has no experts to spread",
@@ -42,7 +41,7 @@ def _parallelism() -> Iterator[Row]:
         {"expertParallel": OFF},
         Check.ENGINE,
     )
-    yield Row(
+    yield Incompatibility(
         when(expertParallel=ON, tensorParallel=ONE, dataParallel=ONE),
         "expertParallel",
         "experts are spread over tensor and data parallel ranks, and there is one",
@@ -52,9 +51,9 @@ def _parallelism() -> Iterator[Row]:
     )
 
 
-def _speculation() -> Iterator[Row]:
+def _speculation() -> Iterator[Incompatibility]:
     source = "vllm/config/speculative.py"
-    yield Row(
+    yield Incompatibility(
         when(speculation=NEEDS_DRAFT_MODEL, draftModel="absent"),
         "draftModel",
         "the method guesses with other weights than the model's",
@@ -64,7 +63,7 @@ def _speculation() -> Iterator[Row]:
         Check.ENGINE,
         Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(speculation="ngram", draftModel="given"),
         "draftModel",
         "ngram guesses from the prompt and has no model",
@@ -72,7 +71,7 @@ def _speculation() -> Iterator[Row]:
         "the operator's own: vLLM ignores it",
         reason=Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(speculation=others("speculation", "none", "ngram"), promptLookup=others("promptLookup", "absent")),
         "promptLookup",
         "only ngram looks tokens up in the prompt",
@@ -80,7 +79,7 @@ def _speculation() -> Iterator[Row]:
         "the operator's own: vLLM ignores them",
         reason=Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(speculation="ngram", promptLookup="min above max"),
         "promptLookup",
         "the fewest tokens to match are more than the most",
@@ -90,7 +89,7 @@ def _speculation() -> Iterator[Row]:
         Check.ENGINE,
         Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(speculation="ngram", draftParallel=others("draftParallel", "absent")),
         "draftParallel",
         "ngram has no draft model to spread",
@@ -98,7 +97,7 @@ def _speculation() -> Iterator[Row]:
         "the operator's own: vLLM ignores it",
         reason=Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(speculation=NEEDS_DRAFT_MODEL, draftParallel="another"),
         "draftParallel",
         "the draft runs on one GPU, or on as many as the model",
@@ -107,7 +106,7 @@ def _speculation() -> Iterator[Row]:
         {"draftParallel": "1"},
         Check.ENGINE,
     )
-    yield Row(
+    yield Incompatibility(
         when(speculation=_SPECULATIONS, runner="pooling"),
         "speculation",
         "a pooling model writes no tokens that could be guessed",
@@ -116,8 +115,8 @@ def _speculation() -> Iterator[Row]:
     )
 
 
-def _adapters() -> Iterator[Row]:
-    yield Row(
+def _adapters() -> Iterator[Incompatibility]:
+    yield Incompatibility(
         when(lora=ON, cpuLoras="fewer than maxLoras"),
         "cpuLoras",
         "every adapter of a step is kept in the pod's memory too",
@@ -127,7 +126,7 @@ def _adapters() -> Iterator[Row]:
         Check.ENGINE,
         Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(lora=ON, speculation=_SPECULATIONS, draftTokens="too few for all guesses"),
         "draftTokens",
         "with adapters, one step must hold maxNumSeqs x (numSpeculativeTokens + 1) tokens",
@@ -136,7 +135,7 @@ def _adapters() -> Iterator[Row]:
         {"draftTokens": "enough"},
         Check.ENGINE,
     )
-    yield Row(
+    yield Incompatibility(
         when(accelerator="cpu", lora=ON, compilation=others("compilation", "none")),
         "compilation",
         "with adapters nothing is compiled on CPUs",
@@ -147,9 +146,9 @@ def _adapters() -> Iterator[Row]:
     )
 
 
-def _batching() -> Iterator[Row]:
+def _batching() -> Iterator[Incompatibility]:
     source = "vllm/config/scheduler.py: verify_max_model_len"
-    yield Row(
+    yield Incompatibility(
         when(sequenceTokens="fewer than maxNumSeqs"),
         "sequenceTokens",
         "every sequence of a step needs a token",
@@ -159,7 +158,7 @@ def _batching() -> Iterator[Row]:
         Check.ENGINE,
         Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(chunkedPrefill=OFF, promptTokens="fewer than maxModelLen"),
         "promptTokens",
         "without chunked prefill a whole prompt goes into one step",
@@ -169,7 +168,7 @@ def _batching() -> Iterator[Row]:
         Check.ENGINE,
         Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(longPrefill="above maxModelLen"),
         "longPrefill",
         "no prompt is longer than maxModelLen",
@@ -180,7 +179,7 @@ def _batching() -> Iterator[Row]:
         Reason.INVALID_SPEC,
     )
 
-    yield Row(
+    yield Incompatibility(
         when(chunkedPrefill=OFF, longPrefill=others("longPrefill", "absent")),
         "longPrefill",
         "long prompts are held back by chunks",
@@ -189,7 +188,7 @@ def _batching() -> Iterator[Row]:
         {"chunkedPrefill": ON},
         reason=Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(prefixCaching=OFF, hashAlgorithm="given"),
         "hashAlgorithm",
         "no prefix is cached that could be hashed",
@@ -197,7 +196,7 @@ def _batching() -> Iterator[Row]:
         "the operator's own: vLLM ignores it",
         reason=Reason.INVALID_SPEC,
     )
-    yield Row(
+    yield Incompatibility(
         when(kvOffloading=OFF, offloadingBackend="given"),
         "offloadingBackend",
         "nothing is offloaded",
@@ -207,21 +206,21 @@ def _batching() -> Iterator[Row]:
     )
 
 
-def _pooling() -> Iterator[Row]:
-    """What only models that write text have."""
+def _pooling() -> Iterator[Incompatibility]:
+    """Features that only generating models have."""
     for dimension, why in (
         ("toolCallParser", "a pooling model calls no tools"),
         ("reasoningParser", "a pooling model writes no text"),
         ("generationDefaults", "a pooling model samples no tokens"),
     ):
-        yield Row(
+        yield Incompatibility(
             when(runner="pooling", **{dimension: "given"}),
             dimension,
             why,
             f"Remove {DIMENSIONS[dimension].field}, or set spec.model.runner to generate",
             "the operator's own",
         )
-    yield Row(
+    yield Incompatibility(
         when(runner="generate", convert=("classify", "embed")),
         "convert",
         "only the pooling runner converts a model",
@@ -232,8 +231,8 @@ def _pooling() -> Iterator[Row]:
     )
 
 
-def _context() -> Iterator[Row]:
-    yield Row(
+def _context() -> Iterator[Incompatibility]:
+    yield Incompatibility(
         when(contextExtension="yarn", positions="alibi"),
         "contextExtension",
         "YaRN rescales rotary positions, and the model has ALiBi",
@@ -242,7 +241,7 @@ def _context() -> Iterator[Row]:
         {"contextExtension": "none"},
         reason=Reason(FailureReason.CONTEXT_EXTENSION_INVALID),
     )
-    yield Row(
+    yield Incompatibility(
         when(contextExtension="yarn", positions="rope", contextLength="above the extended"),
         "contextLength",
         "the extension does not reach this length",
@@ -252,7 +251,7 @@ def _context() -> Iterator[Row]:
         Check.ENGINE,
         Reason(FailureReason.CONTEXT_EXTENSION_INVALID),
     )
-    yield Row(
+    yield Incompatibility(
         when(contextExtension="none", positions="rope", contextLength="above the model's"),
         "contextLength",
         "the model was made for shorter texts",
@@ -264,10 +263,11 @@ def _context() -> Iterator[Row]:
     )
 
 
-def _stages_on_cpus() -> Iterator[Row]:
-    """An engine with stages that compiles nothing starts on CPUs, and dies of its first request (tried)."""
+def _stages_on_cpus() -> Iterator[Incompatibility]:
+    """An engine with pipeline stages and without compilation starts on CPUs, and fails at its first request
+    (tested)."""
     for dimension, value in (("enforceEager", ON), ("compilation", "none"), ("optimizationLevel", "0")):
-        yield Row(
+        yield Incompatibility(
             when(accelerator="cpu", pipelineParallel=MANY, **{dimension: value}),
             dimension,
             "on CPUs the stages get their buffers while vLLM warms compiled code up, and there is none",
@@ -276,13 +276,13 @@ def _stages_on_cpus() -> Iterator[Row]:
         )
 
 
-def _compilation() -> Iterator[Row]:
+def _compilation() -> Iterator[Incompatibility]:
     for dimension, values, what, check in (
         ("compilation", others("compilation", "none"), "compiles nothing", Check.IGNORED),
         ("cudaGraphs", _DRAWN, "records no CUDA graphs", Check.NONE),
         ("optimizationLevel", others("optimizationLevel", "0"), "optimizes nothing", Check.NONE),
     ):
-        yield Row(
+        yield Incompatibility(
             when(enforceEager=ON, **{dimension: values}),
             dimension,
             f"enforceEager {what}, and vLLM ignores the other one",
@@ -292,7 +292,7 @@ def _compilation() -> Iterator[Row]:
             check,
             Reason.INVALID_SPEC,
         )
-    yield Row(
+    yield Incompatibility(
         when(cudaGraphs=PIECEWISE, compilation=others("compilation", "vllmCompile")),
         "cudaGraphs",
         "pieces are cut by vLLM's own compilation only, and vLLM falls back to graphs without them",
@@ -300,7 +300,7 @@ def _compilation() -> Iterator[Row]:
         "vllm/config/vllm.py: without_piecewise",
         {"compilation": "vllmCompile"},
     )
-    yield Row(
+    yield Incompatibility(
         when(cudaGraphs=_DRAWN, compilation="stockTorchCompile"),
         "cudaGraphs",
         "CUDA graphs are not recorded around PyTorch's own compilation, and vLLM turns them off",
@@ -308,7 +308,7 @@ def _compilation() -> Iterator[Row]:
         "vllm/config/vllm.py: _disable_cudagraphs_for_v2_stock_torch_compile",
         {"compilation": "vllmCompile"},
     )
-    yield Row(
+    yield Incompatibility(
         when(accelerator="cpu", cudaGraphs=_DRAWN),
         "cudaGraphs",
         "CPUs have no CUDA graphs, and vLLM ignores it",
@@ -319,8 +319,8 @@ def _compilation() -> Iterator[Row]:
     )
 
 
-def _memory() -> Iterator[Row]:
-    yield Row(
+def _memory() -> Iterator[Incompatibility]:
+    yield Incompatibility(
         when(accelerator="cpu", sleepMode=ON),
         "sleepMode",
         "there is no GPU memory to free on CPUs",
@@ -329,7 +329,7 @@ def _memory() -> Iterator[Row]:
         {"sleepMode": OFF},
         Check.ENGINE,
     )
-    yield Row(
+    yield Incompatibility(
         when(accelerator="cpu", kvOffloading=ON),
         "kvOffloading",
         "the KV cache is in the node's memory already, and vLLM offloads from GPUs only",

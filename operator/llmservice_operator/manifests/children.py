@@ -245,7 +245,7 @@ class Claim:
     size: str
     storage_class_name: str | None
     access_modes: tuple[AccessMode, ...]
-    retained: bool = False
+    is_retained: bool = False
     """It has no owner reference, and outlives the LLMService."""
 
     @property
@@ -266,7 +266,7 @@ def _claims(llm: LLMService, spec: LLMServiceSpec) -> Iterator[Claim]:
     cache, start = spec.model.cache, spec.start_cache
     if cache.size is not None and cache.claim_name is None:
         name, modes = cache_claim_name(llm.name), tuple(cache.access_modes or ("ReadWriteOnce",))
-        yield Claim(name, cache.size, cache.storage_class_name, modes, cache.retained)
+        yield Claim(name, cache.size, cache.storage_class_name, modes, cache.is_retained)
     if start is not None:
         name, modes = start_cache_claim_name(llm.name), tuple(start.access_modes or ("ReadWriteOnce",))
         yield Claim(name, start.size, start.storage_class_name, modes)
@@ -286,7 +286,7 @@ def claim_manifest(llm: LLMService, claim: Claim) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": metadata(llm, claim.name, owned=not claim.retained),
+        "metadata": metadata(llm, claim.name, owned=not claim.is_retained),
         "spec": spec,
     }
 

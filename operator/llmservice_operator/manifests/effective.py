@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_api.flags import in_force
-from llmservice_api.remembered import of_service
+from llmservice_api.memoize import cached_by_service
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec, LoRA
 from llmservice_api.techniques import Compilation
@@ -104,7 +104,7 @@ SHORTEST_CONTEXT = 512
 """Tokens; no model that is served has a shorter one."""
 
 
-@of_service
+@cached_by_service
 def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> dict[str, Any]:
     """status.effective of the pods of one revision: the template's values and those of the fields and choices.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmservice_api.remembered import of_service
+from llmservice_api.memoize import cached_by_service
 from llmservice_api.service import LLMService
 from llmservice_runtime import contract
 
@@ -55,7 +55,7 @@ def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) 
     )
 
 
-@of_service
+@cached_by_service
 def _rendered(
     llm: LLMService,
     settings: Settings,
@@ -204,7 +204,7 @@ def fetch_containers(llm: LLMService, settings: Settings) -> list[Manifest]:
 def fetch_options(llm: LLMService) -> tuple[str, ...]:
     """Options of the fetch container for the claim; none for scratch space, which is not verified or pruned."""
     cache = llm.spec.model.cache
-    if not cache.wanted:
+    if not cache.is_enabled:
         return ()
     hours = () if cache.prune_after_hours is None else (f"--prune-after-hours={cache.prune_after_hours}",)
     verify = () if cache.verify is None else (f"--verify={cache.verify.lower()}",)

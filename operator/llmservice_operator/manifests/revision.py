@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from llmservice_api.constants import REVISION_LABEL
-from llmservice_api.remembered import of_spec
+from llmservice_api.memoize import cached_by_spec
 from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_planner import start
@@ -91,7 +91,7 @@ _RESTARTING: dict[str, Any] = {
 }
 
 
-@of_spec
+@cached_by_spec
 def revision_key(spec: LLMServiceSpec) -> str:
     """A hash of the spec's fields that need a restart, and of nothing else: no settings, no version of the operator.
 

@@ -133,7 +133,7 @@ def _api_keys(llm: LLMService) -> list[Mounted]:
 
 def _model_cache(llm: LLMService) -> dict[str, Any]:
     cache = llm.spec.model.cache
-    if not cache.wanted:
+    if not cache.is_enabled:
         return {"emptyDir": {}}
     return {"persistentVolumeClaim": {"claimName": cache.claim_name or cache_claim_name(llm.name)}}
 

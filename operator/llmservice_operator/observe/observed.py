@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from llmservice_api.constants import claim_names
-from llmservice_api.errors import refusing
+from llmservice_api.errors import checked_reader
 from llmservice_api.kinds import CHILD_KINDS
 
 from llmservice_operator.facts.children import (
@@ -46,9 +46,9 @@ _CHILDREN: tuple[type[ChildFacts], ...] = (
     *(facts_of(child.kind) for child in CHILD_KINDS),
 )
 PROJECTIONS: Mapping[str, Project] = {
-    **{facts.kind: refusing(facts.kind, facts.from_object) for facts in _CHILDREN},
-    POD: refusing(POD, pod_from_object),
-    ENDPOINT_SLICE: refusing(ENDPOINT_SLICE, slice_from_object),
+    **{facts.kind: checked_reader(facts.kind, facts.from_object) for facts in _CHILDREN},
+    POD: checked_reader(POD, pod_from_object),
+    ENDPOINT_SLICE: checked_reader(ENDPOINT_SLICE, slice_from_object),
 }
 """By the kind of what a service has in the cluster. What is no object of its kind is UnreadableObject."""
 

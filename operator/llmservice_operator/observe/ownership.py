@@ -6,7 +6,7 @@ from enum import Enum
 
 from llmservice_api.constants import MANAGED_BY_LABEL
 from llmservice_api.errors import Problem
-from llmservice_api.kinds import REPORTED_APART
+from llmservice_api.kinds import HAS_OWN_CONDITION
 from llmservice_api.reasons import Reason
 
 from llmservice_operator.facts import normalize
@@ -44,7 +44,7 @@ def ownership(child: ChildFacts, service: Owner) -> Ownership:
 def name_conflicts(service: Owner, observed: Observed, ids: set[tuple[str, str]]) -> tuple[Problem, ...]:
     """One problem for each child that somebody else has, as far as that is known; none for kinds with a condition of
     their own."""
-    ids = {(kind, name) for kind, name in ids if kind not in REPORTED_APART}
+    ids = {(kind, name) for kind, name in ids if kind not in HAS_OWN_CONDITION}
     found = [
         _conflict(child.kind, child.name, *_owner(child))
         for child in observed.children()

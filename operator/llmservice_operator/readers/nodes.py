@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from kubeloop.errors import Forbidden, Invalid
 from kubeloop.resources import POD, Resource
 from llmservice_api.constants import SERVICE_LABEL
-from llmservice_api.errors import refusing
+from llmservice_api.errors import checked_reader
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.room import NodeRoom, Placed, Room, amounts, filled, requests_of
 
@@ -131,7 +131,7 @@ class Nodes:
         return found
 
 
-@functools.partial(refusing, "Node")
+@functools.partial(checked_reader, "Node")
 def node_room(node: JSON) -> NodeRoom | None:
     """An empty node; None of one that takes no pods."""
     spec = node.get("spec") or {}
@@ -155,7 +155,7 @@ def owner_of(pod: JSON) -> tuple[str, str]:
     return metadata["namespace"], labels.get(SERVICE_LABEL) or controller or metadata["name"]
 
 
-@functools.partial(refusing, "Pod")
+@functools.partial(checked_reader, "Pod")
 def placed_of(pod: JSON) -> Placed | None:
     """None of one that has no node, or has ended: that asks for nothing any more."""
     node = (pod.get("spec") or {}).get("nodeName")

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import orjson
 from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_api.remembered import of_text
+from llmservice_api.memoize import cached_by_text
 from llmservice_api.service import LLMService
 
 from llmservice_operator.facts.children import RevisionFacts
@@ -172,7 +172,7 @@ def _with_record(key: str, newest: int, record: RevisionFacts) -> RevisionMatch:
     return RevisionMatch(key, newest, record, *_recorded(record.body))
 
 
-@of_text
+@cached_by_text
 def _recorded(text: bytes) -> tuple[Manifest, Chosen]:
     """Template and choices of a record, by the facts' body: records never change, and each look reads them."""
     data = orjson.loads(text)["data"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_api.errors import Problem
-from llmservice_api.remembered import of_service
+from llmservice_api.memoize import cached_by_service
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_planner.checks import check
@@ -123,7 +123,7 @@ def own_workload(service: LLMService, observed: Observed) -> WorkloadFacts | Non
     return live if live is not None and ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN) else None
 
 
-@of_service
+@cached_by_service
 def _checked(service: LLMService, settings: Settings) -> tuple[Problem, ...]:
     version = vllm_version(service, settings)
     arguments = vllm_arguments(service, version)

@@ -27,7 +27,7 @@ from llmservice_operator.children import (
     finished_jobs,
     is_pending,
     maintained,
-    needless,
+    prune_reason,
     prunes,
     with_hash,
 )
@@ -345,7 +345,7 @@ def hold_back(case: Case, at_zero: Zero, service: LLMService, fit: FitAssessment
         apply=(*inspect, *apply),
         prune=(
             *needless_slices(service, observed, at_zero.slices),
-            *needless(service, observed, inputs.settings),
+            *prune_reason(service, observed, inputs.settings),
             *finished_jobs(service, observed, fit.job),
         ),
         requeue_after=fit.requeue_after,

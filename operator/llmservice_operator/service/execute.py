@@ -10,20 +10,20 @@ from kubeloop.errors import (
     ApiError,
     Conflict,
     Forbidden,
+    ForeignObject,
     Invalid,
     KubeError,
     NotFound,
-    NotOurs,
     Refused,
     ServerError,
-    TooMany,
+    TooManyRequests,
     Unreachable,
     lacks_right,
 )
 from kubeloop.log import ObjectLogger
 from kubeloop.resources import POD
 from llmservice_api.constants import DELETION_COST_ANNOTATION, DRY_RUN_MANAGER, MANAGER
-from llmservice_api.kinds import BY_KIND, REPORTED_APART, resource_of
+from llmservice_api.kinds import BY_KIND, HAS_OWN_CONDITION, resource_of
 
 from llmservice_operator.children import RETRY_SECONDS
 from llmservice_operator.decision import Adopt, Apply, Decision, DeletionCost, Prune, is_route
@@ -36,7 +36,7 @@ from llmservice_operator.service.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.workload.kinds import is_workload
 
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
-_NO_ANSWER = (ServerError, TooMany, Unreachable)
+_NO_ANSWER = (ServerError, TooManyRequests, Unreachable)
 
 
 class Changed(KubeError):
@@ -166,7 +166,7 @@ async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory:
 
 def _refusal_of(error: ApiError) -> Refusal:
     """A missing right is ours to name; what admission says is reported as it is, and the decision adds the remedy."""
-    if isinstance(error, NotOurs):
+    if isinstance(error, ForeignObject):
         return SOMEBODY_ELSES
     return Refusal(error.code, str(error) if lacks_right(error) else error.message)
 
@@ -204,7 +204,7 @@ async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> d
     try:
         return await _send(apply, apply.known_uid, ctx)
     except (Invalid, Refused) as refused:
-        if apply.known_uid is None or not apply.expel or isinstance(refused, NotOurs):
+        if apply.known_uid is None or not apply.expel or isinstance(refused, ForeignObject):
             raise
         resource = BY_KIND[apply.kind]
         live = await ctx.kube.get(resource, parent.namespace, apply.name)
@@ -284,7 +284,7 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
     except Conflict:
         remains = None  # another object has the name by now; the watch will show it
     except (Invalid, Forbidden, ServerError) as error:
-        if isinstance(error, ServerError) and prune.kind not in REPORTED_APART:
+        if isinstance(error, ServerError) and prune.kind not in HAS_OWN_CONDITION:
             raise
         refusal = _refusal_of(error)
         log.warning("%s %s could not be deleted: %s", prune.kind, prune.name, refusal.message)
@@ -306,7 +306,7 @@ async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | Non
     """The uid of what is not cached, if it is there and ours to delete."""
     try:
         there = await ctx.kube.metadata_of(BY_KIND[prune.kind], parent.namespace, prune.name, manager=DRY_RUN_MANAGER)
-    except NotOurs:
+    except ForeignObject:
         return None
     return str(there["uid"]) if there is not None and _may_take(there, parent) else None
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from kubeloop.errors import Gone, KubeError, NotLeader, ServerError, TooMany, Unreachable
+from kubeloop.errors import Gone, KubeError, NotLeader, ServerError, TooManyRequests, Unreachable
 from kubeloop.resources import Key
 from llmservice_api.holding import HoldingReport, PortClaim, stored_port
 from llmservice_planner.model.reading import Reading
@@ -33,7 +33,7 @@ VERIFY_SECONDS = 3600.0
 """For which a Lease that names a service is taken to stay: one read for each service that goes to zero, or rests."""
 
 
-PASSING = (Gone, ServerError, TooMany, Unreachable)
+PASSING = (Gone, ServerError, TooManyRequests, Unreachable)
 """Errors of an overloaded API server; the next request may succeed."""
 READERS = 64
 """Pods of one service that are asked at once."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from kubeloop.errors import KubeError
-from kubeloop.events import About, manifest
+from kubeloop.events import InvolvedObject, manifest
 from kubeloop.log import ObjectLogger
 from kubeloop.resources import POD, Key
 from kubeloop.timestamps import rfc3339
@@ -81,7 +81,7 @@ async def write_event(event: Event, parent: ParentFacts, ctx: Context, log: Obje
         ctx.metrics.rate_limited.labels("event").inc()
         return
     log.info("%s: %s", event.reason, event.message)
-    about = About(LLMSERVICE, parent.namespace, parent.name, parent.uid, parent.resource_version)
+    about = InvolvedObject(LLMSERVICE, parent.namespace, parent.name, parent.uid, parent.resource_version)
     body = manifest(
         about,
         # As client-go names them: unique as long as nobody reports twice in a nanosecond.

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from llmservice_api.errors import InvalidSpec
-from llmservice_api.service import REMEMBERED_LENGTH, LLMService, parse_spec
+from llmservice_api.service import MAX_CACHED_BYTES, LLMService, parse_spec
 from llmservice_api.techniques import ContextExtension
 from llmservice_planner import gpus, host, memory, remedies
 from llmservice_planner.checks import check
@@ -143,7 +143,7 @@ def remedied(
     if is_part(asked.request.device.name, ()):
         most_gpus = 1
     spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
-    find = _remedied if len(spec) <= REMEMBERED_LENGTH else _remedied.__wrapped__
+    find = _remedied if len(spec) <= MAX_CACHED_BYTES else _remedied.__wrapped__
     found = find(asked, plan, others, most_gpus, spec)
     return plan if is_refused and not found.remedies else found
 

@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from llmservice_api.holding import Activator, Activators, PortClaim, holds, is_idle, stored_port
-from llmservice_api.remembered import of_service, of_spec
+from llmservice_api.memoize import cached_by_service, cached_by_spec
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 
@@ -221,7 +221,7 @@ def trial(seconds: float) -> tuple[bool, float]:
     return since < PATIENCE, (PATIENCE if since < PATIENCE else pause) - since
 
 
-@of_service
+@cached_by_service
 def slices_for(service: LLMService, port: int, activators: tuple[Activator, ...]) -> tuple[DesiredChild, ...]:
     return tuple(with_hash(manifest) for manifest in holding_slices(service, port, activators))
 
@@ -328,7 +328,7 @@ def with_replicas(service: LLMService, replicas: int) -> LLMService:
     return replace(service, spec=_with_replicas(service.spec, replicas))
 
 
-@of_spec
+@cached_by_spec
 def _with_replicas(spec: LLMServiceSpec, replicas: int) -> LLMServiceSpec:
     """One value for one number, by whose identity results are cached."""
     return spec.model_copy(update={"scaling": spec.scaling.model_copy(update={"replicas": replicas})})

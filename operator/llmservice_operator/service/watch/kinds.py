@@ -13,7 +13,7 @@ from kubeloop.resources import Key, Resource
 from llmservice_api import untrusted
 from llmservice_api.conditions import ConditionType
 from llmservice_api.constants import MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL, UPDATE_REQUESTED_ANNOTATION
-from llmservice_api.errors import refusing
+from llmservice_api.errors import checked_reader
 from llmservice_api.kinds import BY_KIND, CHILD_KINDS, LLMSERVICE
 from llmservice_api.replicas_owner import STATED_BY, stated_by
 from llmservice_api.service import spec_text
@@ -103,7 +103,7 @@ def may_hold(parent: ParentFacts) -> bool:
     return b'"rollouts":true' in spec or (b'"autoscaling"' in spec and b'"minReplicas":0' in spec)
 
 
-PROJECTIONS: Mapping[str, Project] = {PARENT: refusing(PARENT, ParentFacts.from_object), **observed.PROJECTIONS}
+PROJECTIONS: Mapping[str, Project] = {PARENT: checked_reader(PARENT, ParentFacts.from_object), **observed.PROJECTIONS}
 """What is no object of its kind is UnreadableObject: what was known of it stays."""
 
 WATCHED: tuple[Resource, ...] = tuple(BY_KIND[kind] for kind in PROJECTIONS)

@@ -1,6 +1,6 @@
-"""What an LLMService says about its time without a replica: where its requests come in, which are held, and why not.
+"""How the requests of an LLMService are held: its port, its limits, and why none are.
 
-The API server has checked the spec by its schema and the status is the operator's: what is not as expected is absent.
+The API server has checked the spec by its schema, and the operator wrote the status: unexpected values count as absent.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from llmservice_api.reasons import Reason
 from llmservice_api.scalars import SecretKeyRef
 from llmservice_planner.quantity import amount
 
-from llmservice_activator.holding.target import Refusal
+from llmservice_activator.holding.interface import Refusal
 
 Json = Mapping[str, Any]
 
 SEQUENCES = 256
-"""maxNumSeqs where the status does not say it: vLLM's default on its smaller GPUs."""
+"""maxNumSeqs if the status lacks it: vLLM's default on its smaller GPUs."""
 MOST_SEQUENCES = 100_000
 MOST_TEXT = 1024
 """Characters of a message to clients."""
 
 
 @dataclass(frozen=True, slots=True)
-class Zero:
-    """Of a service whose requests are held."""
+class HoldingConfig:
+    """How the requests of one service are held."""
 
     created: str
     """Its creationTimestamp: of two services with one port the older one has it."""
     port: int
-    """Where its requests come in; 0: not allotted yet."""
+    """Port for its requests; 0: not allocated yet."""
     service_port: int
     model_names: frozenset[str]
     max_requests: int
     max_bytes: int
     timeout_seconds: int
     sequences: int
-    """Requests that a replica works on at once."""
+    """Requests that a replica processes at once."""
     keys: SecretKeyRef | None
-    """Where its API keys are; None: it needs none."""
+    """Secret with its API keys; None: no key is required."""
     refusal: Refusal | None
     """Why no replica will start."""
     clients: tuple[Peer, ...] = ()
-    """Who may send requests; empty: everybody."""
+    """Clients that may send requests; empty: all."""
     root_path: str = ""
     """vLLM's --root-path."""
     any_origin: bool = True
-    """Whether pages of every origin may read answers: vLLM's default, with no flag about it."""
+    """Whether pages of every origin may read responses: vLLM's default, unless a CORS flag is set."""
     is_shut: bool = False
-    """Every request gets `refusal`, even while a pod is ready: which clients are admitted cannot be read."""
+    """Every request gets `refusal`, even while a pod is ready: spec.scaling.holding.from cannot be read."""
 
 
-def zero_of(obj: Json, scaling: Scaling) -> Zero:
-    """Of an LLMService as the API server sent it; ValueError where its endpoint or its holding cannot be read,
-    InvalidSpec where holding.from means nothing."""
+def holding_config_of(obj: Json, scaling: Scaling) -> HoldingConfig:
+    """From an LLMService object. ValueError where its endpoint or its holding cannot be read, InvalidSpec where
+    holding.from is not valid."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     holding = scaling.holding
     endpoint = Endpoint.model_validate(spec.get("endpoint") or {}, by_alias=True, by_name=False)
     arguments = _texts(_part(spec, "runtime").get("extraArgs"))
     sequences = _part(_part(status, "effective"), "batching").get("maxNumSeqs")
-    return Zero(
+    return HoldingConfig(
         created=str(metadata.get("creationTimestamp", "")),
         port=stored_port(status) or 0,
         service_port=endpoint.port,
@@ -83,10 +83,10 @@ def zero_of(obj: Json, scaling: Scaling) -> Zero:
     )
 
 
-def unread(obj: Json, before: Zero | None, why: str, *, is_shut: bool) -> Zero | None:
-    """Of a spec that cannot be read, as it was before; None where its requests do not come in here.
+def unreadable_config(obj: Json, before: HoldingConfig | None, why: str, *, is_shut: bool) -> HoldingConfig | None:
+    """For a spec that cannot be read: its earlier state with a refusal; None where its requests do not arrive here.
 
-    Its slices lead here all the same, and a connection that is refused names no field.
+    Its EndpointSlices still lead here, and a refused connection would name no field.
     """
     metadata, status = obj["metadata"], obj.get("status") or {}
     port = stored_port(status)
@@ -96,18 +96,18 @@ def unread(obj: Json, before: Zero | None, why: str, *, is_shut: bool) -> Zero |
     refusal = Refusal(503, Reason.INVALID_SPEC, text[:MOST_TEXT])
     if before is not None:
         return replace(before, port=port, refusal=refusal, is_shut=is_shut or before.is_shut)
-    empty = zero_of({"metadata": metadata, "status": status}, Scaling())
+    empty = holding_config_of({"metadata": metadata, "status": status}, Scaling())
     return replace(empty, model_names=frozenset(), refusal=refusal, is_shut=True)
 
 
 def _is_of_origins(argument: str) -> bool:
-    """vLLM's flags of CORS (--allowed-origins, -methods, -headers, --allow-credentials) in any spelling or shorter
-    form, and some more."""
+    """Whether an argument is one of vLLM's CORS flags (--allowed-origins, -methods, -headers, --allow-credentials) in
+    any spelling or abbreviation; matches some other flags too."""
     return argument.replace("_", "-").startswith("--allow")
 
 
 def _root_path(arguments: tuple[str, ...]) -> str:
-    """The value of --root-path in any spelling or shorter form (--ro and longer); of several the last."""
+    """The value of --root-path in any spelling or abbreviation (from --ro); of several the last."""
     found = ""
     for argument, following in pairwise((*arguments, "")):
         name, equals, value = argument.partition("=")
@@ -118,7 +118,7 @@ def _root_path(arguments: tuple[str, ...]) -> str:
 
 
 def _names(name: str, spec: Json, status: Json) -> Iterator[str]:
-    """As LLMService.served_model_names, and the adapters; those of a revision that is not the spec's, too."""
+    """As LLMService.served_model_names, with adapters, and names of a running revision that is not the spec's."""
     yield from _texts(_part(spec, "model").get("servedModelNames")) or (name,)
     yield from _texts([each.get("name") for each in spec.get("adapters") or () if isinstance(each, Mapping)])
     rollout = _part(status, "rollout")
@@ -127,7 +127,7 @@ def _names(name: str, spec: Json, status: Json) -> Iterator[str]:
 
 
 def _refusal(metadata: Json, spec: Json, status: Json) -> Refusal | None:
-    """Paused, or a failure that only a change ends; one of an earlier generation may be mended."""
+    """Paused, or failed until a change; a failure of an earlier generation may be resolved."""
     if spec.get("paused"):
         return Refusal(503, Reason.PAUSED, "The service is paused: spec.paused of its LLMService is true.")
     for condition in status.get("conditions") or ():
@@ -139,7 +139,8 @@ def _refusal(metadata: Json, spec: Json, status: Json) -> Refusal | None:
 
 
 def _scaled_to_zero(scaling: Scaling, status: Json) -> Refusal | None:
-    """Whoever set zero wants none, and no request is to start one. Where minReplicas was raised, the operator does."""
+    """Refuses requests of a service that was scaled to zero by hand. With minReplicas raised, the operator starts a
+    replica."""
     if scaling.replicas or is_idle(scaling, status):
         return None
     text = "The service has no replica: spec.scaling.replicas of its LLMService is 0."

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from kubeloop.errors import Forbidden, Unreachable
-from llmservice_activator import sources
-from llmservice_activator.admission import Source, Unidentified
-from llmservice_activator.sources import KEPT, KEPT_ABSENT, KEPT_LABELS, Sources, sources_of
+from llmservice_activator import client_pods
+from llmservice_activator.admission import ClientPod, Unidentified
+from llmservice_activator.client_pods import ABSENT_SECONDS, LABELS_SECONDS, POD_SECONDS, ClientPods, client_pods_of
 
 from tests.unit.api_server import ApiServer, Connection
 
@@ -37,11 +37,11 @@ def namespace(**labels: str) -> Json:
 class World:
     def __init__(self, *objects: Json, namespaces: tuple[str, ...] = ()) -> None:
         self.api, self.time = ApiServer(*objects), 100.0
-        self.sources = Sources(Connection(self.api), namespaces, clock=lambda: self.time)
+        self.client_pods = ClientPods(Connection(self.api), namespaces, clock=lambda: self.time)
 
 
-A = Source("ns", {"app": "a"})
-FOUND: list[tuple[str, list[Json], Source | None]] = [
+A = ClientPod("ns", {"app": "a"})
+FOUND: list[tuple[str, list[Json], ClientPod | None]] = [
     ("a pod", [pod(), pod("b", "10.0.0.2")], A),
     ("none", [pod("b", "10.0.0.2")], None),
     ("the host's network", [pod(hostNetwork=True)], None),
@@ -51,34 +51,34 @@ FOUND: list[tuple[str, list[Json], Source | None]] = [
 
 
 @pytest.mark.parametrize(("name", "objects", "expected"), FOUND, ids=[case[0] for case in FOUND])
-async def test_the_pod_of_an_address(name: str, objects: list[Json], expected: Source | None) -> None:
-    assert await World(*objects).sources.pod("10.0.0.1") == expected
+async def test_the_pod_of_an_address(name: str, objects: list[Json], expected: ClientPod | None) -> None:
+    assert await World(*objects).client_pods.pod("10.0.0.1") == expected
 
 
 async def test_of_watched_namespaces_only_where_there_are_some() -> None:
     world = World(pod("one/a"), pod("two/b", "10.0.0.2"), pod("three/c", "10.0.0.3"), namespaces=("one", "two"))
-    assert await world.sources.pod("10.0.0.2") == Source("two", {"app": "b"})
-    assert await world.sources.pod("10.0.0.3") is None
+    assert await world.client_pods.pod("10.0.0.2") == ClientPod("two", {"app": "b"})
+    assert await world.client_pods.pod("10.0.0.3") is None
 
 
 async def test_answers_are_kept_for_their_time() -> None:
     world = World(pod(), namespace(team="a"))
     for _ in range(2):
-        assert await world.sources.pod("10.0.0.1") == A
-        assert await world.sources.pod("10.0.0.9") is None
-        assert await world.sources.namespace("ns") == {"team": "a"}
+        assert await world.client_pods.pod("10.0.0.1") == A
+        assert await world.client_pods.pod("10.0.0.9") is None
+        assert await world.client_pods.namespace("ns") == {"team": "a"}
     assert world.api.calls == ["list Pod", "list Pod", "get Namespace"]
     world.api.remove("Pod", "a")
-    world.time += KEPT_ABSENT
+    world.time += ABSENT_SECONDS
     world.api.put(pod("b", "10.0.0.9"))
-    assert await world.sources.pod("10.0.0.9") == Source("ns", {"app": "b"})
-    assert await world.sources.pod("10.0.0.1") == A
-    world.time += KEPT
-    assert await world.sources.pod("10.0.0.1") is None
+    assert await world.client_pods.pod("10.0.0.9") == ClientPod("ns", {"app": "b"})
+    assert await world.client_pods.pod("10.0.0.1") == A
+    world.time += POD_SECONDS
+    assert await world.client_pods.pod("10.0.0.1") is None
     world.api.put(namespace(team="b"))
-    assert await world.sources.namespace("ns") == {"team": "a"}
-    world.time += KEPT_LABELS
-    assert await world.sources.namespace("ns") == {"team": "b"}
+    assert await world.client_pods.namespace("ns") == {"team": "a"}
+    world.time += LABELS_SECONDS
+    assert await world.client_pods.namespace("ns") == {"team": "b"}
 
 
 @pytest.mark.parametrize("error", [Forbidden("no", code=403), Unreachable("away")])
@@ -86,16 +86,16 @@ async def test_a_failure_is_no_answer_and_is_not_kept(error: Exception) -> None:
     world = World(pod(), namespace())
     world.api.fails = {"list Pod": [error], "get Namespace": [error]}  # type: ignore[list-item]
     with pytest.raises(Unidentified):
-        await world.sources.pod("10.0.0.1")
+        await world.client_pods.pod("10.0.0.1")
     with pytest.raises(Unidentified):
-        await world.sources.namespace("ns")
-    assert await world.sources.pod("10.0.0.1") == A
-    assert await world.sources.namespace("ns") == {}
+        await world.client_pods.namespace("ns")
+    assert await world.client_pods.pod("10.0.0.1") == A
+    assert await world.client_pods.namespace("ns") == {}
 
 
 async def test_of_two_pods_with_one_address_it_is_not_known_which() -> None:
     with pytest.raises(Unidentified, match="several"):
-        await World(pod(), pod("b")).sources.pod("10.0.0.1")
+        await World(pod(), pod("b")).client_pods.pod("10.0.0.1")
 
 
 class Slow(World):
@@ -104,7 +104,7 @@ class Slow(World):
     def __init__(self) -> None:
         super().__init__(pod())
         self.go, self.now, self.most = asyncio.Event(), 0, 0
-        transport = self.sources._transport
+        transport = self.client_pods._transport
         request = transport.request
 
         async def slow(*given: Any, **options: Any) -> Json:
@@ -124,7 +124,7 @@ async def settle() -> None:
 
 async def test_an_address_is_asked_for_once_at_a_time_also_where_who_asked_first_goes() -> None:
     world = Slow()
-    first, *others = [asyncio.create_task(world.sources.pod("10.0.0.1")) for _ in range(5)]
+    first, *others = [asyncio.create_task(world.client_pods.pod("10.0.0.1")) for _ in range(5)]
     await settle()
     first.cancel()
     await settle()
@@ -135,32 +135,32 @@ async def test_an_address_is_asked_for_once_at_a_time_also_where_who_asked_first
 
 async def test_lookups_are_bounded_at_once_and_in_what_waits() -> None:
     world = Slow()
-    most = sources.WAITING
-    tasks = [asyncio.create_task(world.sources.pod(f"10.0.{n // 256}.{n % 256}")) for n in range(most)]
+    most = client_pods.MAX_WAITING
+    tasks = [asyncio.create_task(world.client_pods.pod(f"10.0.{n // 256}.{n % 256}")) for n in range(most)]
     await settle()
-    assert world.now == sources.AT_ONCE
+    assert world.now == client_pods.MAX_RUNNING
     with pytest.raises(Unidentified, match="too many"):
-        await world.sources.pod("10.9.9.9")
+        await world.client_pods.pod("10.9.9.9")
     world.go.set()
     await asyncio.gather(*tasks)
-    assert world.most == sources.AT_ONCE
-    assert await world.sources.pod("10.9.9.9") is None
+    assert world.most == client_pods.MAX_RUNNING
+    assert await world.client_pods.pod("10.9.9.9") is None
 
 
 async def test_a_server_that_does_not_answer_is_waited_for_so_long_and_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sources, "PATIENCE", 0.02)
+    monkeypatch.setattr(client_pods, "LOOKUP_SECONDS", 0.02)
     with pytest.raises(Unidentified, match="in time"):
-        await Slow().sources.pod("10.0.0.1")
+        await Slow().client_pods.pod("10.0.0.1")
 
 
 async def test_no_more_addresses_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MOST", 20)
+    monkeypatch.setattr(client_pods, "MAX_CACHED", 20)
     world = World(pod())
     for number in range(100):
-        await world.sources.pod(f"10.0.0.{number}")
-    known = world.sources._pods
+        await world.client_pods.pod(f"10.0.0.{number}")
+    known = world.client_pods._pods
     assert list(known._answers) == [f"10.0.0.{number}" for number in range(80, 100)]
     assert not known._asking
 
@@ -180,6 +180,6 @@ JSON = some.recursive(
 
 @given(some.dictionaries(some.just("items"), JSON | some.lists(JSON)))
 def test_whatever_the_answer_is_it_has_pods_of_this_address_or_none(answer: Json) -> None:
-    for source in sources_of(answer, "10.0.0.1"):
+    for source in client_pods_of(answer, "10.0.0.1"):
         assert isinstance(source.namespace, str)
         assert all(isinstance(text, str) for pair in source.labels.items() for text in pair)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kubeloop.resources import Key
-from llmservice_activator.holding.turns import Turns
+from llmservice_activator.holding.slots import SlotQueue
 
 KEYS = [Key(namespace, name) for namespace in "abc" for name in "xy"]
 STEPS = st.lists(
@@ -24,7 +24,7 @@ BEYOND = [("enter", 0), ("limit", 0), ("next", 0), ("enter", 2), ("limit", 2), (
 @given(STEPS, st.integers(1, 4), st.integers(1, 3))
 @example(BEYOND, 1, 1)
 def test_against_a_model(steps: list[tuple[str, int]], slots: int, of_one_namespace: int) -> None:
-    turns: Turns[int] = Turns(slots, of_one_namespace)
+    turns: SlotQueue[int] = SlotQueue(slots, of_one_namespace)
     waiting: dict[Key, list[int]] = {key: [] for key in KEYS}
     at_pods: Counter[Key] = Counter()
     limits = dict.fromkeys(KEYS, 0)
@@ -62,7 +62,7 @@ def test_against_a_model(steps: list[tuple[str, int]], slots: int, of_one_namesp
 
 
 def test_nobody_overtakes_who_waits() -> None:
-    turns: Turns[int] = Turns(9, 9)
+    turns: SlotQueue[int] = SlotQueue(9, 9)
     turns.enter(KEYS[0], 1)
     for key in KEYS:
         turns.limit(key, 1)
@@ -72,7 +72,7 @@ def test_nobody_overtakes_who_waits() -> None:
 
 @given(st.dictionaries(st.sampled_from(KEYS), st.integers(1, 8), min_size=1))
 def test_namespaces_take_turns_and_within_one_its_services(many: dict[Key, int]) -> None:
-    turns: Turns[tuple[Key, int]] = Turns(10_000, 10_000)
+    turns: SlotQueue[tuple[Key, int]] = SlotQueue(10_000, 10_000)
     for key, count in many.items():
         turns.limit(key, 10_000)
         for number in range(count):

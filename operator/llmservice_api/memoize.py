@@ -1,7 +1,7 @@
-"""Caches of pure functions of a spec, of a service or of a text; results live as long as the spec does.
+"""Caches of pure functions of a spec, a service or a text; results live as long as the spec.
 
 The key is the spec's identity: specs are immutable, and equal texts give the same spec (`api.service.parse_spec`).
-Results are shared by all callers, who must not change them. A service is evaluated many times between two edits.
+Callers share results and must not change them. A service is evaluated many times between two edits.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-MOST = 64
-"""Results for one spec; more come only of arguments that differ on every call, and the cache is cleared."""
+MAX_RESULTS = 64
+"""Results per spec; when exceeded, arguments differ on every call, and the cache is cleared."""
 
 Part = Any
 """A part of a key: texts and numbers by value, anything else by identity."""
 
 
-class OfSpec(Protocol):
-    """An object with a spec and an identity of its own."""
+class HasSpec(Protocol):
+    """A service with a spec."""
 
     @property
     def name(self) -> str: ...
@@ -35,15 +35,15 @@ class OfSpec(Protocol):
 
 P = ParamSpec("P")
 S = TypeVar("S")
-L = TypeVar("L", bound=OfSpec)
+L = TypeVar("L", bound=HasSpec)
 R = TypeVar("R")
 
-LONGEST = 32 * 1024
-"""Bytes of the longest text whose result is cached; Python objects take up to thirty times as much."""
+MAX_TEXT_BYTES = 32 * 1024
+"""Bytes of the longest cached text; Python objects take up to thirty times as much."""
 
 
-def of_text(function: Callable[[bytes], R], *, most: int = 512) -> Callable[[bytes], R]:
-    """Cache a pure function of a text; callers pass the text compressed with zlib. Long texts are not cached."""
+def cached_by_text(function: Callable[[bytes], R], *, most: int = 512) -> Callable[[bytes], R]:
+    """Cache a pure function of a text that callers pass compressed with zlib. Long texts are not cached."""
     made: OrderedDict[bytes, R] = OrderedDict()
 
     def cached(packed: bytes) -> R:
@@ -52,7 +52,7 @@ def of_text(function: Callable[[bytes], R], *, most: int = 512) -> Callable[[byt
             return made[packed]
         text = zlib.decompress(packed)
         found = function(text)
-        if len(text) <= LONGEST:
+        if len(text) <= MAX_TEXT_BYTES:
             made[packed] = found
             if len(made) > most:
                 made.popitem(last=False)
@@ -61,53 +61,54 @@ def of_text(function: Callable[[bytes], R], *, most: int = 512) -> Callable[[byt
     return functools.update_wrapper(cached, function)
 
 
-_made: dict[int, tuple[weakref.ref[Any], dict[tuple[Part, ...], tuple[tuple[Any, ...], Any]]]] = {}
+_results: dict[int, tuple[weakref.ref[Any], dict[tuple[Part, ...], tuple[tuple[Any, ...], Any]]]] = {}
 
 
-def of_spec(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+def cached_by_spec(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """Cache a pure function of a spec and further positional arguments."""
 
     def cached(spec: S, /, *rest: P.args, **named: P.kwargs) -> R:
         assert not named, "arguments are positional"
-        return _remembered(function, spec, (), (spec, *rest))
+        return _cached(function, spec, (), (spec, *rest))
 
     return functools.update_wrapper(cached, function)
 
 
-def of_service(function: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
-    """Cache a pure function of a service, of which it reads spec, name, namespace and uid only."""
+def cached_by_service(function: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
+    """Cache a pure function of a service that reads only spec, name, namespace and uid."""
 
     def cached(service: L, /, *rest: P.args, **named: P.kwargs) -> R:
         assert not named, "arguments are positional"
-        return _remembered(function, service.spec, (service.name, service.namespace, service.uid), (service, *rest))
+        return _cached(function, service.spec, (service.name, service.namespace, service.uid), (service, *rest))
 
     return functools.update_wrapper(cached, function)
 
 
-def _remembered(function: Callable[..., R], spec: object, whose: tuple[str, ...], given: tuple[Any, ...]) -> R:
+def _cached(function: Callable[..., R], spec: object, whose: tuple[str, ...], given: tuple[Any, ...]) -> R:
     assert all(part is not spec for part in given[1:]), "a cached argument that is the spec would keep it for ever"
     made = _of(spec)
     key = (function, *whose, *map(_part, given[1:]))
     found = made.get(key)
     if found is None:
-        if len(made) >= MOST:
+        if len(made) >= MAX_RESULTS:
             made.clear()
-        # Keeps the arguments alive, so that no identity is reused; not the spec itself, whose end clears the cache.
+        # Keeps the arguments alive, so that no identity is reused. The spec itself is not kept: its end clears the
+        # cache.
         found = made[key] = given[1:], function(*given)
     result: R = found[1]
     return result
 
 
 def _of(spec: object) -> dict[tuple[Part, ...], tuple[tuple[Any, ...], Any]]:
-    known = _made.get(id(spec))
+    known = _results.get(id(spec))
     if known is None or known[0]() is not spec:
         number = id(spec)
-        made = _made  # a result may be a spec itself, and end after this module's names did
+        made = _results  # a result may be a spec, and be released after this module's names were
 
         def ended(_: object) -> None:
             made.pop(number, None)
 
-        known = _made[number] = weakref.ref(spec, ended), {}
+        known = _results[number] = weakref.ref(spec, ended), {}
     return known[1]
 
 

@@ -1,4 +1,4 @@
-"""What the rest of the process says about a service, and what it learns of the requests."""
+"""Interface of this package: the services whose requests are held, and reports about requests."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from llmservice_runtime.str_enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer to every request of a service, held ones included."""
+    """The response to every request of a service, including held ones."""
 
     status: int
     reason: str
-    """CamelCase, the error's `type`."""
+    """CamelCase; the error's `type`."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A service whose requests may come here."""
+class HoldingTarget:
+    """A service whose requests may arrive here."""
 
     key: Key
     uid: str
     port: int
-    """Where its requests come in, whatever their Host header says."""
+    """The port for its requests, whatever their Host header."""
     model_names: frozenset[str]
     """Served names and adapters."""
     max_requests: int
@@ -38,37 +38,38 @@ class Target:
     at_once: int
     """Requests that this process may have at the pods."""
     pods: tuple[str, ...]
-    """Base URLs (`http://10.0.0.1:8000`) of pods that are ready by their endpoint."""
+    """Base URLs (`http://10.0.0.1:8000`) of pods with a ready endpoint."""
     keys: frozenset[str] | None
-    """API keys; none are valid where it is empty. None: no key is needed."""
+    """API keys; empty: none is valid; None: no key is required."""
     refusal: Refusal | None
     clients: tuple[Peer, ...] = ()
-    """Who may send requests (spec.scaling.holding.from); empty: everybody."""
+    """Clients that may send requests (spec.scaling.holding.from); empty: all."""
     is_shut: bool = False
-    """Nobody may: what says who may cannot be read."""
+    """Refuses all clients, because spec.scaling.holding.from is not valid."""
     is_routed: bool = True
-    """Whether its Service may lead requests here; else those that come are refused, and what is in progress goes on."""
+    """Whether its Service may lead here. If not, new requests are refused and those in progress continue."""
     root_path: str = ""
-    """vLLM's --root-path: clients' paths may begin with it."""
+    """vLLM's --root-path: a possible prefix of clients' paths."""
     any_origin: bool = True
-    """Whether pages of every origin may read answers, as vLLM has it by default. Else nothing is said of origins."""
+    """Whether pages of every origin may read responses, as in vLLM by default. If not, responses have no CORS
+    headers."""
 
 
-Admits = Callable[[Target, str], Awaitable[Refusal | None]]
-"""Whether an address may send requests to a service; 403 or 503 where not. It must end soon."""
+Admits = Callable[[HoldingTarget, str], Awaitable[Refusal | None]]
+"""Takes a peer address; returns None where it may send requests, else 403 or 503. Must return soon."""
 Renews = Callable[[Key], Awaitable[frozenset[str]]]
-"""API keys of a service, read again where they may be old; none are valid where it is empty. It must end soon."""
+"""API keys of a service, read again if they may be old; empty: none is valid. Must return soon."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What is held of one service: complete requests that wait for a pod."""
+class HeldRequests:
+    """Complete requests of one service that wait for a pod."""
 
     requests: int = 0
     bytes: int = 0
     """Of their bodies."""
     since: float | None = None
-    """time.monotonic() of the arrival of the oldest one."""
+    """time.monotonic() when the oldest arrived."""
 
 
 class Reason(StrEnum):
@@ -77,9 +78,9 @@ class Reason(StrEnum):
     PROBED = "probed"
     """ACTIVATOR_PATH, /health, /ping, /v1/models, CORS preflights."""
     FORBIDDEN = "forbidden"
-    """403: the address is none that may send requests."""
+    """403: the client's address may not send requests."""
     UNIDENTIFIED = "unidentified"
-    """503: it could not be found out whose the address is."""
+    """503: the client's address could not be identified."""
     UNAUTHORIZED = "unauthorized"
     INVALID = "invalid"
     """400, 404, 405, 417: path, method, content or model name."""
@@ -89,29 +90,29 @@ class Reason(StrEnum):
     """429."""
     TIMED_OUT = "timed_out"
     REFUSED = "refused"
-    """Target.refusal; the service is gone; this process ends."""
+    """HoldingTarget.refusal; the service is deleted; this process stops."""
     UNSUPPORTED = "unsupported"
     """CONNECT, websockets."""
     INTERNAL = "internal"
-    """An error of this process; its log has it."""
+    """An error of this process; see its log."""
     CLIENT_GONE = "client_gone"
     POD_FAILED = "pod_failed"
-    """The connection to the pod ended before the answer did."""
+    """The connection to the pod ended before its response was complete."""
     CLIENT_STALLED = "client_stalled"
-    """The client does not read its answer."""
+    """The client does not read its response."""
 
 
-class Count(Protocol):
+class RequestMetrics(Protocol):
     """Metrics of requests. Each request is answered, forwarded or lost, and may be held before."""
 
     def held(self, key: Key) -> None:
-        """A request begins to be held."""
+        """A request starts to wait."""
 
     def answered(self, key: Key, reason: Reason) -> None:
-        """This process wrote the answer."""
+        """This process wrote the response."""
 
     def forwarded(self, key: Key, held_seconds: float) -> None:
-        """A pod's answer reached the client whole; 0 seconds where the request was not held."""
+        """A pod's response reached the client completely; 0 seconds if it was not held."""
 
     def lost(self, key: Key, reason: Reason) -> None:
-        """The client has no whole answer."""
+        """The client has no complete response."""

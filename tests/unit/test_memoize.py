@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_api import remembered
+from llmservice_api import memoize
 from llmservice_api.errors import InvalidSpec
-from llmservice_api.remembered import MOST, of_service, of_spec
+from llmservice_api.memoize import MAX_RESULTS, cached_by_service, cached_by_spec
 from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import LLMServiceSpec
 
@@ -82,7 +82,7 @@ ROWS: list[tuple[str, Callable[[], LLMService], tuple[object, ...], bool]] = [
 @pytest.mark.parametrize(("other", "rest", "is_same"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_of_a_service(other: Callable[[], LLMService], rest: tuple[object, ...], is_same: bool) -> None:
     function = Asked()
-    ask = of_service(function)
+    ask = cached_by_service(function)
     first = ask(a_service(), SETTINGS, "x")
     assert (ask(other(), *rest) is first) is is_same
     assert function.times == (1 if is_same else 2)
@@ -91,7 +91,7 @@ def test_of_a_service(other: Callable[[], LLMService], rest: tuple[object, ...],
 def test_an_error_is_not_remembered() -> None:
     times = []
 
-    @of_spec
+    @cached_by_spec
     def fails(spec: LLMServiceSpec) -> str:
         times.append(1)
         if len(times) == 1:
@@ -106,19 +106,19 @@ def test_an_error_is_not_remembered() -> None:
 
 def test_what_is_remembered_is_bounded_and_goes_with_the_spec() -> None:
     spec = LLMServiceSpec.model_validate(a_spec(4), by_alias=True)
-    number, one, other = id(spec), of_spec(Asked()), of_spec(Asked())
+    number, one, other = id(spec), cached_by_spec(Asked()), cached_by_spec(Asked())
     assert one(spec) is one(spec)
     assert one(spec) is not other(spec), "another function"
-    for each in range(2 * MOST):
+    for each in range(2 * MAX_RESULTS):
         one(spec, each)
-    assert len(remembered._made[number][1]) <= MOST
+    assert len(memoize._results[number][1]) <= MAX_RESULTS
     del spec
     gc.collect()
-    assert number not in remembered._made
+    assert number not in memoize._results
 
 
 def test_the_spec_itself_is_no_argument() -> None:
     """Its cache would hold it, and it would never end."""
     service = a_service()
     with pytest.raises(AssertionError, match="keep it for ever"):
-        of_service(Asked())(service, service.spec)
+        cached_by_service(Asked())(service, service.spec)

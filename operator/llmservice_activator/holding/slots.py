@@ -1,8 +1,8 @@
-"""Whose request is sent to a pod next. Pure.
+"""Which held request is sent to a pod next. Pure.
 
-Namespaces take turns, within one its services, within one its requests in the order of their arrival: many requests of
-one service delay that service's own. An answer may take minutes, so a namespace without a request at a pod waits for no
-slot of the others: there are at most as many slots more as there are namespaces.
+Round-robin over namespaces, then over their services; first in, first out within a service, so that many requests of
+one service delay only its own. Responses may take minutes, so a namespace without a request at a pod may use one slot
+beyond the total.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from kubeloop.resources import Key
 W = TypeVar("W", bound=Hashable)
 
 
-class Turns(Generic[W]):
-    """Slots of the process for requests at pods, and who waits for one."""
+class SlotQueue(Generic[W]):
+    """Slots of the process for requests at pods, and the requests that wait for one."""
 
     def __init__(self, slots: int, of_one_namespace: int) -> None:
         self._slots, self._of_one_namespace = slots, of_one_namespace
@@ -28,28 +28,28 @@ class Turns(Generic[W]):
         self._waiting: OrderedDict[str, OrderedDict[Key, OrderedDict[W, None]]] = OrderedDict()
 
     def limit(self, key: Key, at_once: int) -> None:
-        """At most so many requests of the service at pods; 0 (as at first): none is sent."""
+        """Set the requests of a service that may be at pods; 0, the default: none."""
         if at_once:
             self._limits[key] = at_once
         else:
             self._limits.pop(key, None)
 
     def enter(self, key: Key, waiter: W, *, first: bool = False) -> None:
-        """Wait; `first`: before the service's others."""
+        """Wait for a slot; `first`: before others of the service."""
         queue = self._waiting.setdefault(key.namespace, OrderedDict()).setdefault(key, OrderedDict())
         queue[waiter] = None
         if first:
             queue.move_to_end(waiter, last=False)
 
     def leave(self, key: Key, waiter: W) -> None:
-        """Wait no longer; without effect on one that does not."""
+        """Stop to wait; no effect on a request that does not."""
         services = self._waiting.get(key.namespace, OrderedDict())
         queue = services.get(key, OrderedDict())
         queue.pop(waiter, None)
         self._clean(key, queue)
 
     def next(self) -> W | None:
-        """The one whose turn it is; it has a slot until `done`."""
+        """The next request; it has a slot until `done`."""
         for namespace, services in self._waiting.items():
             for key, queue in services.items():
                 if self._may_go(key):
@@ -69,7 +69,6 @@ class Turns(Generic[W]):
         return True
 
     def done(self, key: Key) -> None:
-        """Return a slot."""
         self._used -= 1
         for each in (key, key.namespace):
             self._at_pods[each] -= 1

@@ -1,4 +1,4 @@
-"""What docs/cli.md, docs/concepts.md and docs/gitops.md say of `kubectl wait`, held against the real one."""
+"""What docs/cli/wait.md, docs/concepts.md and docs/gitops.md say of `kubectl wait`, held against the real one."""
 
 import pytest
 

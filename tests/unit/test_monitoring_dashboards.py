@@ -149,7 +149,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
     pages = {path.stem: path.read_text() for path in (ROOT / "docs/runbooks").glob("*.md")}
     pages.pop("index", None)
     assert pages.keys() == {alert.name for alert in ALERTS}
-    headings = ["## What it means", "## Look", "## Do", "## When it is silent"]
+    headings = ["## What it means", "## Look", "## Do", "## When it resolves"]
     for name, text in pages.items():
         assert text.startswith(f"# {name}\n"), name
         assert [line for line in text.splitlines() if line.startswith("## ")] == headings, name

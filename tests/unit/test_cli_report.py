@@ -16,8 +16,9 @@ from llmservice_cli.report.reading import AT_A_TIME, MOST_LOG_BYTES, MOST_PODS, 
 from llmservice_cli.report.redaction import Cleaner
 from llmservice_cli.report.subjects import is_about
 
+from .api_server import ApiServer
 from .cli_doctor_world import deployment, service, waiting
-from .cli_world import PODS, SERVICES, ApiServer, Command, Json
+from .cli_world import PODS, SERVICES, Command, Json
 from .test_cli_doctor import api as healthy
 
 __all__ = ["healthy"]

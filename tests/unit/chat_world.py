@@ -14,7 +14,8 @@ from aiohttp import WSMsgType, web
 
 from tests.support.http_servers import application
 
-from .cli_world import PODS, SERVICES, ApiServer
+from .api_server import ApiServer
+from .cli_world import PODS, SERVICES
 from .test_cli_status import pod, service
 
 

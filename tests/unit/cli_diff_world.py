@@ -7,14 +7,12 @@ from typing import Any
 
 import yaml
 from aiohttp import web
-from kubeloop.resources import Resource
-from llmservice_api.kinds import BY_KIND
 from llmservice_cli.render.decided import new
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.options import version
-from llmservice_operator.readers.nodes import NODE
 
-from .cli_world import ApiServer, Command, Json, Ran
+from .api_server import RESOURCES, ApiServer
+from .cli_world import Command, Json, Ran
 from .decide_world import World
 
 IMAGE = "vllm:v0.32.0"
@@ -26,8 +24,6 @@ SPEC = {
     "scaling": {"replicas": 2},
 }
 SETTINGS = Settings(operator_image="llmservice-operator:1", image_pull_policy="IfNotPresent")
-BINDING = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding")
-RESOURCES = {**BY_KIND, "Node": NODE, "ClusterRoleBinding": BINDING}
 LABELS = {"app.kubernetes.io/name": "llmservice-operator", "helm.sh/chart": "llmservice-operator-0.1.0"}
 
 

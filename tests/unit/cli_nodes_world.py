@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .cli_world import ApiServer, Json
+from .api_server import ApiServer
+from .cli_world import Json
 
 L4, L40S, T4 = "NVIDIA-L4", "NVIDIA-L40S", "Tesla-T4"
 MIB = {L4: 23034, L40S: 46068, T4: 15360}
@@ -24,15 +25,10 @@ def pod(name: str, on: str, gpus: int, namespace: str = "other") -> Json:
 
 
 def quota(**hard: str) -> Json:
-    used = dict.fromkeys(hard, "0")
-    return {"metadata": {"name": "team", "namespace": "team"}, "spec": {"hard": hard}, "status": {"used": used}}
+    metadata, used = {"name": "team", "namespace": "team"}, dict.fromkeys(hard, "0")
+    return {"kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}, "status": {"used": used}}
 
 
 def put(api: ApiServer, *objects: Json) -> None:
-    """Store them where the API server has their kind."""
     for each in objects:
-        metadata = each["metadata"]
-        namespace = metadata.get("namespace")
-        plural = {"Node": "nodes", "Pod": "pods"}.get(each.get("kind", ""), "resourcequotas")
-        place = f"namespaces/{namespace}/{plural}" if namespace else plural
-        api.objects[f"/api/v1/{place}/{metadata['name']}"] = each
+        api.put(each)

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
-    from .cli_world import ApiServer, Command
+    from .api_server import ApiServer
+    from .cli_world import Command
 
 settings.register_profile(
     "unit",
@@ -88,7 +89,7 @@ async def api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     """Of the kubeconfig, with the namespace `team`."""
     from tests.support.http_servers import cluster
 
-    from .cli_world import ApiServer
+    from .api_server import ApiServer
 
     made = ApiServer()
     async with cluster(made.answer, tmp_path, monkeypatch):

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from kubeloop.credentials import Credentials, Token
-from kubeloop.errors import AlreadyExists, Conflict, NotFound, Unreachable
+from kubeloop.errors import Unreachable
 from kubeloop.lease import Lease, LeaseTiming
-from kubeloop.resources import Resource
-from kubeloop.transport import Transport
+from kubeloop.resources import LEASE, Resource
 from llmservice_api.constants import SPLIT_ANNOTATION
+
+from tests.unit import api_server
+from tests.unit.api_server import ApiServer, Json
 
 SPLIT = "llmservice.dev/shards"
 SECOND_LEASE = "op-1"
@@ -23,9 +24,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.version = 0
+        self.api = ApiServer()
         self._sleepers: list[tuple[float, asyncio.Event]] = []
-        self.leases: dict[str, dict[str, Any]] = {}
         self.log: list[tuple[float, str, str, str]] = []
         self.running: list[Process | Former] = []
         self.owned_twice: list[str] = []
@@ -87,62 +87,41 @@ class Cluster:
 
     def put(self, lease: str, holder: str, split: str | None = None) -> None:
         """As another process writes it, now."""
-        self.version += 1
-        metadata = {"name": lease, "namespace": "ns", "resourceVersion": str(self.version)}
-        if split is not None:
-            metadata |= {"annotations": {SPLIT: split}}  # type: ignore[dict-item]
+        metadata = {"name": lease, "namespace": "ns", "annotations": {} if split is None else {SPLIT: split}}
         spec = {"holderIdentity": holder, "leaseDurationSeconds": 10, "renewTime": str(self.now)}
-        self.leases[lease] = {"metadata": metadata, "spec": spec}
+        self.api.put({"kind": LEASE.kind, "metadata": metadata, "spec": spec})
+
+    def lease(self, name: str = "op") -> Json:
+        found = self.api.find(LEASE.kind, name, "ns")
+        assert found is not None
+        return found
 
     def split(self) -> str | None:
         """As the Lease says it."""
-        found: str | None = (self.leases["op"]["metadata"].get("annotations") or {}).get(SPLIT)
+        found: str | None = (self.lease()["metadata"].get("annotations") or {}).get(SPLIT)
         return found
 
 
-class Connection(Transport):
+class Connection(api_server.Connection):
     """One process's own; it can hang, and be slow."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
-        super().__init__(Credentials(server="http://x", namespace="ns", token=Token.fixed(None)))
+        super().__init__(cluster.api)
         self.cluster, self.name = cluster, name
         self.hangs = self.is_refused = False
         self.takes = 0.0
 
-    async def request(
-        self,
-        verb: str,
-        resource: Resource,
-        path: str,
-        *,
-        body: Any = None,
-        timeout: Callable[[], float] | float = 10.0,
-        **_: Any,
-    ) -> dict[str, Any]:
-        cluster = self.cluster
-        lease = body["metadata"]["name"] if verb == "create" else path.rpartition("/")[2]
-        cluster.log.append((cluster.now, self.name, verb, lease))
+    async def request(self, verb: str, resource: Resource, path: str, **options: Any) -> Json:
+        lease = options["body"]["metadata"]["name"] if verb == "create" else path.rpartition("/")[2]
+        self.cluster.log.append((self.cluster.now, self.name, verb, lease))
         if self.hangs:
-            assert isinstance(timeout, float)
-            await cluster.sleep(timeout)
+            await self.cluster.sleep(options["timeout"])
             raise Unreachable("timed out")
         if self.is_refused:
             raise Unreachable("connection refused")
         if self.takes:
-            await cluster.sleep(self.takes)
-        live = cluster.leases.get(lease)
-        if verb == "create" and live is not None:
-            raise AlreadyExists("there is one")
-        if verb != "create" and live is None:
-            raise NotFound("no lease")
-        if verb == "get" and live is not None:
-            return live
-        if live is not None and body["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]:
-            raise Conflict("it changed")
-        cluster.version += 1
-        made = {**body, "metadata": {**body["metadata"], "resourceVersion": str(cluster.version)}}
-        cluster.leases[lease] = made
-        return made
+            await self.cluster.sleep(self.takes)
+        return await super().request(verb, resource, path, **options)
 
 
 class Process:

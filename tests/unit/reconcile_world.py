@@ -151,12 +151,12 @@ class World:
 
     async def reconcile(self) -> Next:
         """One pass; `calls` are its own."""
-        self.api.calls.clear()
+        self.api.forget_requests()
         return await reconcile(KEY, self.ctx)
 
     async def settle(self) -> Next:
         """All passes that follow each other at once."""
-        self.api.calls.clear()
+        self.api.forget_requests()
         then = AGAIN
         while then == AGAIN:
             then = await reconcile(KEY, self.ctx)

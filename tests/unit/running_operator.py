@@ -63,7 +63,7 @@ class Running:
 
     async def acts_on(self, namespace: str, name: str) -> None:
         path = f"{LLMSERVICE.path(namespace, name)}/status"
-        await self.eventually(lambda: self.api.written(path))
+        await self.eventually(lambda: any(asked == path and method != "GET" for method, asked, *_ in self.api.requests))
 
     async def hides(self, namespace: str, *kinds: str) -> None:
         """The kinds that services of this namespace are reconciled without."""
@@ -106,7 +106,6 @@ async def running(
             yield Running(api, operator, session, options)
         finally:
             operator._stop.set()
-            api.released.set()
             api.end_watches()
             await asyncio.wait_for(life, PATIENCE)
 

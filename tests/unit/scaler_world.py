@@ -15,21 +15,18 @@ import grpc
 import grpc.aio
 import pytest
 from kubeloop import informer
-from kubeloop.credentials import Credentials, Token
 from kubeloop.resources import ENDPOINT_SLICE, POD, Key
-from kubeloop.transport import Transport
 from llmservice_activator import externalscaler
 from llmservice_activator.__main__ import Activator, Network
 from llmservice_activator.options import Options
-from llmservice_api.kinds import BY_KIND, LLMSERVICE
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.readers.pod_port import Requests, Unreadable
 
 from tests.support.certificates import Authority
-from tests.support.http_servers import application
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.unit import api_server
-from tests.unit.api_server import ApiServer
+from tests.unit.api_server import ApiServer, over_http
 
 Json = dict[str, Any]
 
@@ -155,7 +152,7 @@ class World:
 
     async def send(self, kind: str, obj: Json) -> None:
         """An event of a watch."""
-        await self.api.streams[BY_KIND[obj["kind"]]].put({"type": kind, "object": obj})
+        self.api.bring(kind, obj)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what the watches bring."""
@@ -193,41 +190,39 @@ async def running(
         identity="one",
         **options,
     )
-    async with application(api.answer) as url:
-        found = Credentials(server=url, namespace="ns", token=Token.fixed("t"))
-        async with Transport(found) as transport:
-            in_flight: dict[str, int | None] = {}
-            reads: list[str] = []
+    async with over_http(api) as transport:
+        in_flight: dict[str, int | None] = {}
+        reads: list[str] = []
 
-            async def read(address: str) -> Requests:
-                reads.append(address)
-                number = in_flight.get(address)
-                if number is None:
-                    raise Unreadable("no answer")
-                return Requests(number, world.begun.get(address, 0))
+        async def read(address: str) -> Requests:
+            reads.append(address)
+            number = in_flight.get(address)
+            if number is None:
+                raise Unreadable("no answer")
+            return Requests(number, world.begun.get(address, 0))
 
-            async def held(address: str) -> dict[Key, int]:
-                found = world.peers.get(address)
-                if found is None:
-                    raise Unreadable("no answer")
-                return found
+        async def held(address: str) -> dict[Key, int]:
+            found = world.peers.get(address)
+            if found is None:
+                raise Unreadable("no answer")
+            return found
 
-            async def is_reached(key: Key, uid: str, port: int) -> bool:
-                return (key, uid, port) in world.reached
+        async def is_reached(key: Key, uid: str, port: int) -> bool:
+            return (key, uid, port) in world.reached
 
-            scaler = Activator(opts, transport, Network(read, held, is_reached))
-            task = asyncio.create_task(scaler.run())
-            world = World(api, folder, scaler, task, opts.internal_port, in_flight, reads)
-            patch = pytest.MonkeyPatch()
-            patch.setattr(informer, "FIRST_PAUSE", 0.001)
-            try:
-                await world.until(lambda: scaler.port != 0 or task.done())
-                if wait:
-                    await world.until(scaler.is_ready)
-                yield world
-            finally:
-                patch.undo()
-                scaler.stop()
-                for resource in (LLMSERVICE, POD, ENDPOINT_SLICE):
-                    api.streams[resource].put_nowait(None)
-                await asyncio.wait_for(asyncio.shield(task), PATIENCE)
+        scaler = Activator(opts, transport, Network(read, held, is_reached))
+        task = asyncio.create_task(scaler.run())
+        world = World(api, folder, scaler, task, opts.internal_port, in_flight, reads)
+        patch = pytest.MonkeyPatch()
+        patch.setattr(informer, "FIRST_PAUSE", 0.001)
+        try:
+            await world.until(lambda: scaler.port != 0 or task.done())
+            if wait:
+                await world.until(scaler.is_ready)
+            yield world
+        finally:
+            patch.undo()
+            scaler.stop()
+            for resource in (LLMSERVICE, POD, ENDPOINT_SLICE):
+                api.streams[resource].put_nowait(None)
+            await asyncio.wait_for(asyncio.shield(task), PATIENCE)

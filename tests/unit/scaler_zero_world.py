@@ -15,7 +15,6 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from kubeloop.resources import Key
-from llmservice_api.kinds import LLMSERVICE
 from llmservice_runtime.contract import HTTP_PORT
 
 from tests.unit.scaler_world import World, service
@@ -110,9 +109,10 @@ async def ask(port: int, *, path: str = "/v1/chat/completions", key: str = "", *
 
 def follow_scale(world: World) -> None:
     """The watch brings what is written to /scale."""
-    queue = world.api.streams[LLMSERVICE]
 
-    def scaled(obj: Json) -> None:
-        queue.put_nowait({"type": "MODIFIED", "object": obj})
+    def written(scale: Json) -> None:
+        obj = world.api.find("LLMService", scale["metadata"]["name"], scale["metadata"]["namespace"])
+        assert obj is not None
+        world.api.bring("MODIFIED", obj)
 
-    world.api.scaled = scaled
+    world.api.then["patch LLMService"] = written

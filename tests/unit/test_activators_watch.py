@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from kubeloop import informer
-from kubeloop.credentials import Credentials
 from kubeloop.errors import Forbidden, Unreachable
 from kubeloop.resources import ENDPOINT_SLICE
-from kubeloop.transport import Transport
 from llmservice_api.holding import Activator
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.service.watch.activators import MOST, TRIES, ActivatorsWatch, ready
 
-from tests.support.http_servers import application
 from tests.support.patience import PATIENCE
-from tests.unit.api_server import ApiServer, Connection, token_of
+from tests.unit.api_server import ApiServer, Connection, over_http
 
 Json = dict[str, Any]
 ONE, TWO = Activator("10.0.0.1", "node-a"), Activator("10.0.0.2")
@@ -167,22 +163,19 @@ async def test_a_right_that_is_lost_and_granted_again() -> None:
     assert watched.watch.known() == (TWO,), "the watch goes on from where it was"
 
 
-async def test_the_watch_of_the_right_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_watch_of_the_right_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "FIRST_PAUSE", 0.01)
-    (tmp_path / "token").write_text("t")
     api = ApiServer(a_slice("a", endpoint("10.0.0.2")))
     seen = asyncio.Event()
-    async with application(api.answer) as url:
-        found = Credentials(server=url, namespace="system", token=token_of(tmp_path / "token"))
-        async with Transport(found) as transport:
-            watch = ActivatorsWatch(transport, "llms-activator", "system", seen.set)
-            task = asyncio.create_task(watch.run())
-            await asyncio.wait_for(seen.wait(), PATIENCE)
-            assert watch.known() == (TWO,)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-    _, path, query = api.requests[0]
+    async with over_http(api) as transport:
+        watch = ActivatorsWatch(transport, "llms-activator", "system", seen.set)
+        task = asyncio.create_task(watch.run())
+        await asyncio.wait_for(seen.wait(), PATIENCE)
+        assert watch.known() == (TWO,)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    _, path, query, _ = api.requests[0]
     assert path == "/apis/discovery.k8s.io/v1/namespaces/system/endpointslices"
     assert query["labelSelector"] == "kubernetes.io/service-name=llms-activator"
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -23,45 +22,27 @@ from llmservice_cli.streams import LARGEST_PART, StreamTransport
 
 from tests.support.http_servers import Answer, application
 
-
-@dataclass
-class Server:
-    """Answers with a code and a body from a queue, of which the last one stays."""
-
-    answers: list[tuple[int, bytes]] = field(default_factory=list)
-    seen: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
-    headers: list[Mapping[str, str]] = field(default_factory=list)
-
-    def queue(self, code: int, body: Any = b"{}") -> None:
-        self.answers.append((code, body if isinstance(body, bytes) else json.dumps(body).encode()))
-
-    async def answer(self, request: web.Request) -> web.Response:
-        raw = await request.read()
-        self.seen.append((request.method, request.path, dict(request.query), json.loads(raw) if raw else None))
-        self.headers.append(request.headers)
-        code, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return web.Response(status=code, body=body, content_type="application/json")
+from .api_server import ApiServer, over_http, reply
 
 
 @pytest.fixture
-async def server() -> Server:
-    return Server()
+def server() -> ApiServer:
+    return ApiServer()
 
 
 TRANSPORTS = [StreamTransport, Transport]
 
 
 @pytest.fixture(params=TRANSPORTS)
-async def api(server: Server, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
+async def api(server: ApiServer, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
     tokens = iter(["first", "second"])
 
     async def another() -> IssuedToken:
         return IssuedToken(next(tokens))
 
-    async with application(server.answer) as address:
-        token = Token(IssuedToken(next(tokens)), another)
-        async with request.param(Credentials(address, "team", token), user_agent=USER_AGENT) as transport:
-            yield Api(transport)
+    token = Token(IssuedToken(next(tokens)), another)
+    async with over_http(server, token, made=request.param, user_agent=USER_AGENT) as transport:
+        yield Api(transport)
 
 
 SELECTOR = {"fieldSelector": "metadata.name=chat"}
@@ -72,10 +53,10 @@ async def events(api: Api) -> list[Any]:
 
 
 async def test_a_renewal_during_a_command_may_take_longer_than_a_request(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may have to confirm it in a browser. A user without a token sends none."""
-    server.queue(200, {"kind": "Pod"})
+    server.script.append(reply(200, {"kind": "Pod"}))
 
     async def confirmed() -> IssuedToken:
         await asyncio.sleep(1.2)
@@ -99,76 +80,80 @@ async def test_a_renewal_during_a_command_may_take_longer_than_a_request(
     assert [headers.get("Authorization") for headers in server.headers] == ["Bearer renewed", None]
 
 
-async def test_a_refused_token_is_renewed_once(api: Api, server: Server) -> None:
-    server.queue(401)
-    server.queue(200, {"kind": "Pod"})
+async def test_a_refused_token_is_renewed_once(api: Api, server: ApiServer) -> None:
+    server.script.append(reply(401))
+    server.script.append(reply(200, {"kind": "Pod"}))
     assert await api.get(POD, "team", "p") == {"kind": "Pod"}
     sent = [(headers["Authorization"], headers["User-Agent"]) for headers in server.headers]
     assert sent == [("Bearer first", "llmservice-cli"), ("Bearer second", "llmservice-cli")]
 
 
-async def test_a_watch_with_a_refused_token_has_the_next_one_renewed(api: Api, server: Server) -> None:
-    server.queue(401)
-    server.queue(200)
+async def test_a_watch_with_a_refused_token_has_the_next_one_renewed(api: Api, server: ApiServer) -> None:
+    server.script.append(reply(401))
+    server.script.append(reply(200))
     with pytest.raises(errors.Unauthorized):
         await events(api)
     await api.get(POD, "team", "p")
     assert server.headers[1]["Authorization"] == "Bearer second"
 
 
-async def test_what_users_stored_is_shown_as_far_as_it_can_be_read(api: Api, server: Server) -> None:
+async def test_what_users_stored_is_shown_as_far_as_it_can_be_read(api: Api, server: ApiServer) -> None:
     """A number that no double holds, half of a pair and a nesting without end, in one object of a list."""
     deep = b"[" * 5000 + b"]" * 5000
-    server.queue(200, b'{"metadata":{},"items":[{"data":{"n":1e400,"s":"\\ud800","d":' + deep + b'}},{"data":1}]}')
+    server.script += [
+        reply(200, b'{"metadata":{},"items":[{"data":{"n":1e400,"s":"\\ud800","d":' + deep + b'}},{"data":1}]}')
+    ]
     odd, plain = await api.list_all(CONTROLLER_REVISION, "team")
     assert plain == {"data": 1}
     assert odd["data"]["n"] is None
 
 
 @pytest.mark.parametrize("body", [b"<html>log in</html>", b"[1]", b"null", b"\xff", b""])
-async def test_what_no_api_server_sends_is_an_error(api: Api, server: Server, body: bytes) -> None:
+async def test_what_no_api_server_sends_is_an_error(api: Api, server: ApiServer, body: bytes) -> None:
     """A company's login page, for one."""
-    server.queue(200, body + b"\n")
+    server.script.append(reply(200, body + b"\n"))
     for asked in (api.get(POD, "team", "p"), events(api)):
         with pytest.raises(errors.Unreachable, match="is no API server's"):
             await asked
 
 
-async def test_lists_come_in_pages(api: Api, server: Server) -> None:
-    server.queue(200, {"metadata": {"continue": "more"}, "items": [{"n": 1}]})
-    server.queue(200, {"metadata": {}, "items": [{"n": 2}]})
+async def test_lists_come_in_pages(api: Api, server: ApiServer) -> None:
+    server.script.append(reply(200, {"metadata": {"continue": "more"}, "items": [{"n": 1}]}))
+    server.script.append(reply(200, {"metadata": {}, "items": [{"n": 2}]}))
     assert await api.list_all(CONTROLLER_REVISION, "team", label_selector="a=b c") == [{"n": 1}, {"n": 2}]
-    assert server.seen[0][2]["labelSelector"] == "a=b c"
+    assert server.requests[0][2]["labelSelector"] == "a=b c"
 
 
-async def test_a_field_is_removed_by_a_merge_patch(api: Api, server: Server) -> None:
-    server.queue(200)
+async def test_a_field_is_removed_by_a_merge_patch(api: Api, server: ApiServer) -> None:
+    server.script.append(reply(200))
     change = {"spec": {"rollout": {"pinnedRevision": None}}}
     await api.merge(LLMSERVICE, "team", "chat", change)
     query = {"fieldManager": "llmservice-cli", "fieldValidation": "Strict"}
-    assert server.seen == [("PATCH", LLMSERVICE.path("team", "chat"), query, change)]
+    assert server.requests == [("PATCH", LLMSERVICE.path("team", "chat"), query, change)]
     assert server.headers[0]["Content-Type"] == "application/merge-patch+json"
 
 
-async def test_deleting_what_is_gone_is_no_error(api: Api, server: Server) -> None:
-    server.queue(404, {"kind": "Status", "reason": "NotFound"})
+async def test_deleting_what_is_gone_is_no_error(api: Api, server: ApiServer) -> None:
+    server.script.append(reply(404, {"kind": "Status", "reason": "NotFound"}))
     await api.delete(POD, "team", "p", uid="u", grace=0)
-    method, _, _, body = server.seen[0]
+    method, _, _, body = server.requests[0]
     assert (method, body["preconditions"], body["gracePeriodSeconds"]) == ("DELETE", {"uid": "u"}, 0)
 
 
-async def test_what_a_pod_answers_comes_as_it_is_and_a_missing_right_is_named(api: Api, server: Server) -> None:
-    server.queue(200, b"vllm:num_requests_running 1.0\n")
-    server.queue(403, {"kind": "Status", "message": 'User "x" cannot get resource "pods/proxy" in API group ""'})
+async def test_what_a_pod_answers_comes_as_it_is_and_a_missing_right_is_named(api: Api, server: ApiServer) -> None:
+    server.script.append(reply(200, b"vllm:num_requests_running 1.0\n"))
+    server.script += [
+        reply(403, {"kind": "Status", "message": 'User "x" cannot get resource "pods/proxy" in API group ""'})
+    ]
     assert await api.proxied(POD, "team", "p", 8000, "/metrics") == "vllm:num_requests_running 1.0\n"
-    assert server.seen[0][:2] == ("GET", "/api/v1/namespaces/team/pods/p:8000/proxy/metrics")
+    assert server.requests[0][:2] == ("GET", "/api/v1/namespaces/team/pods/p:8000/proxy/metrics")
     with pytest.raises(errors.Forbidden, match="grant it: get pods/proxy"):
         await api.proxied(POD, "team", "p", 8000, "/metrics")
 
 
-async def test_an_event_may_have_megabytes(api: Api, server: Server) -> None:
+async def test_an_event_may_have_megabytes(api: Api, server: ApiServer) -> None:
     event = {"type": "MODIFIED", "object": {"text": "x" * 3_000_000}}
-    server.queue(200, json.dumps(event).encode() + b"\n")
+    server.script.append(reply(200, json.dumps(event).encode() + b"\n"))
     assert await events(api) == [event]
 
 

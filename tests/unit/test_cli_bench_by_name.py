@@ -11,8 +11,9 @@ import pytest
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.load import server
 
+from .api_server import ApiServer
 from .chat_world import forwarding
-from .cli_world import PODS, SERVICES, ApiServer, Command, Json
+from .cli_world import PODS, SERVICES, Command, Json
 from .decide_world import of_another
 from .fake_vllm import FakeVllm, hangs_up, refuses, serving
 from .test_cli_status import pod

@@ -24,8 +24,9 @@ from llmservice_runtime.bounded_json import Refused
 
 from tests.support.http_servers import application, loopback_tls
 
+from .api_server import ApiServer
 from .chat_world import DONE, WHOLE, Model, api, event, model
-from .cli_world import PODS, SERVICES, ApiServer, Command
+from .cli_world import PODS, SERVICES, Command
 from .test_cli_status import service
 
 __all__ = ["api", "model"]

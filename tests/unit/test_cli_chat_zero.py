@@ -16,8 +16,9 @@ from llmservice_cli.chat import server
 from llmservice_cli.errors import CliError
 from llmservice_cli.load.server import url_inside
 
+from .api_server import ApiServer
 from .chat_world import WHOLE, Model, api, forwarding, model
-from .cli_world import PODS, SERVICES, ApiServer, Command
+from .cli_world import PODS, SERVICES, Command
 from .holding_world import World, target, until, world
 from .test_cli_status import condition, pod, service
 from .test_cli_status_held import SYSTEM, add

@@ -13,7 +13,8 @@ from llmservice_cli.app import COMPLETE
 
 from tests.support.http_servers import cluster
 
-from .cli_world import SERVICES, ApiServer, Command
+from .api_server import ApiServer, llmservice
+from .cli_world import Command
 
 FISH = "_TYPER_COMPLETE_FISH_ACTION"
 MODEL = "hf://ORG/NAME[@REVISION], ORG/NAME, s3://, gs:// or az://BUCKET/PREFIX, or a folder"
@@ -104,7 +105,7 @@ def test_nothing_where_no_cluster_answers(monkeypatch: pytest.MonkeyPatch, capsy
 
 async def test_names_of_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the script that bash runs, in a process of its own."""
-    api = ApiServer({f"{SERVICES}/{name}": {"metadata": {"name": name, "namespace": "team"}} for name in ("chat", "x")})
+    api = ApiServer(*(llmservice(name, 5, namespace="team") for name in ("chat", "x")))
     async with cluster(api.answer, tmp_path, monkeypatch):
         import asyncio
 

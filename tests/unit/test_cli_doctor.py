@@ -11,6 +11,7 @@ from llmservice_operator.options import version
 
 from tests.support.documents import ROOT
 
+from .api_server import ApiServer
 from .cli_doctor_world import (
     MESH,
     SYSTEM,
@@ -26,7 +27,7 @@ from .cli_doctor_world import (
     service,
     storage_class,
 )
-from .cli_world import SERVICES, ApiServer, Command
+from .cli_world import SERVICES, Command
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 SELF = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

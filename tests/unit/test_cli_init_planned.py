@@ -20,8 +20,9 @@ from llmservice_cli.plan.options import overridden, write
 
 from tests.support.hub import Hub, Repo, serving
 
+from .api_server import ApiServer
 from .cli_nodes_world import L4, L40S, T4, node, put
-from .cli_world import LLAMA_8B, ApiServer, Command, Json
+from .cli_world import LLAMA_8B, Command, Json
 
 WORDS = ("init", "chat", "--model", "org/llama")
 

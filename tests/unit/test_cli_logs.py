@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from kubeloop.resources import POD
 from llmservice_cli.app import Parsed, start
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.logs import reading
@@ -22,7 +23,8 @@ from llmservice_runtime.supervisor.log_reader import LINE_LIMIT
 from tests.support.http_servers import cluster
 from tests.support.patience import PATIENCE
 
-from .cli_world import PODS, SERVICES, ApiServer, Command, Json
+from .api_server import ApiServer
+from .cli_world import PODS, SERVICES, Command, Json
 
 FIXTURES = Path(__file__).parent / "fixtures" / "vllm_logs"
 SERVER, FETCH = Origin("chat-abc-x1y2z", "server"), Origin("chat-abc-x1y2z", "fetch")
@@ -294,38 +296,22 @@ async def test_the_log_of_the_past_cannot_be_followed(llmservice: Command) -> No
 # --follow
 
 
-class Followed(ApiServer):
-    """A watch of pods brings what `tell` is given; a log is what `runs` has, and ends as its container does."""
+def followed() -> ApiServer:
+    api = ApiServer()
+    api.objects[f"{SERVICES}/chat"] = service()
+    return api
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: asyncio.Queue[Json] = asyncio.Queue()
-        self.runs: dict[str, str] = {}
-        self.is_watched = asyncio.Event()
 
-    def tell(self, kind: str, pod: Json, text: str = "") -> None:
-        self.runs[pod["metadata"]["name"]] = text
-        self.told.put_nowait({"type": kind, "object": pod})
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.requests.append((request.method, request.path, dict(request.query), None))
-        if request.path == f"{SERVICES}/chat":
-            return web.json_response(service())
-        if request.path.endswith("/log"):
-            return web.Response(text=self.runs[request.path.split("/")[-2]])
-        if "watch" not in request.query:
-            return web.json_response({"metadata": {"resourceVersion": "7"}, "items": []})
-        response = web.StreamResponse()
-        await response.prepare(request)
-        self.is_watched.set()
-        while True:
-            await response.write(json.dumps(await self.told.get()).encode() + b"\n")
+def tell(api: ApiServer, kind: str, pod: Json, text: str = "") -> None:
+    """The watch of pods brings it; its log has this text, and ends as its container does."""
+    api.answers[f"{PODS}/{pod['metadata']['name']}/log"] = text
+    api.bring(kind, pod, POD)
 
 
 async def test_it_goes_on_across_restarts_and_pods_that_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api, out = Followed(), ""
+    api, out = followed(), ""
     monkeypatch.setattr(reading, "PAUSE", 0.01)
     monkeypatch.setattr("llmservice_cli.api.PAUSE", 0.01)
 
@@ -337,17 +323,17 @@ async def test_it_goes_on_across_restarts_and_pods_that_come(
 
     async with asyncio.timeout(PATIENCE), cluster(api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
         task = asyncio.ensure_future(start(Parsed("logs", Options(name="chat", follow=True))))
-        await api.is_watched.wait()
+        await api.watching[POD].wait()
         assert "chat has no pod" in capsys.readouterr().err
         ended = container("server", exit_code=1, run="r1")
-        api.tell("ADDED", pod("chat-a-one", ended), f"{stamp(1)} first\n{stamp(2, '.5')} last\n")
+        tell(api, "ADDED", pod("chat-a-one", ended), f"{stamp(1)} first\n{stamp(2, '.5')} last\n")
         await until("one vllm        last\n")
         again = container("server", restarts=1, exit_code=1, run="r2")
-        api.tell("MODIFIED", pod("chat-a-one", again), f"{stamp(2, '.5')} last\n{stamp(3)} second run\n")
+        tell(api, "MODIFIED", pod("chat-a-one", again), f"{stamp(2, '.5')} last\n{stamp(3)} second run\n")
         await until("one vllm        second run\n")
-        api.tell("ADDED", pod("chat-a-two", container("server", exit_code=0)), f"{stamp(1)} of another pod\n")
+        tell(api, "ADDED", pod("chat-a-two", container("server", exit_code=0)), f"{stamp(1)} of another pod\n")
         await until("two vllm        of another pod\n")
-        api.tell("DELETED", pod("chat-a-one", again))
+        tell(api, "DELETED", pod("chat-a-one", again))
         task.cancel()
         assert await task == ExitCode.DONE
     assert out.count("last") == 1, "lines that are read again are not printed again"
@@ -364,9 +350,9 @@ async def test_a_reader_that_has_seen_enough_ends_it(
     def closed(*_: object) -> None:
         raise BrokenPipeError
 
-    api = Followed()
+    api = followed()
     monkeypatch.setattr("llmservice_cli.logs.command.write", closed)
-    api.tell("ADDED", pod("chat-a-one", container("server", exit_code=0)), f"{stamp(1)} a line\n")
+    tell(api, "ADDED", pod("chat-a-one", container("server", exit_code=0)), f"{stamp(1)} a line\n")
     async with asyncio.timeout(PATIENCE), cluster(api.answer, tmp_path, monkeypatch, shutdown_timeout=0):
         with pytest.raises(BrokenPipeError):
             await llmservice.within("logs", "chat", "-f")
@@ -375,5 +361,5 @@ async def test_a_reader_that_has_seen_enough_ends_it(
 async def test_pods_that_may_not_be_watched_end_it(api_server: ApiServer, llmservice: Command) -> None:
     api_server.objects[f"{SERVICES}/chat"] = service()
     api_server.refused = {"pods": 403}
-    with pytest.raises(CliError, match="cannot get resource"):
+    with pytest.raises(CliError, match="cannot list resource"):
         await llmservice.within("logs", "chat", "-f")

@@ -17,8 +17,9 @@ from llmservice_cli.plan.questions import Question
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_planner.plan import Request
 
+from .api_server import ApiServer
 from .cli_nodes_world import L4, L40S, T4, node, pod, put, quota
-from .cli_world import LLAMA_8B, SERVICES, ApiServer, Command, Json, Ran, manifest
+from .cli_world import LLAMA_8B, SERVICES, Command, Json, Ran, manifest
 
 TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

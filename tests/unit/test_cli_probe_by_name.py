@@ -17,7 +17,8 @@ from llmservice_cli.probe.tally import Row
 
 from tests.support.patience import PATIENCE
 
-from .cli_world import PODS, SERVICES, ApiServer, Command, Json, Ran
+from .api_server import ApiServer
+from .cli_world import PODS, SERVICES, Command, Json, Ran
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/team/deployments/chat"
 INIT_CONTAINERS = [{"name": "mine", "image": "other"}, {"name": "runtime", "image": "registry.test/operator:1"}]

@@ -15,8 +15,9 @@ from llmservice_cli.report.bundle import Entry, Gap, Material, Planned, archive,
 from llmservice_cli.report.collecting import AT_A_TIME, MOST_LOG_BYTES, MOST_PODS, is_about, log_of, read_all
 from llmservice_cli.report.redaction import Cleaner
 
+from .api_server import ApiServer
 from .cli_doctor_world import deployment, service, waiting
-from .cli_world import PODS, SERVICES, ApiServer, Command, Json
+from .cli_world import PODS, SERVICES, Command, Json
 from .test_cli_doctor import api as healthy
 
 __all__ = ["healthy"]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from llmservice_cli.errors import CliError
 
-from .cli_world import SERVICES, ApiServer, Command, Json
+from .api_server import ApiServer
+from .cli_world import SERVICES, Command, Json
 
 REVISIONS = "/apis/apps/v1/namespaces/team/controllerrevisions"
 

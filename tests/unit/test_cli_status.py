@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from llmservice_cli.errors import CliError
 
-from .cli_world import PODS, SERVICES, ApiServer, Command, Json
+from .api_server import ApiServer
+from .cli_world import PODS, SERVICES, Command, Json
 from .decide_world import of_another, of_the_deployment
 
 METRICS = (Path(__file__).parent / "fixtures" / "vllm_metrics.txt").read_text()

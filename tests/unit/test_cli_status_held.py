@@ -17,7 +17,8 @@ from llmservice_activator.options import Options
 from llmservice_api.holding import LastUse
 from llmservice_cli.metrics import METRICS_PORT, MOST_ACTIVATORS, Count, count_of, read_counts
 
-from .cli_world import SERVICES, ApiServer, Command, Json
+from .api_server import ApiServer
+from .cli_world import SERVICES, Command, Json
 from .test_cli_status import api, at_zero, service
 
 __all__ = ["api"]

@@ -16,7 +16,8 @@ from llmservice_cli.status.snapshot import LONGEST, MOST_COUNTED, MOST_SHOWN, Ph
 from llmservice_cli.terminal import plain
 from llmservice_operator.facts.pods import PodFacts
 
-from .cli_world import SERVICES, ApiServer, Command, Json
+from .api_server import ApiServer
+from .cli_world import SERVICES, Command, Json
 from .test_cli_status import STAMP, api, condition, has_pods, pod, service
 
 __all__ = ["api"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from llmservice_cli.app import Parsed, start
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.status.arguments import Options
@@ -17,33 +16,12 @@ from llmservice_cli.status.arguments import Options
 from tests.support.http_servers import cluster
 from tests.support.patience import PATIENCE
 
-from .cli_world import SERVICES, ApiServer, Command, Json
+from .api_server import ApiServer
+from .cli_world import SERVICES, Command, Json
 from .test_cli_status import condition, service
 
 Script = Callable[[], Awaitable[None]]
 Run = Callable[[Script, Options], Awaitable[None]]
-
-
-class Watched(ApiServer):
-    """A watch of LLMServices brings what `tell` is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: asyncio.Queue[Json] = asyncio.Queue()
-
-    def tell(self, kind: str, found: Json) -> None:
-        self.told.put_nowait({"type": kind, "object": found})
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        if request.path == SERVICES and "watch" not in request.query:
-            found = [one for path, one in self.objects.items() if path.startswith(SERVICES)]
-            return web.json_response({"metadata": {"resourceVersion": "7"}, "items": found})
-        if "watch" not in request.query:
-            return await super().answer(request)
-        response = web.StreamResponse()
-        await response.prepare(request)
-        while True:
-            await response.write(json.dumps(await self.told.get()).encode() + b"\n")
 
 
 def of(name: str, reason: str = "RolledOut", **status: Any) -> Json:
@@ -56,7 +34,7 @@ class Watch:
     """The command, running beside the API server."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.api, self.out, self._capsys = Watched(), "", capsys
+        self.api, self.out, self._capsys = ApiServer(), "", capsys
         self.api.objects = {f"{SERVICES}/{name}": of(name) for name in ("chat", "other")}
 
     async def until(self, text: str, count: int = 1) -> None:
@@ -86,13 +64,13 @@ async def test_without_a_terminal_each_change_is_a_line(watch: Watch, run: Run) 
     async def script() -> None:
         await watch.until("team/chat: RolledOut, 1/1 ready\n")
         loading = of("chat", "Starting", progress={"phase": "Loading", "percent": 40})
-        watch.api.tell("MODIFIED", loading)
+        watch.api.bring("MODIFIED", loading)
         await watch.until("team/chat: Starting, 1/1 ready, Loading, 40 %\n")
-        watch.api.tell("MODIFIED", loading | {"unknown": "the same to a reader"})
+        watch.api.bring("MODIFIED", loading | {"unknown": "the same to a reader"})
         failure = {"message": "There is none.", "remedy": "Correct it.\x1b[2J"}
-        watch.api.tell("MODIFIED", of("chat", "ModelNotFound", failure=failure))
+        watch.api.bring("MODIFIED", of("chat", "ModelNotFound", failure=failure))
         await watch.until("team/chat: ModelNotFound, 1/1 ready: There is none. What to do: Correct it. [2J\n")
-        watch.api.tell("DELETED", of("chat"))
+        watch.api.bring("DELETED", of("chat"))
         await watch.until("team/chat: it is gone\n")
 
     await run(script, Options(names=["chat"], watch=True))
@@ -103,7 +81,7 @@ async def test_without_a_terminal_each_change_is_a_line(watch: Watch, run: Run) 
 async def test_all_services_are_watched_without_a_name(watch: Watch, run: Run) -> None:
     async def script() -> None:
         await watch.until("team/other: RolledOut")
-        watch.api.tell("ADDED", of("third", "Starting"))
+        watch.api.bring("ADDED", of("third", "Starting"))
         await watch.until("team/third: Starting")
 
     await run(script, Options(watch=True))
@@ -114,7 +92,7 @@ async def test_documents_are_lines_of_json(watch: Watch, run: Run) -> None:
     async def script() -> None:
         await watch.until("\n")
         watch.api.objects[f"{SERVICES}/chat"] = of("chat", "Starting")
-        watch.api.tell("MODIFIED", of("chat", "Starting"))
+        watch.api.bring("MODIFIED", of("chat", "Starting"))
         await watch.until("\n", 2)
 
     await run(script, Options(names=["chat"], watch=True, output="json"))
@@ -133,7 +111,7 @@ async def test_on_a_terminal_the_screen_is_redrawn_and_the_last_one_stays(
     async def script() -> None:
         await watch.until("Ready is False: RolledOut")
         watch.api.objects[f"{SERVICES}/chat"] = of("chat", "Starting")
-        watch.api.tell("MODIFIED", of("chat", "Starting"))
+        watch.api.bring("MODIFIED", of("chat", "Starting"))
         await watch.until("Ready is False: Starting")
 
     await run(script, Options(names=["chat"], watch=True))
@@ -145,7 +123,7 @@ async def test_on_a_terminal_the_screen_is_redrawn_and_the_last_one_stays(
 async def test_a_service_that_does_not_exist_yet_is_awaited(watch: Watch, run: Run, llmservice: Command) -> None:
     async def script() -> None:
         await watch.until("team/late: there is none yet\n")
-        watch.api.tell("ADDED", of("late", "Starting"))
+        watch.api.bring("ADDED", of("late", "Starting"))
         await watch.until("team/late: Starting")
 
     await run(script, Options(names=["late"], watch=True))

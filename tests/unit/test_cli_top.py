@@ -32,7 +32,8 @@ from llmservice_vllm import metrics
 from tests.support.stand_in import exposition
 from tests.support.stand_in.engine import FIRST_TOKEN_BOUNDS, INTER_TOKEN_BOUNDS, Counts, Limits
 
-from .cli_world import PODS, SERVICES, ApiServer, Command
+from .api_server import ApiServer
+from .cli_world import PODS, SERVICES, Command
 from .decide_world import of_another
 from .test_cli_status import pod, service
 from .test_cli_status_held import add, page
@@ -274,7 +275,7 @@ async def test_pods_that_may_not_be_listed(api: ApiServer, llmservice: Command) 
 
 async def test_services_that_may_not_be_listed(api: ApiServer, llmservice: Command) -> None:
     api.refused = {"llmservices": 403}
-    with pytest.raises(CliError, match="cannot get"):
+    with pytest.raises(CliError, match="cannot list"):
         await llmservice.within(*once())
 
 

@@ -21,8 +21,9 @@ from tests.support.http_servers import application
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE
 
+from .api_server import ApiServer
 from .chat_world import forwarding
-from .cli_world import ApiServer, Command, Ran
+from .cli_world import Command, Ran
 from .test_cli_status import pod as pod_of_chat
 
 SYSTEM = "/api/v1/namespaces/llmservice-system/pods"

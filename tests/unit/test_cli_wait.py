@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from llmservice_api.conditions import ConditionType
+from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.reasons import Reason
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.wait.command import Outcome, Wish, assess
@@ -19,7 +18,8 @@ from tests.support.http_servers import cluster
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE
 
-from .cli_world import SERVICES, ApiServer, Command, Json, Ran
+from .api_server import ApiServer
+from .cli_world import SERVICES, Command, Json, Ran
 from .status_states import CASES, UNREPORTED
 
 STAMP = "2026-01-01T00:00:00Z"
@@ -47,48 +47,28 @@ TOO_LARGE = service("Ready False DoesNotFit", "Stalled True DoesNotFit")
 UNSEEN = service("Ready True RolledOut", generation=3)
 
 
-class Watched(ApiServer):
+class Wait:
     """`versions` are what lists and watches bring, in this order: an object, None where there is none, the code of an
     error, or "end" of a watch."""
 
-    versions: list[Any]
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        assert (request.path, request.query["fieldSelector"]) == (SERVICES, "metadata.name=chat")
-        self.requests.append(("watch" if "watch" in request.query else "list", request.path, dict(request.query), None))
-        if "watch" in request.query:
-            return await self.watch(request)
-        found = self.versions.pop(0)
-        self.answers[SERVICES] = (
-            found
-            if isinstance(found, int)
-            else {"metadata": {"resourceVersion": "7"}, "items": [found] if found else []}
-        )
-        return await super().answer(request)
-
-    async def watch(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        while self.versions:
-            found = self.versions.pop(0)
-            if found == "end":
-                return response
-            event: Json = {"type": "MODIFIED", "object": found} if found else {"type": "DELETED", "object": STARTING}
-            if isinstance(found, int):
-                event = {"type": "ERROR", "object": {"kind": "Status", "code": found, "message": "too old"}}
-            await response.write(json.dumps(event).encode() + b"\n")
-            if isinstance(found, int):
-                return response
-        await asyncio.sleep(3600)
-        return response
-
-
-class Wait:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, llmservice: Command) -> None:
-        self.folder, self.monkeypatch, self.llmservice, self.api = folder, monkeypatch, llmservice, Watched()
+        self.folder, self.monkeypatch, self.llmservice, self.api = folder, monkeypatch, llmservice, ApiServer()
 
     async def __call__(self, versions: Sequence[Any], *words: str) -> Ran:
-        self.api.versions = list(versions)
+        lists = self.api.refused["list llmservices"] = list[Any]()
+        is_listed = True
+        for found in versions:
+            is_code = isinstance(found, int)
+            if is_listed:
+                items = [found] if found else []
+                lists.append(found if is_code else {"metadata": {"resourceVersion": "7"}, "items": items})
+            elif found == "end":
+                self.api.streams[LLMSERVICE].put_nowait(None)
+            elif is_code:
+                self.api.bring("ERROR", {"kind": "Status", "code": found, "message": "too old"})
+            else:
+                self.api.bring("MODIFIED" if found else "DELETED", found or STARTING)
+            is_listed = is_code or found == "end"
         self.monkeypatch.setattr("llmservice_cli.api.PAUSE", 0.0)
         async with (
             asyncio.timeout(PATIENCE),
@@ -150,8 +130,9 @@ async def test_it_watches_and_does_not_poll_and_progress_is_a_line_for_each_phas
         "chat: Starting (Loading): Starting it is.",
         "chat: Starting (Compiling): Starting it is.",
     ]
-    assert [done for done, *_ in wait.api.requests if done != "GET"] == ["list", "watch"]
-    assert wait.api.requests[-1][2]["resourceVersion"] == "7"
+    (_, path, listed, _), (_, _, watched, _) = wait.api.requests
+    assert (path, listed) == (SERVICES, {"fieldSelector": "metadata.name=chat"})
+    assert watched.items() >= {*listed.items(), ("watch", "true"), ("resourceVersion", "7")}
 
 
 @pytest.mark.parametrize(("status", "remedy"), [(404, "install the operator"), (403, "grant it"), (500, "log")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from kubeloop import kopf_source
 from kubeloop.cache import Cache
 from kubeloop.informer import Informer
 from kubeloop.resources import DEPLOYMENT, SERVICE, Key
-from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.options import Options, version
 from llmservice_operator.service.containment import SHOWN_FOR, InternalErrors
 from llmservice_operator.service.watch.ingest import EventHandler
 from llmservice_operator.service.watch.kinds import PARENT, PROJECTIONS
 
-from tests.unit.api_server import ApiServer
+from tests.unit.api_server import ApiServer, over_http
 from tests.unit.reconcile_world import KEY, World, parent, service
 from tests.unit.running_operator import refused_service, running
 from tests.unit.test_containment import conditions, work_until_idle
@@ -76,29 +74,20 @@ async def test_an_object_that_cannot_be_read_is_shown_on_its_service_until_it_ca
 
 async def test_a_watch_whose_answer_cannot_be_read_lists_again() -> None:
     """A line that is no JSON, or an event without an object, ended the watches of all kinds."""
-    calls: list[str] = []
-
-    class Broken(Transport):
-        def __init__(self) -> None:
-            pass
-
-        async def request(self, *_: Any, **__: Any) -> dict[str, Any]:
-            calls.append("list")
-            return {"metadata": {"resourceVersion": "1"}, "items": []}
-
-        async def lines(self, *_: Any, **__: Any) -> AsyncGenerator[bytes, None]:
-            calls.append("watch")
-            yield [b"{", b"[]", b'{"type": "ADDED"}', b'{"type": "ADDED", "object": {"metadata": {}}}'][len(calls) % 4]
+    api = ApiServer()
+    for line in (b"{", b"[]", b'{"type": "ADDED"}', b'{"type": "ADDED", "object": {"metadata": {}}}'):
+        for each in (line + b"\n", None):
+            api.streams[SERVICE].put_nowait(each)
 
     async def sleep(_: float) -> None:
-        if len(calls) > 12:
+        if api.streams[SERVICE].empty():
             raise asyncio.CancelledError
 
     handler = EventHandler(Cache(PROJECTIONS), lambda _: None, lambda _: None)
-    informer = Informer(Broken(), SERVICE, None, "", handler, sleep=sleep)
-    with pytest.raises(asyncio.CancelledError):
-        await informer.run()
-    assert calls.count("list") > 2
+    async with over_http(api) as transport:
+        with pytest.raises(asyncio.CancelledError):
+            await Informer(transport, SERVICE, None, "", handler, sleep=sleep).run()
+    assert api.calls.count("list Service") == 4
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
@@ -131,7 +120,7 @@ async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
     build = f"{version()} {Options().services.operator_image}"
     (tmp_path / "in-work").write_text(f"{build}\n2 b/x reconcile b-x/1\n\n")
     api = ApiServer(refused_service("a", "y"), refused_service("b", "x"))
-    api.forbidden.add(("llmservices", "b"))
+    api.refused["b/llmservices"] = 403
     async with running(api, "a", "b", state_dir=tmp_path) as operator:
         await operator.acts_on("a", "y")
         in_work = operator.operator._in_work
@@ -143,7 +132,7 @@ async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
             return found[-1][1]
 
         monkeypatch.setattr(in_work, "quarantined", asked)
-        api.forbidden.clear()
+        api.refused.clear()
         await operator.acts_on("b", "x")
         assert next(is_set_aside for key, is_set_aside in found if key.namespace == "b"), "it is set aside as before"
     gc.collect()

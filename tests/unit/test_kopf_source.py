@@ -12,37 +12,17 @@ from kubeloop.errors import Forbidden, Gone
 from kubeloop.kopf_source import AFTER_RELIST, CURRENT_SECONDS, INTERVAL, LONGEST_RELIST, RETRY, Resync
 from kubeloop.resources import Key
 from kubeloop.sync_state import SyncState
-from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.service.containment import InternalErrors, Part
 from llmservice_operator.service.watch.ingest import EventHandler
 from llmservice_operator.service.watch.kinds import OF_CHILDREN, PARENT, PROJECTIONS
 
 from tests.support.patience import PATIENCE
+from tests.unit.api_server import ApiServer, Connection
 from tests.unit.api_server import llmservice as service
 
+LIST = "list LLMService"
 A, B, C = (Key("ns", name) for name in "abc")
-
-
-class Lists(Transport):
-    """Answers lists at version 100, two objects a page."""
-
-    def __init__(self, *objects: dict[str, Any]) -> None:
-        self.objects = objects
-        self.fails: list[Exception] = []
-        self.requests = 0
-        self.between_pages: Callable[[], None] = lambda: None
-
-    async def request(self, verb: str, resource: Any, path: str, *, params: Any = None, **_: Any) -> dict[str, Any]:
-        assert (verb, resource, path) == ("list", LLMSERVICE, LLMSERVICE.path(None))
-        self.requests += 1
-        if self.fails:
-            raise self.fails.pop(0)
-        start = int(params.get("continue", 0))
-        if start:
-            self.between_pages()
-        more = {"continue": str(start + 2)} if start + 2 < len(self.objects) else {}
-        return {"metadata": {"resourceVersion": "100"} | more, "items": self.objects[start : start + 2]}
 
 
 class Harness:
@@ -56,11 +36,12 @@ class Harness:
         self.relist: Callable[[], None] = lambda: None
         """Called at the end of each sleep."""
         self.keys: list[Key] = []
-        self.kube, self.cache = Lists(*listed), Cache(projections)
+        self.api, self.cache = ApiServer(*listed), Cache(projections)
+        self.api.version, self.api.page = 100, 2
         self.sync = SyncState((None,), LLMSERVICE, OF_CHILDREN)
         self.handler = EventHandler(self.cache, self.keys.append, self.keys.append)
         self.resync = Resync(
-            self.kube,
+            Connection(self.api),
             LLMSERVICE,
             self.handler,
             None,
@@ -82,6 +63,9 @@ class Harness:
         for one in services:
             self.resync.event(kind, one)
         self.keys.clear()
+
+    def between_pages(self, happens: Callable[[], None]) -> None:
+        self.api.then[LIST] = lambda page: happens() if "continue" in page["metadata"] else None
 
     def cached(self) -> list[Key]:
         return sorted(self.cache.all_keys())
@@ -129,7 +113,7 @@ async def test_another_object_of_the_same_name_replaces_the_first() -> None:
 async def test_what_is_deleted_between_two_pages_is_not_brought_back() -> None:
     made = Harness(*(service(name, 5) for name in "abc"))
     made.watched("ADDED", service("c", 5))
-    made.kube.between_pages = lambda: made.watched("DELETED", service("c", 105))
+    made.between_pages(lambda: made.watched("DELETED", service("c", 105)))
     await made.resync._list()
     assert made.cached() == [A, B]
 
@@ -139,7 +123,7 @@ async def test_nothing_is_asked_about_single_objects() -> None:
     await made.resync._list()
     made.keys.clear()
     await made.resync._list()
-    assert (made.kube.requests, made.keys) == (8, [])
+    assert (len(made.api.calls), made.keys) == (8, [])
 
 
 async def test_one_that_cannot_be_read_is_tried_once_for_each_version() -> None:
@@ -154,10 +138,10 @@ async def test_one_that_cannot_be_read_is_tried_once_for_each_version() -> None:
     for _ in range(3):
         await made.resync._list()
     assert tried == 1
-    made.kube.objects = (service("a", 10),)
+    made.api.replace(LLMSERVICE, service("a", 10))
     await made.resync._list()
     assert tried == 2
-    made.kube.objects = ()
+    made.api.objects.clear()
     await made.resync._list()
     assert made.handler._unreadable == {}
 
@@ -166,18 +150,18 @@ async def test_one_that_cannot_be_read_is_tried_once_for_each_version() -> None:
 async def test_a_list_that_fails_is_tried_again_soon(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kopf_source, "RETRY", 0.001)
     made = Harness(service("a", 5))
-    made.kube.fails = [error]
+    made.api.fails[LIST] = [error]
     running = asyncio.create_task(made.resync.run())
     async with asyncio.timeout(PATIENCE):
         await made.resync.listed.wait()
     running.cancel()
-    assert made.kube.requests == 2
+    assert len(made.api.calls) == 2
     assert made.sync.problems() == ["not synced yet: " + made.sync.problems()[0].partition(": ")[2]]
 
 
 async def test_a_right_that_is_missing_is_named_and_nothing_starts() -> None:
     made = Harness()
-    made.kube.fails = [Forbidden("no", right="list llmservices.llmservice.dev")]
+    made.api.fails[LIST] = [Forbidden("no", right="list llmservices.llmservice.dev")]
     assert await made.resync._list() == RETRY
     assert made.sync.problems() == ["missing right: list llmservices.llmservice.dev"]
     assert not made.resync.listed.is_set()
@@ -195,17 +179,17 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_it_lists_after_kopf_did_after_its_watch_ended_and_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Harness(service("a", 5))
     running = asyncio.create_task(made.resync.run())
-    await until(lambda: made.kube.requests == 1)
+    await until(lambda: len(made.api.calls) == 1)
     made.resync.event(None, service("a", 5))
-    await until(lambda: made.kube.requests == 2)
+    await until(lambda: len(made.api.calls) == 2)
     assert made.slept == [AFTER_RELIST], "when what kopf listed has come in"
     monkeypatch.setattr(kopf_source, "INTERVAL", 0.01)
     made.resync.ended("it was reset")
     assert made.sync.problems() == ["it was reset"]
     assert not made.resync.listed.is_set(), "kopf starts after the list"
-    await until(lambda: made.kube.requests == 3)
+    await until(lambda: len(made.api.calls) == 3)
     assert made.slept == [AFTER_RELIST], "at once"
-    await until(lambda: made.kube.requests > 4)
+    await until(lambda: len(made.api.calls) > 4)
     running.cancel()
 
 
@@ -219,13 +203,13 @@ async def test_while_kopf_lists_thousands_no_list_is_made_and_a_steady_stream_do
 
     made.relist = goes_on
     running = asyncio.create_task(made.resync.run())
-    await until(lambda: made.kube.requests == 1)
+    await until(lambda: len(made.api.calls) == 1)
     made.resync.event(None, service("a", 5))
-    await until(lambda: made.kube.requests == 2)
+    await until(lambda: len(made.api.calls) == 2)
     assert made.slept == [AFTER_RELIST] * 3
     lasts = 1000.0
     made.resync.event(None, service("a", 5))
-    await until(lambda: made.kube.requests == 3)
+    await until(lambda: len(made.api.calls) == 3)
     lasts = 0.0
     running.cancel()
     assert sum(made.slept[3:]) == LONGEST_RELIST
@@ -253,10 +237,10 @@ async def test_what_the_watch_missed_is_named_and_what_it_brings_a_moment_later_
     made = Harness(service("a", 5), service("b", 5))
     made.resync.started()
     running = asyncio.create_task(made.resync.run())
-    await until(lambda: made.kube.requests > 2)
+    await until(lambda: len(made.api.calls) > 2)
     assert "missed" not in caplog.text, "all was listed at the start"
     made.brings_later = [service("c", 5)]
-    made.kube.objects = (service("b", 6), service("c", 5))
+    made.api.replace(LLMSERVICE, service("b", 6), service("c", 5))
     await until(lambda: "missed" in caplog.text)
     running.cancel()
     assert "missed changes of 2, found by a list: ns/a, ns/b" in caplog.text
@@ -310,7 +294,7 @@ def test_what_was_brought_itself_is_current_for_a_moment_whatever_else_was_misse
 
 async def test_a_gap_while_a_list_is_read_needs_another_list() -> None:
     made = Harness(*(service(name, 5) for name in "abc"))
-    made.kube.between_pages = lambda: made.resync.event(None, service("a", 5))
+    made.between_pages(lambda: made.resync.event(None, service("a", 5)))
     await made.resync._list()
     made.resync.event("MODIFIED", service("a", 101))
     assert not made.resync.is_current("other")

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,37 +16,13 @@ from kubeloop.transport import Transport, with_subresource
 from llmservice_api.constants import DRY_RUN_MANAGER
 from llmservice_api.kinds import LLMSERVICE, resource_of
 
-from tests.support.http_servers import application
+from tests.unit.api_server import ApiServer, Handler, over_http, reply
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEPLOY = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "ns", "name": "chat"}}
 
 
-class Api:
-    """Answers by a queue of handlers and records what it was asked."""
-
-    def __init__(self) -> None:
-        self.answers: list[Handler] = []
-        self.seen: list[tuple[str, str, dict[str, str], Any]] = []
-        self.headers: list[dict[str, str]] = []
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        raw = await request.read()
-        self.seen.append((request.method, request.path, dict(request.query), json.loads(raw) if raw else None))
-        self.headers.append(dict(request.headers))
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return await answer(request)
-
-
-def answers(code: int, body: Any, **headers: str) -> Handler:
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response(body, status=code, headers={k.replace("_", "-"): v for k, v in headers.items()})
-
-    return answer
-
-
 def status(code: int, reason: str, message: str = "", **details: Any) -> Handler:
-    return answers(code, {"kind": "Status", "code": code, "reason": reason, "message": message, "details": details})
+    return reply(code, {"kind": "Status", "code": code, "reason": reason, "message": message, "details": details})
 
 
 class Seconds:
@@ -62,7 +37,7 @@ class Seconds:
 
 @dataclass
 class Harness:
-    api: Api
+    api: ApiServer
     transport: Transport
     sleeps: list[float]
     observed: list[Any]
@@ -71,28 +46,27 @@ class Harness:
         return KubeClient(self.transport, gate or AlwaysOpen())
 
     async def apply(self, *answers: Handler, gate: Gate | None = None) -> dict[str, Any]:
-        self.api.answers = list(answers)
+        self.api.script = list(answers)
         return await self.client(gate).apply(DEPLOYMENT, DEPLOY, manager="me")
 
 
 @pytest.fixture
 async def kube() -> AsyncIterator[Harness]:
-    api, sleeps, observed = Api(), [], []
+    api, sleeps, observed = ApiServer(), [], []
 
     async def sleep(seconds: float) -> None:
         sleeps.append(seconds)
 
-    async with application(api.answer) as url:
-        credentials = Credentials(server=url, namespace="ns", token=Token.fixed("t0ken"))
-        async with Transport(credentials, sleep=sleep, observer=lambda *what: observed.append(what[:3])) as transport:
-            yield Harness(api, transport, sleeps, observed)
+    observer: dict[str, Any] = {"sleep": sleep, "observer": lambda *what: observed.append(what[:3])}
+    async with over_http(api, Token.fixed("t0ken"), **observer) as transport:
+        yield Harness(api, transport, sleeps, observed)
 
 
 async def test_apply_names_the_manager_and_does_not_force(kube: Harness) -> None:
-    answer = await kube.apply(answers(200, {"metadata": {"resourceVersion": "7"}}))
+    answer = await kube.apply(reply(200, {"metadata": {"resourceVersion": "7"}}))
     assert answer["metadata"]["resourceVersion"] == "7"
     path, query = "/apis/apps/v1/namespaces/ns/deployments/chat", {"fieldManager": "me", "force": "false"}
-    assert kube.api.seen == [("PATCH", path, query, DEPLOY)]
+    assert kube.api.requests == [("PATCH", path, query, DEPLOY)]
     assert kube.api.headers[0]["Content-Type"] == "application/apply-patch+yaml"
     assert kube.api.headers[0]["Authorization"] == "Bearer t0ken"
     assert kube.observed == [("patch", "deployments", 200)]
@@ -106,20 +80,20 @@ def with_image_volume(**source: object) -> dict[str, Any]:
 async def test_an_image_volume_that_the_server_would_leave_out_is_refused(kube: Harness) -> None:
     """As a dry run shows, of the first object that has one."""
     manifest, client = with_image_volume(image={"reference": "m:1"}), kube.client()
-    kube.api.answers = [answers(200, with_image_volume())]
+    kube.api.script = [reply(200, with_image_volume())]
     with pytest.raises(errors.Invalid, match="feature gate ImageVolume"):
         await client.apply(DEPLOYMENT, manifest, manager="me")
-    kube.api.answers = [answers(200, manifest)]
+    kube.api.script = [reply(200, manifest)]
     for _ in range(2):
         assert await client.apply(DEPLOYMENT, manifest, manager="me") == manifest
-    assert ["dryRun" in query for _, _, query, _ in kube.api.seen] == [True, True, False, False]
+    assert ["dryRun" in query for _, _, query, _ in kube.api.requests] == [True, True, False, False]
 
 
 async def test_status_goes_to_the_subresource_by_force(kube: Harness) -> None:
-    kube.api.answers = [answers(200, {})]
+    kube.api.script = [reply(200, {})]
     manifest = {"apiVersion": "llmservice.dev/v1alpha1", "kind": "LLMService", "metadata": DEPLOY["metadata"]}
     await kube.client().apply_status(LLMSERVICE, manifest, manager="me-status")
-    _, path, query, _ = kube.api.seen[0]
+    _, path, query, _ = kube.api.requests[0]
     assert path == "/apis/llmservice.dev/v1alpha1/namespaces/ns/llmservices/chat/status"
     assert query == {"fieldManager": "me-status", "force": "true"}
 
@@ -127,16 +101,16 @@ async def test_status_goes_to_the_subresource_by_force(kube: Harness) -> None:
 async def test_of_a_few_objects_no_more_than_some_megabytes_are_read(kube: Harness) -> None:
     """A hundred Events, each with as much text as etcd holds."""
     events = [{"message": "x" * 1_000_000} for _ in range(20)]
-    kube.api.answers = [answers(200, {"items": events}), answers(200, {"items": events[:1]})]
+    kube.api.script = [reply(200, {"items": events}), reply(200, {"items": events[:1]})]
     with pytest.raises(errors.Unreachable, match="bytes"):
         await kube.client().list_some(EVENT, "ns", field_selector="a=b", limit=100)
     assert len(await kube.client().list_some(EVENT, "ns", field_selector="a=b", limit=100)) == 1
 
 
 async def test_delete_has_the_uid_as_precondition(kube: Harness) -> None:
-    kube.api.answers = [answers(200, {"kind": "Status", "status": "Success"})]
+    kube.api.script = [reply(200, {"kind": "Status", "status": "Success"})]
     assert await kube.client().delete(DEPLOYMENT, "ns", "chat", uid="u-1") is None
-    method, _, _, body = kube.api.seen[0]
+    method, _, _, body = kube.api.requests[0]
     assert method == "DELETE"
     assert body["preconditions"] == {"uid": "u-1"}
     assert body["propagationPolicy"] == "Background"
@@ -160,7 +134,7 @@ FAILURES: list[tuple[Handler, type[Exception], str]] = [
         errors.Invalid,
         ".spec.c: field not declared in schema: this version of Kubernetes does not know it; remove it, or upgrade",
     ),
-    (answers(502, ["a", "list of a proxy"]), errors.ServerError, "list"),
+    (reply(502, ["a", "list of a proxy"]), errors.ServerError, "list"),
 ]
 
 
@@ -196,20 +170,20 @@ async def test_a_conflict_names_the_managers_and_their_fields(kube: Harness) -> 
 
 
 def later(code: int, seconds: str) -> Handler:
-    return answers(code, {}, Retry_After=seconds)
+    return reply(code, {}, Retry_After=seconds)
 
 
-DONE = answers(200, {})
+DONE = reply(200, {})
 RETRIES: dict[str, tuple[list[Handler], int, list[float], type[Exception] | None]] = {
     "429 with a time": ([later(429, "1"), DONE], 2, [1.0], None),
     "503 with a time": ([later(503, "2"), DONE], 2, [2.0], None),
-    "503 without a time": ([answers(503, {})], 1, [], errors.ServerError),
-    "500": ([answers(500, {})], 1, [], errors.ServerError),
+    "503 without a time": ([reply(503, {})], 1, [], errors.ServerError),
+    "500": ([reply(500, {})], 1, [], errors.ServerError),
     "not for ever": ([later(429, "1")], 4, [1.0] * 3, errors.TooManyRequests),
     "not for a minute": ([later(429, "60")], 1, [], errors.TooManyRequests),
     "a conflict is final": ([status(409, "Conflict", "no")], 1, [], errors.Conflict),
-    "a renewed token": ([answers(401, {}), DONE], 2, [], None),
-    "a token that is refused again": ([answers(401, {})], 2, [], errors.Unauthorized),
+    "a renewed token": ([reply(401, {}), DONE], 2, [], None),
+    "a token that is refused again": ([reply(401, {})], 2, [], errors.Unauthorized),
 }
 
 
@@ -218,7 +192,7 @@ async def test_retries(kube: Harness, case: str) -> None:
     handlers, requests, slept, raises = RETRIES[case]
     with contextlib.nullcontext() if raises is None else pytest.raises(raises):
         await kube.apply(*handlers)
-    assert (len(kube.api.seen), kube.sleeps) == (requests, slept)
+    assert (len(kube.api.requests), kube.sleeps) == (requests, slept)
 
 
 WRITES: dict[str, Callable[[KubeClient], Awaitable[object]]] = {
@@ -232,16 +206,16 @@ WRITES: dict[str, Callable[[KubeClient], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("write", WRITES)
 async def test_a_process_that_does_not_lead_sends_no_write(kube: Harness, write: str) -> None:
-    kube.api.answers = [DONE]
+    kube.api.script = [DONE]
     with pytest.raises(errors.NotLeader):
         await WRITES[write](kube.client(Seconds(0.0)))
-    assert kube.api.seen == []
+    assert kube.api.requests == []
 
 
 async def test_leadership_is_checked_again_before_a_retry(kube: Harness) -> None:
     with pytest.raises(errors.NotLeader):
         await kube.apply(later(429, "1"), DONE, gate=Seconds(3.0, 0.0))
-    assert len(kube.api.seen) == 1
+    assert len(kube.api.requests) == 1
 
 
 async def test_a_write_ends_before_the_lease_may_be_another_s(kube: Harness) -> None:
@@ -262,19 +236,19 @@ async def test_an_api_server_that_is_away() -> None:
 
 
 async def test_an_object_that_is_not_found_is_none(kube: Harness) -> None:
-    kube.api.answers = [status(404, "NotFound")]
+    kube.api.script = [status(404, "NotFound")]
     assert await kube.client().get(LLMSERVICE, "ns", "chat") is None
 
 
 async def test_lists_come_in_pages(kube: Harness) -> None:
-    kube.api.answers = [
-        answers(200, {"metadata": {"resourceVersion": "5", "continue": "more"}, "items": [1]}),
-        answers(200, {"metadata": {"resourceVersion": "5"}, "items": [2]}),
+    kube.api.script = [
+        reply(200, {"metadata": {"resourceVersion": "5", "continue": "more"}, "items": [1]}),
+        reply(200, {"metadata": {"resourceVersion": "5"}, "items": [2]}),
     ]
     pages = [p async for p in kube.client().list_pages(POD, None, label_selector="x", limit=1)]
     assert [page["items"] for page in pages] == [[1], [2]]
-    assert kube.api.seen[0][1:3] == ("/api/v1/pods", {"limit": "1", "labelSelector": "x"})
-    assert kube.api.seen[1][2]["continue"] == "more"
+    assert kube.api.requests[0][1:3] == ("/api/v1/pods", {"limit": "1", "labelSelector": "x"})
+    assert kube.api.requests[1][2]["continue"] == "more"
 
 
 def test_a_manifest_of_an_unknown_version_is_a_bug() -> None:
@@ -290,9 +264,9 @@ METADATA = {"name": "c", "uid": "u", "resourceVersion": "7", "ownerReferences": 
 async def test_metadata_is_read_by_a_dry_run_that_would_create_what_is_missing(
     kube: Harness, code: int, metadata: dict[str, Any], found: dict[str, Any] | None
 ) -> None:
-    kube.api.answers = [answers(code, {"kind": "PartialObjectMetadata", "metadata": metadata})]
+    kube.api.script = [reply(code, {"kind": "PartialObjectMetadata", "metadata": metadata})]
     assert await kube.client().metadata_of(CONFIG_MAP, "ns", "c", manager=DRY_RUN_MANAGER) == found
-    (method, path, query, body) = kube.api.seen[-1]
+    (method, path, query, body) = kube.api.requests[-1]
     assert (method, path) == ("PATCH", "/api/v1/namespaces/ns/configmaps/c")
     assert query == {"fieldManager": "llmservice-operator-look", "force": "false", "dryRun": "All"}
     assert body == {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "ns"}}

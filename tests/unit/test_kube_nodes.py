@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from kubeloop.cache import Cache
-from kubeloop.client import KubeClient
+from kubeloop.client import AlwaysOpen, KubeClient
 from kubeloop.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
-from kubeloop.resources import Resource
 from llmservice_operator.readers.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, node_room, placed_of
 from llmservice_operator.service.watch.kinds import PROJECTIONS, placed
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup, group_of
 from llmservice_planner.room import Holder, Room, Sharing
 
 from tests.support.patience import PATIENCE
+from tests.unit.api_server import ApiServer, Connection
 
 Json = dict[str, Any]
 
@@ -125,26 +125,24 @@ def test_the_group_of_one_node(case: str) -> None:
 
 
 class Cluster(KubeClient):
-    """Nodes and pods in pages of two. `error` is raised by lists `of` this plural."""
+    """Nodes and pods in pages of two. `error` is raised by lists `of` this kind."""
 
     def __init__(
-        self, *nodes: Json, pods: Sequence[Json] = (), error: KubeError | None = None, of: str = "nodes"
+        self, *nodes: Json, pods: Sequence[Json] = (), error: KubeError | None = None, of: str = "Node"
     ) -> None:
-        self.items, self.error, self.refused = {"nodes": nodes, "pods": pods}, error, of
-        self.asked: list[tuple[str, str]] = []
+        self.api = ApiServer(*({"kind": "Pod", **each} for each in pods))
+        for number, each in enumerate(nodes):
+            self.api.objects[f"/api/v1/nodes/{number}"] = each
+        self.api.page = 2
+        self.api.fails = {f"list {of}": [] if error is None else [error] * 9}
+        self.connection = Connection(self.api)
+        super().__init__(self.connection, AlwaysOpen())
 
-    async def list_pages(
-        self, resource: Resource, namespace: str | None, *, label_selector: str = "", **_: Any
-    ) -> AsyncIterator[Json]:
-        assert namespace is None
-        self.asked.append((resource.plural, label_selector))
-        if self.error is not None and resource.plural == self.refused:
-            raise self.error
-        items = self.items[resource.plural]
-        if label_selector == "!llmservice.dev/service":
-            items = [item for item in items if "llmservice.dev/service" not in item["metadata"].get("labels", {})]
-        for start in range(0, len(items), 2):
-            yield {"items": list(items[start : start + 2])}
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        """Kinds and label selectors of the lists, without their further pages."""
+        first = [(path, query) for _, path, query, _ in self.api.requests if "continue" not in query]
+        return [(path.rpartition("/")[2], query.get("labelSelector", "")) for path, query in first]
 
 
 class Clock:
@@ -171,7 +169,7 @@ async def test_one_list_of_nodes_answers_everybody_for_some_seconds() -> None:
     assert await nodes.room(GPU) is await nodes.room(GPU)
     assert kube.asked == [("nodes", ""), ("pods", "")]
     clock.now = KEPT_SECONDS
-    kube.items["nodes"] = ()
+    kube.api.objects.clear()
     assert (await nodes.room(GPU)).nodes == ()
     assert (await nodes.gpus(GPU, {})).groups == ()
     assert kube.asked == [("nodes", ""), ("pods", "")] * 2
@@ -199,9 +197,9 @@ async def test_a_missing_right_is_named(error: KubeError) -> None:
     assert len(kube.asked) == 1, "a thousand services do not ask a thousand times"
 
 
-@pytest.mark.parametrize(("plural", "right"), [("nodes", RIGHT), ("pods", RIGHT_TO_PODS)])
-async def test_a_missing_right_on_nodes_or_pods_leaves_the_room_unknown(plural: str, right: str) -> None:
-    kube = Cluster(node(), error=BY_ANOTHER_AUTHORIZER, of=plural)
+@pytest.mark.parametrize(("kind", "right"), [("Node", RIGHT), ("Pod", RIGHT_TO_PODS)])
+async def test_a_missing_right_on_nodes_or_pods_leaves_the_room_unknown(kind: str, right: str) -> None:
+    kube = Cluster(node(), error=BY_ANOTHER_AUTHORIZER, of=kind)
     assert await Nodes(kube).room(GPU) == Room(unknown=f"the operator has no right to {right}")
 
 
@@ -210,38 +208,37 @@ async def test_an_invalid_selector_selects_no_node() -> None:
     assert await Nodes(Cluster(node(), error=error)).gpus(GPU, {"not a key!": "x"}) == ClusterGPUs()
 
 
-class Slow(Cluster):
-    """Answers after `go`."""
+def slow() -> tuple[Cluster, asyncio.Event]:
+    """Answers once the event is set."""
+    kube, go = Cluster(node()), asyncio.Event()
+    kube.connection.delay = go.wait
+    return kube, go
 
-    def __init__(self, *nodes: Json) -> None:
-        super().__init__(*nodes)
-        self.asked_once, self.go = asyncio.Event(), asyncio.Event()
 
-    async def list_pages(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
-        self.asked_once.set()
-        await self.go.wait()
-        async for page in super().list_pages(*args, **options):
-            yield page
+async def until_asked(kube: Cluster) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not kube.connection.at_once:  # noqa: ASYNC110 - of a client with no signal for its tests
+            await asyncio.sleep(0)
 
 
 async def test_concurrent_requests_share_one_list() -> None:
-    kube = Slow(node())
+    kube, go = slow()
     nodes = Nodes(kube)
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         asking = [group.create_task(nodes.gpus(GPU, {})) for _ in range(8)]
-        await kube.asked_once.wait()
-        kube.go.set()
+        await until_asked(kube)
+        go.set()
     assert kube.asked == [("nodes", "")]
     assert {len(task.result().groups) for task in asking} == {1}
 
 
 async def test_a_cancelled_read_does_not_block_the_next() -> None:
-    kube = Slow(node())
+    kube, go = slow()
     nodes = Nodes(kube)
     given_up = asyncio.create_task(nodes.gpus(GPU, {}))
-    await kube.asked_once.wait()
+    await until_asked(kube)
     given_up.cancel()
-    kube.go.set()
+    go.set()
     async with asyncio.timeout(PATIENCE):
         assert (await nodes.gpus(GPU, {})).groups
 

@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from kubeloop.client import AlwaysOpen, KubeClient
 from kubeloop.errors import Forbidden, ServerError
 from kubeloop.events import KEPT_SECONDS, REFUSED_SECONDS, PodEventReader
 
+from tests.unit.api_server import ApiServer, Connection
 
-class Events(KubeClient):
-    """One Event for each pod."""
+LIST = "list Event"
+
+
+class Events:
+    """A reader of the simulated API server's."""
 
     def __init__(self) -> None:
-        super().__init__(None, AlwaysOpen())  # type: ignore[arg-type]  # no request is sent
-        self.queries: list[str] = []
-        self.failure: Exception | None = None
-        self.now = 100.0
-        self.reader = PodEventReader(self, clock=lambda: self.now)
-
-    async def list_some(self, resource: Any, namespace: str, *, field_selector: str, limit: int) -> list[Any]:
-        self.queries.append(f"{resource.plural} {namespace} {field_selector} {limit}")
-        if self.failure is not None:
-            raise self.failure
-        return [{"reason": "FailedMount", "message": field_selector}]
+        self.api, self.now = ApiServer(), 100.0
+        self.reader = PodEventReader(KubeClient(Connection(self.api), AlwaysOpen()), clock=lambda: self.now)
 
 
 async def test_one_request_for_each_pod_whose_answer_is_kept_briefly() -> None:
     events = Events()
-    assert set(await events.reader.of("ns", ("a", "b")) or ()) == {"a", "b"}
-    about = "events ns involvedObject.kind=Pod,involvedObject.name={} 100"
-    assert events.queries == [about.format("a"), about.format("b")]
+    for name in "abc":
+        about = {"kind": "Pod", "name": name}
+        events.api.put({"kind": "Event", "metadata": {"namespace": "ns", "name": f"e-{name}"}, "involvedObject": about})
+    found = await events.reader.of("ns", ("a", "b")) or {}
+    assert {pod: len(of_pod) for pod, of_pod in found.items()} == {"a": 1, "b": 1}
+    about_pod = "involvedObject.kind=Pod,involvedObject.name="
+    assert [query["fieldSelector"] for _, _, query, _ in events.api.requests] == [f"{about_pod}a", f"{about_pod}b"]
+    assert {(path, query["limit"]) for _, path, query, _ in events.api.requests} == {
+        ("/api/v1/namespaces/ns/events", "100")
+    }
     await events.reader.of("ns", ("a",))
-    assert len(events.queries) == 2
+    assert len(events.api.calls) == 2
     events.now += KEPT_SECONDS
     await events.reader.of("ns", ("a",))
-    assert len(events.queries) == 3
+    assert len(events.api.calls) == 3
 
 
 async def test_a_missing_right_is_requested_again_only_after_minutes() -> None:
     events = Events()
-    events.failure = Forbidden("no", code=403)
+    events.api.fails[LIST] = [Forbidden("no", code=403)]
     assert [await events.reader.of("ns", ("a",)) for _ in range(2)] == [None, None]
-    assert len(events.queries) == 1
-    events.failure = None
+    assert len(events.api.calls) == 1
     assert await events.reader.of("other", ("a",)) is not None, "it may be granted elsewhere"
     events.now += REFUSED_SECONDS
     assert await events.reader.of("ns", ("a",)) is not None
@@ -52,6 +51,6 @@ async def test_a_missing_right_is_requested_again_only_after_minutes() -> None:
 
 async def test_other_errors_are_raised() -> None:
     events = Events()
-    events.failure = ServerError("down", code=500)
+    events.api.fails[LIST] = [ServerError("down", code=500)]
     with pytest.raises(ServerError):
         await events.reader.of("ns", ("a",))

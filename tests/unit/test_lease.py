@@ -6,6 +6,7 @@ import random
 
 import pytest
 from kubeloop.lease import LeaseTiming
+from kubeloop.resources import LEASE
 
 from tests.unit.lease_world import SECOND_LEASE, Cluster, Former, Process
 
@@ -32,7 +33,7 @@ async def test_the_first_creates_the_lease_and_a_second_one_waits(cluster: Clust
     first, second = await pair(cluster)
     await cluster.pass_time(300)
     assert (first.works, second.works, first.gains, second.gains) == (True, False, 1, 0)
-    spec = cluster.leases["op"]["spec"]
+    spec = cluster.lease()["spec"]
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("first", 0)
 
 
@@ -42,7 +43,7 @@ async def test_takeover_after_a_kill_within_15_seconds(cluster: Cluster, phase: 
     await cluster.pass_time(phase)
     await first.kill()
     assert await cluster.run_until(lambda: second.works, 15) <= 12.5
-    assert cluster.leases["op"]["spec"]["leaseTransitions"] == 1
+    assert cluster.lease()["spec"]["leaseTransitions"] == 1
 
 
 async def test_a_leader_whose_api_connection_hangs_stops_before_another_starts(cluster: Cluster) -> None:
@@ -83,15 +84,14 @@ async def test_a_leader_that_slept_past_its_deadline_does_not_come_back(cluster:
     first = await leader(cluster)
     cluster.now += 20
     await cluster.run_until(lambda: first.gains == 2, 5)
-    assert cluster.leases["op"]["spec"]["leaseTransitions"] == 1
+    assert cluster.lease()["spec"]["leaseTransitions"] == 1
 
 
 @pytest.mark.parametrize("holder", ["thief", "first"])
 async def test_a_change_by_others_ends_a_reign_only_with_another_holder(cluster: Cluster, holder: str) -> None:
     first, _ = await pair(cluster)
-    live = cluster.leases["op"]
-    metadata = live["metadata"] | {"resourceVersion": "999"}
-    cluster.leases["op"] = {**live, "spec": live["spec"] | {"holderIdentity": holder}, "metadata": metadata}
+    live = cluster.lease()
+    cluster.api.put({**live, "spec": live["spec"] | {"holderIdentity": holder}}, resourceVersion="999")
     await cluster.pass_time(3 if holder == "thief" else 30)
     assert first.works is (holder == "first")
 
@@ -141,8 +141,8 @@ async def test_one_that_was_never_split_has_no_annotation_and_makes_no_pause(clu
     assert {(verb, lease) for _, name, verb, lease in cluster.log[3:] if name == "second"} == {("get", "op")}
     await first.stop()
     assert await cluster.run_until(lambda: second.works, 15) <= 2.1
-    assert "annotations" not in cluster.leases["op"]["metadata"]
-    assert set(cluster.leases) == {"op"}
+    assert "annotations" not in cluster.lease()["metadata"]
+    assert [lease["metadata"]["name"] for lease in cluster.api.all_of(LEASE)] == ["op"]
 
 
 async def test_one_that_is_lost_is_taken_again_once_nothing_is_in_work(cluster: Cluster) -> None:
@@ -177,7 +177,7 @@ async def test_nobody_writes_beside_the_last_of_two_shards(cluster: Cluster, hea
     assert not new.works
     assert await cluster.run_until(lambda: new.works, 15) >= 4
     assert (cluster.split(), cluster.owned_twice) == ("1", [])
-    assert cluster.leases[SECOND_LEASE]["spec"]["holderIdentity"] == "former", "nobody asks for it any more"
+    assert cluster.lease(SECOND_LEASE)["spec"]["holderIdentity"] == "former", "nobody asks for it any more"
 
 
 async def test_who_dies_in_the_pause_leaves_a_pause(cluster: Cluster) -> None:

@@ -11,44 +11,32 @@ import aiohttp
 import pytest
 from kubeloop import access
 from kubeloop.access import ACCESS_REVIEW, TOKEN_REVIEW, Access, Refusal
-from kubeloop.credentials import Credentials, Token
-from kubeloop.errors import ConfigError, Forbidden, KubeError
+from kubeloop.errors import ConfigError, Forbidden
 from kubeloop.health import Certificate, HealthServer, Readiness
-from kubeloop.resources import Resource
-from kubeloop.transport import Transport
 
 from tests.support.ports import free_port
+from tests.unit.api_server import ApiServer, Connection
 
 USERS = {"prometheus": "system:serviceaccount:monitoring:prometheus", "tenant": "system:serviceaccount:team-a:default"}
 
 
-class Reviews(Transport):
+class Reviews(Connection):
     """An API server that knows two tokens, by their users' names, and lets one of them read metrics."""
 
     def __init__(self) -> None:
-        super().__init__(Credentials(server="http://x", namespace="ns", token=Token.fixed("t")))
-        self.asked: list[tuple[str, Any]] = []
-        self.at_a_time = self.most_at_a_time = 0
-        self.error: KubeError | None = None
+        super().__init__(ApiServer())
+        self.server.reviews = {"TokenReview": self.identified, "SubjectAccessReview": self.reviewed}
+        self.delay = lambda: asyncio.sleep(0)
         self.allowed = {USERS["prometheus"]}
 
-    async def request(self, verb: str, resource: Resource, path: str, **more: Any) -> dict[str, Any]:
-        assert (verb, path) == ("create", resource.path(None))
-        spec = more["body"]["spec"]
-        self.asked.append((resource.kind, spec))
-        self.at_a_time += 1
-        self.most_at_a_time = max(self.most_at_a_time, self.at_a_time)
-        await asyncio.sleep(0)
-        self.at_a_time -= 1
-        if self.error is not None:
-            raise self.error
-        if resource is TOKEN_REVIEW:
-            name = USERS.get(spec["token"])
-            if name is None:
-                return {"status": {"error": "unknown"}}
-            return {"status": {"authenticated": True, "user": {"username": name, "groups": ["g"]}}}
-        assert resource is ACCESS_REVIEW
-        return {"status": {"allowed": spec["user"] in self.allowed}}
+    def identified(self, spec: dict[str, Any]) -> dict[str, Any]:
+        name = USERS.get(spec["token"])
+        if name is None:
+            return {"error": "unknown"}
+        return {"authenticated": True, "user": {"username": name, "groups": ["g"]}}
+
+    def reviewed(self, spec: dict[str, Any]) -> dict[str, Any]:
+        return {"allowed": spec["user"] in self.allowed}
 
 
 @contextlib.asynccontextmanager
@@ -96,9 +84,13 @@ async def test_what_is_asked_of_the_api_server() -> None:
     reviews = Reviews()
     assert await Access(reviews)("bearer prometheus") is None
     user = {"user": USERS["prometheus"], "uid": "", "groups": ["g"], "extra": {}}
-    assert reviews.asked == [
-        ("TokenReview", {"token": "prometheus"}),
-        ("SubjectAccessReview", {**user, "nonResourceAttributes": {"path": "/metrics", "verb": "get"}}),
+    assert [(path, body["kind"], body["spec"]) for _, path, _, body in reviews.server.requests] == [
+        (TOKEN_REVIEW.path(None), "TokenReview", {"token": "prometheus"}),
+        (
+            ACCESS_REVIEW.path(None),
+            "SubjectAccessReview",
+            {**user, "nonResourceAttributes": {"path": "/metrics", "verb": "get"}},
+        ),
     ]
 
 
@@ -111,7 +103,7 @@ async def test_an_answer_is_kept_for_a_while_and_no_longer() -> None:
     guard = Access(reviews, clock=lambda: now[0])
     for _ in range(3):
         assert await guard("Bearer prometheus") is None
-    assert len(reviews.asked) == 2
+    assert len(reviews.server.calls) == 2
     reviews.allowed.clear()
     now[0] += access.ALLOWED_SECONDS
     assert status_of(await guard("Bearer prometheus")) == 403, "the right was taken away"
@@ -124,29 +116,29 @@ async def test_made_up_tokens_flood_neither_the_api_server_nor_the_memory_and_lo
     reviews = Reviews()
     guard = Access(reviews)
     assert await guard("Bearer prometheus") is None
-    reviews.asked.clear()
+    reviews.server.calls.clear()
     answers = await asyncio.gather(*(guard(f"Bearer {number}") for number in range(1000)))
     statuses = [answer.status for answer in answers if answer is not None]
     assert (statuses.count(401), statuses.count(429)) == (access.MAX_WAITING, 1000 - access.MAX_WAITING)
-    assert reviews.most_at_a_time <= access.CONCURRENT_REVIEWS
+    assert reviews.most_at_once <= access.CONCURRENT_REVIEWS
     for number in range(1000):
         await guard(f"Bearer x{number}")
     assert len(guard._refused) == access.CACHE_SIZE
-    reviews.asked.clear()
+    reviews.server.calls.clear()
     assert await guard("Bearer prometheus") is None
-    assert reviews.asked == []
+    assert reviews.server.calls == []
 
 
 async def test_without_the_right_to_ask_nobody_reads_them_and_the_log_says_so_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reviews = Reviews()
-    reviews.error = Forbidden("no", right="create tokenreviews.authentication.k8s.io")
+    no_right = Forbidden("no", right="create tokenreviews.authentication.k8s.io")
+    reviews.server.fails["create TokenReview"] = [no_right] * 3
     guard = Access(reviews)
     for _ in range(3):
         assert status_of(await guard("Bearer prometheus")) == 503
     assert sum("create tokenreviews" in record.message for record in caplog.records) == 1
-    reviews.error = None
     assert await guard("Bearer prometheus") is None
 
 

@@ -11,17 +11,15 @@ import kopf
 import pytest
 from kubeloop import kopf_source
 from kubeloop.cache import Cache
-from kubeloop.credentials import Credentials, Token
+from kubeloop.credentials import Token
 from kubeloop.resources import Key, Resource
 from kubeloop.sync_state import SyncState
-from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.service.watch.ingest import EventHandler
 from llmservice_operator.service.watch.kinds import OF_CHILDREN, PROJECTIONS
 
-from tests.support.http_servers import application
 from tests.support.patience import PATIENCE
-from tests.unit.api_server import ApiServer, token_of
+from tests.unit.api_server import RESET, ApiServer, over_http, token_of
 from tests.unit.api_server import llmservice as service
 
 
@@ -38,10 +36,11 @@ class Watching:
 
     def lists(self) -> int:
         """How often kopf listed."""
-        return sum(query.get("limit") == "500" for _, path, query in self.api.requests if path == LLMSERVICE.path(None))
+        lists = [query for _, path, query, _ in self.api.requests if path == LLMSERVICE.path(None)]
+        return sum(query.get("limit") == "500" for query in lists)
 
     async def send(self, kind: str, obj: dict[str, Any]) -> None:
-        await self.api.streams[LLMSERVICE].put({"type": kind, "object": obj})
+        self.api.bring(kind, obj)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -63,30 +62,26 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 @contextlib.asynccontextmanager
 async def watching(api: ApiServer, token: Token | None = None, *, begun: bool = True) -> AsyncIterator[Watching]:
     """kopf and the lists beside it; `begun`: from when kopf watches."""
-    async with application(api.answer) as url, asyncio.TaskGroup() as group:
-        credentials = Credentials(server=url, namespace="ns", token=token or Token.fixed("t"))
-        async with Transport(credentials) as transport:
-            seen = Watching(api)
-            handler = EventHandler(seen.cache, seen.keys.append, seen.keys.append)
-            lists = kopf_source.Resync(
-                transport, LLMSERVICE, handler, None, seen.sync, contained=contextlib.nullcontext
-            )
-            watch = kopf_source.Watch(credentials, lists, None, "test", spawned=seen.take_signals)
-            running = [group.create_task(lists.run()), group.create_task(watch.run())]
-            try:
-                if begun:
-                    await asyncio.wait_for(api.watching[LLMSERVICE].wait(), PATIENCE)
-                yield seen
-            finally:
-                for stream in api.streams.values():
-                    stream.put_nowait(None)
-                for task in running:
-                    task.cancel()
-                await asyncio.wait(running)
+    async with over_http(api, token) as transport, asyncio.TaskGroup() as group:
+        seen = Watching(api)
+        handler = EventHandler(seen.cache, seen.keys.append, seen.keys.append)
+        lists = kopf_source.Resync(transport, LLMSERVICE, handler, None, seen.sync, contained=contextlib.nullcontext)
+        watch = kopf_source.Watch(transport.credentials, lists, None, "test", spawned=seen.take_signals)
+        running = [group.create_task(lists.run()), group.create_task(watch.run())]
+        try:
+            if begun:
+                await asyncio.wait_for(api.watching[LLMSERVICE].wait(), PATIENCE)
+            yield seen
+        finally:
+            for stream in api.streams.values():
+                stream.put_nowait(None)
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
 
 
 async def test_lists_changes_and_deletions_become_keys(api: ApiServer) -> None:
-    api.objects[LLMSERVICE] = [service("one", 5)]
+    api.replace(LLMSERVICE, service("one", 5))
     async with watching(api) as seen:
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
         await seen.send("MODIFIED", service("one", 56, labels={"nobody": "cares"}))
@@ -102,14 +97,14 @@ async def test_lists_changes_and_deletions_become_keys(api: ApiServer) -> None:
 
 async def test_nothing_is_ever_written_and_nothing_but_llmservices_is_listed(api: ApiServer) -> None:
     """No finalizer, no annotation, no event, and the other operator's marks stay; no right on namespaces or CRDs."""
-    api.objects[LLMSERVICE] = [service("one", 5), service("two", 5, deletionTimestamp="2026-01-01T00:00:00Z")]
+    api.replace(LLMSERVICE, service("one", 5), service("two", 5, deletionTimestamp="2026-01-01T00:00:00Z"))
     async with watching(api) as seen:
         await seen.until(lambda: len(seen.keys) == 2)
         for version in range(56, 60):
             await seen.send("MODIFIED", service("one", version, generation=version))
         await seen.until(lambda: len(seen.keys) == 6)
-    assert {method for method, _, _ in api.requests} == {"GET"}
-    assert {path for _, path, query in api.requests if query} == {LLMSERVICE.path(None)}
+    assert {method for method, *_ in api.requests} == {"GET"}
+    assert {path for _, path, query, _ in api.requests if query} == {LLMSERVICE.path(None)}
 
 
 async def test_watches_go_on_with_a_renewed_token(api: ApiServer, tmp_path: Path) -> None:
@@ -126,10 +121,10 @@ async def test_watches_go_on_with_a_renewed_token(api: ApiServer, tmp_path: Path
 
 
 async def test_a_lost_place_in_the_stream_is_kopfs_to_mend_and_a_list_finds_what_vanished(api: ApiServer) -> None:
-    api.objects[LLMSERVICE] = [service("one", 5), service("two", 5)]
+    api.replace(LLMSERVICE, service("one", 5), service("two", 5))
     async with watching(api) as seen:
         await seen.until(lambda: len(seen.keys) == 2)
-        api.objects[LLMSERVICE] = [service("two", 5)]
+        api.replace(LLMSERVICE, service("two", 5))
         await seen.send("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})
         await seen.until(lambda: seen.cache.get(LLMSERVICE.kind, "ns", "one") is None)
         await seen.until(lambda: seen.lists() == 2)
@@ -164,14 +159,15 @@ async def test_an_answer_that_ends_kopf_does_not_end_the_watch(
         return made
 
     monkeypatch.setattr(kopf_source, "settings", impatient)
-    api.objects[LLMSERVICE] = [service("one", 5)]
+    api.replace(LLMSERVICE, service("one", 5))
     async with watching(api) as seen:
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
-        api.objects[LLMSERVICE] = [service("two", 49)]
+        api.replace(LLMSERVICE, service("two", 49))
+        api.end_watches()
         if line is not None:
-            api.lines[LLMSERVICE] = [line]
-        api.refused[LLMSERVICE] = codes
-        await api.streams[LLMSERVICE].put(None)
+            for each in (line, None):
+                api.streams[LLMSERVICE].put_nowait(each)
+        api.refused["llmservices"] = codes
         await seen.until(lambda: seen.spawned > 1 and not seen.sync.problems()[1:])
         assert set(seen.keys) == {Key("ns", "one"), Key("ns", "two")}
         assert seen.cache.get(LLMSERVICE.kind, "ns", "one") is None, "it vanished in the gap"
@@ -188,17 +184,17 @@ async def test_where_discovery_lags_kopf_is_started_again_until_it_watches(
     """The CRD is new, and the API server that kopf asked does not know it yet: kopf then waits for ever."""
     monkeypatch.setattr(kopf_source, "FIRST_EVENT", 0.1)
     monkeypatch.setattr(kopf_source, "LONGEST_FIRST_EVENT", 0.2)
-    api.undiscovered.add(LLMSERVICE)
+    api.answers[f"/apis/{LLMSERVICE.api_version}"] = 404
     async with watching(api, begun=False) as seen:
         await seen.until(lambda: seen.spawned == 1 and not seen.sync.problems()[1:])
         await asyncio.sleep(0.5)
         assert seen.spawned == 1, "of nothing it brings nothing"
-        api.objects[LLMSERVICE] = [service("one", 5)]
+        api.replace(LLMSERVICE, service("one", 5))
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
         await seen.until(lambda: seen.spawned > 1)
         monkeypatch.setattr(kopf_source, "FIRST_EVENT", 5.0)  # on a busy machine kopf takes its time
         monkeypatch.setattr(kopf_source, "LONGEST_FIRST_EVENT", 5.0)
-        api.undiscovered.clear()
+        api.answers.clear()
         await asyncio.wait_for(api.watching[LLMSERVICE].wait(), PATIENCE)
         spawned = seen.spawned
         await seen.send("ADDED", service("two", 60))
@@ -212,8 +208,7 @@ async def test_a_connection_that_is_reset_is_made_again_where_the_watch_was(api:
     async with watching(api) as seen:
         await seen.send("ADDED", service("one", 55))
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
-        api.resets.add(LLMSERVICE)
-        await seen.send("ADDED", service("one", 55))
+        api.streams[LLMSERVICE].put_nowait(RESET)
         await seen.send("ADDED", service("two", 56))
         await seen.until(lambda: Key("ns", "two") in seen.keys)
         assert seen.spawned == 1
@@ -240,7 +235,7 @@ async def test_any_task_of_kopfs_that_ends_is_the_end_of_its_watch(
         return [*others, asyncio.create_task(ends())]
 
     monkeypatch.setattr(kopf, "spawn_tasks", broken)
-    api.objects[LLMSERVICE] = [service("one", 5)]
+    api.replace(LLMSERVICE, service("one", 5))
     async with watching(api) as seen:
         assert seen.spawned == 2
         assert all(task.done() for task in others)

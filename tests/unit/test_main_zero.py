@@ -57,16 +57,16 @@ async def test_it_allots_the_port_and_holds_the_first_start_and_follows_the_acti
         assert lease is not None
         assert lease["spec"] == {"holderIdentity": "ns/chat/uid-chat"}
         await operator.eventually(lambda: (api.find("LLMService", "chat") or {})["status"]["holding"] == {"port": PORT})
-        event = {"type": "MODIFIED", "object": activators(900, "10.1.0.1", "10.1.0.2")}
+        changed = activators(900, "10.1.0.1", "10.1.0.2")
         for _ in range(2):  # the operator's two watches of this kind
-            api.streams[ENDPOINT_SLICE].put_nowait(event)
+            api.bring("MODIFIED", changed)
         await operator.eventually(lambda: addresses(operator) == ["10.1.0.1", "10.1.0.2"])
 
 
 @pytest.mark.usefixtures("quick")
 async def test_without_the_right_to_see_the_activators_everything_else_goes_on() -> None:
     api = ApiServer(a_service(), activators(6, "10.1.0.1"))
-    api.forbidden = {("endpointslices", "system")}
+    api.refused["system/endpointslices"] = 403
     async with running(api, services=SERVICES) as operator:
         await operator.becomes_ready()
         await operator.acts_on("ns", "chat")

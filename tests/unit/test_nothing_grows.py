@@ -140,7 +140,7 @@ async def test_nothing_of_a_deleted_service_is_left_anywhere() -> None:
         if number in (COUNT // 10, COUNT - 1):
             await drain_questions(world)
             await world.ctx.pod_events.of("ns", [])
-            world.api.calls.clear()
+            world.api.forget_requests()
             world.changed.clear()
             sizes.append(mentions(world.ctx, PREFIX))
             assert world.ctx.metrics.exposition().count(PREFIX.encode()) == 0
@@ -158,6 +158,7 @@ async def test_the_refusals_of_namespaces_that_are_gone_are_forgotten() -> None:
     world.now += 1000.0
     await reader.of("ns", ["x"])
     await world.ctx.quotas.of("ns")
+    world.api.forget_requests()
     assert mentions(reader, PREFIX) == {}
     assert mentions(world.ctx.quotas, PREFIX) == {}
 

@@ -3,6 +3,7 @@ scale-down, and a steady service sends nothing."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -167,7 +168,7 @@ async def test_pods_that_do_not_answer_are_not_marked_and_delay_it_by_a_bounded_
 
     async def slow(address: str) -> Requests:
         if address == "10.0.0.1":
-            await world.api.released.wait()
+            await asyncio.Event().wait()
         return await read(address)
 
     world.ctx.read_requests = slow

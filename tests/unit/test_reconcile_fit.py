@@ -82,7 +82,7 @@ async def test_a_model_is_inspected_first_and_recorded_before_its_job_goes() -> 
     world.now += 5
     await world.reconcile()
     assert world.calls() == []
-    (job,) = world.api.objects[JOB]
+    (job,) = world.api.all_of(JOB)
     world.see(pod_of(job, Inspection("abc", QWEN_7B).to_json()))
     assert (await world.reconcile()).after == 1
     assert deployed(world)

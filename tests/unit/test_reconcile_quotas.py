@@ -39,7 +39,7 @@ async def scaled(*, hard: int, failure: Exception | None = None) -> World:
     world = a_world()
     world.api.put(quota(hard))
     if failure is not None:
-        world.api.fails[LIST] = [failure]  # type: ignore[list-item]
+        world.api.fails[LIST] = [failure]
     await world.settle()
     assert world.calls(LIST) == [], "KEDA does not scale yet"
     keda_says(world)
@@ -139,7 +139,7 @@ async def test_an_api_server_that_does_not_answer_holds_nothing_up(error: Except
     world = await scaled(hard=1)
     await world.settle()
     assert reason(world) == "QuotaBelowMaximum"
-    world.api.fails[LIST] = [error] * 9  # type: ignore[list-item]
+    world.api.fails[LIST] = [error] * 9
     world.now += QUOTAS_SECONDS
     world.edit({"scaling": {"replicas": 2, "autoscaling": {"maxReplicas": 4}}})
     await world.settle()

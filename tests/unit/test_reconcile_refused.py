@@ -12,6 +12,7 @@ from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.service.watch.kinds import PARENT
 
+from tests.unit.api_server import RESOURCES
 from tests.unit.decide_world import a_pod, of_another
 from tests.unit.reconcile_world import World
 from tests.unit.test_reconcile_fit import known
@@ -131,7 +132,7 @@ async def test_what_keeps_failing_is_shown_from_the_second_time_on_and_is_final_
 def seen(world: World) -> World:
     """The watches show all that is there."""
     for kind in ("PersistentVolumeClaim", "Service", "Deployment", "ControllerRevision", "PodDisruptionBudget"):
-        for obj in [each for kinds in world.api.objects.values() for each in kinds if each["kind"] == kind]:
+        for obj in world.api.all_of(RESOURCES[kind]):
             world.see(obj)
     return world
 

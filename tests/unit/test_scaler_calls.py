@@ -119,7 +119,7 @@ async def test_refused_calls_have_a_code_and_a_remedy_and_never_a_number(certifi
 
 async def test_nothing_is_answered_before_the_watches_are_synced(certificates: Path) -> None:
     api = ApiServer(service(), pod("a"))
-    api.slow.add(LLMSERVICE.plural)
+    released = api.hold(LLMSERVICE.path(None))
     async with running(api, certificates, wait=False) as world, world.keda() as keda:
         for method in ("GetMetrics", "IsActive"):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -127,7 +127,7 @@ async def test_nothing_is_answered_before_the_watches_are_synced(certificates: P
             assert caught.value.code() is CODE.UNAVAILABLE
             assert "llmservices.llmservice.dev: not listed yet" in (caught.value.details() or "")
         assert not world.scaler.is_ready()
-        api.released.set()
+        released.set()
         await world.until(world.scaler.is_ready)
         world.in_flight["10.0.0.1"] = 1
         assert await keda.replicas() == 1

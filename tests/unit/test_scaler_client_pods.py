@@ -37,7 +37,11 @@ def namespace(**labels: str) -> Json:
 class World:
     def __init__(self, *objects: Json, namespaces: tuple[str, ...] = ()) -> None:
         self.api, self.time = ApiServer(*objects), 100.0
-        self.client_pods = ClientPods(Connection(self.api), namespaces, clock=lambda: self.time)
+        self.go = asyncio.Event()
+        self.go.set()
+        self.connection = Connection(self.api)
+        self.connection.delay = self.go.wait
+        self.client_pods = ClientPods(self.connection, namespaces, clock=lambda: self.time)
 
 
 A = ClientPod("ns", {"app": "a"})
@@ -84,7 +88,7 @@ async def test_answers_are_kept_for_their_time() -> None:
 @pytest.mark.parametrize("error", [Forbidden("no", code=403), Unreachable("away")])
 async def test_a_failure_is_no_answer_and_is_not_kept(error: Exception) -> None:
     world = World(pod(), namespace())
-    world.api.fails = {"list Pod": [error], "get Namespace": [error]}  # type: ignore[list-item]
+    world.api.fails = {"list Pod": [error], "get Namespace": [error]}
     with pytest.raises(Unidentified):
         await world.client_pods.pod("10.0.0.1")
     with pytest.raises(Unidentified):
@@ -98,23 +102,11 @@ async def test_of_two_pods_with_one_address_it_is_not_known_which() -> None:
         await World(pod(), pod("b")).client_pods.pod("10.0.0.1")
 
 
-class Slow(World):
+def slow() -> World:
     """The API server answers when `go` is set."""
-
-    def __init__(self) -> None:
-        super().__init__(pod())
-        self.go, self.now, self.most = asyncio.Event(), 0, 0
-        transport = self.client_pods._transport
-        request = transport.request
-
-        async def slow(*given: Any, **options: Any) -> Json:
-            self.now += 1
-            self.most = max(self.most, self.now)
-            await self.go.wait()
-            self.now -= 1
-            return await request(*given, **options)
-
-        transport.request = slow  # type: ignore[method-assign]
+    world = World(pod())
+    world.go.clear()
+    return world
 
 
 async def settle() -> None:
@@ -123,7 +115,7 @@ async def settle() -> None:
 
 
 async def test_an_address_is_asked_for_once_at_a_time_also_where_who_asked_first_goes() -> None:
-    world = Slow()
+    world = slow()
     first, *others = [asyncio.create_task(world.client_pods.pod("10.0.0.1")) for _ in range(5)]
     await settle()
     first.cancel()
@@ -134,16 +126,16 @@ async def test_an_address_is_asked_for_once_at_a_time_also_where_who_asked_first
 
 
 async def test_lookups_are_bounded_at_once_and_in_what_waits() -> None:
-    world = Slow()
+    world = slow()
     most = client_pods.MAX_WAITING
     tasks = [asyncio.create_task(world.client_pods.pod(f"10.0.{n // 256}.{n % 256}")) for n in range(most)]
     await settle()
-    assert world.now == client_pods.MAX_RUNNING
+    assert world.connection.at_once == client_pods.MAX_RUNNING
     with pytest.raises(Unidentified, match="too many"):
         await world.client_pods.pod("10.9.9.9")
     world.go.set()
     await asyncio.gather(*tasks)
-    assert world.most == client_pods.MAX_RUNNING
+    assert world.connection.most_at_once == client_pods.MAX_RUNNING
     assert await world.client_pods.pod("10.9.9.9") is None
 
 
@@ -152,7 +144,7 @@ async def test_a_server_that_does_not_answer_is_waited_for_so_long_and_no_longer
 ) -> None:
     monkeypatch.setattr(client_pods, "LOOKUP_SECONDS", 0.02)
     with pytest.raises(Unidentified, match="in time"):
-        await Slow().client_pods.pod("10.0.0.1")
+        await slow().client_pods.pod("10.0.0.1")
 
 
 async def test_no_more_addresses_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

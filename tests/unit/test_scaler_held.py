@@ -16,7 +16,7 @@ from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
-from tests.unit.api_server import ApiServer
+from tests.unit.api_server import GONE, ApiServer
 from tests.unit.scaler_world import World, certificates, pod, running
 from tests.unit.scaler_zero_world import CHAT, Answer, ask, at_zero, follow_scale, server
 from tests.unit.test_scaler_targets import secret
@@ -318,7 +318,7 @@ async def test_a_watch_that_was_away_does_not_forget_a_port(certificates: Path) 
     api = ApiServer(at_zero(port=port))
     async with running(api, certificates) as world:
         await listening(world, port)
-        await api.streams[LLMSERVICE].put({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
+        api.bring("ERROR", GONE, LLMSERVICE)
         lists = sum(call == "list LLMService" for call in api.calls)
         await world.until(lambda: sum(call == "list LLMService" for call in api.calls) > lists)
         assert world.scaler.holding.is_listening("uid-chat", port)

@@ -37,7 +37,8 @@ def endpoint(name: str, address: str, *, ready: bool | None = True) -> dict[str,
 
 
 def slice_of(name: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
-    metadata = {"namespace": "system", "name": name, "uid": f"u-{name}", "resourceVersion": "1"}
+    labels = {"kubernetes.io/service-name": "activator"}
+    metadata = {"namespace": "system", "name": name, "uid": f"u-{name}", "resourceVersion": "1", "labels": labels}
     return {"kind": "EndpointSlice", "metadata": metadata, "endpoints": list(endpoints)}
 
 

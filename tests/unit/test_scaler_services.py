@@ -15,7 +15,7 @@ from kubeloop.resources import POD, Key
 from llmservice_activator.services import Pod, Service, Services, Unknown, pod_of, service_of
 from llmservice_api.kinds import LLMSERVICE
 
-from tests.unit.api_server import ApiServer
+from tests.unit.api_server import GONE, ApiServer
 from tests.unit.decide_world import of_another
 from tests.unit.scaler_world import certificates, pod, running, service
 from tests.unit.test_scaler_schedule import autoscaling
@@ -154,9 +154,8 @@ async def test_a_lost_place_is_listed_again_and_what_is_gone_is_forgotten(certif
         await world.until(lambda: len(known) == 2)
         for kind, name in (("LLMService", "other"), ("LLMService", "off"), ("Pod", "b")):
             api.remove(kind, name)
-        gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
         for resource in (LLMSERVICE, POD):
-            await api.streams[resource].put({"type": "ERROR", "object": gone})
+            api.bring("ERROR", GONE, resource)
         await world.until(lambda: len(known) == 1 and len(known.pods(CHAT)) == 1)
         for name in ("other", "off"):
             with pytest.raises(Unknown, match=f"there is no LLMService ns/{name}"):
@@ -178,12 +177,12 @@ async def test_an_object_that_cannot_be_read_ends_nothing(certificates: Path) ->
             await keda.replicas("odd")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         # The watch goes on: nothing was listed again.
-        assert len([path for _, path, query in api.requests if "watch" not in query and path.endswith("/pods")]) == 1
+        assert len([path for _, path, query, _ in api.requests if "watch" not in query and path.endswith("/pods")]) == 1
 
 
 async def test_a_missing_right_in_one_namespace_hides_no_other(certificates: Path) -> None:
     api = ApiServer(service())
-    api.forbidden.add(("pods", "closed"))
+    api.refused["closed/pods"] = 403
     async with running(api, certificates, namespaces=("ns", "closed")) as world, world.keda() as keda:
         assert await keda.replicas() == 1
         problems = world.scaler.readiness().lines
@@ -192,7 +191,7 @@ async def test_a_missing_right_in_one_namespace_hides_no_other(certificates: Pat
 
 async def test_without_any_right_it_is_not_ready(certificates: Path) -> None:
     api = ApiServer(service())
-    api.forbidden.add(("pods", None))
+    api.refused["pods"] = 403
     async with running(api, certificates, wait=False) as world:
         await world.until(lambda: any("cannot list" in line for line in world.scaler.readiness().lines))
         assert not world.scaler.is_ready()

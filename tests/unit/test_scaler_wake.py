@@ -35,11 +35,19 @@ class World:
         return self.results
 
     @property
-    def replicas(self) -> int:
+    def obj(self) -> dict[str, Any]:
         obj = self.api.find("LLMService", "chat")
         assert obj is not None
-        found: int = obj["spec"]["scaling"]["replicas"]
+        return obj
+
+    @property
+    def replicas(self) -> int:
+        found: int = self.obj["spec"]["scaling"]["replicas"]
         return found
+
+    def written(self, _: object) -> None:
+        """Somebody else writes it."""
+        self.api.put(self.obj, annotations={"n": str(len(self.api.calls))})
 
 
 async def test_it_is_done_once_however_many_are_held() -> None:
@@ -84,19 +92,7 @@ async def test_a_zero_that_is_not_autoscalings_is_left_alone() -> None:
 
 async def test_somebody_who_writes_at_the_same_time_delays_nothing() -> None:
     world = World()
-    writes = 2
-
-    def write(verb: str, *rest: Any) -> Any:
-        nonlocal writes
-        if verb == "get" and writes:
-            writes -= 1
-            found = call(verb, *rest)
-            world.api.put(world.api.find("LLMService", "chat") or {}, annotations={"n": str(writes)})
-            return found
-        return call(verb, *rest)
-
-    call = world.api.call
-    world.api.call = write  # type: ignore[method-assign,assignment]
+    world.api.then["get LLMService"] = lambda scale: world.written(scale) if len(world.api.calls) < 5 else None
     assert await world.woken() == ["woken"]
     assert world.replicas == 1
     assert world.api.calls == ["get LLMService", "patch LLMService"] * 3
@@ -104,15 +100,7 @@ async def test_somebody_who_writes_at_the_same_time_delays_nothing() -> None:
 
 async def test_a_change_from_zero_by_somebody_else_is_not_overwritten() -> None:
     world = World()
-    call = world.api.call
-
-    def scaled_meanwhile(verb: str, *rest: Any) -> Any:
-        found = call(verb, *rest)
-        if verb == "get" and len(world.api.calls) == 1:
-            world.api.put(at_zero(replicas=4), resourceVersion="77")
-        return found
-
-    world.api.call = scaled_meanwhile  # type: ignore[method-assign,assignment]
+    world.api.then["get LLMService"] = lambda _: world.api.put(at_zero(replicas=4), resourceVersion="77")
     assert await world.woken() == ["already"]
     assert world.replicas == 4
 
@@ -143,15 +131,7 @@ async def test_a_failure_is_counted_and_tried_again_after_growing_pauses(call: s
 
 async def test_one_that_is_always_written_by_others_is_given_up_for_a_while() -> None:
     world = World()
-    call = world.api.call
-
-    def write(verb: str, *rest: Any) -> Any:
-        found = call(verb, *rest)
-        if verb == "get":
-            world.api.put(world.api.find("LLMService", "chat") or {}, annotations={"n": "1"})
-        return found
-
-    world.api.call = write  # type: ignore[method-assign,assignment]
+    world.api.then["get LLMService"] = world.written
     assert await world.woken() == ["failed"]
     assert world.api.calls.count("patch LLMService") == ATTEMPTS
 

@@ -11,24 +11,18 @@ import grpc
 import grpc.aio
 import pytest
 from kubeloop import informer
-from kubeloop.credentials import Credentials, Token
 from kubeloop.errors import Gone
 from kubeloop.resources import POD, Resource
-from kubeloop.transport import Transport
 from llmservice_activator import watches as watches_module
 from llmservice_activator.services import Services
 from llmservice_activator.watches import OUTDATED_AFTER, Watches
 from llmservice_api.kinds import LLMSERVICE
 
-from tests.support.http_servers import application
 from tests.support.patience import PATIENCE
-from tests.unit.api_server import ApiServer
+from tests.unit.api_server import GONE, ApiServer, over_http
 from tests.unit.scaler_world import Keda, certificates, pod, running, service
 
 __all__ = ["certificates"]
-
-FORBIDDEN = (403, "Forbidden")
-EXPIRED = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
 
 
 class Clock:
@@ -49,10 +43,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.asynccontextmanager
 async def watching(api: ApiServer, clock: Clock) -> AsyncIterator[Watches]:
     """Watches that were synced once."""
-    async with (
-        application(api.answer) as url,
-        Transport(Credentials(server=url, namespace="ns", token=Token.fixed("t"))) as transport,
-    ):
+    async with over_http(api) as transport:
         watches = Watches(transport, (), Services(), clock=clock)
         task = asyncio.create_task(watches.run())
         try:
@@ -78,30 +69,29 @@ async def until(watches: Watches, *, synced: bool | None = None, problem: str | 
 
 
 def refuse_watches(api: ApiServer, resource: Resource) -> None:
-    api.refused_watches[resource.plural] = FORBIDDEN
+    api.refused[f"watch {resource.plural}"] = (403, "no")
     api.streams[resource].put_nowait(None)
 
 
 def expire_and_refuse_lists(api: ApiServer, resource: Resource) -> None:
-    api.forbidden.add((resource.plural, None))
-    api.streams[resource].put_nowait({"type": "ERROR", "object": EXPIRED})
+    api.refused[resource.plural] = 403
+    api.bring("ERROR", GONE, resource)
 
 
 def answer_lists_with_gone(api: ApiServer, resource: Resource) -> None:
     api.fails[f"list {resource.kind}"] = [Gone("the continue token is too old", code=410)] * 1000
-    api.streams[resource].put_nowait({"type": "ERROR", "object": EXPIRED})
+    api.bring("ERROR", GONE, resource)
 
 
 def list_what_cannot_be_read(api: ApiServer, resource: Resource) -> None:
-    api.objects[resource].append({"metadata": {}})
-    api.streams[resource].put_nowait({"type": "ERROR", "object": EXPIRED})
+    api.objects[resource.path("ns", "odd")] = {"metadata": {"labels": pod("a")["metadata"]["labels"]}}
+    api.bring("ERROR", GONE, resource)
 
 
 def mend(api: ApiServer, resource: Resource) -> None:
-    api.refused_watches.clear()
-    api.forbidden.clear()
+    api.refused.clear()
     api.fails.clear()
-    api.objects[resource] = [obj for obj in api.objects[resource] if obj["metadata"]]
+    api.objects.pop(resource.path("ns", "odd"), None)
 
 
 FAILURES = {
@@ -158,7 +148,7 @@ async def test_keda_is_told_why_and_is_answered_again_once_it_works(
 async def test_the_message_names_the_problem_of_the_namespace_alone(certificates: Path) -> None:
     api = ApiServer(service())
     for namespace in ("a", "b", "c", "closed"):
-        api.forbidden.add(("pods", namespace))
+        api.refused[f"{namespace}/pods"] = 403
     async with running(api, certificates, namespaces=("a", "b", "c", "closed", "ns")) as world, world.keda() as keda:
         said = await refusal(keda, "closed")
     assert "of namespace closed are not known: namespace closed: pods: User" in said

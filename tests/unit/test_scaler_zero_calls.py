@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubeloop.resources import ENDPOINT_SLICE
 from llmservice_activator import externalscaler
 from llmservice_activator.answers import CACHE_SECONDS
 
@@ -113,7 +112,7 @@ async def test_what_another_activator_holds_counts(
     ):
         clock = with_clock(world)
         await world.until(lambda: world.scaler.peers.activators == 2)
-        assert any("endpointslices" in path for _, path, _ in api.requests)
+        assert any("endpointslices" in path for _, path, *_ in api.requests)
         world.in_flight["10.0.0.1"] = 0
         world.peers["10.0.0.2"] = {}
         await keda.replicas()
@@ -124,7 +123,7 @@ async def test_what_another_activator_holds_counts(
             world.peers["10.0.0.2"] = peer
         assert (await is_active(keda), await keda.replicas()) == expected
         # One that is gone says nothing any more.
-        await world.api.streams[ENDPOINT_SLICE].put({"type": "MODIFIED", "object": slice_of("a", ONE)})
+        await world.send("MODIFIED", slice_of("a", ONE))
         await world.until(lambda: world.scaler.peers.activators == 1)
 
 
@@ -145,14 +144,7 @@ async def test_the_event_says_that_a_request_woke_it(certificates: Path) -> None
     port = free_port()
     api = ApiServer(at_zero(port=port))
     events: list[dict[str, Any]] = []
-    call = api.call
-
-    def record(verb: str, resource: Any, path: str, params: Any, body: Any, type_: str) -> Any:
-        if resource.kind == "Event":
-            events.append(body)
-        return call(verb, resource, path, params, body, type_)
-
-    api.call = record  # type: ignore[method-assign]
+    api.then["event Scaled"] = events.append
     async with running(api, certificates) as world:
         follow_scale(world)
         await world.until(lambda: world.scaler.holding.is_listening("uid-chat", port))

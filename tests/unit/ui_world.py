@@ -18,7 +18,7 @@ from llmservice_ui.sizing import Sizer
 
 from tests.support import http_servers
 
-from .cli_world import ApiServer
+from .api_server import ApiServer
 
 BASE = "http://localhost:8090"
 OWN = {"Origin": BASE, "Sec-Fetch-Site": "same-origin"}
@@ -106,6 +106,4 @@ def service(name: str, namespace: str = "team", **status: Any) -> Mapping[str, A
 
 def add(api: ApiServer, *services: Mapping[str, Any]) -> None:
     for one in services:
-        where = one["metadata"]
-        path = f"/apis/llmservice.dev/v1alpha1/namespaces/{where['namespace']}/llmservices/{where['name']}"
-        api.objects[path] = dict(one)
+        api.put({"kind": "LLMService", **one})

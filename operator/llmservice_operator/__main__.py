@@ -1,4 +1,4 @@
-"""Starts the operator: arguments, logging, and the few long tasks it is made of."""
+"""Entry point: arguments, logging, and the tasks of the process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from llmservice_operator.service.worker import Workers
 logger = logging.getLogger("llmservice_operator")
 
 BURST = 0.2
-"""Seconds in which what the children of a service do is taken together."""
+"""Seconds in which changes of a service's children are combined."""
 FINISH_IN_FLIGHT = 3.0
 STOP_WATCHING = 1.5
 LONGEST_BLOCK = 20.0
@@ -74,7 +74,7 @@ is recorded then. It has lost its Lease by that time."""
 
 
 class Operator:
-    """One process: watches everything always, acts while it holds the Lease."""
+    """One process: always watches everything, and acts while it holds the Lease."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Operator:
         gate: Gate = self._lease or AlwaysOpen()
         kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS, INDICES)
         count = metrics.internal_errors
-        for part in Part:  # so that the first one of each is an increase
+        for part in Part:  # creates the series, so that the first failure is an increase
             count.labels(part)
         self._errors = InternalErrors(count=lambda part: count.labels(part).inc(), changed=self._changed)
         build = f"{version()} {opts.services.operator_image}"
@@ -113,7 +113,7 @@ class Operator:
         self._configs = ConfigReader(
             wake=self._changed, observe=lambda result: metrics.config_reads.labels(result).inc()
         )
-        # Whoever watches some namespaces does not know the pods of other services.
+        # With a subset of namespaces the pods of other services are unknown.
         own = None if self._options.namespaces else lambda: placed(cache)
         service = opts.services.activator_service
         self._activators = ActivatorsWatch(transport, *service, self._activators_changed) if service else None
@@ -158,7 +158,7 @@ class Operator:
         self._leading = asyncio.Event()
 
     async def run(self) -> int:
-        """Until it is stopped (0) or something ends that must not (1)."""
+        """Run until stopped (returns 0) or until a task ends unexpectedly (returns 1)."""
         loop = asyncio.get_running_loop()
         self._take_signals(loop)
         certificate = Certificate(Path(self._options.metrics_tls)) if self._options.metrics_tls else None
@@ -206,7 +206,7 @@ class Operator:
         acting: asyncio.Task[object],
         watches: asyncio.Task[object],
     ) -> int:
-        """Finish what is in work, then give the Lease to the next, then stop watching."""
+        """Finish running reconciles, release the Lease, then stop watching."""
         failed = [task for task in done if task is not stopped]
         for task in failed:
             logger.error("%s ended: %s", task.get_name(), _why(task))
@@ -225,7 +225,7 @@ class Operator:
         logger.info("stopped")
         return 1 if failed else 0
 
-    # The long tasks
+    # Tasks.
 
     async def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         async with asyncio.TaskGroup() as group:
@@ -235,7 +235,7 @@ class Operator:
                     resync,
                     namespace,
                     self._options.identity,
-                    # kopf takes the signals when it starts; the order of the shutdown stays this process's own.
+                    # kopf replaces the signal handlers at its start; this process keeps its own order of shutdown.
                     spawned=lambda: self._take_signals(loop),
                 )
                 group.create_task(watch.run(), name=f"watch of {LLMSERVICE.plural}")
@@ -253,7 +253,7 @@ class Operator:
         self._life.reach(Stage.SYNCED)
         await self._leading.wait()
         self._life.reach(Stage.ACTING)
-        garbage.collect()  # what was imported and read until now lives long
+        garbage.collect()  # what was created until now lives long
         self._ctx.take_up(key for key in self._ctx.cache.all_keys() if self._may_act(key))
         await self._workers.run()
 
@@ -263,24 +263,23 @@ class Operator:
     # Called by the Lease (LeaderCallbacks)
 
     def gained(self) -> None:
-        """Begin with all services at once: a follower's cache is warm."""
+        """Reconcile all services: a follower's cache is up to date."""
         self._leading.set()
         if self._life.is_acting:
             self._gain(self._ctx.cache.all_keys())
 
     def lost(self) -> None:
-        """What is in work is forgotten by its worker, when it ends."""
+        """Workers discard running reconciles when they end."""
         for key in {*self._ctx.cache.all_keys(), *self._ctx.memories} - {*self._ctx.queue.in_work}:
             self._ctx.forget(key)
 
     def is_busy(self) -> bool:
-        """Whether a worker has a service."""
         return bool(self._ctx.queue.in_work)
 
     # Called by the watches
 
     def _take_up_all(self, namespace: str | None) -> None:
-        """A namespace became warm, or another kind is seen of it or no longer."""
+        """Queue all services: a namespace became warm, or the kinds that can be listed in it changed."""
         if self._life.is_acting and self._is_acting():
             self._gain(key for key in self._ctx.cache.all_keys() if namespace in (None, key.namespace))
 
@@ -290,7 +289,7 @@ class Operator:
         self._ctx.take_up(warm)
 
     def _changed(self, key: Key) -> None:
-        """Those who stand by have a cache, too, and work on nothing."""
+        """A follower keeps its cache up to date and reconciles nothing."""
         if self._life.is_acting and self._may_act(key):
             self._ctx.take_up((key,))
 
@@ -299,12 +298,10 @@ class Operator:
             self._ctx.queue.add_soon(key, BURST, of_children(self._ctx.cache.get(PARENT, *key)))
 
     def _activators_changed(self) -> None:
-        """For services whose requests may be held."""
+        """Queue the services whose requests may be held."""
         if self._life.is_acting:
             found = (key_of(parent) for parent in self._ctx.cache.all_of(PARENT) if may_hold(parent))
             self._ctx.take_up(key for key in found if self._may_act(key))
-
-    # Small answers
 
     def _may_act(self, key: Key) -> bool:
         return self._is_acting() and self._sync.is_warm(key.namespace)
@@ -338,7 +335,7 @@ def _why(task: asyncio.Task[object]) -> str:
 
 
 async def serve(opts: Options) -> int:
-    """The whole life of the process."""
+    """Run the process."""
     metrics = Metrics()
     found = await kube_credentials.load(kubeconfig=opts.kubeconfig, context=opts.context)
     async with (
@@ -356,11 +353,10 @@ async def serve(opts: Options) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
     opts = options.load(sys.argv[1:] if argv is None else argv)
     garbage.begin()
     log.setup(opts.log_format, opts.log_level)
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each metric, which nobody reads
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(opts))

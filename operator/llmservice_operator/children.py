@@ -1,6 +1,5 @@
-"""The children that a service is to have, in the order in which they are applied, and what keeps the cluster's from it:
-what is to be applied, what is to go, and what is in the way.
-"""
+"""Desired children of a service in their order of application, and differences from the cluster: what to apply, what to
+prune, and obstacles."""
 
 from __future__ import annotations
 
@@ -47,21 +46,21 @@ from llmservice_operator.workload.port import Strategy
 
 @dataclass(frozen=True, slots=True)
 class DesiredChild:
-    """One manifest, and the hash of what it asks for."""
+    """A manifest with its hash."""
 
     manifest: Manifest
     input_hash: str
 
     @property
     def id(self) -> tuple[str, str]:
-        """(kind, name)"""
+        """(kind, name)."""
         return self.manifest["kind"], self.manifest["metadata"]["name"]
 
 
 def desired_children(
     service: LLMService, asked: LLMServiceSpec, revision: DesiredRevision, strategy: Strategy, settings: Settings
 ) -> list[DesiredChild]:
-    """What pods need comes before the pods. `asked` is the spec as it is, whatever revision runs."""
+    """In order: what pods need comes before the workload. `asked` is the spec itself, whatever revision runs."""
     made = revision.label, revision.number, revision.key, revision.template, revision.chosen
     return [
         *_made(service, *made, strategy, None if asked is service.spec else asked),
@@ -86,13 +85,13 @@ def _made(
 
 @cached_by_service
 def _declared(service: LLMService, settings: Settings, stated_by: str | None, idle: bool) -> tuple[DesiredChild, ...]:
-    """Of the kinds in `CHILD_KINDS`. `stated_by` and `idle` are the service's, and no part of the spec."""
+    """Children of `CHILD_KINDS`. `stated_by` and `idle` are properties of the service outside its spec."""
     assert (service.replicas_stated_by, is_idle(service.spec.scaling, service.status)) == (stated_by, idle)
     return tuple(with_hash(manifest) for manifest in declared_manifests(service, settings))
 
 
 def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[DesiredChild]:
-    """Records that nobody owns any more, as they are: one that is not adopted would outlive every service."""
+    """Orphaned records to adopt, unchanged: without an owner they would never be deleted."""
     manifests = []
     for record in orphans:
         data = record.data()
@@ -105,10 +104,10 @@ def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> li
 def maintained(
     service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None, settings: Settings
 ) -> list[DesiredChild]:
-    """While an edit is held: what serves, with all that needs no restart.
+    """Children while an edit is held: the serving revision, with everything that needs no restart.
 
-    The workload has the template that it was made with; None: that is not known, and it stays as it is. The list of
-    adapters waits with the edit, for pods may lack what it asks for: `listed` is the digest of what was applied.
+    The workload keeps its template (None: unknown, it stays unchanged). The list of adapters waits with the edit, since
+    pods may lack what it needs: `listed` is the digest of the applied list.
     """
     manifests = [_listing(service_manifest(service), listed)]
     if template is not None:
@@ -118,7 +117,7 @@ def maintained(
 
 
 def _listing(manifest: Manifest, listed: str | None) -> Manifest:
-    """The Service naming this list of adapters, since that is the one that there is."""
+    """The Service with the digest of the applied list of adapters."""
     metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
     if listed is not None:
         metadata["annotations"] = {ADAPTERS_ANNOTATION: listed}
@@ -129,7 +128,7 @@ def _manifests(
     service: LLMService, asked: LLMServiceSpec, revision: DesiredRevision, strategy: Strategy
 ) -> Iterator[Manifest]:
     if has_adapters_config(service):
-        # Before the Service, which says then that it was.
+        # Before the Service, which names it.
         yield adapters_config(service)
     yield service_manifest(service)
     yield from (claim_manifest(service, claim) for claim in claims(service, asked))
@@ -145,7 +144,8 @@ def _manifests(
 
 
 def with_hash(manifest: Manifest) -> DesiredChild:
-    """The manifest with its hash as an annotation: it shows fields that are no longer desired, after a restart too."""
+    """The manifest with its hash as an annotation, which shows fields that are no longer desired, also after a
+    restart."""
     digest = hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
     annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH_ANNOTATION: digest}
     metadata = manifest["metadata"] | {"annotations": annotations}
@@ -153,15 +153,15 @@ def with_hash(manifest: Manifest) -> DesiredChild:
 
 
 RETRY_SECONDS = 60.0
-"""After a refusal of a child that others go on without, or of a deletion."""
+"""Seconds after a refusal of an optional child or of a deletion."""
 _NEEDED = frozenset({"ConfigMap", "ControllerRevision", *(workload.kind for workload in WORKLOADS)})
-"""Kinds whose refusal stops what comes after them: pods would be of another list, record or template."""
+"""Kinds whose refusal stops the applies after them: pods would have another list, record or template."""
 _NEEDED_ONCE = frozenset({"Service", "PersistentVolumeClaim"})
-"""Kinds without which there are no pods; a change of one that exists, which is refused, stops nothing."""
+"""Kinds that must exist before pods; a refused change of an existing one stops nothing."""
 
 
 def blocking(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
-    """What keeps a child from being what it should be; kinds with a condition of their own keep nothing."""
+    """Why a child cannot become as desired; kinds with a condition of their own are not obstacles."""
     ids = {child.id for child in children if child.id[0] not in HAS_OWN_CONDITION}
     if (unadopted := _unadopted(service, observed)) is not None:
         return unadopted
@@ -179,7 +179,7 @@ def blocking(service: LLMService, observed: Observed, children: list[DesiredChil
 
 
 def _unadopted(service: LLMService, observed: Observed) -> Obstacle | None:
-    """Which child of an earlier service of this name cannot be taken over, if one is. Of any kind, wanted or not."""
+    """The child of an earlier service of this name that cannot be adopted, if any; of any kind."""
     left = (c for c in observed.children() if c.controller is not None and not c.deleting)
     ids = [(c.kind, c.name) for c in left if ownership(c, service) is Ownership.LEAVING]
     what = "is of an earlier LLMService of this name and cannot be taken over"
@@ -187,13 +187,13 @@ def _unadopted(service: LLMService, observed: Observed) -> Obstacle | None:
 
 
 def lingering(service: LLMService | None, observed: Observed, prune: Iterable[Prune]) -> Obstacle | None:
-    """Which of these deletions fails, if one does. Of any kind: a slice or ScaledObject that is not to be there goes on
-    to direct requests or to scale, and has no condition of its own where the spec no longer asks for it."""
+    """The deletion that fails, if any. Of any kind: an EndpointSlice or ScaledObject that should be gone still has
+    effects, and may have no condition any more."""
     return _stuck(((each.kind, each.name) for each in prune), "is to go and cannot be deleted", service, observed)
 
 
 def _stuck(ids: Iterable[ChildId], what: str, service: LLMService | None, observed: Observed) -> Obstacle | None:
-    """The first of these changes that is refused, or not answered."""
+    """The first of these changes that was refused or not answered."""
     for kind, name in ids:
         if (refusal := observed.kept.get((kind, name))) is not None:
             return _refused(f"{kind} {name} {what}", refusal)
@@ -209,7 +209,7 @@ def _refused(what: str, refusal: Refusal) -> Obstacle:
 
 
 def _unanswered(what: str, missed: Unanswered, service: LLMService | None) -> Obstacle:
-    """It may pass until the deadline of a rollout: the operator tries again by itself, and goes on doing so."""
+    """The operator retries; the obstacle may pass before the rollout's deadline."""
     deadline = progress_deadline_seconds(service) if service is not None else 0
     message = normalize.replica_failure(missed.message)
     found = reason_of(message)
@@ -233,7 +233,7 @@ def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Ite
 
 
 def applies(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Iterator[Apply]:
-    """What is not as it is asked for."""
+    """Children that differ from what is desired."""
     for child in children:
         if child.id == _adapters_id(service):
             yield from _apply_unread(child, service, observed)
@@ -242,7 +242,7 @@ def applies(service: LLMService, observed: Observed, children: list[DesiredChild
 
 
 def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply | None:
-    """Of one that the operator may read; None: it is as it is asked for, or cannot be made so."""
+    """The apply of a readable child; None: it is as desired, or cannot be changed."""
     kind, live = child.id[0], observed.child(*child.id)
     is_needed = kind in _NEEDED or (kind in _NEEDED_ONCE and live is None)
     if kind in observed.hidden or (not is_needed and child.id in observed.refused):
@@ -267,14 +267,14 @@ def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply |
 
 
 def is_pending(apply: Iterable[Apply]) -> bool:
-    """Whether a child is yet to be written that has no condition of its own."""
+    """Whether a child without a condition of its own is still to be written."""
     return any(each.kind not in HAS_OWN_CONDITION for each in apply)
 
 
 def _apply_unread(child: DesiredChild, service: LLMService, observed: Observed) -> Iterator[Apply]:
-    """What the operator may not read is applied when the Service, which is applied next, does not name it yet.
+    """An unreadable child is applied while the Service, which is applied next, does not name it.
 
-    An orphaned Service speaks of an orphaned list, which is to be adopted too.
+    An orphaned Service names an orphaned list, which is adopted too.
     """
     endpoint = observed.service
     applied = None
@@ -289,8 +289,8 @@ def _adapters_id(service: LLMService) -> tuple[str, str]:
 
 
 def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | None) -> str | None:
-    """None where the live object is as it was asked for, whatever defaults and webhooks made of that."""
-    # What is left of others' fields after a removal (defaults that they own) is not worth another try.
+    """Why to apply; None where the live object has every desired value, whatever defaults and webhooks changed."""
+    # Defaults that others own remain after a removal; they are not worth another attempt.
     if record == AppliedRecord(child.input_hash, live.managed_hash):
         return None
     found = difference(child.manifest, live.live(), live.content)
@@ -301,7 +301,7 @@ def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | No
     return None if live.is_applied else "the record of its field owners was reset"
 
 
-def prune_reason(service: LLMService, observed: Observed, settings: Settings) -> Iterator[Prune]:
+def undesired_children(service: LLMService, observed: Observed, settings: Settings) -> Iterator[Prune]:
     """Children of CHILD_KINDS that are no longer desired, whatever revision runs."""
     for child in CHILD_KINDS:
         live = observed.child(child.kind, service.name)
@@ -312,10 +312,10 @@ def prune_reason(service: LLMService, observed: Observed, settings: Settings) ->
 def prunes(
     service: LLMService, asked: LLMServiceSpec, observed: Observed, desired: DesiredRevision, settings: Settings
 ) -> Iterator[Prune]:
-    """What is ours and no longer desired; `asked` is the spec as it is, whatever revision runs."""
-    yield from prune_reason(service, observed, settings)
+    """Own children that are no longer desired; `asked` is the spec itself, whatever revision runs."""
+    yield from undesired_children(service, observed, settings)
     wanted = {claim.name for claim in claims(service, asked)}
-    # Pods of an earlier revision may still use a claim, and so may the record of an earlier operator.
+    # Pods of an earlier revision may still use a claim, and records of an earlier operator may mount it.
     is_unused = all(pod.revision == desired.label for pod in observed.pods)
     wanted |= mounted_claims(desired.template)
     for claim in observed.claims:
@@ -338,7 +338,7 @@ def mounted_claims(template: Manifest) -> set[str]:
 
 
 def _old_revisions(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
-    """The latest ones stay, and so does whatever is running or may be returned to."""
+    """Old records, except the latest ones, the running one and those to which a rollback may return."""
     rollout = service.status.get("rollout") or {}
     in_use: set[str | None] = {desired.label, observed.workload.revision if observed.workload else ""}
     in_use |= {rollout.get("stableRevision"), service.spec.rollout.pinned_revision}
@@ -350,17 +350,18 @@ def _old_revisions(service: LLMService, observed: Observed, desired: DesiredRevi
 
 
 def _may_go(child: ChildFacts, service: LLMService) -> bool:
-    """An orphan too: nobody else would ever take it away."""
+    """Also an orphan: nobody else would delete it."""
     return ownership(child, service) in (Ownership.OURS, Ownership.ORPHAN)
 
 
 def _is_own(child: ChildFacts, service: LLMService) -> bool:
-    """What holds data is deleted only where it is owned; a kept claim is not. Orphaned records are adopted first."""
+    """Whether it may be deleted as the service's own. A retained claim has no owner. Orphaned records are adopted
+    first."""
     return child.owner_uid == service.uid and not child.deleting
 
 
 def finished_jobs(service: LLMService, observed: Observed, job_in_use: str | None) -> Iterator[Prune]:
-    """Jobs whose findings stand in the status, or that inspected another model."""
+    """Jobs whose result is in the status, or that inspected another model."""
     for job in observed.inspection_jobs:
         if _may_go(job, service) and job.name != job_in_use:
             yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")

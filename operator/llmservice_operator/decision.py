@@ -1,4 +1,4 @@
-"""What is to be done about one LLMService, as a value: it can be printed, compared and carried out."""
+"""What to do about one LLMService, as a value that can be printed, compared and executed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ Json = Mapping[str, Any]
 class Apply:
     """Server-side apply of one child with the field manager `llmservice-operator`.
 
-    With `known_uid` the child is known to carry our controller reference: force, and put the uid into the body's
-    metadata, so that an object that vanished meanwhile answers 409. Without it: no force, and a 409 is a `Refusal`
-    that the next decision sees. With `expel`, foreign additions are to go as well, which apply alone never does:
-    send `drift.removal_patch(RETURNED_OBJECT)` as a JSON patch when it is not empty.
-    Applies are carried out in order; the first refusal ends the round, except for what `Decision.routes` has.
+    With `known_uid` the child has the service's controller reference: apply with force, and with the uid in its
+    metadata, so that a vanished object answers 409. Without it: no force, and a 409 becomes a `Refusal` for the next
+    decision. With `expel`, foreign fields are removed as well, which an apply does not do: send
+    `drift.removal_patch(RETURNED_OBJECT)` as a JSON patch if it is not empty.
+
+    Applies are executed in order. The first refusal ends the round, except for those in `Decision.routes`.
     """
 
     manifest: Json
@@ -33,14 +34,14 @@ class Apply:
     known_uid: str | None = None
     expel: bool = False
     is_unread: bool = False
-    """No right to read it: whose it is has to be found out before it is applied."""
+    """The operator may not read it: its owner is determined before it is applied."""
     is_optional: bool = False
-    """The next decision does without it where the API server does not take it."""
+    """The next decision goes on without it if the API server refuses it."""
     retry_after: float | None = None
-    """Seconds after which a refusal of an optional one is forgotten; None: with the next generation. With a number
-    failures of the API server are refusals, too."""
+    """Seconds after which a refusal of an optional child expires; None: with the next generation. With a number,
+    failures of the API server count as refusals."""
     input_hash: str = ""
-    """Goes into `AppliedRecord.input_hash` once the API server has taken it."""
+    """Becomes `AppliedRecord.input_hash` once the API server accepted it."""
 
     @property
     def kind(self) -> str:
@@ -53,29 +54,29 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """Delete one child that we own and no longer want, with the uid as precondition."""
+    """Delete an own child that is no longer desired, with its uid as precondition."""
 
     kind: str
     name: str
     uid: str | None
-    """None where the operator may not read it: whose it is has to be found out first."""
+    """None where the operator may not read it: its owner is determined before it is deleted."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Make one child of an earlier LLMService of this name ours, as it is."""
+    """Take over a child of an earlier LLMService of this name, unchanged."""
 
     kind: str
     name: str
     uid: str
     of: str
-    """The uid of the LLMService that is gone."""
+    """The uid of the deleted LLMService."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionCost:
-    """Set DELETION_COST_ANNOTATION of this very pod; a failure to do so stops nothing."""
+    """Set DELETION_COST_ANNOTATION of the pod with this uid; a failure stops nothing."""
 
     pod: str
     uid: str
@@ -83,7 +84,7 @@ class DeletionCost:
 
 
 class Update(Enum):
-    """Where a service stands with an update that was asked for."""
+    """State of a requested update."""
 
     WAITS = "waits"
     UNDER_WAY = "under way"
@@ -101,16 +102,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """How the workload is to bring a template in, and what is to be said about that."""
+    """How the workload gets a template, and what to report about it."""
 
     strategy: Strategy
     reason: str = ""
     notice: Reason | None = None
-    """The reason of an Event, where the status says so first."""
+    """Reason of an Event, once the status has it."""
     is_reported_first: bool = False
-    """The status has to say so before the workload is changed."""
+    """The status has to report it before the workload changes."""
     is_held: bool = False
-    """The workload is not to be changed yet."""
+    """The workload must not change yet."""
     obstacle: Obstacle | None = None
     """What the new pod waits for."""
     recheck_after: float | None = None
@@ -121,58 +122,58 @@ class Restart:
     """Pods of one revision are replaced by pods of another."""
 
     running: str
-    """Label of the revision that the workload has."""
+    """Label of the workload's revision."""
     desired: str
     strategy: str
     reason: str
-    """Why this strategy; empty where the spec asks for it."""
+    """Why this strategy; empty where the spec requests it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Everything to do now; without actions and status it is the steady state."""
+    """Everything to do now. Without actions and status the service is steady."""
 
     desired: tuple[Json, ...] = ()
-    """Manifests of all children that the service is to have, in the order in which they are applied."""
+    """Manifests of all desired children, in order of application."""
     restart: Restart | None = None
     adopt: tuple[Adopt, ...] = ()
     deletion_costs: tuple[DeletionCost, ...] = ()
-    """Written right before the apply of the workload, and only with one."""
+    """Written only with an apply of the workload, right before it."""
     apply: tuple[Apply, ...] = ()
     prune: tuple[Prune, ...] = ()
     status: Json | None = None
-    """The whole value of `.status` to apply with the manager `llmservice-operator-status`; None: unchanged."""
+    """The complete `.status` to apply with the manager `llmservice-operator-status`; None: unchanged."""
     events: tuple[Event, ...] = ()
     asks: tuple[Ask, ...] = ()
-    """Pods whose supervisors are to be asked from now on."""
+    """Pods whose supervisors are to be polled from now on."""
     is_unsettled: bool = False
     """Pods, endpoints and the workload's counters disagree about whether the rollout is done."""
     claims_turn: bool = False
-    """An update that was asked for begins: only where `Updates.claim` grants it."""
+    """A requested update starts, if `Updates.claim` permits it."""
     begun: tuple[str, str] | None = None
-    """(revision, reason) of the rollout that goes on or begins, kept until the status has it."""
+    """(revision, reason) of the rollout that continues or starts, kept until the status has it."""
     update: Update | None = None
-    """None: none was asked for, or it is done."""
+    """None: none was requested, or it is done."""
     requeue_after: float | None = None
-    """Seconds; only where no event of the cluster will wake this key."""
+    """Seconds; only where no event of the cluster queues the key."""
     notes: tuple[str, ...] = field(default=())
-    """Why nothing was done, for the log and the preview (paused, deleting)."""
+    """Why nothing was done (paused, deleting), for the log and the preview."""
 
     @property
     def is_steady(self) -> bool:
-        """Nothing is to be written."""
+        """Whether nothing is to be written."""
         return not (self.has_work or self.status is not None)
 
     @property
     def has_work(self) -> bool:
-        """Something about the children is to be written."""
+        """Whether a child is to be written."""
         return bool(self.adopt or self.apply or self.prune)
 
     @property
     def routes(self) -> Self:
-        """With no other writes than those that bring requests to the activators or away from them.
+        """The decision with only those writes that direct requests to the activators or away from them.
 
-        They follow from which pods are listed now, not from the other writes, whose refusal stops none of them.
+        They depend on the listed pods and not on the other writes, whose refusal must not stop them.
         """
         return replace(
             self, adopt=(), apply=tuple(filter(is_route, self.apply)), prune=tuple(filter(is_route, self.prune))
@@ -180,16 +181,16 @@ class Decision:
 
 
 def is_route(write: Apply | Prune) -> bool:
-    """Whether it is about a slice that sends requests to the activators."""
+    """Whether it writes an EndpointSlice of the activators."""
     return write.kind == ENDPOINT_SLICE
 
 
 REFRESH_SECONDS = 60.0
-"""Between two readings of free GPUs for a message: figures that moved with every pod would be written all the time."""
+"""Seconds between two reads of free GPUs for a message, so that the status does not change with every pod."""
 QUOTAS_SECONDS = 180.0
-"""Between two readings of the quotas that end before maxReplicas: nobody but the condition waits for them."""
+"""Seconds between two reads of quotas below maxReplicas: only the condition depends on them."""
 
 
 def soonest(*times: float | None) -> float | None:
-    """The earliest of those that are set."""
+    """The earliest time that is set, or None."""
     return min((time for time in times if time is not None), default=None)

@@ -1,4 +1,4 @@
-"""Everything that a decision is made from, as one frozen value: what is known, where it is from and how old it is."""
+"""The inputs of a decision, as one frozen value, with their source and age."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Whether an update that was asked for may begin: the operator lets a few services at a time."""
+    """Whether a requested update may start: the operator limits how many run at a time."""
 
     is_granted: bool
     limit: int = 1
     failed: tuple[str, ...] = ()
-    """Names of the namespace's own services whose update failed: until that is seen to, no other one begins."""
+    """Names of services in the namespace whose update failed: until that is resolved, no other update starts."""
     failed_elsewhere: int = 0
-    """How many of other namespaces did: their names are not this namespace's to know."""
+    """Number of failed updates in other namespaces, whose names this namespace may not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class GPUsQuery:
-    """What nodes with these labels have of an extended resource."""
+    """GPUs of an extended resource on nodes with these labels."""
 
     resource: str
     node_selector: tuple[tuple[str, str], ...] = ()
@@ -47,23 +47,24 @@ class GPUsQuery:
 
 @dataclass(frozen=True, slots=True)
 class RoomQuery:
-    """What is free on the cluster's nodes, and who holds a resource."""
+    """Free resources of the cluster's nodes, and which pods hold a resource."""
 
     resource: str | None
     """The accelerator's; None on CPUs."""
     max_age_seconds: float = 0.0
-    """What was read for this service before and is younger will do: messages are not to change more often."""
+    """An earlier read for this service that is younger is sufficient: messages change less often."""
     is_only_shown: bool = False
-    """Nothing is decided by it: where it cannot be read, what was read long ago is better than nothing."""
+    """For a message only: if nodes cannot be read, an old read is used."""
 
     def is_answered_by(self, other: RoomQuery) -> bool:
-        """Whether what was read for the other question answers this one. Of two resources the first one stays."""
+        """Whether the result for the other query is sufficient for this one. Of two resources the first takes
+        precedence."""
         is_certain = self.is_only_shown or not other.is_only_shown
         has_resource = self.resource is None or other.resource is not None
         return is_certain and has_resource and other.max_age_seconds <= self.max_age_seconds
 
     def and_(self, other: RoomQuery) -> RoomQuery:
-        """The question whose answer answers both."""
+        """The query that covers both."""
         return RoomQuery(
             self.resource if self.resource is not None else other.resource,
             min(self.max_age_seconds, other.max_age_seconds),
@@ -73,10 +74,10 @@ class RoomQuery:
 
 @dataclass(frozen=True, slots=True)
 class HoldingQuery:
-    """What activators are asked about the service: whether they can hold its requests."""
+    """A question to the activators: whether they can hold the service's requests."""
 
     port: int | None
-    """Of the service, as far as it is known."""
+    """The service's port, if known."""
     is_at_rest: bool
     """No replica is to run, and requests are held."""
     addresses: tuple[str, ...] = ()
@@ -85,13 +86,13 @@ class HoldingQuery:
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """The parts of `Inputs` that a decision needs and that are to be read next, by their names there."""
+    """The parts of `Inputs` that a decision needs and that have to be read first, by their names there."""
 
     turn: bool = False
     sibling_model: str | None = None
-    """The inspection key of the model that a sibling may know."""
+    """Inspection key of a model that another service may have inspected."""
     reading: str | None = None
-    """The model's configuration, as JSON text."""
+    """The model's configuration as JSON text."""
     gpus: GPUsQuery | None = None
     room: RoomQuery | None = None
     pod_events: tuple[str, ...] = ()
@@ -99,17 +100,17 @@ class Requirements:
     in_flight: tuple[tuple[str, str], ...] = ()
     """Names and IP addresses of the pods."""
     port: HoldingQuery | None = None
-    """The port at the activators is to be allotted, or known to be the service's still."""
+    """The port at the activators has to be allocated or confirmed."""
     holding: HoldingQuery | None = None
-    """What the activators report."""
+    """Reports of the activators."""
     quotas: bool = False
-    """The ResourceQuotas of the namespace, for this generation, of the last QUOTAS_SECONDS."""
+    """ResourceQuotas of the namespace, for this generation, at most QUOTAS_SECONDS old."""
 
     def __bool__(self) -> bool:
         return self != NOTHING
 
     def __or__(self, other: Requirements) -> Requirements:
-        """Both; what both name is this one's."""
+        """Both; where both have a part, this one's is taken."""
         return Requirements(
             **{each.name: getattr(self, each.name) or getattr(other, each.name) for each in fields(self)}
         )
@@ -120,58 +121,58 @@ NOTHING = Requirements()
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[T]):
-    """What no watch brings, and only some decisions need."""
+    """An input that no watch brings, and that only some decisions need."""
 
     value: T
     source: str
-    """What it was read from, for people: `nodes and pods of the cluster`."""
+    """Where it was read, for users: `nodes and pods of the cluster`."""
     age_seconds: float = 0.0
     asked: RoomQuery | None = None
-    """Of free room: the question that this answers; None: any."""
+    """For free resources: the query that this answers; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """About one LLMService, at one time. A part that is None was not read; `decide` says which it needs."""
+    """About one LLMService, at one time. A part is None if it was not read; `decide` returns which it needs."""
 
     parent: Json
-    """The LLMService as it is stored: metadata, status, and spec (an object, or its `spec_text`)."""
+    """The stored LLMService: metadata, status, and spec (an object, or its `spec_text`)."""
     stored: LLMService | None
-    """The same, parsed; None: `problems` say why not."""
+    """The parsed LLMService; None: `problems` has the causes."""
     problems: tuple[Problem, ...]
     observed: Observed
-    """Its children, pods and endpoints as their watches brought them, and what the API server made of our writes."""
+    """Children, pods and endpoints from the watches, and the API server's answers to writes."""
     settings: Settings
     now: datetime
     internal_errors: str = ""
-    """Which parts of the operator's work on this service raise exceptions; empty: none does."""
+    """Parts of the operator that raise exceptions for this service; empty: none."""
     turn: Part[Turn] | None = None
-    """Whether an update that was asked for may begin."""
+    """Whether a requested update may start."""
     sibling_model: Part[Json] | None = None
-    """status.model of another service of the same model; empty where there is none."""
+    """status.model of another service with the same model; empty if there is none."""
     reading: Part[Reading] | None = None
-    """What the model's configuration says."""
+    """The model's parsed configuration."""
     gpus: Part[ClusterGPUs] | None = None
-    """What the nodes have."""
+    """GPUs of the nodes."""
     room: Part[Room] | None = None
-    """What is free on the nodes."""
+    """Free resources of the nodes."""
     pod_events: Part[PodEvents] | None = None
-    """What Events say of pods that do not start."""
+    """Events of pods that do not start."""
     quotas: Part[Quotas | None] | None = None
-    """The ResourceQuotas of the namespace; a value of None: they could not be listed just now."""
+    """ResourceQuotas of the namespace; a value of None: they could not be listed."""
     in_flight: Part[Mapping[str, int]] | None = None
-    """Requests in flight of each ready pod that could be read, by its name."""
+    """Requests in flight by pod name, of ready pods that answered."""
     activators: Activators = None
-    """Those that are ready, of the whole installation."""
+    """Ready activators of the installation."""
     unknown_for: float = 0.0
-    """Seconds for which they have not been known, as far as this service was worked on."""
+    """Seconds for which the activators have been unknown while this service was reconciled."""
     port_claim: Part[PortClaim] | None = None
-    """The port at the activators that was allotted to this service."""
+    """The port at the activators that was allocated to this service."""
     holding: Part[Reports] | None = None
-    """What the activators say of this service."""
+    """Reports of the activators about this service."""
 
     def free_room(self, asked: RoomQuery) -> Room | Requirements:
-        """What is free on the nodes, where what was read answers this question."""
+        """Free resources, if the read ones answer this query; else what to read."""
         if self.room is None:
             return Requirements(room=asked)
         answered = self.room.asked
@@ -180,18 +181,18 @@ class Inputs:
         return Requirements(room=answered.and_(asked))
 
     def reports_of(self, query: HoldingQuery) -> Requirements:
-        """The activators' reports, or first the port that they are asked about; nothing: they were read."""
+        """What to read for reports of the activators: the port first; nothing if they were read."""
         if not query.addresses or self.holding is not None:
             return NOTHING
         return Requirements(port=query) if self.port_claim is None else Requirements(holding=query)
 
     def with_parts(self, read: Mapping[str, Part[Any]]) -> Self:
-        """With parts that were read, by their names."""
+        """The inputs with these parts, by name."""
         return replace(self, **read)  # type: ignore[arg-type]  # parts only
 
     @classmethod
     def of(cls, parent: Json, observed: Observed, settings: Settings, now: datetime, **more: Any) -> Self:
-        """With the parsed LLMService; `more` are further fields by name."""
+        """The inputs with the LLMService parsed; `more` are further fields by name."""
         try:
             service, problems = LLMService.from_object(parent), ()
         except InvalidSpec as invalid:
@@ -200,5 +201,5 @@ class Inputs:
 
 
 def value_of(part: Part[T] | None, otherwise: D) -> T | D:
-    """The value of a part, or what stands for one that was not read."""
+    """The value of a part, or `otherwise` if it was not read."""
     return otherwise if part is None else part.value

@@ -1,4 +1,4 @@
-"""How the operator is started: arguments, LLMSERVICE_* environment variables and a settings file, in that order."""
+"""Options of the operator: arguments, LLMSERVICE_* environment variables and a settings file, in that order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ commas. Arguments win over the environment, the environment over the settings fi
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that the process needs to know."""
+    """Options of the process."""
 
     namespaces: tuple[str, ...] = ()
     log_format: str = "json"
@@ -58,7 +58,7 @@ class Options:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line. Defaults are None, which tells options that were given from those that were not."""
+    """The command line. Defaults are None, to recognize options that were not given."""
     made = argparse.ArgumentParser(
         prog="llmservice-operator",
         description="Serves language models with vLLM, as LLMService objects ask for it.",
@@ -125,11 +125,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 SERVICE_OPTIONS = ("operator_image", "default_gpu_image", "default_cpu_image", "run_as_user", "hf_endpoint")
-"""Options that are settings of all services, under these names in camelCase."""
+"""Options that are settings of all services, in the settings file in camelCase."""
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Options:
-    """All three sources, checked; ends the process with a clear message where something is wrong."""
+    """Options from all three sources, checked; exits with a message if they are invalid."""
     line = parser()
     given = {name: value for name, value in vars(line.parse_args(argv)).items() if value is not None}
     try:
@@ -141,7 +141,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Option
 
 
 def version() -> str:
-    """Version of this operator; empty where it runs from a source tree that is not installed."""
+    """Version of this operator; empty in a source tree that is not installed."""
     try:
         return importlib.metadata.version("llmservice-operator")
     except importlib.metadata.PackageNotFoundError:
@@ -149,7 +149,7 @@ def version() -> str:
 
 
 def _from_environment(line: argparse.ArgumentParser, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The same options by their names in capitals."""
+    """The options in environment variables."""
     found: dict[str, Any] = {}
     for action in line._actions:
         name = next((o[2:].replace("-", "_").upper() for o in action.option_strings if o.startswith("--")), "")
@@ -179,7 +179,7 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "
 
 
 def _kind(action: argparse.Action) -> type[Any]:
-    """Of an option's value."""
+    """The type of an option's value."""
     if isinstance(action, argparse.BooleanOptionalAction):
         return bool
     kind = list if action.dest == "namespaces" else action.type or str
@@ -204,7 +204,7 @@ _ACTIONS = {action.dest: action for action in parser()._actions}
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    """Options of the settings file. InvalidSettings for unknown keys: a misspelled one would else be ignored."""
+    """Options of the settings file. InvalidSettings for unknown keys: a misspelled one would otherwise be ignored."""
     content = yaml.safe_load(path.read_text()) or {}
     if not isinstance(content, dict):
         raise InvalidSettings(f"{path}: not a mapping")
@@ -252,6 +252,6 @@ def _merge(file: dict[str, Any], given: dict[str, Any], environ: Mapping[str, st
         raise InvalidSettings("--metrics-tls: the probes speak plain HTTP; give the metrics a port of their own")
     merged.setdefault("lease_namespace", environ.get("POD_NAMESPACE"))
     pod = environ.get("POD_NAME") or socket.gethostname()
-    # A restarted container keeps its pod's name and must not take the old process's lease for its own.
+    # A restarted container keeps its pod's name and must not take the old process's Lease for its own.
     merged["identity"] = f"{pod}_{os.getpid()}_{os.urandom(4).hex()}"
     return Options(**merged, services=Settings.from_mapping(services))

@@ -1,9 +1,8 @@
-"""The condition Autoscaled: whether replicas follow the load, and what to do where they do not; and which pods a
-scale-down is to end: those with the fewest requests in flight.
+"""The condition Autoscaled, and which pods a scale-down ends: those with the fewest requests in flight.
 
-A ReplicaSet ends pods that are not ready first, then those with the lowest annotation
-controller.kubernetes.io/pod-deletion-cost. So only as many ready pods are marked as have to go: a pod that cannot be
-read keeps the usual cost of 0, and stays where others can go. Whatever a rollout ends is not chosen here.
+A ReplicaSet deletes unready pods first, then those with the lowest annotation
+controller.kubernetes.io/pod-deletion-cost. Only as many ready pods are marked as have to go: a pod that cannot be read
+keeps the default cost of 0, and stays if others can go. Pods that a rollout ends are not chosen here.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from llmservice_operator.revisions.selection import own_workload
 
 KIND = ScaledObjectFacts.kind
 MANAGED_ALREADY = "already managed by"
-"""In each refusal of KEDA's admission webhook that is about another autoscaler."""
+"""Part of each refusal of KEDA's admission webhook because of another autoscaler."""
 SEVERAL_SELECT = "AmbiguousSelector"
 """An HPA's reason where another one scales the same pods."""
 CHOSEN, USUAL = -1, 0
-"""Costs: of a pod that is to go, and of one that nobody marked."""
+"""Costs of a chosen pod, and of an unmarked one."""
 _TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
 def autoscaled(
     service: LLMService, inputs: Inputs, holding_problem: str, *, is_accepted: bool
 ) -> Finding | Requirements | None:
-    """None where the spec does not ask for autoscaling. `holding_problem` is `Zero.problem`; `is_accepted`: the spec is
-    carried out, and is worth a look at the namespace's quotas."""
+    """The condition; None where the spec has no autoscaling. `holding_problem` is `Zero.problem`; `is_accepted`:
+    whether the spec is applied, so that quotas matter."""
     if service.spec.scaling.autoscaling is None:
         return None
     if (wrong := next(_findings(service, inputs, holding_problem), None)) is not None:
@@ -51,10 +50,10 @@ def autoscaled(
 
 
 def _of_quotas(service: LLMService, inputs: Inputs) -> Finding | Requirements | None:
-    """None where no quota ends before maxReplicas. While that is not known, what was found stands.
+    """The finding about a quota below maxReplicas, or None. While quotas are unknown, the stored finding stays.
 
-    They are read once in each generation in which KEDA scales the service, and again while one of them ends before
-    maxReplicas. KEDA's own changes of the replicas are generations, too.
+    Quotas are read once in each generation in which KEDA scales the service (its changes of replicas are generations
+    too), and repeatedly while a quota is below maxReplicas.
     """
     assert service.spec.scaling.autoscaling is not None
     most, reason = service.spec.scaling.autoscaling.highest_maximum, Reason.QUOTA_BELOW_MAXIMUM
@@ -75,13 +74,13 @@ def _of_quotas(service: LLMService, inputs: Inputs) -> Finding | Requirements | 
 
 
 def _of_quotas_before(service: LLMService) -> Finding | None:
-    """As it was found last."""
+    """The stored finding."""
     said, reason = _stored(service), Reason.QUOTA_BELOW_MAXIMUM
     return Finding(_TRUE, reason, str(said.get("message", ""))) if said.get("reason") == reason else None
 
 
 def _per_replica(service: LLMService, inputs: Inputs) -> Amounts | None:
-    """What one pod asks for; None where there is no workload yet."""
+    """Resource requests of one pod; None without a workload."""
     live = own_workload(service, inputs.observed)
     if live is None:
         return None
@@ -90,13 +89,13 @@ def _per_replica(service: LLMService, inputs: Inputs) -> Amounts | None:
 
 
 def _stored(service: LLMService) -> Mapping[str, Any]:
-    """The condition as it was written last; empty where it was not."""
+    """The stored condition, or an empty mapping."""
     conditions: Iterable[Mapping[str, Any]] = service.status.get("conditions") or ()
     return next((each for each in conditions if each.get("type") == ConditionType.AUTOSCALED), {})
 
 
 def _findings(service: LLMService, inputs: Inputs, holding_problem: str) -> Iterator[Finding]:
-    """What is wrong, from the installation down to KEDA's own work."""
+    """Problems, from the installation to KEDA's conditions."""
     why = why_no_scaled_object(service, inputs.settings)
     if why is Reason.REPLICAS_STATED:
         yield _no(why, f"{why.summary} It is stated by: {service.replicas_stated_by}.")
@@ -130,7 +129,7 @@ def _of_object(service: LLMService, observed: Observed) -> Iterator[Finding]:
 
 
 def _of_keda(conditions: Mapping[str, KedaCondition]) -> Iterator[Finding]:
-    """What KEDA says of a ScaledObject of ours."""
+    """Problems in KEDA's conditions of the ScaledObject."""
     none = KedaCondition("", "", "")
     ready, fallback, hpa, paused = (conditions.get(each, none) for each in ("Ready", "Fallback", "HPAActive", "Paused"))
     conflict, unavailable = Reason.AUTOSCALER_CONFLICT, Reason.SCALER_UNAVAILABLE
@@ -161,16 +160,16 @@ def _no(reason: Reason, message: str) -> Finding:
 
 
 def pods_to_count(service: LLMService, observed: Observed) -> tuple[tuple[str, str], ...]:
-    """(name, IP address) of each pod whose requests are to be counted; empty where no ready pod is chosen."""
+    """(name, IP address) of each pod whose requests are to be counted; empty where no ready pod has to be chosen."""
     if not _to_go(service, observed):
         return ()
     return tuple((pod.name, pod.address) for pod in _ready(observed) if pod.address)
 
 
 def deletion_costs(service: LLMService, observed: Observed, in_flight: Mapping[str, int]) -> tuple[DeletionCost, ...]:
-    """What is to be written before the workload is made smaller: only what differs from what the pods have.
+    """Deletion costs to write before the workload is scaled down: only those that change.
 
-    `in_flight` are the requests of each pod that could be read, by its name.
+    `in_flight` has the requests of each pod that could be read, by name.
     """
     number = _to_go(service, observed)
     if not number:
@@ -181,7 +180,7 @@ def deletion_costs(service: LLMService, observed: Observed, in_flight: Mapping[s
 
 
 def _changes(pods: tuple[PodFacts, ...], chosen: set[str]) -> Iterator[DeletionCost]:
-    """Our mark on others is of a scale-down that did not come about; other costs are a user's."""
+    """Marks on other pods are reset: they are of a scale-down that did not happen. Costs set by users stay."""
     for pod in pods:
         if pod.name in chosen and pod.deletion_cost != CHOSEN:
             yield DeletionCost(pod.name, pod.uid, CHOSEN)
@@ -190,7 +189,7 @@ def _changes(pods: tuple[PodFacts, ...], chosen: set[str]) -> Iterator[DeletionC
 
 
 def _to_go(service: LLMService, observed: Observed) -> int:
-    """Ready replicas that the next scale-down ends; 0 where there is none, or where all go."""
+    """Ready replicas that the next scale-down ends; 0 where none or all of them go."""
     live, replicas = own_workload(service, observed), service.spec.scaling.replicas
     if live is None or not 0 < replicas < live.spec_replicas:
         return 0
@@ -200,5 +199,5 @@ def _to_go(service: LLMService, observed: Observed) -> int:
 
 
 def _ready(observed: Observed) -> tuple[PodFacts, ...]:
-    """Of each replica that is ready the pod that has its requests."""
+    """For each ready replica the pod that gets its requests."""
     return tuple(each.first for each in observed.replicas if each.ready and not each.is_going)

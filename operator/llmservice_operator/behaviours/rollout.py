@@ -1,8 +1,8 @@
-"""How one template gives way to the next: pure, from what the spec says, what runs, and what is free on the nodes.
+"""How one pod template replaces another: pure, from the spec, what runs, and what is free on the nodes.
 
-Auto is decided when a template is about to be put in, and kept for that rollout; the workload remembers it. A steady
-service looks at no node and changes nothing because rooms change. An old replica is given up only for a new one that
-its place is enough for: a pod that no node would take keeps nobody from being served.
+Auto is resolved when a template is about to be applied, and kept for that rollout in an annotation of the workload. A
+steady service reads no nodes, and changes of free resources do not affect it. An old replica ends early only where its
+resources are enough for the new one: a pod that no node can run must not end one that serves.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ Json = Mapping[str, Any]
 RECHECK_SOON = 5.0
 """Seconds until an API server that could not list nodes is asked again."""
 RECHECK_SECONDS = 60.0
-"""Seconds between looks at the nodes while a pod waits for room: no event says what others free."""
+"""Seconds between two reads of nodes while a pod waits for resources: no event says that others freed some."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One template about to take another one's place, or on its way there."""
+    """A template that is to replace another one, or is replacing it."""
 
     service: LLMService
     label: str
-    """Of the revision that comes."""
+    """Of the new revision."""
     live: WorkloadFacts
     template: Manifest
-    """Of the revision that comes."""
+    """Of the new revision."""
     inputs: Inputs
 
     @property
     def previous(self) -> Json:
-        """status.rollout as it was written last, where it is of this revision."""
+        """The stored status.rollout, if it is about this revision."""
         rollout: Json = self.service.status.get("rollout") or {}
         return rollout if rollout.get("revision") == self.label else {}
 
@@ -90,12 +90,12 @@ class Change:
 
     @property
     def leaving(self) -> int:
-        """Pods on nodes that are on their way out: their places are as good as free."""
+        """Pods on nodes that are going away: their resources count as free."""
         return sum(pod.deleting and bool(pod.node) for pod in self.inputs.observed.pods)
 
     @property
     def is_last(self) -> bool:
-        """One replica is all there is: to replace it is to stop answering."""
+        """Whether there is a single replica, whose replacement interrupts service."""
         return self.service.spec.scaling.replicas == 1
 
     @property
@@ -110,17 +110,17 @@ class Change:
 
     @property
     def requests(self) -> Amounts:
-        """What a new pod asks for."""
+        """Resource requests of a new pod."""
         return requests_of(self.pod_spec)
 
     @property
     def given_up(self) -> Amounts:
-        """What an old pod asks for."""
+        """Resource requests of an old pod."""
         return requests_of(self.live.template().get("spec") or {})
 
 
 def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep | Requirements:
-    """`may_choose`: False where nothing is carried out anyway, or where what is there is to be gone back on."""
+    """The next step. `may_choose`: False where nothing is applied, or the workload is to be rolled back."""
     strategy = current_strategy(change.service, change.live)
     if change.live.revision == change.label:
         return _going_on(change, strategy)
@@ -135,28 +135,28 @@ def _is_to_choose(change: Change, *, may_choose: bool) -> bool:
 
 
 def current_strategy(service: LLMService, live: WorkloadFacts) -> Strategy:
-    """While nothing is to change."""
+    """The strategy while nothing is to change."""
     asked = service.spec.rollout.strategy
     return _strategy(live.strategy) if asked == "Auto" else asked
 
 
 def first(service: LLMService) -> RolloutStep:
-    """Where nothing runs, nothing is replaced."""
+    """The step without a workload: nothing is replaced."""
     asked = service.spec.rollout.strategy
     return RolloutStep(USUAL if asked == "Auto" else asked)
 
 
 def _strategy(live: str | None) -> Strategy:
-    """As the rollout was begun; the usual one where the workload has none of ours."""
+    """The recorded strategy of the rollout; Surge where the workload has none."""
     return "Replace" if live == "Replace" else "Recreate" if live == "Recreate" else USUAL
 
 
 def _without_room(change: Change) -> RolloutStep | None:
-    """The first step where what is free on the nodes makes no difference."""
+    """The first step where it does not depend on free resources."""
     if _is_replace_reported(change):
-        return RolloutStep("Replace", str(change.previous["reason"]))  # the status says so already
+        return RolloutStep("Replace", str(change.previous["reason"]))  # the status has it already
     if change.live.available == 0:
-        # All at once: one after the other, each would wait for the start of the one before.
+        # All at once: one by one, each would wait for the start of the one before.
         return RolloutStep("Recreate", "No replica answers, so there is none to keep while its successor starts.")
     if sum(each.is_placed for each in change.old_replicas) > change.service.spec.scaling.replicas:
         return RolloutStep("Surge", "The pod of the rollout that was under way gives up its place.")
@@ -197,7 +197,7 @@ def _by_room(change: Change) -> RolloutStep | Requirements:
 
 
 def _replaced(change: Change, why: str) -> RolloutStep:
-    """One after the other; with a single one the status says beforehand what that means."""
+    """Replace one by one. For a single replica the status announces the interruption."""
     if not change.is_last:
         return RolloutStep("Replace", f"{why}. One replica at a time is replaced.")
     is_held = change.service.spec.scaling.holds and change.inputs.settings.activator_service is not None
@@ -208,11 +208,11 @@ def _replaced(change: Change, why: str) -> RolloutStep:
 
 
 def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
-    """What it needs, and how much of that is free where it may go."""
+    """What a new pod needs, and how much of it is free on suitable nodes."""
     resource = change.resource
     if any(fitting(node, change.requests) for node in nodes):
         return f"what is free of {resource} are shares of GPUs (time slicing), and other pods may hold their memory"
-    # A record of an earlier release may ask for another resource than the spec does.
+    # A record of an earlier release may request another resource than the spec.
     count = change.requests.get(resource, Decimal(0)) if resource is not None else Decimal(0)
     if resource is not None and any(node.free(resource) < count for node in nodes):
         free = sum(int(node.free(resource)) for node in nodes)
@@ -222,7 +222,7 @@ def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
 
 
 def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
-    """Whether the place of one old pod is enough, with what is free beside it."""
+    """Whether the resources of one old pod, with those that are free beside it, are enough."""
     old = Counter(pod.node for pod in change.old if pod.node)
     return any(
         fitting(replace(node, used=minus(node.used, change.given_up)), change.requests) > 0
@@ -232,7 +232,7 @@ def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
 
 
 def _going_on(change: Change, strategy: Strategy) -> RolloutStep | Requirements:
-    """The template is in: as it was begun, but for a new pod that waits too long for its place."""
+    """The template is applied: keep the strategy, unless a new pod waits too long for resources."""
     reason = str(change.previous.get("reason") or "") if change.previous.get("strategy") == strategy else ""
     begun = change.inputs.observed.begun
     if not change.previous and begun is not None and begun[0] == change.label:
@@ -253,7 +253,7 @@ def _going_on(change: Change, strategy: Strategy) -> RolloutStep | Requirements:
 
 
 def _may_lack_room(change: Change) -> bool:
-    """Whether a new pod is made beside an old one that serves."""
+    """Whether a new pod is created beside an old one that serves."""
     is_surge = current_strategy(change.service, change.live) == "Surge"
     return is_surge and not change.service.spec.paused and any(pod.ready for pod in change.old)
 
@@ -263,7 +263,7 @@ def _is_replace_reported(change: Change) -> bool:
 
 
 def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep | Requirements:
-    """It waited long enough: an old pod goes first, where that is known to make room."""
+    """A pod waited too long: end an old pod first, where that is known to help."""
     room = change.inputs.free_room(RoomQuery(change.resource, RECHECK_SECONDS))
     if isinstance(room, Requirements):
         return room
@@ -291,14 +291,14 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep | 
 
 
 def _without_memory(change: Change) -> tuple[PodFacts, ...]:
-    """New pods that found the memory of their GPU held, and have not begun anew."""
+    """New pods whose GPU memory was in use by others, and that have not restarted."""
     ended = ((pod, pod.terminated) for pod in change.new if pod.terminated is not None and not pod.running)
     ends = ((pod, Failure.from_json(end.message)) for pod, end in ended)
     return tuple(pod for pod, end in ends if end is not None and end.reason is FailureReason.GPU_MEMORY_BUSY)
 
 
 def _would_free_memory(change: Change, room: Room, held: tuple[PodFacts, ...]) -> bool:
-    """Whether an old pod may be what holds it: on a node whose GPUs are shared, or might be where nobody can look."""
+    """Whether an old pod may use that memory: on a node with shared GPUs, or where nodes cannot be read."""
     if room.unknown is not None:
         return _named_as_shared(change) is not None
     resource, old = change.resource, {pod.node for pod in change.old}
@@ -308,7 +308,7 @@ def _would_free_memory(change: Change, room: Room, held: tuple[PodFacts, ...]) -
 
 
 def _named_as_shared(change: Change) -> str | None:
-    """What says that pods share GPUs, where no node can be asked."""
+    """What shows that pods share GPUs, where nodes cannot be read."""
     products = change.service.spec.accelerator.products or ()
     if (change.resource or "").endswith(SHARED):
         return f"the name of the resource ({change.resource})"
@@ -316,8 +316,7 @@ def _named_as_shared(change: Change) -> str | None:
 
 
 def _waiting_since(change: Change) -> datetime | None:
-    """Since when a new pod lacks room: it has no node or no memory, or waits for quota of its queue, or a quota keeps
-    it from being made."""
+    """Since when a new pod lacks resources: no node, no memory, no quota in its queue, or refused by a quota."""
     found = gates(change.new, gates_of(change.previous), change.inputs.now)
     lacking = [found.get(pod.uid) or pod.created_at for pod in _lacking(change)]
     lacking += [pod.created_at for pod in _without_memory(change)]
@@ -328,13 +327,13 @@ def _waiting_since(change: Change) -> datetime | None:
         return None
     failure: Json = change.service.status.get("failure") or {}
     is_reported = bool(change.previous) and failure.get("reason") == Reason.QUOTA_EXCEEDED
-    return _time(str(failure.get("since"))) if is_reported else change.inputs.now  # what is reported now has this time
+    return _time(str(failure.get("since"))) if is_reported else change.inputs.now  # a new report has this time
 
 
 def _lacking(change: Change) -> list[PodFacts]:
-    """New pods without a node that the place of an old one may be enough for.
+    """New pods without a node for which the resources of an old one may be enough.
 
-    Of gates that holds of Kueue's only, where the old ones hold quota of the same queue.
+    Of scheduling gates only Kueue's counts, where the old pods hold quota of the same queue.
     """
     queues = {pod.queue for pod in change.old if pod.ready}
     return [
@@ -356,7 +355,7 @@ def _time(text: str) -> datetime | None:
 
 
 def _waits(change: Change) -> Obstacle | None:
-    """The obstacle where accelerators are short; other shortages are in the failure."""
+    """The obstacle where accelerators are missing; other shortages are in the failure."""
     resource = accelerator_resource(change.service)
     causes = {cause for pod in change.new for cause in pod.unschedulable}
     if resource is None or not any(resource in cause for cause in causes):
@@ -367,7 +366,7 @@ def _waits(change: Change) -> Obstacle | None:
 
 
 def _is_as_large(change: Change) -> bool:
-    """Without the right to look: the place of an old pod is enough for one that asks for no more."""
+    """Where nodes cannot be read: an old pod's resources are enough for a new pod that requests no more."""
     given_up = change.given_up
     return all(given_up.get(resource, 0) >= each for resource, each in change.requests.items())
 
@@ -380,7 +379,7 @@ def _unknown(why: str, settings: Settings) -> str:
 
 
 def rollout_events(before: Json, after: Json, how: RolloutStep) -> Iterator[Event]:
-    """What status.rollout says for the first time and somebody may want to act on."""
+    """Events for what status.rollout reports for the first time and a user may act on."""
     if how.notice is not None and after.get("reason") == how.reason != before.get("reason"):
         yield Event("Warning", how.notice, how.reason)
     waiting = after.get("updateWaiting")

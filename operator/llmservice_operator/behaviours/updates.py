@@ -1,7 +1,7 @@
-"""Updates that were asked for (llmservice.dev/update-requested) take turns: what the status says, and who is done.
+"""Requested updates (llmservice.dev/update-requested): text for the status, and state of the update.
 
-The same new template may break every service that gets it. They get it a few at a time, therefore, and a failed update
-holds back the others until its spec or its annotation changes. `service/updates.py` counts who has a turn.
+A new template may break every service that gets it. So updates run a few at a time, and a failed one holds back the
+others until its spec or its annotation changes. `service/updates.py` counts those that run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Json = Mapping[str, Any]
 
 _NAMED = 8
 RECHECK_SECONDS = 60.0
-"""Seconds after which a waiting service is reconciled again without any event."""
+"""Seconds after which a waiting service is reconciled again without an event."""
 
 
 def why_waiting(turn: Turn) -> str:
-    """The same words while others take their turns: a text that named them would be written for each of those."""
+    """Why the update waits. Running updates are not named: the status would change with each of them."""
     if turn.failed or turn.failed_elsewhere:
         return (
             f"The update of {_failed(turn)} failed, and the same may happen here. Edit or roll back what failed, or "
@@ -33,7 +33,7 @@ def why_waiting(turn: Turn) -> str:
 
 
 def _failed(turn: Turn) -> str:
-    """Those of the namespace by name, and how many there are elsewhere."""
+    """Failed updates of the namespace by name, and the number of others."""
     more = len(turn.failed) - _NAMED
     named = [", ".join(turn.failed[:_NAMED]) + (f" and {more} more" if more > 0 else "")] if turn.failed else []
     if count := turn.failed_elsewhere:
@@ -44,9 +44,9 @@ def _failed(turn: Turn) -> str:
 def update_of(
     desired: DesiredRevision, revisions: Sequence[RevisionFacts], rollout: Json, *, waits: bool, replicas: int
 ) -> Update | None:
-    """By the status that is about to be written; None: no update was asked for, or it is done.
+    """The state of the update for the status that is about to be written; None: none was requested, or it is done.
 
-    One without replicas breaks nothing, and is never rolled out: it holds back no other service.
+    A service without replicas is never rolled out and breaks nothing: it holds back no other.
     """
     if waits:
         return Update.WAITS

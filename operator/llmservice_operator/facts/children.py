@@ -1,7 +1,7 @@
-"""Small projections of child objects: what decisions need, and nothing that changes by itself.
+"""Projections of child objects: what decisions need, without values that change by themselves.
 
-Two projections that are equal call for the same decision; `resource_version` is therefore not compared, and a cache
-must keep the newer one even where the two are equal.
+Equal projections lead to the same decision. `resource_version` is not compared, so a cache must replace equal
+projections too.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from llmservice_operator.facts.metadata import Controller, controller_of, identi
 Json = Mapping[str, Any]
 
 LARGEST = 512 * 1024
-"""Bytes of a child's content that are kept. Ours have a third of it at most; others may write into them, or make some
-that carry our labels."""
+"""Bytes of a child's content that are kept. The operator's own children have a third of it at most; others may write
+into them, or create objects with the operator's labels."""
 MOST_FOREIGN = 256
-"""Paths of others that are kept of one object."""
+"""Foreign field paths that are kept of one object."""
 LONGEST_ANNOTATION = 1024
-"""Characters; ours are digests and words."""
+"""Characters; the operator's own are hashes and words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildFacts:
-    """What is common to all children."""
+    """Fields that all children have."""
 
     kind: ClassVar[str]
     content: ClassVar[tuple[str, ...]] = ("spec",)
@@ -56,16 +56,16 @@ class ChildFacts:
     """Value of the label that names the LLMService."""
     managed_by: str | None
     foreign: frozenset[str]
-    """Field paths in what we manage that only others own: what they added."""
+    """Field paths within the compared content that only other managers own."""
     is_applied: bool
-    """Our own apply is on record as owner of fields."""
+    """An apply of this operator is recorded in managedFields."""
     managed_hash: str
-    """Hash of the live content; where it and the manifest are unchanged, no comparison is needed."""
+    """Hash of the live content. Where it and the manifest are unchanged, no comparison is needed."""
     body: bytes = field(compare=False, repr=False)
-    """The live content, compressed, for a comparison. Empty where it is larger than `LARGEST`: it then differs from the
-    manifest in everything, and additions of others are removed."""
+    """The live content, compressed, for a comparison. Empty where it exceeds `LARGEST`: it then differs from any
+    manifest, and foreign fields are removed."""
     fingerprint: bytes = field(compare=False, repr=False)
-    """Hash of the source of `foreign`, `is_applied`, `managed_hash` and `body`."""
+    """Hash of the input of `foreign`, `is_applied`, `managed_hash` and `body`."""
 
     @property
     def owner_uid(self) -> str | None:
@@ -73,11 +73,11 @@ class ChildFacts:
 
     @property
     def is_marked_ours(self) -> bool:
-        """Carries the labels that only this operator sets, whoever owns it now."""
+        """Whether it has the labels that only this operator sets, whoever owns it."""
         return self.managed_by == OPERATOR and self.service is not None
 
     def live(self) -> dict[str, Any]:
-        """The content that a manifest is compared with."""
+        """The content to compare with a manifest."""
         if not self.body:
             return {"metadata": {}} | {part: {} for part in self.content}
         content: dict[str, Any] = orjson.loads(zlib.decompress(self.body))
@@ -85,7 +85,7 @@ class ChildFacts:
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
-        """Project one object as the API server sent it; what is `known` of it already is not worked out again."""
+        """Project an object of the API server; unchanged parts are taken from the projection `known`."""
         return cls(**common_of(obj, cls.content, known))
 
 
@@ -93,7 +93,7 @@ class ChildFacts:
 class ServiceFacts(ChildFacts):
     kind: ClassVar[str] = "Service"
     adapters: str | None = None
-    """Digest of the list of adapters that was applied last; None: none was."""
+    """Digest of the applied list of adapters; None: none was applied."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
@@ -104,7 +104,7 @@ class ServiceFacts(ChildFacts):
 
 @dataclass(frozen=True, slots=True)
 class KedaCondition:
-    """A condition that KEDA wrote about a ScaledObject; all texts are bounded."""
+    """A condition of a ScaledObject, written by KEDA, with bounded texts."""
 
     status: str
     reason: str
@@ -115,8 +115,7 @@ class KedaCondition:
 class ScaledObjectFacts(ChildFacts):
     kind: ClassVar[str] = "ScaledObject"
     conditions: Mapping[str, KedaCondition]
-    """By type, of KEDA_CONDITIONS; those that KEDA has not written are absent. Whoever may write its status may write
-    anything."""
+    """By type, those of KEDA_CONDITIONS that are present. Anyone with access to the status may have written them."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
@@ -129,7 +128,7 @@ _LONGEST_WORD, _LONGEST_TEXT = 64, 512
 
 
 def _keda_conditions(written: object) -> Mapping[str, KedaCondition]:
-    """The last of each type; what is no condition is left out."""
+    """The last condition of each type; malformed ones are left out."""
     given = written.get("conditions") if isinstance(written, Mapping) else None
     found = {}
     for each in given[:_MOST_CONDITIONS] if isinstance(given, list | tuple) else ():
@@ -148,7 +147,7 @@ _OF_KIND: Mapping[str, type[ChildFacts]] = {ScaledObjectFacts.kind: ScaledObject
 
 
 def facts_of(kind: str) -> type[ChildFacts]:
-    """The projection of one of `CHILD_KINDS`: by default what is common to all children, nothing else."""
+    """The projection class of one of `CHILD_KINDS`: a plain ChildFacts by default."""
     return _OF_KIND.get(kind) or _plain(kind)
 
 
@@ -168,24 +167,24 @@ class ClaimFacts(ChildFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionFacts(ChildFacts):
-    """A ControllerRevision: a pod template that was chosen once, and the key that it was chosen under."""
+    """A ControllerRevision: a recorded pod template and the key of its revision."""
 
     kind: ClassVar[str] = "ControllerRevision"
     content: ClassVar[tuple[str, ...]] = ("data", "revision")
     revision: int
     key: str
     label: str
-    """The hash that pods carry as the label REVISION_LABEL."""
+    """The hash in the pods' label REVISION_LABEL."""
     update_requested: str | None
     created_at: str
     is_whole: bool
-    """This operator can have made it, and it is kept: anybody may make one that holds something else, or too much."""
+    """Whether this operator can have created it, with its content kept: others may create invalid or oversized ones."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         data = stored_record(obj.get("data"))
         chosen = (data or {}).get("chosen") or {}
-        # Up to 1.5 MB of it would be kept for each, and nobody reads them.
+        # Up to 1.5 MB for each, which nothing reads.
         common = common_of(obj if data is not None else {**obj, "data": None}, cls.content, known)
         return cls(
             **common,
@@ -198,20 +197,20 @@ class RevisionFacts(ChildFacts):
         )
 
     def data(self) -> dict[str, Any]:
-        """What is recorded: `template`, and what was `chosen` at the time. Parsed each time."""
+        """The record: `template`, and what was `chosen` with it. Parsed at each call."""
         data: dict[str, Any] = self.live()["data"]
         return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts(ChildFacts):
-    """The Job that looks at a service's model."""
+    """The Job that inspects a service's model."""
 
     kind: ClassVar[str] = "Job"
     created_at: str
     complete: bool
     failed: str | None
-    """Why, in a word of the Job controller's (DeadlineExceeded, BackoffLimitExceeded); None: it did not fail."""
+    """The Job controller's reason (DeadlineExceeded, BackoffLimitExceeded); None: it did not fail."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
@@ -226,7 +225,7 @@ class JobFacts(ChildFacts):
 
 
 def is_marked(metadata: Json, service: str) -> bool:
-    """Whether something carries the labels that only this operator sets, as a child of a service of this name."""
+    """Whether an object has the labels that only this operator sets, for a service of this name."""
     labels = metadata.get("labels") or {}
     return labels.get(MANAGED_BY_LABEL) == OPERATOR and labels.get(SERVICE_LABEL) == service
 
@@ -245,7 +244,7 @@ def common_of(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> 
     text = orjson.dumps(live, option=orjson.OPT_SORT_KEYS)
     owners = [entry for entry in metadata.get("managedFields") or () if entry.get("subresource") != "status"]
     fingerprint = hashlib.sha256(text + orjson.dumps(owners)).digest()
-    # The controller of a workload writes its status many times for each time that its spec changes.
+    # A workload's controller writes its status much more often than its spec changes.
     is_known = known is not None and known.fingerprint == fingerprint
     made = {name: getattr(known, name) for name in _OF_CONTENT} if is_known else _of_content(text, owners)
     return identity_of(metadata) | {
@@ -271,16 +270,16 @@ def _of_content(text: bytes, owners: list[Json]) -> dict[str, Any]:
 
 
 def own_annotations(metadata: Json) -> dict[str, str]:
-    """Only ours: controllers and others write theirs as they like."""
+    """The operator's own annotations; others may have any content."""
     annotations = metadata.get("annotations") or {}
     return {key: text[:LONGEST_ANNOTATION] for key, text in annotations.items() if key.startswith(f"{GROUP}/")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceFacts:
-    """One EndpointSlice that the cluster's own controller made of our Service: it copies the Service's label.
+    """An EndpointSlice that the cluster's controller created for the service's Service.
 
-    By these the Service's endpoints are known: a ready pod may get no request.
+    It shows which pods get requests: a ready pod may get none.
     """
 
     namespace: str
@@ -288,34 +287,35 @@ class SliceFacts:
     uid: str
     resource_version: str = field(compare=False)
     service: str | None
-    """None where it was made for another Service: the label was copied."""
+    """None where it belongs to another Service and has a copied label."""
     ready: frozenset[str]
-    """Uids of the pods that requests are sent to."""
+    """Uids of the pods that get requests."""
 
     @classmethod
     def from_object(cls, obj: Json, known: object = None) -> Self:
-        """Project one slice as the API server sent it; it is small, whatever is known of it."""
+        """Project a slice; it is small, so that `known` is not used."""
         metadata = obj["metadata"]
         labels = metadata.get("labels") or {}
         service = labels.get(SERVICE_LABEL)
         return cls(
             **identity_of(metadata),
             service=service if service == labels.get(SERVICE_NAME_LABEL) else None,
-            # Pods without the port that the Service names are listed too, in a slice without ports.
+            # Pods without the Service's port are listed as well, in a slice without ports.
             ready=frozenset(_ready(obj.get("endpoints") or ())) if obj.get("ports") else frozenset(),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingSliceFacts(ChildFacts):
-    """A slice that points at the activators, or one of its name. Whoever made it, its endpoints are no pods of ours."""
+    """An EndpointSlice that points at the activators, or has the name of one. Its endpoints are not the service's
+    pods."""
 
     kind: ClassVar[str] = "EndpointSlice"
     content: ClassVar[tuple[str, ...]] = ("addressType", "endpoints", "ports")
 
 
 def slice_from_object(obj: Json, known: object = None) -> SliceFacts | HoldingSliceFacts:
-    """The projection of any EndpointSlice with our label."""
+    """The projection of any EndpointSlice with the service's label."""
     metadata = obj["metadata"]
     labels = metadata.get("labels") or {}
     if metadata["name"].endswith(ACTIVATOR_SLICES) or labels.get(SLICE_MANAGER_LABEL) == GROUP:
@@ -326,6 +326,6 @@ def slice_from_object(obj: Json, known: object = None) -> SliceFacts | HoldingSl
 def _ready(endpoints: Iterable[Json]) -> Iterable[str]:
     for endpoint in endpoints:
         target = endpoint.get("targetRef") or {}
-        # By the API, absent means ready.
+        # In the API, absent means ready.
         if target.get("kind") == "Pod" and (endpoint.get("conditions") or {}).get("ready") is not False:
             yield str(target.get("uid", ""))

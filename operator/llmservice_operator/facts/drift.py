@@ -1,10 +1,10 @@
-"""Whether a live object still has every value of a manifest, and what others added to it.
+"""Drift: whether a live object has every value of a manifest, and what others added to it.
 
-The API server fills in defaults and rewrites some values, so the two are never equal. What is asked is: does every
-value of the manifest stand in the live object? What the live object has beyond that is a default, or somebody's
-addition. Additions are found by their owners in `metadata.managedFields` and removed by a JSON patch: an apply puts
-back what others changed, but never removes what they added. Only `spec` counts: the status is the controllers', and
-metadata that others add (`kubectl rollout restart`'s annotation on the pod template, a label for a cost report) stays.
+The API server sets defaults and rewrites some values, so that the two are never equal. Values of the live object that
+the manifest lacks are defaults or additions. Additions are found by their owners in `metadata.managedFields` and
+removed by a JSON patch: an apply restores changed values, but never removes added ones. Only `spec` counts: the status
+is the controllers', and added metadata (`kubectl rollout restart`'s annotation on the pod template, a label for a cost
+report) stays.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "ownerReferences": ("uid",),
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
-# Maps that are one value: a key that somebody adds changes the meaning of the others.
+# Maps that are one value: an added key changes the meaning of the others.
 ATOMIC_MAPS = frozenset({"selector", "matchLabels", "nodeSelector", "secretKeyRef"})
-# Maps and leaves that hold quantities.
+# Maps and leaves with quantities.
 QUANTITIES = frozenset({"limits", "requests", "sizeLimit"})
 UNSET: tuple[Any, ...] = (None, "", 0, False, [], {})
 
 
 def difference(manifest: Json, live: Json, content: Iterable[str]) -> str | None:
-    """The path of the first value that is not as the manifest asks; None when all are.
+    """The path of the first value that differs from the manifest; None if none does.
 
-    `content` are the parts of the object that are compared beside its metadata.
+    `content` names the compared parts of the object beside its metadata.
     """
     metadata = {key: manifest["metadata"].get(key) for key in ("labels", "annotations", "ownerReferences")}
     found = _first(metadata, live["metadata"], "metadata")
@@ -64,7 +64,7 @@ def _first(wanted: Any, live: Any, path: str, name: str = "") -> str | None:
 
 def _first_in_map(wanted: Json, live: Json, path: str, name: str) -> str | None:
     if name in ATOMIC_MAPS and set(live) - set(wanted):
-        # The workload's selector holds matchLabels, which is looked at by itself.
+        # The workload's selector contains matchLabels, which is compared separately.
         return path
     for key, value in wanted.items():
         if (name in QUANTITIES or key in QUANTITIES) and same_amount(value, live.get(key)):
@@ -77,7 +77,7 @@ def _first_in_map(wanted: Json, live: Json, path: str, name: str) -> str | None:
 
 def _first_in_merged(wanted: list[Any], live: list[Any], path: str, keys: tuple[str, ...]) -> str | None:
     if not all(isinstance(item, Mapping) for item in (*wanted, *live)):
-        return path  # a record that somebody else made
+        return path  # a record that somebody else created
     by_key = {merge_key(item, keys): item for item in live}
     for item in wanted:
         key = merge_key(item, keys)
@@ -89,7 +89,7 @@ def _first_in_merged(wanted: list[Any], live: list[Any], path: str, keys: tuple[
 
 
 def merge_key(item: Json, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """By which an item of a merged list is known again."""
+    """Identifies an item of a merged list."""
     return tuple(str(item.get(key)) for key in keys)
 
 
@@ -101,31 +101,32 @@ def _first_in_list(wanted: list[Any], live: list[Any], path: str) -> str | None:
 
 
 _FREE = (("f:template", "f:metadata"), ("f:volumeName",), ("f:storageClassName",), ("f:volumeAttributesClassName",))
-"""Paths below spec that are left alone: metadata is everybody's, and Kubernetes itself sets the others when it binds a
-PersistentVolumeClaim, whose spec the API server then lets nobody change back."""
+"""Paths below spec that are ignored: others may write metadata, and Kubernetes sets the rest when it binds a
+PersistentVolumeClaim, after which the spec is immutable."""
 
 
 def foreign_paths(managed_fields: Iterable[Json], most: int | None = None) -> frozenset[str]:
-    """Paths below spec that others own and we do not, the first `most` of them."""
+    """The first `most` paths below spec that only others own."""
     ours, theirs = _split(managed_fields)
     return frozenset(_readable(path) for path in islice(chain(*(_only_theirs(t, ours, ()) for t in theirs)), most))
 
 
 def is_applied(managed_fields: Iterable[Json]) -> bool:
-    """Whether our apply is on record. After a reset of the owners nothing else shows what was added."""
+    """Whether an apply of this operator is recorded. Without it (managedFields were reset) nothing shows what was
+    added."""
     return any((e.get("manager"), e.get("operation")) == (MANAGER, "Apply") for e in managed_fields)
 
 
 def removal_patch(obj: Json) -> list[dict[str, Any]]:
-    """The JSON patch that takes others' additions out of this live object; empty when there are none.
+    """The JSON patch that removes foreign fields from the live object; empty without any.
 
-    It first tests that list items still are where they were. The resourceVersion would be the simpler test, but a
-    controller that writes the status every other moment would fail it.
+    It first tests the positions of list items. A test of the resourceVersion would fail while a controller writes the
+    status frequently.
     """
     ours, theirs = _split(obj["metadata"].get("managedFields") or ())
     paths = {path for other in theirs for path in _only_theirs(other, ours, ())}
     places = {place.pointer: place for path in paths if (place := _place(obj["spec"], path)) is not None}
-    # Later list items first: removing one shifts those behind it.
+    # Later list items first: a removal shifts those behind it.
     ordered = [places[pointer] for pointer in sorted(places, reverse=True)]
     tests = {path: value for place in ordered for path, value in place.tests}
     return [{"op": "test", "path": path, "value": value} for path, value in sorted(tests.items())] + [
@@ -134,11 +135,11 @@ def removal_patch(obj: Json) -> list[dict[str, Any]]:
 
 
 def restoring_patch(obj: Json, spec: Json) -> list[dict[str, Any]]:
-    """The JSON patch that gives each field of spec that others added to, or took away, the value that we ask for.
+    """The JSON patch that sets each field of spec that others added to, or removed, to the desired value.
 
-    For what may not stand beside ours, such as a budget's minAvailable beside our maxUnavailable: ours is refused while
-    theirs is there, and theirs alone may be needed until ours is. The pod template is left to the apply: replacing it
-    would restart pods for an annotation.
+    For fields that exclude each other, such as minAvailable and maxUnavailable of a budget: an apply is refused while
+    the foreign one exists. The pod template is left to the apply: replacing it would restart pods because of an
+    annotation.
     """
     ours, theirs = _split(obj["metadata"].get("managedFields") or ())
     added = {path[0].removeprefix("f:") for other in theirs for path in _only_theirs(other, ours, ())}
@@ -154,7 +155,7 @@ def restoring_patch(obj: Json, spec: Json) -> list[dict[str, Any]]:
 
 
 def _readable(path: tuple[str, ...]) -> str:
-    """`spec.template.spec.containers[server].env[FOO]`, as people write it."""
+    """As `spec.template.spec.containers[server].env[FOO]`."""
     text = "spec"
     for step in path:
         kind, _, rest = step.partition(":")
@@ -166,7 +167,7 @@ def _readable(path: tuple[str, ...]) -> str:
 
 
 def _split(managed_fields: Iterable[Json]) -> tuple[Json, list[Json]]:
-    """Our field set of spec, and that of each other manager that did not only write the status."""
+    """The operator's field set of spec, and those of other managers that wrote more than the status."""
     ours: Json = {}
     theirs = []
     for entry in managed_fields:
@@ -193,12 +194,12 @@ def _only_theirs(theirs: Json, ours: Json, at: tuple[str, ...]) -> Iterator[tupl
 
 
 _Pointer = tuple[tuple[int, str], ...]
-"""Tokens as (list index or -1, key), so that sorting puts a later list item after an earlier one."""
+"""Tokens as (list index or -1, key), so that a later list item sorts after an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a field path leads in a live object, and what must be true for it to lead there still."""
+    """Position of a field path in a live object, and the tests that confirm it."""
 
     pointer: _Pointer
     tests: tuple[tuple[str, Any], ...]

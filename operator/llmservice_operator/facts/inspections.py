@@ -1,4 +1,4 @@
-"""Small projections of inspections' pods, whose termination messages hold the facts of a model."""
+"""Projections of inspection pods, whose termination messages contain the facts of a model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class InspectionState(StrEnum):
     """The state of an inspection's pod."""
 
     WAITING = "Waiting"
-    """It has not started; `message` has the cause, where it is known."""
+    """Not started; `message` has the cause if known."""
     RUNNING = "Running"
     DONE = "Done"
-    """`inspection` holds the facts, or the classified reason why there are none."""
+    """`inspection` has the facts, or a classified reason."""
     FAILED = "Failed"
-    """It ended without a conclusion; `message` says how."""
+    """Ended without a result; `message` says how."""
     GONE = "Gone"
-    """It is being deleted and came to no conclusion: the Job's deadline passed, or the pod was deleted."""
+    """Being deleted without a result: the Job's deadline passed, or the pod was deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionFacts:
-    """The pod of an inspection. It is none of the service's pods."""
+    """The pod of an inspection, which is not one of the service's pods."""
 
     namespace: str
     name: str
@@ -42,18 +42,18 @@ class InspectionFacts:
     resource_version: str = field(compare=False)
     deleting: bool
     service: str | None
-    """The LLMService whose model it inspects."""
+    """The LLMService whose model is inspected."""
     owner_uid: str | None
     """Of its Job."""
     state: InspectionState
     since: str
-    """When that began, as the API server writes times."""
+    """When the state began, as the API server writes times."""
     message: str
     inspection: Inspection | None
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
-        """Project one pod as the API server sent it."""
+        """Project a pod."""
         pod, metadata = PodFacts.from_object(obj), obj["metadata"]
         state, since, message, found = _state_of(pod, _container(obj), str(metadata.get("creationTimestamp") or ""))
         return cls(
@@ -69,14 +69,14 @@ class InspectionFacts:
 
 
 def pod_from_object(obj: Json, known: object = None) -> PodFacts | InspectionFacts:
-    """A pod of a service, or one that looks at its model."""
+    """A replica, or a pod that inspects a model."""
     labels = obj["metadata"].get("labels") or {}
     is_servers = SERVICE_LABEL in labels or INSPECTS_LABEL not in labels
     return PodFacts.from_object(obj) if is_servers else InspectionFacts.from_object(obj)
 
 
 def _container(obj: Json) -> Json:
-    """The state of ours; service meshes and the like bring some of their own."""
+    """The state of the inspection's own container; service meshes may add others."""
     statuses = (obj.get("status") or {}).get("containerStatuses") or ()
     return next((c.get("state") or {} for c in statuses if c.get("name") == INSPECT_CONTAINER), {})
 
@@ -99,7 +99,7 @@ def _state_of(pod: PodFacts, container: Json, created: str) -> tuple[InspectionS
 
 
 def _end(ended: Json, text: str) -> str:
-    """How it ended, with the last line of its log, where the reason of a traceback stands."""
+    """How it ended, with the last line of its log, which has the reason of a traceback."""
     how = f"{ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}"
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
     return f"{how}: {last[:300]}" if last else how

@@ -1,4 +1,4 @@
-"""What projections keep of any object's metadata."""
+"""Projections of metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Controller:
     uid: str
 
     def is_earlier(self, name: str, uid: str) -> bool:
-        """Whether it is an LLMService of this name under another uid: names are unique, so it is gone."""
+        """Whether it is a deleted LLMService: names are unique, and this one has another uid."""
         return (self.kind, self.name) == (KIND, name) and self.uid != uid
 
 
@@ -35,7 +35,7 @@ def is_deleting(metadata: Json) -> bool:
 
 
 def controller_of(metadata: Json) -> Controller | None:
-    """Who an object belongs to."""
+    """The controller of an object, or None."""
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
             return Controller(reference["kind"], reference["name"], reference["uid"])

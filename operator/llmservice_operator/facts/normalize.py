@@ -1,6 +1,7 @@
-"""Messages of the cluster without parts that change by themselves: counts of nodes, used quota, pod names, back-off.
+"""Removes parts that change by themselves from messages of the cluster: counts of nodes, used quota, pod names,
+back-off.
 
-A status that repeats them would be written again and again while nothing happens.
+A status with such parts would be written repeatedly while nothing happens.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import re
 
 _LONGEST, _LONGEST_LIST = 2048, 16_384
-"""Characters of a message that are read: registries, webhooks and quotas write into them, and some of the expressions
-here take time that grows with the square of the length. The scheduler's list of causes is read by one pass."""
+"""Characters of a message that are read: registries, webhooks and quotas write them, and some expressions here take
+time quadratic in the length. The scheduler's list of causes is read in one pass."""
 
 _QUOTA = re.compile(r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+?), used: .+?, limited: (?P<limit>.+)$")
 _POD_NAMES = re.compile(r'\b[Pp]ods? "[^"]+"')
@@ -21,7 +22,7 @@ _EVICTION_FIGURES = re.compile(
 )
 _CONFLICT_TIME = re.compile(r"( using \S+) at [0-9TZ:.+-]+(?=:)")
 _NO_CAUSES = re.compile(r" (?:no new claims to deallocate, )?preemption: ")
-"""What the scheduler says behind the causes; newer ones speak of claims first."""
+"""Text of the scheduler after the causes; newer versions mention claims first."""
 _NODES = re.compile(r"^0/\d+ nodes are available: ")
 
 
@@ -35,13 +36,13 @@ def replica_failure(message: str) -> str:
 
 
 def conflict(message: str) -> str:
-    """Whose fields of an object are in the way, in one line, without when he wrote them last."""
+    """A conflict of field managers in one line, without times."""
     line = _CONFLICT_TIME.sub(r"\1", message[:_LONGEST]).replace(":\n- ", ": ").replace("\n- ", ", ")
     return line.replace("\n", "; ")
 
 
 def unschedulable_causes(message: str) -> tuple[str, ...]:
-    """The scheduler's distinct causes, without the number of nodes behind each."""
+    """The scheduler's distinct causes, without numbers of nodes."""
     causes = _NO_CAUSES.split(message[:_LONGEST_LIST], maxsplit=1)[0]
     text = _NODES.sub("", causes).strip().rstrip(".")
     return tuple(sorted({_COUNT.sub("", cause.strip()) for cause in _split_outside_braces(text) if cause.strip()}))
@@ -53,7 +54,7 @@ def waiting(message: str) -> str:
 
 
 def _split_outside_braces(text: str) -> list[str]:
-    """Taints are written `{key: value, ...}`: commas in braces separate nothing."""
+    """Split at commas, except inside braces: taints are written `{key: value, ...}`."""
     parts, depth, start = [], 0, 0
     for index, char in enumerate(text):
         depth += {"{": 1, "}": -1}.get(char, 0)
@@ -64,5 +65,5 @@ def _split_outside_braces(text: str) -> list[str]:
 
 
 def eviction(message: str) -> str:
-    """Why a node put a pod out, without what was left of the resource at that moment."""
+    """Why a node evicted a pod, without figures of the moment."""
     return _EVICTION_FIGURES.sub("", message[:_LONGEST]).strip()

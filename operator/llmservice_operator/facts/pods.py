@@ -1,4 +1,4 @@
-"""Small projections of pods: the state of each and, when it fails, the cause."""
+"""Projections of pods: the state of each and, if it fails, the cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from llmservice_operator.facts.metadata import controller_of, identity_of, is_de
 Json = Mapping[str, Any]
 
 OPERATORS_CONTAINERS = frozenset({RUNTIME_CONTAINER, FETCH_CONTAINER, SERVER_CONTAINER})
-"""In every pod; those of the user's podTemplate come beside them."""
+"""The operator's containers; those of the user's podTemplate come in addition."""
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _LIMIT_RANGER = "kubernetes.io/limit-ranger"
 _MOST_CUT = 1_000_000
@@ -35,13 +35,13 @@ _LONGEST = 4 * TERMINATION_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class Termination:
-    """The end of a container, the latest one known."""
+    """The latest known end of a container."""
 
     reason: str
     exit_code: int
     signal: int
     message: str
-    """Our supervisor's JSON, or the tail of the log where the supervisor itself was killed."""
+    """The supervisor's JSON, or the tail of the log if the supervisor was killed."""
     finished_at: str
 
 
@@ -52,12 +52,12 @@ class Waiting:
     reason: str
     message: str
     is_of_volume: bool = False
-    """It is about an image that is mounted as a volume, not about the container's own."""
+    """The message is about an image that is mounted as a volume, not about the container's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """One pod of a service."""
+    """A pod of a service."""
 
     namespace: str
     name: str
@@ -68,70 +68,70 @@ class PodFacts:
     revision: str
     owner_uid: str | None
     is_replica: bool
-    """It is of the service's workload."""
+    """It belongs to the service's workload."""
     queue: str
-    """Of Kueue, in which it waits for quota or whose quota it holds; else empty."""
+    """Kueue's queue in which it waits for quota or holds some; else empty."""
     phase: str
     scheduled: bool
     unschedulable: tuple[str, ...]
-    """The scheduler's causes, sorted; empty while it has not said anything."""
+    """The scheduler's causes, sorted; empty until it reports some."""
     ready: bool
     started: bool
     address: str
-    """The pod's IP; empty before it has one."""
+    """The pod's IP; empty until it is assigned."""
     running: bool
-    """The server's process runs, whether or not it answers yet."""
+    """The server's process runs, ready or not."""
     server_ready: bool
     unready: tuple[str, ...]
-    """Containers beside the server that run and are not ready, as long as it is ready itself."""
+    """Containers beside the server that run and are not ready, while the server is."""
     waits_for: str
-    """The container, none of the operator's, that has to end or to be up before the server starts; else empty."""
+    """A container of the user's or of a mesh that has to end or start before the server; else empty."""
     container: str
-    """The container that `waiting` and `terminated` speak of: the first one that fails, those of the operator before
-    others; else the server."""
+    """The container of `waiting` and `terminated`: the first one that fails, the operator's before others; else the
+    server."""
     waiting: Waiting | None
     terminated: Termination | None
     default_memory: str
-    """The memory limit of that container, where a LimitRange gave it; else empty."""
+    """The memory limit of that container, if a LimitRange set it; else empty."""
     restarts: int
-    """Of all containers but the one that fetches: its restarts are none of the server's."""
+    """Of all containers except the fetch container, whose restarts do not affect the server."""
     server_restarts: int
     ends: int
     """How often that container has ended."""
     reason: str
-    """Pod-level reason of one that is over: Evicted, UnexpectedAdmissionError, ..."""
+    """Pod-level reason of an ended pod: Evicted, UnexpectedAdmissionError, ..."""
     message: str
     node: str
-    """Empty before it has one."""
+    """Empty until it is scheduled."""
     asked: Amounts = field(compare=False)
-    """What it takes of its node, which is other services' concern; nothing before it has one."""
+    """Resources that it takes of its node; empty until it is scheduled. Relevant for other services."""
     is_lost: bool
-    """The cluster took it for not ready though the kubelet last said otherwise: its node does not report."""
+    """Not ready by the cluster, though the kubelet last reported ready: its node does not report."""
     is_setting_up: bool
-    """On a node, and none of its containers has started: volumes are mounted, the sandbox made, images pulled."""
+    """Scheduled, and no container has started: volumes are mounted, the sandbox is created, images are pulled."""
     is_initializing: bool
-    """An init container runs that is to end before the server starts."""
+    """An init container runs that has to end before the server starts."""
     created_at: str
     scheduled_at: str
     running_since: str
-    """When the present run of the server began."""
+    """Start of the server's current run."""
     unready_since: str
-    """When it last ceased to be ready; before `running_since` where this run never was."""
+    """When it last became unready; before `running_since` if the current run never was ready."""
     ended_at: str
-    """Of a pod that is over."""
+    """Of an ended pod."""
     deletion_cost: int = field(compare=False)
-    """Of DELETION_COST_ANNOTATION; 0 where it is absent or no number, as Kubernetes takes it."""
+    """DELETION_COST_ANNOTATION; 0 if absent or not a number, as in Kubernetes."""
     cut: int
-    """Streams that were ended because they outlived the drain timeout, as its supervisor reported at its end."""
+    """Streams that outlived the drain timeout and were cut, as the supervisor reported at its end."""
 
     @property
     def was_ready(self) -> bool:
-        """Whether the present run of the server was ready and is no longer."""
+        """Whether the server's current run was ready and no longer is."""
         return self.running and not self.ready and bool(self.running_since) and self.unready_since > self.running_since
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
-        """Project one pod as the API server sent it."""
+        """Project a pod."""
         metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
         node = str(spec.get("nodeName") or "")
         labels = metadata.get("labels") or {}
@@ -183,18 +183,18 @@ class PodFacts:
 
 
 def replicas(pods: Iterable[object]) -> Iterator[PodFacts]:
-    """Of what has a service's label, its replicas."""
+    """The replicas among projections of pods."""
     return (pod for pod in pods if isinstance(pod, PodFacts) and pod.is_replica)
 
 
 def _deletion_cost(metadata: Json) -> int:
-    """A 32-bit integer, whoever wrote it."""
+    """A 32-bit integer; anyone may have written the annotation."""
     text = str((metadata.get("annotations") or {}).get(DELETION_COST_ANNOTATION, ""))
     return int(text) if _COST.fullmatch(text) else 0
 
 
 def _is_lost(ready: Json, containers_ready: Json) -> bool:
-    """Only the node controller turns Ready off by itself, without a reason; a readiness gate gives one."""
+    """Only the node controller sets Ready to False by itself, without a reason; a readiness gate gives one."""
     is_off = ready.get("status") == "False" and not ready.get("reason")
     return is_off and containers_ready.get("status") == "True"
 
@@ -212,7 +212,7 @@ def _is_initializing(spec: Json, status: Json) -> bool:
 
 
 def _sidecars(spec: Json) -> set[str]:
-    """A sidecar is an init container that runs on."""
+    """Init containers that keep running."""
     return {str(c.get("name")) for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
 
 
@@ -255,7 +255,7 @@ def _cut(server: Json) -> int:
 
 
 def text_of(value: object) -> str:
-    """What a container or its runtime wrote: bounded, without control characters."""
+    """Text from a container or its runtime: bounded, without control characters."""
     return clean(str(value or "")[:_LONGEST])
 
 
@@ -287,8 +287,8 @@ _STARTING = frozenset({"", "PodInitializing", "ContainerCreating"})
 
 
 def _failing_container(status: Json) -> Json:
-    """The first container that waits for more than its turn or that ended badly; init containers come first, and those
-    that others may have added last."""
+    """The first container that fails or waits for something other than its start; init containers first, containers
+    that others added last."""
     for container in sorted(_containers(status), key=lambda each: each.get("name") not in OPERATORS_CONTAINERS):
         state = container.get("state") or {}
         if (state.get("waiting") or {}).get("reason", "") not in _STARTING or _ended(container):
@@ -297,7 +297,7 @@ def _failing_container(status: Json) -> Json:
 
 
 def _ended(container: Json) -> Json:
-    """The end to speak of: of the current run, else of the last one, unless the container serves again."""
+    """The end to report: of the current run, else of the previous one, unless the container serves again."""
     state = container.get("state") or {}
     current = state.get("terminated")
     if current:
@@ -309,7 +309,7 @@ def _ended(container: Json) -> Json:
 
 
 def _ends(container: Json) -> int:
-    """A container that is started again has ended as often as it was; one that lies still once more than that."""
+    """Restarts, plus one for a container that has ended and was not restarted."""
     restarts, is_running = int(container.get("restartCount") or 0), "running" in (container.get("state") or {})
     return restarts + (1 if not is_running and _ended(container) else 0)
 
@@ -324,7 +324,7 @@ def _waiting(container: Json, spec: Json) -> Waiting | None:
 
 
 def _is_of_volume(name: str, message: str, spec: Json) -> bool:
-    """Whether the image that the message names is a volume's, and not the container's of this name."""
+    """Whether the image in the message is a volume's, and not the container's of this name."""
     volumes = [str(volume["image"].get("reference")) for volume in spec.get("volumes") or () if volume.get("image")]
     containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
     own = next((str(c.get("image")) for c in containers if c.get("name") == name), "")
@@ -332,7 +332,8 @@ def _is_of_volume(name: str, message: str, spec: Json) -> bool:
 
 
 def _default_memory(metadata: Json, spec: Json, name: str) -> str:
-    """By what the admission plugin LimitRanger notes, such as `...: cpu, memory limit for init container NAME; ...`."""
+    """By the annotation of the admission plugin LimitRanger, as in `...: cpu, memory limit for init container NAME;
+    ...`."""
     note = text_of((metadata.get("annotations") or {}).get(_LIMIT_RANGER))
     wanted = {f"limit for container {name}", f"limit for init container {name}"}
     parts = (part.strip() for part in note.partition(":")[2].split(";"))

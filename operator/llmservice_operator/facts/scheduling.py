@@ -1,6 +1,6 @@
-"""Why the scheduler places no pod: the reason of its causes, and who holds the GPUs that are missing.
+"""Why the scheduler does not place a pod: the reason for its causes, and which pods hold the missing GPUs.
 
-Pods of other namespaces are shown as counts only: readers of the status may have no right to see them.
+Pods of other namespaces are only counted: readers of the status may not have access to them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Json = Mapping[str, Any]
 _MOST_HOLDERS = 8
 _MOST_PRODUCTS = 8
 
-# What comes first is what the nodes that came furthest lack: the scheduler looks at taints before it looks at labels,
-# and at resources after both.
+# In this order: the scheduler checks taints before labels, and resources after both. The last check that fails is that
+# of the nodes which nearly fit.
 _KINDS: tuple[tuple[Reason, re.Pattern[str]], ...] = (
     (Reason.VOLUME_UNAVAILABLE, re.compile(r"persistent ?volume|volume|pvc\(s\)|available disk|free storage", re.I)),
     (Reason.INSUFFICIENT_GPUS, re.compile(r"^Insufficient [^ ]+/|allocate all claims")),
@@ -32,7 +32,8 @@ _KINDS: tuple[tuple[Reason, re.Pattern[str]], ...] = (
 _KUEUE = "scheduling gate kueue.x-k8s.io/"
 _OLD_POD_MAY_HOLD = frozenset({Reason.INSUFFICIENT_GPUS, Reason.INSUFFICIENT_RESOURCES})
 _TAINT_OR_LABEL = frozenset({Reason.NO_MATCHING_NODE, Reason.UNTOLERATED_TAINT})
-"""The scheduler does not compare labels of nodes with a taint, so only the nodes show which of both is the cause."""
+"""The scheduler does not compare labels of a node with a taint, so that only the nodes show which of both is the
+cause."""
 REASONS = frozenset({reason for reason, _ in _KINDS} | {Reason.UNSCHEDULABLE})
 
 
@@ -45,9 +46,9 @@ class Wanted:
 
 
 def reason_of(causes: Iterable[str], is_taint: bool | None = None) -> Reason:
-    """The reason of several causes: that of the one which is nearest to a place.
+    """The reason for several causes: that of the last check that failed.
 
-    `is_taint` is what the nodes say where taints and labels keep the pod away together.
+    `is_taint` is the answer of the nodes where both taints and labels are causes.
     """
     kinds = _kinds(causes)
     if is_taint and kinds == _TAINT_OR_LABEL:
@@ -56,34 +57,35 @@ def reason_of(causes: Iterable[str], is_taint: bool | None = None) -> Reason:
 
 
 def may_need_nodes(causes: Iterable[str]) -> bool:
-    """Whether some of the causes are taints: only the nodes have their values, and tell them from missing labels."""
+    """Whether a cause is a taint: only the nodes have its value, and distinguish it from missing labels."""
     return Reason.UNTOLERATED_TAINT in _kinds(causes)
 
 
 def are_of_gpus(causes: Iterable[str]) -> bool:
-    """Whether one of the causes is a lack of GPUs."""
+    """Whether a cause is a lack of GPUs."""
     return Reason.INSUFFICIENT_GPUS in _kinds(causes)
 
 
 def may_be_held(causes: Iterable[str]) -> bool:
-    """Whether one of the causes is a lack of what another pod of the service may hold."""
+    """Whether a cause is a lack of resources that another pod of the service may hold."""
     return bool(_OLD_POD_MAY_HOLD & _kinds(causes))
 
 
 def are_gates(causes: Sequence[str]) -> bool:
-    """Whether the scheduler does not look for a node yet."""
+    """Whether the pod has scheduling gates."""
     return _kinds(causes) == {Reason.SCHEDULING_GATED}
 
 
 def are_of_kueue(causes: Sequence[str]) -> bool:
-    """Whether quota of a queue opens all of these gates."""
+    """Whether all gates are Kueue's, which quota of a queue removes."""
     return are_gates(causes) and all(cause.startswith(_KUEUE) for cause in causes)
 
 
 def is_taint(room: Room | None, pod_spec: Json | None) -> bool | None:
-    """Whether a node would do for the pod but for its taints; None where that cannot be seen.
+    """Whether a node fits the pod except for its taints; None if unknown.
 
-    Not where another node has no such taint: what keeps the pod off that one is a rule about pods, as anti-affinity.
+    None also where another node has no such taint: a rule about pods, such as anti-affinity, keeps the pod from that
+    one.
     """
     if room is None or room.unknown is not None or pod_spec is None:
         return None
@@ -92,7 +94,7 @@ def is_taint(room: Room | None, pod_spec: Json | None) -> bool | None:
 
 
 def remedy_of(reason: Reason, wanted: Wanted | None, room: Room | None, pod_spec: Json | None) -> str:
-    """What to do; for taints the tolerations that a node misses which would do otherwise."""
+    """The remedy; for taints the tolerations for a node that fits otherwise."""
     if reason is not Reason.UNTOLERATED_TAINT or room is None or pod_spec is None:
         return reason.remedy
     own = pod_spec.get("tolerations") or ()
@@ -118,7 +120,7 @@ def _kinds(causes: Iterable[str]) -> frozenset[Reason]:
 
 
 def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, room: Room | None, namespace: str) -> str:
-    """What no node has, and for GPUs what there is of them, where somebody looked."""
+    """What all nodes lack, and for GPUs how many there are, if that was read."""
     if reason is Reason.SCHEDULING_GATED:
         gates = " and ".join(f"Kueue's {cause}" if cause.startswith(_KUEUE) else cause for cause in causes)
         return f"A pod of this service waits for {gates}: no node is looked for until it is taken away."
@@ -129,7 +131,7 @@ def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, roo
 
 
 def gpus_text(wanted: Wanted, room: Room, namespace: str) -> str:
-    """How many are free, of which product, and who holds the others, as somebody in `namespace` may know it."""
+    """How many GPUs are free, by product, and which pods hold the others, as far as `namespace` may know."""
     asked = f"A pod asks for {wanted.count} {wanted.resource}"
     if room.unknown is not None:
         return f"{asked}; how many are free is not known, since {room.unknown}."
@@ -169,7 +171,7 @@ def _others(count: int, what: str) -> Iterator[str]:
 
 
 def wanted_of(effective: Mapping[str, Any]) -> Wanted | None:
-    """What the values in force ask for; None on CPUs."""
+    """Accelerators of a pod by the values in force; None on CPUs."""
     accelerator = effective.get("accelerator") or {}
     resource, count = accelerator.get("resourceName"), accelerator.get("count")
     return Wanted(str(resource), int(count)) if resource and count else None

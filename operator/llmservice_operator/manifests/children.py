@@ -1,5 +1,5 @@
-"""The small children: the Service, the slices that stand in for it at zero, the adapters' ConfigMap, the claims, the
-PodDisruptionBudget and the ScaledObject."""
+"""Builders of the small children: Service, EndpointSlices of the activators, ConfigMap of the adapters, claims,
+PodDisruptionBudget and ScaledObject."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from llmservice_operator.manifests.sources import adapter_path
 
 
 def has_adapters_config(llm: LLMService) -> bool:
-    """While LoRA is on, also without adapters: an empty list removes earlier ones."""
+    """Whether there is a ConfigMap of adapters: with LoRA, also for an empty list, which removes earlier adapters."""
     return llm.spec.is_lora_on
 
 
 def _listed_adapters(llm: LLMService) -> str:
-    """The list as supervisors read it, sorted by name: another order in the spec is the same list."""
+    """The list as supervisors read it, sorted by name, so that order in the spec does not matter."""
     return adapter_list.to_json(
         [
             adapter_list.Adapter(adapter.name, adapter.uri, adapter_path(llm.spec, adapter))
@@ -46,7 +46,7 @@ def _listed_adapters(llm: LLMService) -> str:
 
 
 def adapters_digest(llm: LLMService) -> str | None:
-    """Hash of the list, which pods report when they have read it; None while LoRA is off."""
+    """Hash of the list, which pods report once they have read it; None without LoRA."""
     return adapter_list.digest(_listed_adapters(llm)) if has_adapters_config(llm) else None
 
 
@@ -61,7 +61,7 @@ def adapters_config(llm: LLMService) -> Manifest:
 
 
 def service(llm: LLMService) -> Manifest:
-    """A ClusterIP Service with the LLMService's name, the stable address in front of the replicas."""
+    """A ClusterIP Service with the LLMService's name, the stable address of the replicas."""
     meta, listed = metadata(llm, llm.name), adapters_digest(llm)
     if listed is not None:
         meta["annotations"] = {ADAPTERS_ANNOTATION: listed}
@@ -92,12 +92,12 @@ def endpoint(llm: LLMService) -> dict[str, Any]:
 
 
 def holding_slices(llm: Owner, port: int, activators: tuple[Activator, ...]) -> tuple[Manifest, ...]:
-    """EndpointSlices that send a service's requests to the activators while no replica serves, one for each family of
-    addresses that there is.
+    """EndpointSlices that direct a service's requests to the activators while no replica serves, one per address
+    family.
 
-    The Service keeps its selector; kube-proxy adds the endpoints of all slices that carry the Service's name. Every
-    condition is stated: what is absent means ready to some readers and not to others. There is no targetRef, since the
-    activators are pods of another namespace.
+    The Service keeps its selector; kube-proxy uses the endpoints of all slices with the Service's name. All conditions
+    are set: an absent one means ready to some readers only. There is no targetRef, since the activators are pods of
+    another namespace.
     """
     families = {"IPv4": [], "IPv6": []}  # type: dict[str, list[Activator]]
     for activator in activators:
@@ -150,36 +150,37 @@ def disruption_budget(llm: LLMService, settings: Settings) -> Manifest | None:
 
 
 _POLLING_SECONDS = 15
-"""How often KEDA brings the ScaledObject's conditions up to date."""
+"""Interval at which KEDA updates the ScaledObject's conditions."""
 _FAILURES = 3
 _COOLDOWN_SECONDS = 15
-"""Until zero, once the scaler is not active: it counts the idle time itself. KEDA ignores this where another than KEDA
-changed the number, and warns of it where minReplicaCount is not 0."""
+"""Until zero, once the scaler is inactive; the scaler itself measures the idle time. KEDA ignores this where something
+else changed the number, and warns of it unless minReplicaCount is 0."""
 _REMOVAL_SECONDS = 60
 """For each replica that is removed: its requests end before the next one goes."""
 
 
 def why_no_scaled_object(llm: LLMService, settings: Settings) -> Reason | None:
-    """Why KEDA is not to scale this service; None: it is to, or the spec does not ask for it."""
+    """Why KEDA does not scale this service; None: it does, or the spec does not ask for it."""
     if settings.scaler_address is None or settings.scaler_authentication is None:
         return Reason.AUTOSCALING_DISABLED
     if llm.replicas_stated_by is not None:
         return Reason.REPLICAS_STATED
-    # KEDA would raise it to minReplicaCount, and whoever set 0 wants nothing to serve.
+    # KEDA would raise it to minReplicaCount, though a user set 0.
     is_users = llm.spec.scaling.replicas == 0 and not is_idle(llm.spec.scaling, llm.status)
     return Reason.SCALED_TO_ZERO if is_users else None
 
 
 def scaled_object(llm: LLMService, settings: Settings) -> Manifest | None:
-    """KEDA scales the LLMService by the number of replicas that the scaler asks for; None where it is not to.
+    """The ScaledObject, with which KEDA scales the LLMService to the scaler's number of replicas; None where KEDA does
+    not scale it.
 
-    What KEDA does with each field, by its source (kedacore/keda 2.21): `minReplicaCount` of 1 or more leaves all
-    scaling to an HPA. `fallback` holds once the scaler failed more than `failureThreshold` times in a row; with
-    currentReplicasIfHigher it never lowers the number. With `minReplicaCount` 0 KEDA sets 0 itself once the scaler is
-    not active for `cooldownPeriod`, and never at an error of the scaler, since `fallback.replicas` is not 0
-    (pkg/scaling/executor/scale_scaledobjects.go, RequestScale). KEDA replaces the whole object to add its finalizer
-    and its label, and writes `scalingModifiers: {}` then, and no field that is false: so the first is applied, and
-    none of the second.
+    KEDA's use of each field (kedacore/keda 2.21): `minReplicaCount` of 1 or more leaves all scaling to an HPA.
+    `fallback` applies once the scaler failed more than `failureThreshold` times in a row; with currentReplicasIfHigher
+    it never lowers the number. With `minReplicaCount` 0 KEDA sets 0 itself once the scaler is inactive for
+    `cooldownPeriod`, and never after an error of the scaler, since `fallback.replicas` is not 0
+    (pkg/scaling/executor/scale_scaledobjects.go, RequestScale). KEDA replaces the whole object to add its finalizer and
+    label, and then writes `scalingModifiers: {}` and omits false fields: so the former is applied and the latter are
+    not.
     """
     autoscaling = llm.spec.scaling.autoscaling
     if autoscaling is None or why_no_scaled_object(llm, settings) is not None:
@@ -219,9 +220,9 @@ def scaled_object(llm: LLMService, settings: Settings) -> Manifest | None:
 
 
 def _behavior(autoscaling: Autoscaling) -> dict[str, Any]:
-    """Up at once and as far as needed, which an HPA does not do by default; down one replica at a time.
+    """Up at once and as far as needed, which is not an HPA's default; down one replica at a time.
 
-    `selectPolicy` is the HPA's default, stated because KEDA otherwise writes the HPA again at each of its reconciles.
+    `selectPolicy` is the HPA's default, set because KEDA otherwise rewrites the HPA at each reconcile.
     """
     return {
         "scaleUp": {
@@ -239,7 +240,7 @@ def _behavior(autoscaling: Autoscaling) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim that the operator makes: for downloaded models, or for what makes a start faster."""
+    """A PersistentVolumeClaim that the operator creates, for downloaded models or for the start cache."""
 
     name: str
     size: str
@@ -250,14 +251,14 @@ class Claim:
 
     @property
     def mounted_by(self) -> str | None:
-        """Who may mount it at a time: "one node" or "one pod"; None: no limit."""
+        """What may mount it at a time: "one node" or "one pod"; None: no limit."""
         if set(self.access_modes) - {"ReadWriteOnce", "ReadWriteOncePod"}:
             return None
         return "one node" if "ReadWriteOnce" in self.access_modes else "one pod"
 
 
 def claims(llm: LLMService, asked: LLMServiceSpec) -> Iterator[Claim]:
-    """Those that its pods mount, and those that the spec asks for, which a rollback neither changes nor deletes."""
+    """Claims that the pods mount, and claims in the spec, which a rollback neither changes nor deletes."""
     mounted, wanted = ({claim.name: claim for claim in _claims(llm, spec)} for spec in (llm.spec, asked))
     yield from (mounted | wanted).values()
 
@@ -273,13 +274,12 @@ def _claims(llm: LLMService, spec: LLMServiceSpec) -> Iterator[Claim]:
 
 
 def claim_holders(llm: LLMService) -> str | None:
-    """Who may mount all of the operator's claims at a time: "one node" or "one pod"; None: no limit."""
+    """What may mount all of the operator's claims at a time: "one node" or "one pod"; None: no limit."""
     limits = {claim.mounted_by for claim in _claims(llm, llm.spec)}
     return next((limit for limit in ("one pod", "one node") if limit in limits), None)
 
 
 def claim_manifest(llm: LLMService, claim: Claim) -> Manifest:
-    """The PersistentVolumeClaim."""
     spec: Manifest = {"accessModes": list(claim.access_modes), "resources": {"requests": {"storage": claim.size}}}
     if claim.storage_class_name is not None:
         spec["storageClassName"] = claim.storage_class_name
@@ -294,11 +294,11 @@ def claim_manifest(llm: LLMService, claim: Claim) -> Manifest:
 Builder = Callable[[LLMService, Settings], Manifest | None]
 
 BUILDERS: Mapping[str, Builder] = {"PodDisruptionBudget": disruption_budget, "ScaledObject": scaled_object}
-"""By kind, of those in `llmservice_api/kinds.py`."""
+"""By kind, those in `llmservice_api/kinds.py`."""
 
 
 def declared_manifests(service: LLMService, settings: Settings) -> Iterator[Manifest]:
-    """Of the declared kinds, those that this service is to have, in the order of CHILD_KINDS."""
+    """Manifests of the kinds in CHILD_KINDS for this service, in their order."""
     for child in CHILD_KINDS:
         if (manifest := BUILDERS[child.kind](service, settings)) is not None:
             yield manifest

@@ -1,4 +1,4 @@
-"""Values in force: those that a pod template starts its server with, and those for what the user left out."""
+"""Values in force: those of a pod template, and those for what the spec leaves out."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _VERSION, _DRAIN = "--expected-version", "--drain-seconds"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Values in force that the revision key does not cover. None: the template does not have it."""
+    """Values in force that the revision key does not cover. None: the template lacks it."""
 
     image: str | None = None
     vllm_version: str | None = None
-    """The one that its flags were rendered for, without a leading v."""
+    """The version for which its flags were rendered, without a leading v."""
     drain_seconds: int | None = None
     cpu_kv_cache_gib: int | None = None
 
 
 def server(template: Json) -> Server:
-    """The server container's values, read back: a recorded template is of the settings and the release of its time.
+    """Values of the server container, read from a template: recorded ones have the settings and release of their time.
 
-    A wrong type is None, since other releases and users write templates too.
+    A wrong type becomes None, since other releases and users write templates too.
     """
     container = _server_container(template)
     if container is None:
@@ -62,7 +62,7 @@ def server(template: Json) -> Server:
 
 
 def server_arguments(template: Json) -> list[object]:
-    """Arguments of the server container: the supervisor's, `--`, and vLLM's. Empty for a template without one."""
+    """Arguments of the server container: the supervisor's, `--`, and vLLM's. Empty without one."""
     arguments = (_server_container(template) or {}).get("args")
     return list(arguments) if isinstance(arguments, list) else []
 
@@ -75,7 +75,7 @@ def _server_container(template: Json) -> Json | None:
 
 
 def _options(container: Json) -> Iterator[tuple[str, str]]:
-    """Name and value of the supervisor's options, which are before `--`."""
+    """Names and values of the supervisor's options, which precede `--`."""
     arguments = container.get("args")
     for argument in arguments if isinstance(arguments, list) else ():
         if argument == "--" or not isinstance(argument, str):
@@ -85,14 +85,14 @@ def _options(container: Json) -> Iterator[tuple[str, str]]:
 
 
 def _variables(container: Json) -> Mapping[str, object]:
-    """The environment by name; the last of a name counts."""
+    """The environment by name; of duplicates the last."""
     given = container.get("env")
     some = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
     return {str(one.get("name")): one.get("value") for one in some}
 
 
 def _text(value: object) -> str | None:
-    """A string that the status can hold; no image or version is longer."""
+    """A text that the status can hold; no image or version is longer."""
     return value if isinstance(value, str) and len(value) <= _LONGEST else None
 
 
@@ -101,14 +101,14 @@ def _whole(value: object) -> int | None:
 
 
 SHORTEST_CONTEXT = 512
-"""Tokens; no model that is served has a shorter one."""
+"""Tokens; no served model has a shorter context."""
 
 
 @cached_by_service
 def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> dict[str, Any]:
-    """status.effective of the pods of one revision: the template's values and those of the fields and choices.
+    """status.effective for the pods of one revision: values of the template, of the spec's fields, and of the choices.
 
-    Values that only vLLM knows, once it has read the model, are left out.
+    Values that only vLLM knows, once it has read the model, are absent.
     """
     spec, runs = llm.spec, server(template)
     return {
@@ -147,14 +147,14 @@ def _revision(spec: LLMServiceSpec) -> str | None:
 
 
 def _compilation(compilation: Compilation) -> dict[str, Any]:
-    """With enforceEager mode and graphs are known; else vLLM derives them from the level."""
+    """With enforceEager mode and graphs are known; otherwise vLLM derives them from the level."""
     if compilation.enforce_eager:
         return {"enforceEager": True, "mode": "none", "cudaGraphs": "none"}
     return in_force(compilation)
 
 
 def _optional_sections(spec: LLMServiceSpec) -> dict[str, Any]:
-    """Sections of the spec that exist only where the user sets them, with their defaults."""
+    """Optional sections that the user set, with their defaults."""
     sections = {
         "contextExtension": spec.context_extension,
         "speculativeDecoding": spec.speculative_decoding,
@@ -165,7 +165,7 @@ def _optional_sections(spec: LLMServiceSpec) -> dict[str, Any]:
 
 
 def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, int | None]:
-    """maxNumSeqs and maxNumBatchedTokens by the planner's rules; None where the possible GPUs have different ones."""
+    """maxNumSeqs and maxNumBatchedTokens by the planner's rules; None where the possible GPUs differ."""
     given = llm.spec.batching
     request = request_of(
         llm.spec,
@@ -189,7 +189,7 @@ def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, 
 
 
 def _longest(llm: LLMService, chosen: Chosen) -> int | None:
-    """Tokens: the maxModelLen that vLLM starts with, where the spec or the plan has it."""
+    """Tokens: the maxModelLen that vLLM starts with, if the spec or the plan has it."""
     stated = max_model_len(llm, chosen)
     if isinstance(stated, int):
         return stated
@@ -199,7 +199,7 @@ def _longest(llm: LLMService, chosen: Chosen) -> int | None:
 
 
 def _devices(llm: LLMService, chosen: Chosen) -> tuple[Device, ...]:
-    """GPUs that the pods may run on; empty where one of the products is unknown."""
+    """GPUs that the pods may run on; empty if a product is unknown."""
     stated = None if llm.spec.accelerator.memory is None else gibibytes(llm.spec.accelerator.memory)
     products = llm.spec.accelerator.products or () if chosen.gpu is None else (chosen.gpu,)
     devices = [catalogue.device(product) or catalogue.device(product, stated) for product in products]

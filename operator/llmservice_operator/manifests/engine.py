@@ -1,4 +1,4 @@
-"""From the spec to vLLM's command line and its image."""
+"""Renders vLLM's command line and image from the spec."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ from llmservice_operator.manifests.settings import DEFAULT_VLLM_VERSION, Setting
 from llmservice_operator.manifests.sources import draft_path, fetched, model_path
 
 CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
-# Matches no host, since vLLM compares names in lower case; an empty list would allow all. Its refusals name the field.
+# Matches no host, since vLLM compares names in lower case; an empty list would allow all. vLLM's refusals then name the
+# field.
 NO_MEDIA_DOMAIN = "spec.multimodal.allowedMediaDomains"
-# `::` is every address, of IPv6 and IPv4; the supervisor replaces it on a node without IPv6.
-# The supervisor waits for streams before it stops vLLM. With a timeout of 0 vLLM ends the remaining ones at once, with
-# finish_reason "abort", and exits in half a second.
+# `::` listens on IPv6 and IPv4; the supervisor replaces it on a node without IPv6. The supervisor waits for streams
+# before it stops vLLM. With a timeout of 0 vLLM ends the remaining ones at once, with finish_reason "abort", and exits
+# in half a second.
 _OWN = (
     *("--host", "::", "--port", str(HTTP_PORT), "--middleware", DRAIN_MIDDLEWARE, "--shutdown-timeout", "0"),
     *("--disable-access-log-for-endpoints", "/health,/metrics"),
@@ -63,12 +64,12 @@ def vllm_arguments(llm: LLMService, version: str, chosen: Chosen = NOTHING) -> t
 
 
 def _tokens(name: str, value: Any, flag: Flag | None) -> Iterator[str]:
-    """One flag: nothing for None and empty values, what switches it off for False, JSON for a mapping, else its value.
+    """One flag: nothing for None and empty values, the negation for False, JSON for a mapping, else its value.
 
-    `flag`: as the version has it; one that the version has not is refused by its name (llmservice_planner/versions.py).
+    `flag` is of the vLLM version; a flag that the version lacks is refused elsewhere (llmservice_planner/versions.py).
     """
     if isinstance(value, Mapping):
-        # Sorted, so that the order of keys in the spec changes no pod.
+        # Sorted, so that the order of keys in the spec does not change the template.
         given = {key: item for key, item in value.items() if item is not None}
         value = json.dumps(given, sort_keys=True, separators=(",", ":")) if given else None
     if isinstance(value, bool):
@@ -79,7 +80,7 @@ def _tokens(name: str, value: Any, flag: Flag | None) -> Iterator[str]:
 
 
 def _computed(llm: LLMService, chosen: Chosen) -> dict[str, Any]:
-    """Values of the flags that are not simply their field's, by flag."""
+    """Values that differ from their field's, by flag."""
     spec = llm.spec
     return {
         "--model": model_path(spec),
@@ -99,7 +100,7 @@ def _computed(llm: LLMService, chosen: Chosen) -> dict[str, Any]:
 
 
 def max_model_len(llm: LLMService, chosen: Chosen) -> int | Literal["auto"] | None:
-    """Tokens; `auto` is the plan's value, and stays `auto` for vLLM where nothing was planned."""
+    """Tokens; `auto` is the plan's value, or vLLM's `auto` without a plan."""
     length = llm.spec.batching.max_model_len
     return chosen.max_model_len or length if length == "auto" else length
 
@@ -111,12 +112,12 @@ def _kv_offloading_size(spec: LLMServiceSpec) -> str | None:
 
 
 def snake(word: str) -> str:
-    """fullDecodeOnly as full_decode_only: as vLLM spells such words."""
+    """fullDecodeOnly as full_decode_only."""
     return re.sub("([A-Z])", r"_\1", word).lower()
 
 
 def constant(word: str) -> str:
-    """fullDecodeOnly as FULL_DECODE_ONLY: a member of one of vLLM's enumerations."""
+    """fullDecodeOnly as FULL_DECODE_ONLY: a member of a vLLM enumeration."""
     return snake(word).upper()
 
 
@@ -128,13 +129,13 @@ def _speculation(spec: LLMServiceSpec) -> Mapping[str, object] | None:
 
 
 def _generation_defaults(spec: LLMServiceSpec) -> Mapping[str, object]:
-    """Under the names of generation_config.json."""
+    """With the names of generation_config.json."""
     defaults = dict(spec.generation.defaults)
     return defaults | {"max_new_tokens": defaults.pop("max_tokens")}
 
 
 def _media_domains(spec: LLMServiceSpec) -> tuple[str, ...] | None:
-    """None for every host, which is vLLM's default; the operator's default is none."""
+    """None for every host, which is vLLM's default; the operator's default allows none."""
     domains = spec.multimodal.allowed_media_domains
     return None if ANY_DOMAIN in domains else domains or (NO_MEDIA_DOMAIN,)
 
@@ -161,12 +162,12 @@ def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING)
 
 
 def adapters_file(spec: LLMServiceSpec) -> str | None:
-    """The mounted list of adapters; None while LoRA is off."""
+    """The mounted list of adapters; None without LoRA."""
     return f"{ADAPTERS_DIR}/{ADAPTERS_KEY}" if spec.is_lora_on else None
 
 
 def image(llm: LLMService, settings: Settings) -> str | None:
-    """The server's image; None where neither the spec nor the settings name one."""
+    """The server's image; None if neither the spec nor the settings name one."""
     if llm.spec.runtime.image is not None:
         return llm.spec.runtime.image
     return {"nvidia": settings.default_gpu_image, "amd": settings.default_amd_image, "cpu": settings.default_cpu_image}[
@@ -175,7 +176,7 @@ def image(llm: LLMService, settings: Settings) -> str | None:
 
 
 def vllm_version(llm: LLMService, settings: Settings) -> str:
-    """spec.runtime.version, else that of the image's tag, else the default: its flag table applies."""
+    """spec.runtime.version, else that of the image's tag, else the default: selects the flag table."""
     if llm.spec.runtime.version is not None:
         return llm.spec.runtime.version.removeprefix("v")
     return image_version(image(llm, settings) or "") or DEFAULT_VLLM_VERSION

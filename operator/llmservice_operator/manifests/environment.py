@@ -1,4 +1,4 @@
-"""Environment variables of the server, of the fetch container, and of the Job that inspects a model."""
+"""Environment variables of the server, the fetch container, and the Job that inspects a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EnvVar = dict[str, Any]
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 FETCHED = ("hf", "s3", "gs", "az")
-"""URI schemes of what is fetched over the network."""
+"""URI schemes that are fetched over the network."""
 CA_DIR = "/llmservice/ca"
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _AWS_TOKEN = "AWS_SESSION_TOKEN"
@@ -27,7 +27,7 @@ _AZURE_KEYS = (
     "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET",
 )  # fmt: skip
 
-# Not shared with the server: libraries read servers and credentials from files in these folders.
+# Separate from the server: libraries read servers and credentials from files in these folders.
 _SCRATCH = {
     "HOME": contract.TMP_DIR,
     "USER": "fetch",
@@ -39,9 +39,9 @@ _SCRATCH = {
 
 
 def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
-    """Variables of the server: the operator's, then the user's, which replace the operator's of the same name.
+    """Variables of the server: the operator's, then the user's, which replace those of the same name.
 
-    Only the fetch container has credentials of hubs and buckets, but for the token that a model's own code needs.
+    Only the fetch container has credentials for hubs and buckets, except a token that the model's own code needs.
     """
     ours = _paths(llm) | _network(settings) | _engine(llm, settings)
     secrets = _secrets(llm.spec.model, {"hf"} if _needs_hub(llm.spec) else ())
@@ -49,14 +49,14 @@ def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
 
 
 def transfer_environment(llm: LLMService, settings: Settings, schemes: Collection[str] = FETCHED) -> list[EnvVar]:
-    """Variables with which a container of the operator's image reads hubs and buckets of these URI schemes."""
+    """Variables for containers of the operator's image that read hubs and buckets of these URI schemes."""
     ours = _SCRATCH | _network(settings) | _buckets(llm.spec.model, schemes)
     given = [variable for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
     return _merged(ours, _secrets(llm.spec.model, schemes), given)
 
 
 def _merged(ours: Mapping[str, str], secrets: list[EnvVar], given: list[EnvVar]) -> list[EnvVar]:
-    """Ours, secrets and the user's variables, in this order; a name that the user gives is only the user's."""
+    """The operator's variables, secrets and the user's, in this order; a name of the user's occurs once."""
     given = list(_in_both_spellings(given))
     names = {variable["name"] for variable in given}
     variables = [{"name": name, "value": value} for name, value in ours.items()] + secrets
@@ -64,7 +64,7 @@ def _merged(ours: Mapping[str, str], secrets: list[EnvVar], given: list[EnvVar])
 
 
 def _in_both_spellings(given: list[EnvVar]) -> Iterator[EnvVar]:
-    """A proxy that the user sets has both spellings: of two values programs would disagree which one counts."""
+    """Sets both spellings of a proxy variable of the user's: programs differ in which of two they read."""
     names = {variable["name"] for variable in given}
     for variable in given:
         yield variable
@@ -74,17 +74,18 @@ def _in_both_spellings(given: list[EnvVar]) -> Iterator[EnvVar]:
 
 
 def is_for_transfers(name: str) -> bool:
-    """Whether a variable that the user sets is read by clients of hubs, buckets and proxies."""
+    """Whether clients of hubs, buckets and proxies read a variable of the user's."""
     prefixes = ("HF_", "HUGGING_FACE_", "AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
     return name.startswith(prefixes) or name.upper().endswith("_PROXY")
 
 
 def _paths(llm: LLMService) -> dict[str, str]:
-    """Folders that programs write to, all of them volumes: the root file system is read-only, the UID may be any."""
+    """Folders that programs write to, all of them volumes: the root file system is read-only, and the UID may be
+    any."""
     cache = contract.CACHE_DIR
     return {
         "HOME": contract.HOME_DIR,
-        # torch asks for the user's name; a UID without a passwd entry has none.
+        # torch asks for the user's name, which a UID without a passwd entry lacks.
         "USER": "vllm",
         "LOGNAME": "vllm",
         "PYTHONPATH": contract.RUNTIME_DIR,
@@ -113,10 +114,10 @@ def _no_code_from_files(spec: LLMServiceSpec) -> dict[str, str]:
 
 
 def _offline(spec: LLMServiceSpec) -> dict[str, str]:
-    """Whether the Hugging Face libraries may ask the hub; offline they do not wait for one that cannot be reached.
+    """Whether the Hugging Face libraries may use the hub; offline they do not wait for an unreachable one.
 
-    Where something is fetched, the supervisor sets the variables for vLLM. A model's own code may import code of
-    other repositories, which only the libraries fetch.
+    For fetched models the supervisor sets the variables for vLLM. A model's own code may import code of other
+    repositories, which only the libraries fetch.
     """
     if _needs_hub(spec):
         offline = "0"
@@ -128,7 +129,7 @@ def _offline(spec: LLMServiceSpec) -> dict[str, str]:
 
 
 def _needs_hub(spec: LLMServiceSpec) -> bool:
-    """Whether vLLM itself may fetch something."""
+    """Whether vLLM itself may fetch files."""
     return isinstance(spec.model.source, HubSource) and spec.model.trust_remote_code
 
 
@@ -137,7 +138,7 @@ def _network(settings: Settings) -> dict[str, str]:
     proxies = {"HTTP_PROXY": settings.http_proxy, "HTTPS_PROXY": settings.https_proxy, "NO_PROXY": _no_proxy(settings)}
     for name, value in proxies.items():
         if value:
-            # Programs disagree about which case they read.
+            # Programs differ in the case that they read.
             variables |= {name: value, name.lower(): value}
     if settings.hf_endpoint:
         variables["HF_ENDPOINT"] = settings.hf_endpoint
@@ -148,7 +149,7 @@ def _network(settings: Settings) -> dict[str, str]:
 
 
 def _no_proxy(settings: Settings) -> str | None:
-    """NO_PROXY with localhost where there is a proxy: the supervisor sends requests to vLLM on localhost."""
+    """NO_PROXY with localhost if there is a proxy: the supervisor sends requests to vLLM on localhost."""
     if not (settings.http_proxy or settings.https_proxy):
         return settings.no_proxy
     given = [part.strip() for part in (settings.no_proxy or "").split(",") if part.strip()]
@@ -156,7 +157,7 @@ def _no_proxy(settings: Settings) -> str | None:
 
 
 def _buckets(model: Model, schemes: Collection[str]) -> dict[str, str]:
-    """How the buckets of these schemes are reached, under the names that clients know."""
+    """Access to buckets of these schemes, in variables that clients know."""
     variables = {
         "s3": {
             "AWS_ENDPOINT_URL_S3": model.s3.endpoint,
@@ -171,23 +172,23 @@ def _buckets(model: Model, schemes: Collection[str]) -> dict[str, str]:
 
 
 def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
-    # vLLM's own limit is 600 s; the supervisor enforces the start budget and reports why it gave up.
+    # vLLM's own limit is 600 s; the supervisor enforces the start budget and reports the cause.
     variables = {
         "VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_CEILING_SECONDS),
-        # A redirect could lead from an allowed host to one that is not allowed.
+        # A redirect could lead from an allowed host to another one.
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     }
     if llm.spec.is_lora_on:
-        # The supervisor loads adapters through vLLM's own API; its middleware closes that to everybody else.
+        # The supervisor loads adapters through vLLM's own API; its middleware closes that to others.
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if llm.spec.runtime.sleep_mode:
         variables["VLLM_SERVER_DEV_MODE"] = "1"
     if llm.spec.accelerator.type != "cpu":
         return variables
-    # On CPUs vLLM 0.32 cannot read back what it saves there, so that each start would compile again; without it the
+    # On CPUs vLLM 0.32 cannot read the code that it saves, so that each start would compile again; without saving, the
     # compiler's own cache is used (vllm/compilation/decorators.py, DYNAMO_TRACE_ONCE).
     variables["VLLM_USE_AOT_COMPILE"] = "0"
-    # Precompiled headers are kept in the pod's own /tmp, and made at each start, whether or not anything is compiled.
+    # Precompiled headers are in the pod's own /tmp, and created at each start even without compilation.
     variables["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
     variables["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib(llm, settings))
     parallelism = llm.spec.parallelism
@@ -201,7 +202,8 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
 
 
 def _secrets(model: Model, schemes: Collection[str]) -> list[EnvVar]:
-    """Credentials for these schemes. Only temporary AWS keys have a token, and any of Azure's keys will do."""
+    """Credentials for these schemes. Optional: the token, which only temporary AWS keys have, and each of Azure's
+    alternatives."""
     token, s3 = model.hf_token_secret_ref, model.s3.credentials_secret_ref
     gcs, azure = model.gcs.credentials_secret_ref, model.azure.credentials_secret_ref
     variables: list[EnvVar] = []
@@ -218,6 +220,6 @@ def _secrets(model: Model, schemes: Collection[str]) -> list[EnvVar]:
 
 
 def _from_secret(variable: str, secret: str, key: str, *, optional: bool = False) -> EnvVar:
-    """The kubelet resolves it; the operator never reads a Secret."""
+    """The kubelet resolves it; the operator does not read Secrets."""
     reference = {"name": secret, "key": key} | ({"optional": True} if optional else {})
     return {"name": variable, "valueFrom": {"secretKeyRef": reference}}

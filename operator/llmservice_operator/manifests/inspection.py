@@ -1,6 +1,6 @@
-"""The inspection Job: reads a model's config.json and the headers of its weights before any pod is made.
+"""The inspection Job: reads a model's config.json and the headers of its weights before any pod is created.
 
-A Job has the Secrets, claims, service account and network of the service's namespace, which the operator has not. It
+A Job has the Secrets, claims, service account and network of the service's namespace, which the operator lacks. It
 reads some kilobytes, needs no accelerator, and is deleted once its result is recorded.
 """
 
@@ -30,22 +30,23 @@ from llmservice_operator.manifests.sources import model_path, store
 from llmservice_operator.manifests.volumes import Mounted, ca_bundle, small_users_volumes, source_volume
 
 DEADLINE_SECONDS = 120
-"""From the Job's creation on, pulling its image and the inspection's own 100 s included."""
+"""From the Job's creation, including the pull of its image and the inspection's own 100 s."""
 _NAME_BYTES = 63
-"""Of a Job, since its name is a label's value too."""
+"""Length of a Job's name, which is also the value of a label."""
 
-# The root file system is read-only, and the libraries that read hubs make folders.
+# The root file system is read-only, and the hub libraries create folders.
 _SCRATCH = Mounted("tmp", {"emptyDir": {"sizeLimit": "64Mi"}}, contract.TMP_DIR)
 
 
 def is_wanted(llm: LLMService) -> bool:
-    """Whether an inspection reads only some kilobytes: not of the runtime's image, which the Job does not run, nor of a
-    model's image, which its node would pull whole."""
+    """Whether an inspection reads only some kilobytes. False for the runtime's image, which the Job does not run, and
+    for a model's image, which the node would pull completely."""
     return not isinstance(llm.spec.model.source, FileSource | ImageSource)
 
 
 def inspection_key(spec: LLMServiceSpec) -> str:
-    """A hash of the fields that decide what the inspection reads and with which rights: another hash, another Job."""
+    """Hash of the fields that decide what the inspection reads and with which credentials: each hash has its own
+    Job."""
     fields = {"uri", "hf_token_secret_ref", "s3", "gcs", "azure"}
     model = spec.model.model_dump(mode="json", include=fields, exclude_defaults=True)
     variables = [variable for variable in spec.runtime.env if is_for_transfers(variable["name"])]
@@ -53,16 +54,15 @@ def inspection_key(spec: LLMServiceSpec) -> str:
 
 
 def job_name(llm: LLMService) -> str:
-    """NAME-inspect-HASH; the hash covers the uid, so a later LLMService of the same name has another Job."""
+    """NAME-inspect-HASH. The hash covers the uid, so that a later LLMService of the same name has another Job."""
     ending = f"-inspect-{digest([llm.uid, inspection_key(llm.spec)])}"
     return llm.name[: _NAME_BYTES - len(ending)].rstrip("-.") + ending
 
 
 def job(llm: LLMService, settings: Settings) -> Manifest:
-    """The whole manifest."""
     meta = metadata(llm, job_name(llm))
     own = {**labels(llm), "app.kubernetes.io/component": "inspection"}
-    # Without the service label: the Service, the budget and the Deployment must not select this pod.
+    # Without the service label: Service, budget and Deployment must not select this pod.
     of_pod = {key: value for key, value in own.items() if key not in selector(llm)} | {INSPECTS_LABEL: llm.name}
     return {
         "apiVersion": "batch/v1",
@@ -119,9 +119,9 @@ def _container(llm: LLMService, settings: Settings, mounts: list[Manifest]) -> M
 
 
 def _near_the_claim(llm: LLMService) -> Manifest:
-    """Placement for a model in a claim, whose volume only some nodes may reach: the selector and nodes of the service.
+    """Placement for a model in a claim, whose volume only some nodes may reach: the service's selector and nodes.
 
-    For other models nothing: the service's node selector says where accelerators are.
+    Empty for other models: the service's node selector is for accelerators.
     """
     if not isinstance(llm.spec.model.source, ClaimSource):
         return {}

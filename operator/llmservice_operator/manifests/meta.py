@@ -1,4 +1,4 @@
-"""What the children share: names, labels and owner references; of pods the security, as `restricted` asks."""
+"""Names, labels and owner references of the children; security settings of pods, as `restricted` requires."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INSTANCE_LABEL = "app.kubernetes.io/instance"
 
 
 class Owner(Protocol):
-    """What the metadata of a child say of its LLMService, whose spec may be invalid."""
+    """The part of an LLMService that a child's metadata need; its spec may be invalid."""
 
     @property
     def name(self) -> str: ...
@@ -28,12 +28,12 @@ class Owner(Protocol):
 
 
 def selector(service: LLMService) -> dict[str, str]:
-    """Labels that select a service's pods; a Deployment's selector is immutable, so there is one label only."""
+    """Labels that select a service's pods. A Deployment's selector is immutable, so there is one label only."""
     return {SERVICE_LABEL: service.name}
 
 
 def labels(service: Owner) -> dict[str, str]:
-    """Labels that every child carries."""
+    """Labels of every child."""
     return {
         "app.kubernetes.io/name": "llmservice",
         INSTANCE_LABEL: service.name,
@@ -47,11 +47,11 @@ def metadata(service: Owner, name: str, *, owned: bool = True) -> Manifest:
     """Metadata of a child; without an owner reference it outlives the LLMService."""
     meta: Manifest = {"name": name, "namespace": service.namespace, "labels": labels(service)}
     if not owned:
-        # Argo CD that tracks by this label would take a child without an owner for one that Git no longer has, and
-        # delete it, in an Application of the service's name. Empty, since a label that is left out stays where it is.
+        # Argo CD that tracks by this label would delete a child without an owner, in an Application of the service's
+        # name. Empty and not absent, since an apply does not remove a label.
         meta["labels"][INSTANCE_LABEL] = ""
     else:
-        # No blockOwnerDeletion: it needs a right on finalizers and delays deletion.
+        # No blockOwnerDeletion: it needs permission on finalizers and delays deletion.
         meta["ownerReferences"] = [
             {"apiVersion": API_VERSION, "kind": KIND, "name": service.name, "uid": service.uid, "controller": True}
         ]
@@ -64,7 +64,7 @@ def adapters_config_name(service: LLMService) -> str:
 
 
 def digest(value: Any) -> str:
-    """The first 10 hex digits of the SHA-256 of a JSON value; the order of keys does not count."""
+    """The first 10 hex digits of the SHA-256 of a JSON value, independent of the order of keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -77,7 +77,7 @@ CONTAINER_SECURITY: dict[str, Any] = {
 
 
 def operator_container(settings: Settings, name: str, command: tuple[str, ...], **fields: Any) -> Manifest:
-    """A container of the operator's image; `fields` are further ones, as Kubernetes spells them."""
+    """A container of the operator's image; `fields` are further ones, in Kubernetes' spelling."""
     pull_policy = settings.image_pull_policy
     return {
         "name": name,
@@ -91,13 +91,13 @@ def operator_container(settings: Settings, name: str, command: tuple[str, ...], 
 
 
 def pull_secrets(llm: LLMService, settings: Settings) -> list[dict[str, Any]]:
-    """imagePullSecrets: those of the settings, then the user's, each once."""
+    """imagePullSecrets: those of the settings, then the user's, without duplicates."""
     ours = [{"name": name} for name in dict.fromkeys(settings.image_pull_secrets)]
     return ours + [secret for secret in llm.spec.runtime.image_pull_secrets if secret not in ours]
 
 
 def pod_security(llm: LLMService, settings: Settings) -> Manifest:
-    """securityContext of the server's pod, and of every other pod that reads the same files."""
+    """securityContext of the server's pod, and of other pods that read the same files."""
     security: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if settings.run_as_user is not None:
         security |= {

@@ -1,7 +1,6 @@
-"""Where pods may run: acceptable GPU products, the accelerator's taint, and what the user asks for.
+"""Placement of pods: acceptable GPU products, the accelerator's taint, and the user's rules.
 
-A rule about other pods (affinity, spread) that has no selector matches none, and would do nothing or keep the pod from
-every node: it is about the service's own pods.
+A rule about other pods (affinity, spread) without a selector would match none; it gets that of the service's own pods.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ _PRODUCT_LABELS = {"nvidia": "nvidia.com/gpu.product", "amd": "amd.com/gpu.produ
 
 
 def tolerations(llm: LLMService) -> list[dict[str, Any]]:
-    """GPU nodes usually have a taint with the name of their resource, or of their vendor's GPUs whatever they offer."""
+    """GPU nodes usually have a taint named after their resource, or after their vendor's GPUs."""
     keys = dict.fromkeys(filter(None, (accelerator_resource(llm), RESOURCES.get(llm.spec.accelerator.type))))
     own = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
     return own + [t for t in llm.spec.pod_template.spec.tolerations if t not in own]
 
 
 def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
-    """The user's affinity, with the products that the spec lists required in every term and preferred in order.
+    """The user's affinity, with the spec's products required in every term and preferred in their order.
 
-    Of a list a planned product is the only acceptable one: on another the model or its maxModelLen may not fit. Where
-    the spec lists none, the planned one is preferred, and those on which the model does not fit are excluded: nodes
-    without a label, and with another one, may do.
+    With a list, a planned product is the only acceptable one: on another the model or its maxModelLen may not fit.
+    Without a list, the planned one is preferred, and products on which the model does not fit are excluded: nodes
+    without the label, or with another one, are acceptable.
     """
     given, listed = _affinity_among_pods(llm), llm.spec.accelerator.products
     if llm.spec.accelerator.type not in _PRODUCT_LABELS:
@@ -52,12 +51,12 @@ def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
 
 
 def spread_constraints(llm: LLMService) -> list[dict[str, Any]]:
-    """How pods spread."""
+    """The topology spread constraints of the pods."""
     return [_with_selector(llm, constraint) for constraint in llm.spec.pod_template.spec.topology_spread_constraints]
 
 
 def _affinity_among_pods(llm: LLMService) -> dict[str, Any]:
-    """The user's affinity with a selector in each rule about pods."""
+    """The user's affinity, with a selector in each rule about pods."""
     found = dict(llm.spec.pod_template.spec.affinity)
     for kind in {"podAffinity", "podAntiAffinity"} & found.keys():
         rules = dict(found[kind])
@@ -76,9 +75,9 @@ def _with_selector(llm: LLMService, rule: dict[str, Any]) -> dict[str, Any]:
 
 
 def where_pods_go(llm: LLMService, template: Manifest) -> str:
-    """What keeps pods of a template from nodes by their labels, who asked for that, and what to do about it.
+    """Which labels keep pods of a template from nodes, what requires them, and the remedy.
 
-    Empty where nothing does. The template may be of an earlier release, which required a product that it had chosen.
+    Empty if none does. The template may be of an earlier release, which required the chosen product.
     """
     label = _PRODUCT_LABELS.get(llm.spec.accelerator.type)
     only, excluded = (_values(template, label, operator) for operator in ("In", "NotIn"))
@@ -130,11 +129,10 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 def _node_affinity(
     given: dict[str, Any], required: list[list[dict[str, Any]]], preferred: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Under its name, with one of the lists of expressions required, and further preferences; nothing where there are
-    none."""
+    """A nodeAffinity with one of the lists of expressions required, and further preferences; empty without any."""
     node = dict(given)
     if required:
-        # Terms are ORed, so each is needed with each of the lists.
+        # Terms are ORed, so each is combined with each list.
         terms = (given.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
         node[_REQUIRED] = {
             "nodeSelectorTerms": [
@@ -149,13 +147,13 @@ def _node_affinity(
 
 
 def _label(llm: LLMService, product: str) -> str:
-    """The node label that has this product: MIG slices with a resource of their own have one beside the card's."""
+    """The node label for this product: MIG slices with a resource of their own have another label than the GPU."""
     own = slice_label(accelerator_resource(llm) or "") if "-MIG-" in product else None
     return own or _PRODUCT_LABELS[llm.spec.accelerator.type]
 
 
 def _expressions(llm: LLMService, operator: str, products: Iterable[str]) -> list[dict[str, Any]]:
-    """One for each label of the products."""
+    """One expression for each label of the products."""
     by_label: dict[str, list[str]] = {}
     for product in products:
         by_label.setdefault(_label(llm, product), []).append(product)
@@ -163,7 +161,7 @@ def _expressions(llm: LLMService, operator: str, products: Iterable[str]) -> lis
 
 
 def _in_order(llm: LLMService, products: Sequence[str]) -> list[dict[str, Any]]:
-    """Preferences with weights that fall along the list; none for the last product."""
+    """Preferences with weights that decrease along the list; none for the last product."""
     step = 100 // max(1, len(products) - 1)
     return [
         _preference(100 - index * step if index * step < 100 else 1, llm, product)

@@ -1,4 +1,4 @@
-"""The pod template: the server container, in which the supervisor runs, and the fetch container."""
+"""The pod template: server container, in which the supervisor runs, and fetch container."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from llmservice_operator.manifests.sources import fetched, needs_models_volume
 from llmservice_operator.manifests.volumes import RUNTIME_VOLUME, Mounted, fetch_volumes, volumes
 
 START_CEILING_SECONDS = contract.START_CEILING_SECONDS
-"""Limit of the startup probe. The supervisor enforces the start budget and reports why it gave up."""
+"""Limit of the startup probe. The supervisor enforces the start budget and reports the cause."""
 _PULL_ALLOWANCE_SECONDS = 1800
 
 
@@ -39,9 +39,9 @@ _STARTUP_PERIOD = 1
 
 
 def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> Manifest:
-    """The template without the revision label, its hash. `chosen` is what the plan decided for open fields."""
+    """The template without the revision label, which is its hash. `chosen` are the plan's choices for open fields."""
     start = chosen.start or {}
-    # By value: what was chosen a moment ago and what the record says of it are two objects.
+    # By value: the recorded choices and the computed ones are two objects.
     return _rendered(
         llm,
         settings,
@@ -88,7 +88,7 @@ def _rendered(
         "containers": [_server(llm, settings, chosen, host_memory_gib, mounted)],
         "volumes": [m.volume() for m in every.values()] + [dict(v) for v in given.spec.volumes],
         "securityContext": pod_security(llm, settings),
-        # Drops the token and the Service variables: a Service named `vllm` would set VLLM_PORT, which vLLM reads.
+        # Removes the token and the Service variables: a Service named `vllm` would set VLLM_PORT, which vLLM reads.
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": contract.grace_period_seconds(llm.spec.drain.timeout_seconds),
@@ -101,7 +101,7 @@ def _rendered(
 
 
 def _runtime_container(llm: LLMService, settings: Settings, host_memory_gib: int) -> Manifest:
-    """Copies the supervisor to where the server finds it."""
+    """Copies the supervisor to the server's volume."""
     return operator_container(
         settings,
         contract.RUNTIME_CONTAINER,
@@ -132,8 +132,8 @@ def _server(
         # A short period, so that Ready follows soon; the supervisor enforces the start budget.
         "startupProbe": _probe(contract.STARTUP_PATH, _STARTUP_PERIOD, START_CEILING_SECONDS // _STARTUP_PERIOD),
         "readinessProbe": _probe(contract.READY_PATH, 2, 2),
-        # No liveness probe: the supervisor ends the container when vLLM or itself hangs. With a probe over the
-        # network, other pods could restart the model by keeping the port busy.
+        # No liveness probe: the supervisor ends the container if vLLM or itself hangs. Over the network, other pods
+        # could restart the model by keeping the port busy.
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -152,7 +152,7 @@ def _probe(path: str, period: int, failures: int) -> Manifest:
 
 
 def _users_container(container: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """A user's init container, with the security and requests that it lacks, for `restricted` and quotas."""
+    """A user's init container, with default security and requests, for `restricted` and quotas."""
     security = {key: value for key, value in CONTAINER_SECURITY.items() if key != "readOnlyRootFilesystem"}
     return with_requests(container, settings) | {"securityContext": security | (container.get("securityContext") or {})}
 
@@ -174,15 +174,15 @@ def _placement(llm: LLMService, settings: Settings, chosen: Chosen) -> Manifest:
 
 
 def fetch_containers(llm: LLMService, settings: Settings) -> list[Manifest]:
-    """The container that fetches models and adapters, a native sidecar; none where nothing may be fetched.
+    """The native sidecar that fetches models and adapters; none if nothing may be fetched.
 
-    Only it has the credentials and write access to the models; the server sends it requests over a socket. It runs as
-    long as the server, because adapters may be added at any time.
+    Only it has credentials and write access to the models; the server sends it requests over a socket. It runs as long
+    as the server, because adapters may be added at any time.
     """
     if not needs_models_volume(llm.spec):
         return []
     file = adapters_file(llm.spec)
-    # Any of them may hold certificates or tokens, put there by an init container or a driver.
+    # Each may hold certificates or tokens, written by an init container or a driver.
     users_mounts = [{**mount, "readOnly": True} for mount in llm.spec.pod_template.spec.volume_mounts]
     container = operator_container(
         settings,
@@ -202,7 +202,7 @@ def fetch_containers(llm: LLMService, settings: Settings) -> list[Manifest]:
 
 
 def fetch_options(llm: LLMService) -> tuple[str, ...]:
-    """Options of the fetch container for the claim; none for scratch space, which is not verified or pruned."""
+    """Options of the fetch container for a claim; none for scratch space, which is not verified or pruned."""
     cache = llm.spec.model.cache
     if not cache.is_enabled:
         return ()

@@ -17,11 +17,11 @@ Resources = dict[str, dict[str, str]]
 
 _INIT_LIMITS = {"cpu": "1", "memory": "128Mi"}
 INSPECT_LIMITS = {"cpu": "1", "memory": "512Mi"}
-"""The headers of a model of hundreds of shards, several at once."""
+"""For the headers of a model of hundreds of shards, several at once."""
 _FETCH_MEMORY = "128Mi"
-"""What the fetch container requests at least."""
+"""Minimum request of the fetch container."""
 _MOST_KV_CACHE_GIB = 2**20
-"""A PiB: more than any machine has, and sums of it are exact."""
+"""A PiB: more than any machine has; sums are exact."""
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 """Of whole GPUs, by accelerator type."""
 
@@ -33,10 +33,10 @@ def accelerator_resource(llm: LLMService) -> str | None:
 
 
 def shared_memory_gib(llm: LLMService, settings: Settings) -> int:
-    """Size of /dev/shm, of which a container has 64 MiB by default; 0 where that will do.
+    """Size of /dev/shm, which is 64 MiB by default; 0 where that is enough.
 
-    Ranks of one model exchange tensors through it. On CPUs vLLM's engine always has a worker process of its own,
-    which asks for 160 MiB at least. vLLM keeps offloaded KV cache there, in a file that all ranks map.
+    Ranks of one model exchange tensors through it. On CPUs vLLM's engine always has a separate worker process, which
+    needs 160 MiB at least. vLLM keeps offloaded KV cache there, in a file that all ranks map.
     """
     offloaded = offloaded_gib(llm)
     if llm.spec.parallelism.accelerators > 1:
@@ -50,8 +50,8 @@ def offloaded_gib(llm: LLMService) -> int:
 
 
 def server_resources(llm: LLMService, settings: Settings, host_memory_gib: int = 0) -> Resources:
-    """Requests are always set; `host_memory_gib` is what the plan knows that vLLM pins, of which the spec itself may
-    say less. The shared-memory volume counts on top of the memory that the server itself gets."""
+    """Resources of the server; requests are always set. `host_memory_gib`: memory that vLLM pins by the plan, which may
+    exceed the spec's. The shared-memory volume is added to the server's memory."""
     given = llm.spec.runtime.resources
     limits = {key: str(value) for key, value in (given.get("limits") or {}).items()}
     requests = {key: str(value) for key, value in (given.get("requests") or {}).items()}
@@ -76,7 +76,7 @@ def _default_requests(llm: LLMService, settings: Settings, host_memory_gib: int)
 
 
 def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: int) -> None:
-    """Add the memory volume to a memory limit, which it counts against; Guaranteed pods stay Guaranteed."""
+    """Add the memory volume to the limit, against which it counts; Guaranteed pods stay Guaranteed."""
     limit = limits.get("memory")
     if limit is None or gib == 0:
         return
@@ -86,12 +86,12 @@ def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: in
 
 
 def helper_requests(settings: Settings) -> dict[str, str]:
-    """What each container beside the server requests."""
+    """Requests of each container beside the server."""
     return {"cpu": settings.helper_cpu, "memory": settings.helper_memory}
 
 
 def helper_resources(settings: Settings, limits: dict[str, str]) -> Resources:
-    """Resources of a container of the operator's that works for a moment; `limits` are raised to what it requests."""
+    """Resources of a short-lived container of the operator's; `limits` are raised to its requests."""
     requests = helper_requests(settings)
     return {"requests": requests, "limits": {name: _larger(value, requests[name]) for name, value in limits.items()}}
 
@@ -103,7 +103,7 @@ def _larger(one: str, other: str) -> str:
 def init_resources(server: Resources, settings: Settings) -> Resources:
     """Resources of the container that copies the supervisor.
 
-    Requests equal limits where the server's do: a pod is Guaranteed only if all of its containers are.
+    Requests equal limits if the server's do: a pod is Guaranteed only if all of its containers are.
     """
     requests, limits = server["requests"], server.get("limits", {})
     is_guaranteed = all(name in limits and same_amount(limits[name], requests[name]) for name in ("cpu", "memory"))
@@ -122,7 +122,7 @@ def fetch_resources(settings: Settings) -> Resources:
 
 
 def helpers(settings: Settings) -> dict[str, Resources]:
-    """Resources of each container of the operator's, by its name."""
+    """Resources of each container of the operator's, by name."""
     return {
         contract.RUNTIME_CONTAINER: helper_resources(settings, _INIT_LIMITS),
         contract.FETCH_CONTAINER: fetch_resources(settings),
@@ -131,7 +131,7 @@ def helpers(settings: Settings) -> dict[str, Resources]:
 
 
 def cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
-    """On CPUs the KV cache is a fixed number of whole GiB: accelerator.memory, where it is given."""
+    """GiB of KV cache on CPUs, a fixed integer: accelerator.memory, if set."""
     memory = llm.spec.accelerator.memory
     return settings.cpu_kv_cache_gib if memory is None else max(1, int(amount(memory) / GIB))
 
@@ -146,7 +146,7 @@ def effective_cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
 
 
 def with_requests(container: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """A user's own container with requests for CPU and memory, as quotas want of every container."""
+    """A user's container with requests for CPU and memory, which quotas require of every container."""
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
     requests = {name: limits.get(name, value) for name, value in helper_requests(settings).items()}

@@ -1,4 +1,4 @@
-"""Revisions: which fields need a restart, what was chosen, the start budget, and the ControllerRevision with them."""
+"""Revisions: the fields that need a restart, recorded choices, the start budget, and the ControllerRevision."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ class Chosen:
     """`data.chosen` of a ControllerRevision; earlier releases wrote fewer fields or none."""
 
     gpu: str | None = None
-    """The GPU product that was planned, as its node label says: required where the spec lists products, else
-    preferred."""
+    """The planned GPU product, as in its node label: required where the spec lists products, else preferred."""
     max_model_len: int | None = None
     """Tokens: the value of `auto`."""
     plan: Json | None = None
-    """As status.plan shows it; None: nothing was planned."""
+    """The value of status.plan; None: no plan."""
     start: Json | None = None
-    """Budget and usual length of a start, by `start_plan`; None: written by an earlier release, the defaults."""
+    """Budget and usual length of a start, from `start_plan`; None: from an earlier release, use the defaults."""
     update_requested: str | None = None
     spec: Json | None = None
-    """The part of the spec that it was made of, as users write it; None: written by an earlier release."""
+    """The part of the spec from which it was created, as users write it; None: from an earlier release."""
     excluded_gpus: Sequence[str] | None = None
     """Products on which the model does not fit, where the spec lists none."""
     excluded_architectures: Sequence[str] | None = None
-    """Of nodes that the images are not built for."""
+    """Architectures of nodes for which the images are not built."""
     recorded: Json | None = field(default=None, compare=False, repr=False)
-    """The record that this was read from, written back as it is: `data` of a ControllerRevision is immutable."""
+    """The record from which this was read, written back unchanged: `data` of a ControllerRevision is immutable."""
 
     @classmethod
     def from_document(cls, document: Json) -> Self:
@@ -51,11 +50,11 @@ class Chosen:
 
     @property
     def host_memory_gib(self) -> int:
-        """GiB of the node's memory that the plan says vLLM pins, rounded up."""
+        """GiB of the node's memory that vLLM pins by the plan, rounded up."""
         return math.ceil((self.plan or {}).get("hostMemoryGiB") or 0)
 
     def to_document(self) -> dict[str, Any]:
-        """The record without the fields that are None."""
+        """The record without fields that are None."""
         if self.recorded is not None:
             return dict(self.recorded)
         record = {key: getattr(self, name) for name, key in _RECORDED.items()}
@@ -66,10 +65,10 @@ _RECORDED = {field.name: to_camel(field.name) for field in fields(Chosen) if fie
 NOTHING = Chosen()
 
 
-# Everything that is not listed needs no restart. Left out on purpose: model.architecture and accelerator.memory on
-# GPUs are facts for checks; of the cache only another claim needs a restart; the drain timeout waits for the next
-# rollout, since a restart would cost more than a shorter or longer drain is worth; of the adapters only whether there
-# may be any, and what has to be mounted for them, since the supervisor loads and unloads them.
+# All other fields need no restart. Omitted on purpose: model.architecture and accelerator.memory on GPUs, which are
+# facts for checks; of the cache all but its claim; the drain timeout, which waits for the next rollout, since a restart
+# costs more; of the adapters all but whether there may be any and what is mounted for them, since the supervisor loads
+# and unloads them.
 _REACHED_BY = {"hf_token_secret_ref", "s3", "gcs", "azure"}
 _MODEL = {"uri", "served_model_names", "trust_remote_code", "runner", "convert", "chat_template"} | _REACHED_BY
 _RESTARTING: dict[str, Any] = {
@@ -93,9 +92,9 @@ _RESTARTING: dict[str, Any] = {
 
 @cached_by_spec
 def revision_key(spec: LLMServiceSpec) -> str:
-    """A hash of the spec's fields that need a restart, and of nothing else: no settings, no version of the operator.
+    """Hash of the fields that need a restart, independent of settings and the operator's version.
 
-    A default that is written out is the same as one that is left out.
+    An explicit default equals an absent field.
     """
     fields = spec.model_dump(mode="json", include=_RESTARTING, exclude_defaults=True)
     if spec.accelerator.type != "cpu":
@@ -119,7 +118,7 @@ def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
     """The spec with the recorded values of exactly the fields that the key covers; InvalidSpec where this release
     cannot read them.
 
-    Pods of the recorded revision serve those of the current adapters that they have room for.
+    Pods of the recorded revision serve the current adapters for which they have room.
     """
     fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     made = dict(fields)
@@ -130,7 +129,7 @@ def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
     made["model"] = _with_recorded_claim(made["model"], (recorded.get("model") or {}).get("cache") or {})
     if (made["accelerator"] or {}).get("type") != "cpu":
         made["accelerator"] = _with_recorded(made["accelerator"], fields.get("accelerator") or {}, {"memory"})
-    # Whether pods mount this claim is the revision's, its size and class are of now.
+    # The revision decides whether pods mount this claim; size and class are current.
     if "startCache" not in recorded:
         made.pop("startCache", None)
     elif "startCache" not in made:
@@ -139,12 +138,12 @@ def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
         made.pop("adapters", None)
         made.pop("lora", None)
     elif spec.is_lora_on and recorded["lora"] == (fields.get("lora") or {}):
-        made["lora"] = fields.get("lora")  # an empty one says no more than an adapter
+        made["lora"] = fields.get("lora")  # an empty one means the same as an adapter
     return parse_spec({name: value for name, value in made.items() if value or (name == "lora" and value is not None)})
 
 
 def _with_recorded(now: Json, then: Json, names: Collection[str]) -> dict[str, Any]:
-    """A section whose values of these names, and their absence, are those of then."""
+    """A section with the recorded values, or absence, of these names."""
     kept = {name: value for name, value in now.items() if name not in names}
     return kept | {name: value for name, value in then.items() if name in names}
 
@@ -153,7 +152,7 @@ _CLAIM = {"claimName", "size", "storageClassName", "accessModes"}
 
 
 def _with_recorded_claim(model: Json, then: Json) -> dict[str, Any]:
-    """Whether the pods mount a claim for models, and which, is the revision's; all else of the cache is of now."""
+    """The revision decides whether and which claim the pods mount; everything else of the cache is current."""
     now: Json = model.get("cache") or {}
     if _claim(now) == _claim(then):
         return dict(model)
@@ -162,18 +161,18 @@ def _with_recorded_claim(model: Json, then: Json) -> dict[str, Any]:
 
 
 def _claim(cache: Json) -> str | bool:
-    """As the key has it: a claim of the user's, one that the operator makes, or none."""
+    """As in the key: a user's claim, one that the operator creates, or none."""
     return cache.get("claimName") or ("size" in cache)
 
 
 def spec_digest(spec: LLMServiceSpec, update_requested: str | None) -> str:
-    """A hash of the spec and the requested update, without replicas: identifies the spec of a failure."""
+    """Hash of the spec without replicas, and of the requested update: identifies the spec of a failure."""
     fields = spec.model_dump(mode="json", exclude={"scaling", "paused"}, exclude_defaults=True)
     return digest([fields, update_requested])
 
 
 def revision_label(key: str, template: Manifest, update_requested: str | None) -> str:
-    """The label of a revision that is not the first of its key: a hash with the template."""
+    """Label of a revision that is not the first of its key: a hash that includes the template."""
     return digest([key, update_requested, template])
 
 
@@ -184,13 +183,13 @@ def labelled(template: Manifest, label: str) -> Manifest:
 
 
 KEPT = 5
-"""Number of revisions kept, the current one included."""
+"""Revisions that are kept, including the current one."""
 
 
 def controller_revision(
     llm: LLMService, *, label: str, number: int, key: str, template: Manifest, chosen: Chosen
 ) -> Manifest:
-    """The manifest; the API server lets only `revision` be changed later."""
+    """The ControllerRevision; the API server allows later changes of `revision` only."""
     meta = metadata(llm, f"{llm.name}-{label}")
     meta["labels"][REVISION_LABEL] = label
     return {
@@ -211,7 +210,7 @@ def start_plan(llm: LLMService, plan: Json | None) -> dict[str, Any]:
 
 
 def _starting(llm: LLMService, plan: Json | None) -> Starting:
-    """The inputs of the budget."""
+    """Inputs of the budget."""
     spec, weights = llm.spec, (plan or {}).get("weightsGiB")
     return Starting(
         bytes_to_read=None if weights is None else round(weights * 2**30),
@@ -223,7 +222,7 @@ def _starting(llm: LLMService, plan: Json | None) -> Starting:
 
 
 def _is_comparable(llm: LLMService, plan: Json) -> bool:
-    """Whether status.measured is of weights of this size, on this hardware, compiled alike."""
+    """Whether status.measured is of weights of this size, on this hardware, with the same compilation."""
     previous, effective = llm.status.get("plan") or {}, llm.status.get("effective") or {}
     return (
         previous.get("weightsGiB") == plan.get("weightsGiB")
@@ -235,7 +234,7 @@ def _is_comparable(llm: LLMService, plan: Json) -> bool:
 
 
 def _measured(llm: LLMService) -> float | None:
-    """Seconds of the earlier start without its fetch, which the budget does not cover."""
+    """Seconds of the measured start without its fetch, which the budget does not cover."""
     measured: Json = llm.status.get("measured") or {}
     if measured.get("startCache") == "Reused":
         return None  # a start that compiles takes longer

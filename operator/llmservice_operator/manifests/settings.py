@@ -17,12 +17,12 @@ _COLLECTIONS = (list, tuple, set, dict)
 
 
 class InvalidSettings(ValueError):
-    """A value of the settings file is unknown or of a wrong type; the message names the key."""
+    """A value of the settings file is unknown or has a wrong type; the message names the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class CABundle:
-    """A ConfigMap, in each namespace with services, with the certificates to trust instead of the image's."""
+    """A ConfigMap, in each namespace with services, with certificates that replace the image's."""
 
     config_map: str
     key: str = "ca.crt"
@@ -30,17 +30,17 @@ class CABundle:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Values of the chart that pods are rendered with."""
+    """Values of the chart for rendering pods."""
 
     operator_image: str = "llmservice-operator:dev"
     image_pull_policy: str | None = None
-    """For the operator's image in the init containers; None is Kubernetes' default."""
+    """For the operator's image in init containers; None: Kubernetes' default."""
     default_gpu_image: str = f"vllm/vllm-openai:v{DEFAULT_VLLM_VERSION}"
     default_amd_image: str | None = None
     default_cpu_image: str | None = None
-    """None: services on that kind of accelerator name their own image."""
+    """None: services on that kind of accelerator have to name an image."""
     run_as_user: int | None = 2000
-    """None: the platform assigns UIDs, as OpenShift does; then neither UID nor fsGroup is set."""
+    """None: the platform assigns UIDs, as OpenShift does; neither UID nor fsGroup is set."""
     image_pull_secrets: tuple[str, ...] = ()
     http_proxy: str | None = None
     https_proxy: str | None = None
@@ -55,20 +55,20 @@ class Settings:
     shared_memory_gib: int = 2
     helper_cpu: str = "50m"
     helper_memory: str = "64Mi"
-    """What each container beside the server requests; their limits are never below it."""
+    """Requests of each container beside the server; their limits are not lower."""
     fetch_cpu: str = "2"
     fetch_memory_gib: int = 2
     """Limits of the container that fetches models and adapters."""
     surge_deadline_seconds: int = 120
-    """How long a pod that is made before an old one goes may wait for room, where the strategy is Auto."""
+    """Seconds that a surge pod may wait for resources, with strategy Auto."""
     scaler_address: str | None = None
-    """host:port of the scaler, which KEDA asks how many replicas a service needs; None: autoscaling is off."""
+    """host:port of the scaler for KEDA; None: autoscaling is off."""
     scaler_authentication: str | None = None
-    """The ClusterTriggerAuthentication by which KEDA authenticates to the scaler."""
+    """The ClusterTriggerAuthentication with which KEDA authenticates to the scaler."""
 
     @property
     def activator_service(self) -> tuple[str, str] | None:
-        """Name and namespace of the activators' Service, by the scaler's address; None: autoscaling is off."""
+        """Name and namespace of the activators' Service, from the scaler's address; None: autoscaling is off."""
         host = (self.scaler_address or "").rpartition(":")[0]
         name, _, rest = host.partition(".")
         namespace = rest.partition(".")[0]
@@ -76,7 +76,7 @@ class Settings:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """From the settings file: camelCase keys, absent and null ones at their defaults."""
+        """From the settings file: camelCase keys; absent and null ones have defaults."""
         by_key = {_camel(field.name): field.name for field in fields(cls)}
         if odd := [key for key in mapping if not isinstance(key, str)]:
             raise InvalidSettings(f"a key is of type {type(odd[0]).__name__}; keys are names")
@@ -129,7 +129,7 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _check_type(name: str, value: object, default: object) -> None:
-    """The message leaves collections out: those of aliases may be much longer printed than in the file."""
+    """InvalidSettings without the value of a collection: YAML aliases may expand to much more than the file."""
     if isinstance(value, _COLLECTIONS) and not isinstance(default, tuple):
         raise InvalidSettings(f"{_camel(name)}: a {type(value).__name__} is not a single value")
     if isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int | None)):

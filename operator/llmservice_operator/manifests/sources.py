@@ -14,7 +14,7 @@ from llmservice_runtime import contract
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Something that Kubernetes mounts: a claim or an image."""
+    """A claim or an image to mount."""
 
     kind: str
     """claim or image"""
@@ -23,14 +23,14 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The volume that a store gets, and where it is mounted."""
+    """The volume of a store, and its mount path."""
 
     volume: str
     path: str
 
 
 def store(source: Source) -> Store | None:
-    """The claim or image to mount for a source; None where it is fetched or in the runtime's image."""
+    """The claim or image to mount for a source; None if it is fetched or in the runtime's image."""
     match source:
         case ClaimSource(claim, _):
             return Store("claim", claim)
@@ -41,7 +41,7 @@ def store(source: Source) -> Store | None:
 
 
 def places(spec: LLMServiceSpec) -> Mapping[Store, Place]:
-    """Every store once, in the order model, draft model, adapters: a claim that two of them share is one volume."""
+    """Every store once, in the order model, draft model, adapters: sources in one claim share a volume."""
     by_store: dict[Store, Place] = {}
     for at, place in _each_place(spec):
         by_store.setdefault(at, place)
@@ -54,7 +54,7 @@ def _each_place(spec: LLMServiceSpec) -> Iterator[tuple[Store, Place]]:
         yield at, Place("source", contract.SOURCE_DIR)
     if draft is not None and (at := store(draft.source)):
         yield at, Place("draft", contract.DRAFT_DIR)
-    # Named by content: a place in the list would change with other adapters.
+    # Named by content: an index would change with other adapters.
     named = {at: f"{at.kind}:{at.name}" for adapter in spec.adapters if (at := store(adapter.source))}
     for at, text in sorted(named.items(), key=lambda item: item[1]):
         name = hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -62,19 +62,19 @@ def _each_place(spec: LLMServiceSpec) -> Iterator[tuple[Store, Place]]:
 
 
 def model_path(spec: LLMServiceSpec) -> str:
-    """Where vLLM finds the model."""
+    """The model's path for vLLM."""
     return _path(spec, spec.model.source) or f"{contract.ARTIFACTS_DIR}/{contract.MODEL_ARTIFACT}"
 
 
 def draft_path(spec: LLMServiceSpec) -> str | None:
-    """Where vLLM finds the draft model; None where there is none."""
+    """The draft model's path for vLLM, or None."""
     if spec.draft_model is None:
         return None
     return _path(spec, spec.draft_model.source) or f"{contract.ARTIFACTS_DIR}/{contract.DRAFT_ARTIFACT}"
 
 
 def adapter_path(spec: LLMServiceSpec, adapter: Adapter) -> str | None:
-    """Where an adapter lies; None where the supervisor fetches it."""
+    """An adapter's path; None if the supervisor fetches it."""
     return _path(spec, adapter.source)
 
 
@@ -98,7 +98,7 @@ def fetched(spec: LLMServiceSpec) -> Mapping[str, str]:
 
 
 def needs_models_volume(spec: LLMServiceSpec) -> bool:
-    """Whether something may be fetched: adapters can come at any time while LoRA is on."""
+    """Whether something may be fetched: with LoRA, adapters may come at any time."""
     return bool(fetched(spec)) or spec.is_lora_on
 
 

@@ -1,4 +1,4 @@
-"""Volumes of the pod, and where the server and the fetch container mount them."""
+"""Volumes of the pod, and their mounts in the server and the fetch container."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALL_VOLUMES = ("configMap", "secret", "projected")
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A volume and its place in a container."""
+    """A volume and its mount in a container."""
 
     name: str
     source: dict[str, Any]
@@ -39,7 +39,7 @@ class Mounted:
 
 
 def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
-    """The operator's own volumes in the server container; the user's are added behind them."""
+    """The operator's volumes in the server container; the user's follow them."""
     return [
         Mounted(RUNTIME_VOLUME, {"emptyDir": {}}, contract.RUNTIME_DIR, read_only=True),
         Mounted("run", {"emptyDir": {}}, contract.RUN_DIR),
@@ -58,7 +58,7 @@ def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
 
 
 def fetch_volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
-    """Volumes of the fetch container, which alone writes models and links; none where nothing may be fetched."""
+    """Volumes of the fetch container, which alone writes models and links; none if nothing may be fetched."""
     if not needs_models_volume(llm.spec):
         return []
     return [
@@ -70,7 +70,7 @@ def fetch_volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
 
 
 def _start_cache(llm: LLMService) -> list[Mounted]:
-    """The claim for compiled code; without it the supervisor uses a folder of the pod's own."""
+    """The claim for compiled code; without it the supervisor uses a folder in the pod."""
     if llm.spec.start_cache is None:
         return []
     source = {"persistentVolumeClaim": {"claimName": start_cache_claim_name(llm.name)}}
@@ -78,7 +78,7 @@ def _start_cache(llm: LLMService) -> list[Mounted]:
 
 
 def _models(llm: LLMService) -> list[Mounted]:
-    """Fetched files, in a claim where one is wanted, and the socket of the fetch container."""
+    """Fetched files, in a claim if there is one, and the socket of the fetch container."""
     if not needs_models_volume(llm.spec):
         return []
     return [
@@ -97,9 +97,9 @@ def _sources(llm: LLMService) -> list[Mounted]:
 
 
 def source_volume(at: Store, pull_policy: str | None) -> dict[str, Any]:
-    """A claim or an image, as a volume of a pod."""
+    """A claim or an image as a volume of a pod."""
     if at.kind == "claim":
-        # Read-only on both levels: the kubelet then leaves the files' owners alone.
+        # Read-only on both levels: the kubelet then does not change the files' owners.
         return {"persistentVolumeClaim": {"claimName": at.name, "readOnly": True}}
     return {"image": {"reference": at.name} | ({} if pull_policy is None else {"pullPolicy": pull_policy})}
 
@@ -146,14 +146,15 @@ def _shared_memory(llm: LLMService, settings: Settings) -> list[Mounted]:
 
 
 def ca_bundle(settings: Settings) -> list[Mounted]:
-    """The certificates to trust, where the chart names some."""
+    """The certificates to trust, if the settings name some."""
     if settings.ca_bundle is None:
         return []
     return [Mounted("ca-bundle", {"configMap": {"name": settings.ca_bundle.config_map}}, CA_DIR, read_only=True)]
 
 
 def small_users_volumes(llm: LLMService) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The user's volumes that may hold certificates and tokens, and their mounts; others are large or on one node."""
+    """The user's volumes that may hold certificates and tokens, with their mounts; others are large or bound to a
+    node."""
     given = llm.spec.pod_template.spec
     small = [dict(volume) for volume in given.volumes if any(kind in volume for kind in _SMALL_VOLUMES)]
     names = {volume["name"] for volume in small}

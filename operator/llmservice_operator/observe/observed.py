@@ -1,4 +1,4 @@
-"""The children and pods of one LLMService, and what is known of them, as one frozen value."""
+"""The children and pods of one LLMService as one frozen value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ChildId = tuple[str, str]
 """(kind, name)"""
 
 Project = Callable[[Mapping[str, Any], Any], Any]
-"""Of an object as the API server sends it, and of its projection so far, or None: the projection."""
+"""Takes an object of the API server, and its previous projection or None; returns the projection."""
 
 POD = "Pod"
 ENDPOINT_SLICE = "EndpointSlice"
@@ -50,23 +50,23 @@ PROJECTIONS: Mapping[str, Project] = {
     POD: checked_reader(POD, pod_from_object),
     ENDPOINT_SLICE: checked_reader(ENDPOINT_SLICE, slice_from_object),
 }
-"""By the kind of what a service has in the cluster. What is no object of its kind is UnreadableObject."""
+"""By kind. Each raises UnreadableObject for an object without its kind's shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedRecord:
-    """What the API server made of our last apply; kept in memory only, a restart does without it."""
+    """The API server's result of the last apply; kept in memory only and not needed after a restart."""
 
     input_hash: str
     """`Apply.input_hash`."""
     managed_hash: str
-    """`managed_hash` of the facts of the returned object (after the removal patch, where there was one)."""
+    """`managed_hash` of the returned object's projection (after the removal patch, if any)."""
     resource_version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The API server's answer to a write that it did not take; forgotten as soon as one is taken."""
+    """The API server's refusal of a write; dropped once a write succeeds."""
 
     code: int
     """HTTP status: 409 is a field conflict with another manager or owner."""
@@ -76,17 +76,17 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A write that the API server neither took nor refused: it failed, or did not answer."""
+    """A write that the API server did not answer, or failed to process."""
 
     message: str
-    """The last time."""
+    """Of the last attempt."""
     seconds: float
-    """Since the first time in a row."""
+    """Since the first attempt in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Children are those of our names (own or foreign); revisions and pods those with our service label."""
+    """Children have the service's names, whoever owns them; revisions and pods have its label."""
 
     workload: WorkloadFacts | None = None
     service: ServiceFacts | None = None
@@ -96,28 +96,28 @@ class Observed:
     revisions: tuple[RevisionFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
     endpoints: frozenset[str] | None = None
-    """Uids of the pods that the Service sends requests to; None: no right to list them, and each ready pod counts."""
+    """Uids of pods that get the Service's requests; None: they may not be listed, and each ready pod counts."""
     slices: tuple[HoldingSliceFacts, ...] = ()
     """EndpointSlices that point at the activators."""
     unsettled_for: float = inf
-    """Seconds since pods, endpoints and the workload's counters began to disagree; below `progress.PATIENCE` this is
-    not reported."""
+    """Seconds since pods, endpoints and the workload's counters began to disagree; reported from `progress.PATIENCE`
+    on."""
     inspection_jobs: tuple[JobFacts, ...] = ()
-    """Those that inspect this service's model; the latest last."""
+    """Jobs that inspect this service's model, the latest last."""
     inspections: tuple[InspectionFacts, ...] = ()
     """Their pods."""
     applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     unanswered: Mapping[ChildId, Unanswered] = field(default_factory=lambda: MappingProxyType({}))
-    """What the API server keeps failing to take, delete or let be adopted, from the second time in a row on."""
+    """Applies, deletions and adoptions that failed at least twice in a row."""
     kept: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
-    """What it did not delete or let be adopted; that is not to be tried now."""
+    """Refused deletions and adoptions, which are not to be retried now."""
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
-    """What supervisors reported, by the pod's name."""
+    """Reports of supervisors, by pod name."""
     hidden: frozenset[str] = frozenset()
-    """Kinds that the operator cannot list, without a right or a CRD: none of them is created."""
+    """Kinds that the operator cannot list, without permission or CRD: none is created."""
     begun: tuple[str, str] | None = None
-    """(revision, reason) of the rollout that this process began last: its status is written after its workload."""
+    """(revision, reason) of the rollout that this process last started: its status is written after its workload."""
 
     @classmethod
     def of(
@@ -146,7 +146,7 @@ class Observed:
             ),
             revisions=tuple(sorted(all_of(RevisionFacts.kind), key=lambda facts: (facts.revision, facts.name))),
             pods=tuple(replicas(pods)),
-            # A pod is in two slices where it has addresses of both families, or moves between them.
+            # A pod is in two slices if it has addresses of both families, or moves between them.
             endpoints=None
             if ENDPOINT_SLICE in hidden
             else frozenset(
@@ -161,7 +161,7 @@ class Observed:
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
-        """Its pods, those of a replica together."""
+        """Its pods, grouped by replica."""
         return replicas_of(self.workload, self.pods)
 
     def children(self) -> Iterator[ChildFacts]:
@@ -173,14 +173,14 @@ class Observed:
         yield from self.inspection_jobs
 
     def child(self, kind: str, name: str) -> ChildFacts | None:
-        """One child by kind and name."""
+        """A child by kind and name, or None."""
         return next((c for c in self.children() if (c.kind, c.name) == (kind, name)), None)
 
     def inspection_job(self, name: str) -> JobFacts | None:
-        """One of them by name."""
+        """An inspection Job by name, or None."""
         return next((job for job in self.inspection_jobs if job.name == name), None)
 
     def inspection(self, job: JobFacts) -> InspectionFacts | None:
-        """What is known of the pod of a Job: where there are several, of the one that came furthest."""
+        """The pod of a Job: of several, the one that came furthest."""
         own = [pod for pod in self.inspections if pod.owner_uid == job.uid]
         return max(own, key=lambda pod: (pod.inspection is not None, pod.since), default=None)

@@ -1,4 +1,4 @@
-"""Who owns an existing child of a desired name. Children of other owners are left alone."""
+"""Ownership of existing children. Children of other owners are left alone."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from llmservice_operator.observe.observed import Observed
 
 
 class Ownership(Enum):
-    """What may be done with an existing object."""
+    """The relation of an existing object to the service."""
 
     OURS = "ours"
-    """It carries our controller reference (or is a claim that was made to outlive its service): force."""
+    """It has the service's controller reference (or is a retained claim): apply with force."""
     ORPHAN = "orphan"
-    """Made by this operator, owned by nobody: adopted without force."""
+    """Created by this operator, without an owner: adopt without force."""
     LEAVING = "leaving"
-    """On its way out, by itself or with an earlier LLMService of this name: wait."""
+    """Being deleted, by itself or with an earlier LLMService of this name: wait."""
     FOREIGN = "foreign"
 
 
 def ownership(child: ChildFacts, service: Owner) -> Ownership:
-    """Whose this one is."""
+    """The ownership of a child."""
     if child.deleting:
         return Ownership.LEAVING
     if child.controller is None:
         if not child.is_marked_ours or child.service != service.name:
             return Ownership.FOREIGN
-        # Without an owner there is nothing but the labels to know a kept claim by.
+        # A retained claim has no owner: only its labels identify it.
         return Ownership.OURS if isinstance(child, ClaimFacts) else Ownership.ORPHAN
     if child.controller.uid == service.uid:
         return Ownership.OURS
@@ -42,16 +42,15 @@ def ownership(child: ChildFacts, service: Owner) -> Ownership:
 
 
 def name_conflicts(service: Owner, observed: Observed, ids: set[tuple[str, str]]) -> tuple[Problem, ...]:
-    """One problem for each child that somebody else has, as far as that is known; none for kinds with a condition of
-    their own."""
+    """One problem for each child of another owner, as far as known; none for kinds with a condition of their own."""
     ids = {(kind, name) for kind, name in ids if kind not in HAS_OWN_CONDITION}
     found = [
         _conflict(child.kind, child.name, *_owner(child))
         for child in observed.children()
         if (child.kind, child.name) in ids and ownership(child, service) is Ownership.FOREIGN
     ]
-    # A child of ours that answers 409 only changed meanwhile. An unknown one is not ours, and in one that nobody owns
-    # the fields of other managers are left alone.
+    # An own child that answers 409 changed meanwhile. An unknown one is not the service's, and in an orphan the fields
+    # of other managers are left alone.
     ours = {(c.kind, c.name) for c in observed.children() if ownership(c, service) is not Ownership.ORPHAN}
     found += [
         _conflict(kind, name, (said := normalize.conflict(refusal.message)), said)
@@ -62,7 +61,7 @@ def name_conflicts(service: Owner, observed: Observed, ids: set[tuple[str, str]]
 
 
 def _owner(child: ChildFacts) -> tuple[str, str]:
-    """Whose it is, and what shows it."""
+    """The owner, and what shows it."""
     if child.controller is not None:
         owner = f"{child.controller.kind} {child.controller.name}"
         return f"it belongs to {owner}", f"ownerReferences: {owner} (uid {child.controller.uid})"

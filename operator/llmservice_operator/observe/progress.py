@@ -1,6 +1,6 @@
-"""How far the wanted revision has come, from the workload, its pods and the endpoints of the Service.
+"""Progress of the desired revision, from the workload, its pods and the endpoints of the Service.
 
-status.rollout has what runs, what ran before, what failed and what waits. It is also the memory of a rollback.
+status.rollout records what runs, what ran before, what failed and what waits; rollbacks depend on it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 Json = Mapping[str, Any]
 Gates = Mapping[str, str]
-"""By the uids of pods that were seen at a scheduling gate: since when they are at none, empty while they are."""
+"""By uid of pods that were seen with a scheduling gate: when their gates were gone, empty while they have one."""
 
 PATIENCE = 3.0
-"""Seconds that pods, endpoints and the workload's counters get to agree before the status says that they do not.
+"""Seconds in which pods, endpoints and the workload's counters have to agree before the status reports a difference.
 
-Three watches bring the same news a fraction of a second after each other, and a status for each of them would show
-states that never were.
+Three watches bring the same change a fraction of a second apart; a status for each would show states that never
+existed.
 """
 
 _PHASES: Mapping[Phase | None, str] = {
@@ -39,31 +39,31 @@ _PHASES: Mapping[Phase | None, str] = {
     Phase.SMOKE: "vLLM is answering its first request.",
 }
 _LONG_WAIT = 60.0
-"""Seconds for which a pod waited for its place, from which on its deadline counts from there."""
+"""Seconds of waiting for a node after which a pod's deadline counts from its scheduling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Numbers of one moment."""
+    """Numbers at one time."""
 
     wanted: int
     replicas: int
     updated: int
     answering: int
-    """Pods of any revision that are ready and that the Service sends requests to."""
+    """Ready pods of any revision that get requests."""
     unlisted: tuple[str, ...]
-    """Names of pods that are ready, and that it sends none to."""
+    """Names of ready pods that get no requests."""
     is_rolled_out: bool
-    """Every replica, and no other pod, is of the wanted revision and answers."""
+    """Every replica, and no other pod, is of the desired revision and gets requests."""
     is_unsettled: bool
-    """By its pods it is rolled out; the endpoints or the workload's counters do not say so."""
+    """Rolled out by its pods, but not by the endpoints or the workload's counters."""
     is_overdue: bool
     reason: Reason
     message: str
     overdue_in: float | None = None
-    """Seconds until it is, where the workload's own deadline passed while a pod waited for its place."""
+    """Seconds until it is overdue, where the workload's own deadline passed while a pod waited for a node."""
     gates: Gates = field(default_factory=dict)
-    """Of the pods of the revision that are not ready."""
+    """Of the revision's pods that are not ready."""
 
 
 def progress(
@@ -77,12 +77,11 @@ def progress(
     before: Gates,
     now: datetime,
 ) -> Progress:
-    """Only what pods, endpoints and workload agree on is reported: one of their watches may lag behind.
+    """The progress on which pods, endpoints and workload agree: one of their watches may lag behind.
 
-    Replicas that are going away do not count: they are out of the Service already. `listed` are the uids of the pods
-    that the Service sends requests to; None where nobody may look, and then a ready pod counts as one of them.
-    `starting` is the state of a starting pod, where its supervisor answered. `before`: the gates of the revision's pods
-    at the last look.
+    Replicas that are being deleted do not count: they get no requests. `listed` are the uids of pods that get requests;
+    None: unknown, and each ready pod counts. `starting` is the state of a starting pod, if its supervisor answered.
+    `before`: gates of the revision's pods at the last evaluation.
     """
     there = [each for each in replicas if not (each.is_going or each.is_over)]
     present = [pod for each in there for pod in each.pods]
@@ -101,7 +100,7 @@ def progress(
         and all(each.ready and each.revision == revision for each in there)
     )
     found = gates(new, before, now)
-    if not new and not is_done_by_pods:  # a pod that was taken away, as by Kueue, is about to be made again
+    if not new and not is_done_by_pods:  # a pod that was removed, as by Kueue, is about to be recreated
         found = {uid: until or rfc3339(now) for uid, until in before.items()}
     left = _first_deadline(workload, new, found, now) if workload.deadline_exceeded else None
     is_waiting = left is not None and left > 0
@@ -125,14 +124,14 @@ def progress(
 
 
 def gates_of(rollout: Json) -> Gates:
-    """As `status.rollout` has them."""
+    """From `status.rollout`."""
     parts = (str(each).partition(" ") for each in rollout.get("gatedPods") or ())
     return {uid: until for uid, _, until in parts}
 
 
 def gates(pods: Iterable[PodFacts], before: Gates, now: datetime) -> Gates:
-    """Those of these pods, the known ones first; `before`: as they were at the last look. No object says when a gate
-    went."""
+    """Gates of these pods, known ones first; `before`: those of the last evaluation. No object records when a gate was
+    removed."""
     found: dict[str, str] = {}
     for pod in pods:
         if not pod.scheduled and scheduling.are_gates(pod.unschedulable):
@@ -143,10 +142,9 @@ def gates(pods: Iterable[PodFacts], before: Gates, now: datetime) -> Gates:
 
 
 def _first_deadline(workload: WorkloadFacts, new: list[PodFacts], found: Gates, now: datetime) -> float | None:
-    """Seconds until the first pod is overdue by its own clock; None: no pod waited long for its place, and the
-    workload's clock counts.
+    """Seconds until the first pod is overdue; None: no pod waited long for a node, and the workload's deadline counts.
 
-    A pod's clock runs from its place where it waited long for that, or from the end of its gate.
+    A pod's deadline counts from its scheduling if it waited long for that, or from the removal of its gate.
     """
     if not found and not any(_waited(pod) for pod in new):
         return None
@@ -172,7 +170,7 @@ def _seconds(start: str, end: str, unknown: float = 0.0) -> float:
 
 
 def _without_flicker(workload: WorkloadFacts, count: int) -> int:
-    """A pod that is being replaced counts on: for a moment its workload has one less, which is no news."""
+    """Counts a pod that is being replaced: the workload has one less for a moment."""
     is_settled = workload.replicas == workload.updated and workload.replica_failure is None
     return max(count, workload.spec_replicas) if is_settled else count
 
@@ -185,11 +183,11 @@ def _stage(
     is_done_by_pods: bool,
     starting: State | None,
 ) -> tuple[Reason, str]:
-    """The step that the least advanced replica of the wanted revision is at."""
+    """The phase of the least advanced replica of the desired revision."""
     new = [pod for pod in present if pod.revision == revision and not pod.ready]
     if is_done_by_pods:
         return Reason.PROGRESSING, f"All pods are ready; the {workload.kind} has not counted them yet."
-    # A pod that the scheduler has not looked at yet is about to be placed, or unschedulable: no step of its own.
+    # A pod that the scheduler has not seen yet will be scheduled or unschedulable: not a phase of its own.
     if (
         not is_current
         or any(not pod.scheduled for pod in new)
@@ -212,7 +210,7 @@ def _stage(
 
 
 def _start(starting: State | None) -> tuple[Reason, str]:
-    """Slow is not failed: the supervisor itself ends a start that stands still."""
+    """A slow start is not a failure: the supervisor ends a start without progress."""
     doing = _PHASES.get(starting.phase if starting is not None else None, "The model is being fetched or loaded.")
     if starting is None or not starting.slow:
         return Reason.STARTING, doing
@@ -222,7 +220,7 @@ def _start(starting: State | None) -> tuple[Reason, str]:
 
 
 def _rounded(seconds: float) -> int:
-    """Two digits: it is a guess, and the message must not change with each start that was measured."""
+    """Two digits: it is an estimate, and the message must not change with each measured start."""
     return int(float(f"{seconds:.2g}"))
 
 
@@ -230,35 +228,35 @@ _OF_OTHERS = frozenset(
     {Reason.QUOTA_EXCEEDED, Reason.IMAGE_PULL_FAILED, Reason.REGISTRY_UNAVAILABLE, Reason.NODE_DISK_FULL}
     | {Reason.POD_SANDBOX_FAILED, Reason.DRIVER_UNAVAILABLE, Reason.INJECTED_CONTAINER_FAILED}
 )
-"""A quota is short until an old pod is gone, a registry may answer soon, another node may have room and a driver, and
-what others add to the pods is in those of every revision."""
+"""A quota may be short until an old pod is gone, a registry may answer later, another node may have room and a driver,
+and containers that others inject are in pods of every revision."""
 
 _LIMIT = 4096
-"""What the CRD takes."""
+"""The CRD's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """What was decided about how a revision takes the place of the one before."""
+    """Decisions about the rollout of a revision."""
 
     strategy: str = ""
     reason: str = ""
-    """Why this strategy, as long as it matters."""
+    """Why this strategy, while relevant."""
     gap: str = ""
-    """What becomes of requests while no replica answers; empty: what was said of this rollout stands."""
+    """What happens to requests while no replica answers; empty: the stored text stays."""
     kept: str = ""
-    """What of today's spec a rollback kept, for as long as it runs."""
+    """Protection of the current spec that a rollback kept, while it runs."""
     pinned: bool = False
-    """spec.rollout.pinnedRevision names the revision, or the one that it was made of."""
+    """spec.rollout.pinnedRevision names the revision, or the one from which it was created."""
     failed: str | None = None
-    """The revision that an automatic rollback left; the status is then about the one in its place."""
+    """The revision that an automatic rollback left; the status is then about its replacement."""
     spec: str | None = None
-    """Hash of the spec, to know it again should it fail; None: nobody asked for a rollback."""
+    """Hash of the spec, to recognize it after a failure; None: no rollback is configured."""
     update_pending: bool = False
     update_waiting: str = ""
-    """Why an update that was asked for has not begun."""
+    """Why a requested update has not started."""
     update_blocked: str = ""
-    """Why this release would not make the revision that runs."""
+    """Why this release would not create the running revision."""
 
 
 def rollout_of(
@@ -270,15 +268,15 @@ def rollout_of(
     is_pending: bool,
     previous: Json,
 ) -> dict[str, Any]:
-    """The value of status.rollout. `is_pending`: a child is not what it should be, so nothing counts as rolled out."""
+    """The value of status.rollout. `is_pending`: a child is not as desired, so nothing counts as rolled out."""
     status: dict[str, Any] = {"strategy": rolling.strategy, "revision": revision}
     is_rolled_out = moment.is_rolled_out and not is_pending and moment.wanted > 0
     stable = revision if is_rolled_out else previous.get("stableRevision")
     is_new = stable != revision
     is_failing = is_new and not moment.is_rolled_out and (moment.is_overdue or _is_its_own(failure))
-    # One that ran before and comes back is not new, and yet it may be about to leave a gap.
+    # A revision that ran before is not new, but its return may interrupt service.
     reason = rolling.reason if is_new or rolling.failed or not moment.is_rolled_out else ""
-    if rolling.kept and rolling.kept not in reason:  # what a rollback says of itself is read from here again
+    if rolling.kept and rolling.kept not in reason:  # a rollback's own reason is read from here again
         reason = f"{reason} {rolling.kept}".strip()
     if reason:
         status["reason"] = reason[:_LIMIT]
@@ -306,12 +304,12 @@ def rollout_of(
 
 
 def _is_its_own(failure: StatusFailure | None) -> bool:
-    """Whether the revision has failed, and not only found no way yet: what is about others has until the deadline."""
+    """Whether the revision itself failed: causes outside it have until the deadline."""
     return failure is not None and failure.is_final and failure.reason not in _OF_OTHERS
 
 
 def stored_rolling(previous: Json) -> Rolling:
-    """From status.rollout as stored: an edit that is held or refused changes no rollout."""
+    """From the stored status.rollout: an edit that is held or refused changes no rollout."""
     return Rolling(
         strategy=str(previous.get("strategy") or ""),
         reason=str(previous.get("reason") or ""),

@@ -1,6 +1,6 @@
-"""Reports of supervisors: which pods are asked for one, and what the status shows of them.
+"""Reports of supervisors: which pods are polled, and what the status shows.
 
-A pod that cannot be asked changes no condition, and what it reported before stays in the status.
+A pod that does not answer changes no condition, and its earlier report stays in the status.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmservice_operator.facts.pods import PodFacts
 Json = Mapping[str, Any]
 
 _TEXT_LIMIT = 1024
-"""Longer texts would be refused by the CRD, and the whole status with them."""
+"""The CRD's limit: a longer text would have the whole status refused."""
 _UNREAD = (
     f"No pod has reported its measurements yet. The operator asks a ready pod on its port {STATE_PORT}; where it gets "
     "no answer, let a NetworkPolicy admit it."
@@ -31,7 +31,7 @@ class Report:
     uid: str
     restarts: int
     state: State | None
-    """None: it did not answer several times."""
+    """None: several attempts failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,18 @@ class Ask:
     restarts: int
     address: str
     is_starting: bool
-    """Its state changes; else one answer, or a change of its adapters, is enough."""
+    """Its state changes; otherwise one answer, or a change of its adapters, is enough."""
 
 
 Reports = Mapping[str, Report]
-"""By the pod's name."""
+"""By pod name."""
 
 
 def asks(
     pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json, adapters_digest: str | None
 ) -> tuple[Ask, ...]:
-    """The pods whose supervisors are to be asked now. None for the digest: adapters are switched off."""
-    # With a start cache each start measures something else.
+    """The pods to poll now. `adapters_digest` None: LoRA is off."""
+    # With a start cache the measurements of starts differ.
     is_measured = not {"reason", "startCache"} & (_previous_measured(previous, revision) or {"reason": ""}).keys()
     return tuple(
         Ask(pod.name, pod.uid, pod.restarts, pod.address, not pod.started or pod.was_ready)
@@ -67,8 +67,8 @@ def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, ad
     if not pod.started or pod.was_ready:
         return True
     if report is None or report.state is None:
-        # It started before this process did, or was silent: until it answers, unless the status knows what it would
-        # say. The poller asks a silent one ever more seldom: a busy node keeps one silent for its whole start.
+        # It started before this process, or did not answer: poll it until it does, unless the status has its report.
+        # The poller's pauses grow: on a busy node a pod may not answer during its whole start.
         return not is_measured or adapters_digest is not None
     if not report.state.started or report.state.hung:
         return True  # both change
@@ -77,7 +77,7 @@ def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, ad
 
 
 def progress_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json) -> dict[str, Any] | None:
-    """status.progress: of the pod that it was about before, as long as that starts, else of the first by name."""
+    """status.progress: of the pod that it was about before while that starts, else of the first by name."""
     starting = {pod.name: state for pod, state in _states(pods, reports, revision) if _is_starting(pod, state)}
     if not starting:
         return None
@@ -98,19 +98,19 @@ def progress_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previ
 
 
 def starting_state(pods: Sequence[PodFacts], reports: Reports, revision: str, progress: Json | None) -> State | None:
-    """The state of the pod that `status.progress` is about."""
+    """The state of the pod in `status.progress`."""
     name = progress["pod"] if progress is not None else None
     return next((state for pod, state in _states(pods, reports, revision) if pod.name == name), None)
 
 
 def measured_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json) -> dict[str, Any] | None:
-    """What vLLM measured when it started: of the first pod by name, since all run the same template."""
+    """Measurements of vLLM at its start: of the first pod by name, since all have the same template."""
     for _, state in _states(pods, reports, revision):
         if state.started:
             return state.measured.to_document()
     known = _previous_measured(previous, revision)
     if (known is None or "reason" in known) and any(pod.ready for pod in _current(pods, revision)):
-        # Written beforehand, with the status of a ready pod: that it does not answer needs no write of its own.
+        # Written with the status of a ready pod: a missing answer needs no write of its own.
         return {"reason": _UNREAD}
     return None if known is None else dict(known)
 
@@ -118,7 +118,7 @@ def measured_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previ
 def adapters_of(
     names: Sequence[str], digest: str, pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json
 ) -> list[dict[str, Any]]:
-    """Each adapter of the spec: served by every replica, or what one of them says; a message means that it failed."""
+    """Each adapter of the spec: loaded by every replica, or the message of one that failed."""
     states = [state for _, state in _states(pods, reports, revision) if state.started]
     known = {item.get("name"): item for item in previous.get("adapters") or ()}
     if not states:
@@ -133,7 +133,7 @@ def _adapter(name: str, states: Sequence[AdapterState]) -> dict[str, Any]:
 
 
 def _adapter_state(name: str, digest: str, state: State) -> AdapterState:
-    """A failure that was found with an earlier list is no news of this one."""
+    """A failure with an earlier list says nothing about this one."""
     known = next((adapter for adapter in state.adapters if adapter.name == name), None)
     if known is None or (state.adapters_hash != digest and not known.loaded):
         return AdapterState(name, loaded=False)
@@ -153,7 +153,7 @@ def _current(pods: Sequence[PodFacts], revision: str) -> Iterator[PodFacts]:
 
 
 def report_of(pod: PodFacts, reports: Reports) -> Report | None:
-    """The report of the pod's present run; None: there is none."""
+    """The report of the pod's current run, or None."""
     report = reports.get(pod.name)
     return report if report is not None and (report.uid, report.restarts) == (pod.uid, pod.restarts) else None
 

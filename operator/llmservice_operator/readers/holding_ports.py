@@ -1,9 +1,9 @@
-"""Allots each service that may be at zero a port of its own at the activators, unique for one installation.
+"""Allocates a port at the activators for each service that may be at zero, unique in one installation.
 
-A port is taken by a Lease of its number in the operator's namespace: its creation is atomic, whichever process works on
-a service. The Lease names its holder, which may be gone: then whoever comes to that port takes it over. The operator
-deletes none; there are as many as there were services at a time. Where somebody else did, a service takes its port
-again, or another one if that is taken by now.
+A Lease named by the port's number in the operator's namespace reserves it: its creation is atomic, whichever process
+reconciles the service. The Lease names its holder. If that is gone, the next service that tries the port takes it over.
+The operator deletes no Lease; there are as many as there were services at a time. After a deletion by others a service
+reserves its port again, or another one if it is taken.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from llmservice_api.holding import FIRST_PORT, LAST_PORT
 from llmservice_api.kinds import LLMSERVICE
 
 MOST_TRIES = 256
-"""Ports that are looked at for one service: each is one request or three."""
+"""Ports that are tried for one service, each with one to three requests."""
 
 
 class HoldingPorts:
-    """The Leases of ports, in one namespace."""
+    """Leases of ports, in one namespace."""
 
     def __init__(self, kube: KubeClient, namespace: str) -> None:
         self._kube, self._namespace = kube, namespace
 
     async def claim(self, key: Key, uid: str, stored: int | None = None) -> int:
-        """The service's port: the one that it has a Lease of, else the one that its status has, else a free one.
-        KubeError where there is none."""
+        """The service's port: the one that it has a Lease for, else the one in its status, else a free one. KubeError
+        where none can be had."""
         holder = f"{key.namespace}/{key.name}/{uid}"
         ports = tuple(dict.fromkeys((*([] if stored is None else [stored]), *candidates(uid))))
         if (own := await self._own(holder, ports)) is not None:
@@ -60,12 +60,12 @@ class HoldingPorts:
             metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
             await self._kube.update(LEASE, self._manifest(name, holder) | {"metadata": metadata})
         except Conflict:
-            return False  # somebody else was faster
+            return False  # another process was faster
         return True
 
     async def _own(self, holder: str, ports: Iterable[int]) -> int | None:
-        """The port that the service has. Those behind the first one without a Lease were never looked at, unless that
-        Lease was deleted: so the second one is the end."""
+        """The port that the service holds. Ports after the first one without a Lease were never tried, unless that
+        Lease was deleted: so the search ends at the second one."""
         missing = 0
         for port in ports:
             live = await self._kube.get(LEASE, self._namespace, f"llmservice-port-{port}")
@@ -77,14 +77,15 @@ class HoldingPorts:
         return None
 
     async def _is_gone(self, holder: str) -> bool:
-        """Whether there is no such LLMService any more. A Lease that names none is not ours, and stays."""
+        """Whether the LLMService does not exist any more. False for a Lease without a holder, which is not the
+        operator's."""
         namespace, name, uid = (*holder.split("/"), "", "", "")[:3]
         if holder.count("/") != 2 or not (namespace and name and uid):
             return False
         try:
             live = await self._kube.get(LLMSERVICE, namespace, name)
         except Forbidden:
-            # Of a namespace that is not watched any more. It may be there, with an EndpointSlice that leads its clients
+            # A service in a namespace that is no longer watched may exist, with an EndpointSlice that leads its clients
             # to this port: another service at it would get their requests.
             return False
         return live is None or live["metadata"]["uid"] != uid
@@ -96,7 +97,7 @@ class HoldingPorts:
 
 
 def candidates(uid: str) -> Iterator[int]:
-    """The ports that a service looks at, in this order: always the same ones."""
+    """Ports in the order in which a service tries them, always the same."""
     count = LAST_PORT - FIRST_PORT + 1
     first = zlib.crc32(uid.encode())
     return (FIRST_PORT + (first + step) % count for step in range(MOST_TRIES))

@@ -1,4 +1,5 @@
-"""The cluster's GPUs and free resources: nodes and pods are listed in pages, summed, and kept for some seconds."""
+"""The cluster's GPUs and free resources: lists nodes and pods in pages, sums them, and caches the result for
+seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ NODE = Resource("", "v1", "nodes", "Node")
 RIGHT = "list nodes"
 RIGHT_TO_PODS = "list pods in all namespaces"
 KEPT_SECONDS = 10.0
-"""Many services that are planned at once share one list."""
+"""Seconds: many services that are planned at once share one list."""
 
 
 class Lister(Protocol):
@@ -34,12 +35,12 @@ class Lister(Protocol):
     def list_pages(
         self, resource: Resource, namespace: str | None, *, label_selector: str = ""
     ) -> AsyncIterator[dict[str, Any]]:
-        """The list in pages, each as the API server sent it."""
+        """The pages of a list, as the API server sent them."""
 
 
 @dataclass(frozen=True)
 class _Listed:
-    """The nodes of one list, and what was made of them since: all of it is as old as the list."""
+    """The nodes of one list, and results that were computed from it."""
 
     read_at: float
     nodes: tuple[NodeRoom, ...] = ()
@@ -51,10 +52,10 @@ class _Listed:
 
 
 class Nodes:
-    """The nodes' GPUs, as of the last few seconds.
+    """GPUs and free resources of the nodes, cached for some seconds.
 
-    `own` are the pods of all LLMServices, where all are watched: only other pods are listed then, so that an edit does
-    not wait for thousands of known pods. `contained` handles an exception about one object, which is left out.
+    `own` returns the pods of all LLMServices, if all are watched: then only other pods are listed, so that an edit does
+    not wait for thousands of known pods. `contained` handles an exception about one object, which is skipped.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class Nodes:
         self._contained = contained
         self._clock = clock
         self._listed: dict[str, _Listed] = {}
-        """By node selector: a service for new nodes does not wait until a list of others is old."""
+        """By node selector: a service for other nodes does not wait until this list expires."""
         self._reading = asyncio.Lock()
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
-        """What schedulable nodes with these labels have of an extended resource, or the right that is missing.
+        """GPUs of an extended resource on schedulable nodes with these labels, or the missing permission.
 
         Other errors are raised.
         """
@@ -88,7 +89,8 @@ class Nodes:
             return listed.gpus[resource]
 
     async def room(self, resource: str | None) -> Room:
-        """What is free on schedulable nodes, and who holds accelerators of this kind, or the right that is missing.
+        """Free resources of schedulable nodes, and which pods hold accelerators of this kind, or the missing
+        permission.
 
         Other errors are raised.
         """
@@ -109,7 +111,7 @@ class Nodes:
             except Forbidden:
                 listed = _Listed(now, is_forbidden=True)
             except Invalid:
-                # No label is like this, so no node has it; the API server refuses such a Deployment with the reason.
+                # An invalid label is on no node; the API server refuses such a Deployment with the reason.
                 listed = _Listed(now)
             self._listed[labels] = listed
         return self._listed[labels]
@@ -133,7 +135,7 @@ class Nodes:
 
 @functools.partial(checked_reader, "Node")
 def node_room(node: JSON) -> NodeRoom | None:
-    """An empty node; None of one that takes no pods."""
+    """A node without pods; None if it takes none."""
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
         return None
@@ -148,7 +150,7 @@ def node_room(node: JSON) -> NodeRoom | None:
 
 
 def owner_of(pod: JSON) -> tuple[str, str]:
-    """(namespace, name) of the LLMService that a pod serves, else of what controls it, else of the pod itself."""
+    """(namespace, name) of a pod's LLMService, else of its controller, else of the pod itself."""
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     controller = next((r["name"] for r in metadata.get("ownerReferences") or () if r.get("controller")), None)
@@ -157,7 +159,7 @@ def owner_of(pod: JSON) -> tuple[str, str]:
 
 @functools.partial(checked_reader, "Pod")
 def placed_of(pod: JSON) -> Placed | None:
-    """None of one that has no node, or has ended: that asks for nothing any more."""
+    """None for a pod without a node, or one that has ended and requests nothing."""
     node = (pod.get("spec") or {}).get("nodeName")
     if not node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return None

@@ -1,7 +1,7 @@
 """GET requests to the port of a supervisor (`/state`, `/metrics`) or of an activator (whether it can hold a service's
 requests).
 
-Pods are untrusted: size, time and form of an answer are bounded.
+Pods are untrusted: size, time and form of a response are bounded.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ LIMIT = 64 * 1024
 
 
 class Unreadable(Exception):
-    """A pod gave no valid answer; the message is the same while the cause is."""
+    """A pod gave no valid response; equal causes have equal messages."""
 
     def __init__(self, why: str, *, is_invalid: bool = False) -> None:
         super().__init__(why)
         self.is_invalid = is_invalid
-        """There is an answer, which is not a supervisor's."""
+        """There was a response, which is not a supervisor's."""
 
 
 class PodPort:
-    """Connections to pods; use it as a context manager. None is kept open: a pod is asked every few seconds at most."""
+    """Connections to pods; an asynchronous context manager. None is kept open: a pod is asked every few seconds at
+    most."""
 
     def __init__(
         self,
@@ -55,7 +56,8 @@ class PodPort:
         connections: int = 0,
         of: str = "a supervisor",
     ) -> None:
-        """`timeout` in seconds, `limit` in bytes of a body, `connections` at once (0: any number); `of`: whose port."""
+        """`timeout` in seconds, `limit` in bytes of a body, `connections` at once (0: unlimited); `of`: the server, for
+        messages."""
         self.port, self._timeout, self._limit, self._connections = port, timeout, limit, connections
         self._of = of
         self._session: aiohttp.ClientSession | None = None
@@ -66,7 +68,7 @@ class PodPort:
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": OPERATOR, "Accept-Encoding": "identity"},
-            # A few compressed bytes may become gigabytes; a supervisor compresses nothing.
+            # A few compressed bytes may become gigabytes; supervisors do not compress.
             auto_decompress=False,
         )
         return self
@@ -78,7 +80,7 @@ class PodPort:
             await self._session.close()
 
     async def get(self, address: str, path: str) -> bytes:
-        """The body that the pod at an IP address answers with 200. Unreadable without one, or with a larger one."""
+        """The body of a 200 response from the pod at an IP address. Unreadable otherwise, and beyond the limit."""
         if self._session is None:
             raise RuntimeError("the reader is not open: use `async with`")
         host = f"[{address}]" if ":" in address else address
@@ -98,15 +100,15 @@ class PodPort:
 
 
 class StateReader(PodPort):
-    """Reads states over connections to pods; use it as a context manager."""
+    """Reads states of supervisors; an asynchronous context manager."""
 
     async def read(self, address: str) -> State:
-        """GET /state of the pod at an IP address. Unreadable without a valid answer."""
+        """GET /state of the pod at an IP address. Unreadable without a valid response."""
         return _parsed(await self.get(address, STATE_PATH), self.port)
 
 
 def _parsed(body: bytes, port: int) -> State:
-    """It goes into a status and metrics: `State.read` refuses invalid values."""
+    """The state, which goes into a status and metrics: `State.read` refuses invalid values."""
     try:
         return State.read(body.decode())
     except UnicodeDecodeError:
@@ -119,7 +121,7 @@ def _parsed(body: bytes, port: int) -> State:
 
 
 MOST_REQUESTS = 9_999_999
-"""In flight in one pod; more of them is no answer of a supervisor."""
+"""In flight in one pod; a supervisor reports no more."""
 MOST_BEGUN = 999_999_999_999_999
 """As many digits as the supervisor writes."""
 
@@ -128,26 +130,26 @@ _LAST = re.compile(f'^{LAST_REQUEST}{{method="({METHOD})",path="({PATH})"}} ([0-
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Numbers of requests of one pod."""
+    """Request counts of one pod."""
 
     in_flight: int
-    """Waiting ones included, 0 to MOST_REQUESTS."""
+    """Including waiting ones; 0 to MOST_REQUESTS."""
     begun: int | None
-    """Since the container's start, 0 to MOST_BEGUN; None: the pod is of a version that does not count them."""
+    """Since the container's start, 0 to MOST_BEGUN; None: the pod's version does not count them."""
     last: LastUse | None = None
-    """The last of them; None: there was none, or it is not known."""
+    """The last request; None: none came, or unknown."""
 
 
 class RequestsReader(PodPort):
-    """Reads numbers of requests over connections to pods; use it as a context manager."""
+    """Reads request counts of pods; an asynchronous context manager."""
 
     async def read(self, address: str) -> Requests:
-        """Those of the pod at an address. Unreadable without a valid answer."""
+        """Counts of the pod at an address. Unreadable without a valid response."""
         return parsed_requests(await self.get(address, METRICS_PATH), self.port)
 
 
 def parsed_requests(body: bytes, port: int) -> Requests:
-    """The samples as the supervisor writes them: `NAME VALUE`, each once and without labels. Else Unreadable."""
+    """The samples of a supervisor: `NAME VALUE`, each once and without labels. Unreadable otherwise."""
     in_flight = _value(body, REQUESTS_IN_FLIGHT, MOST_REQUESTS, port)
     if in_flight is None:
         raise _unreadable(REQUESTS_IN_FLIGHT, port)
@@ -155,7 +157,7 @@ def parsed_requests(body: bytes, port: int) -> Requests:
 
 
 def _last(body: bytes) -> LastUse | None:
-    """Nothing is decided by it: what is not as a supervisor writes it is absent."""
+    """Informational only: None for anything that a supervisor does not write."""
     found = _LAST.findall(body)
     if len(found) != 1:
         return None
@@ -164,7 +166,7 @@ def _last(body: bytes) -> LastUse | None:
 
 
 def _value(body: bytes, name: str, most: int, port: int) -> int | None:
-    """None where there is no sample of this name."""
+    """None without a sample of this name."""
     samples = re.findall(rb"^%s(?=[ {\t\r]|$)([^\n]*)$" % name.encode(), body, re.MULTILINE)
     if not samples:
         return None
@@ -180,24 +182,24 @@ def _unreadable(name: str, port: int) -> Unreadable:
 
 VERSION = 1
 SILENT_SECONDS = 5.0
-"""For which an activator that gave no answer about one service is not asked about another: each question would take a
-worker for seconds, and all services at zero ask."""
+"""Seconds for which an activator without a response about one service is not asked about others: each question would
+occupy a worker for seconds, and all services at zero ask."""
 LARGEST_REPORT = 4096
 LONGEST_PROBLEM = 512
 _DEEPEST, _MOST_ITEMS = 3, 32
 
 
 class ActivatorReader(PodPort):
-    """Reads reports over connections to activators; use it as a context manager."""
+    """Reads reports of activators; an asynchronous context manager."""
 
     def __init__(self, *, port: int = INTERNAL_PORT, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(port=port, limit=LARGEST_REPORT, of="an activator")
         self._clock = clock
         self._silent: dict[str, tuple[float, str]] = {}
-        """Until when, and why, by address."""
+        """By address: until when, and why, it is not asked."""
 
     async def read(self, address: str, key: Key, uid: str, port: int) -> HoldingReport:
-        """About the service with this uid, on this port of the activators. Unreadable without a valid answer."""
+        """The report about the service with this uid, on this port. Unreadable without a valid response."""
         now = self._clock()
         self._silent = {each: silent for each, silent in self._silent.items() if silent[0] > now}
         if address in self._silent:
@@ -213,7 +215,7 @@ class ActivatorReader(PodPort):
 
 
 def parsed_report(body: bytes, port: int) -> HoldingReport:
-    """The report that a body of JSON states; other fields are ignored. Else Unreadable."""
+    """The report in a JSON body; other fields are ignored. Unreadable otherwise."""
     try:
         report = Reader(parse(body, LARGEST_REPORT, _DEEPEST, _MOST_ITEMS), "the report")
         if report.integer("version") != VERSION:

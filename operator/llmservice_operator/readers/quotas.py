@@ -1,4 +1,4 @@
-"""Reads the ResourceQuotas of a namespace, on demand and with a short cache."""
+"""Reads the ResourceQuotas of a namespace on demand, with a short cache."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from kubeloop.resources import RESOURCE_QUOTA
 from llmservice_planner.quotas import Quota
 
 KEPT_SECONDS = 2.0
-"""Services of one namespace that ask at about the same time share one list."""
+"""Seconds: services of one namespace that ask at about the same time share one list."""
 REFUSED_SECONDS = 300.0
-"""Until the next try after a missing right: each try is in the audit log."""
+"""Seconds until the next try after a missing permission: each try is an entry of the audit log."""
 MOST_QUOTAS = 100
-"""Of a namespace; those beyond are not looked at."""
+"""Of a namespace; further ones are ignored."""
 
 
 class QuotaReader:
-    """ResourceQuotas that apply to all pods of a namespace, as of the last moment."""
+    """ResourceQuotas that apply to all pods of a namespace, cached for KEPT_SECONDS."""
 
     def __init__(self, kube: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._kube, self._clock = kube, clock
         self._kept: dict[str, tuple[float, tuple[Quota, ...]]] = {}
-        """By namespace: until when, and what was read; of a missing right, nothing."""
+        """By namespace: expiry and quotas, empty without permission."""
 
     async def of(self, namespace: str) -> tuple[Quota, ...]:
-        """None of them where they may not be listed. Other errors are raised."""
+        """The quotas; empty where they may not be listed. Other errors are raised."""
         now = self._clock()
         self._kept = {where: kept for where, kept in self._kept.items() if kept[0] > now}
         if namespace in self._kept:

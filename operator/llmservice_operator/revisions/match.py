@@ -1,4 +1,4 @@
-"""Which pod template a service runs with: the recorded one for as long as nothing calls for a restart."""
+"""Which pod template a service runs with: the recorded one until a change needs a restart."""
 
 from __future__ import annotations
 
@@ -30,59 +30,59 @@ from llmservice_operator.observe.observed import Observed
 
 @dataclass(frozen=True, slots=True)
 class RevisionMatch:
-    """Where a spec stands among the revisions that are recorded."""
+    """The recorded revisions that match a spec."""
 
     key: str
     newest: int
-    """The highest number of a revision; 0: there is none."""
+    """The highest revision number; 0: there is none."""
     latest: RevisionFacts | None
-    """The latest one of the spec's key, or the one that is to run whatever the spec says."""
+    """The latest revision with the spec's key, or the one that is to run instead."""
     template: Manifest | None = None
-    """Its template, where it is to be used as it is: nothing calls for another one."""
+    """Its template, if no change needs another one."""
     chosen: Chosen | None = None
-    """What it was made with, likewise."""
+    """Its recorded choices, likewise."""
     of_key: tuple[RevisionFacts, ...] = ()
-    """All of the spec's key, where another template is called for: it may be one of theirs."""
+    """All revisions with the spec's key, if another template is needed: it may be one of theirs."""
     is_renewed: bool = False
-    """The recorded template never ran, and is rendered anew."""
+    """The recorded template never ran, and is rendered again."""
 
     @property
     def label(self) -> str | None:
-        """Of the revision that is to run; None: it depends on its template, which is yet to be rendered."""
+        """Label of the revision that is to run; None: it depends on the template that is yet to be rendered."""
         if self.latest is None:
             return self.key
         return None if self.template is None else self.latest.label
 
     @property
     def is_update(self) -> bool:
-        """The user asks for what would be rendered today, though a template for the spec is recorded."""
+        """Whether the user requested an update though a template for the spec is recorded."""
         return self.latest is not None and self.template is None
 
     def on(self, record: RevisionFacts) -> RevisionMatch:
-        """With the template of this record, whatever else is asked for."""
+        """The match with the template of this record."""
         return _with_record(self.key, self.newest, record)
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredRevision:
-    """A revision: its name, its template, and what it was made for."""
+    """A revision: its label, its template, and its choices."""
 
     label: str
     number: int
     key: str
     template: Manifest
-    """With the revision label, as the workload has it."""
+    """With the revision label, as in the workload."""
     chosen: Chosen
     update_pending: bool
-    """What would be rendered today differs, and waits for the next rollout."""
+    """The current rendering differs, and waits for the next rollout."""
 
 
 def match_revision(
     service: LLMService, revisions: Sequence[RevisionFacts], returned: RevisionFacts | None = None
 ) -> RevisionMatch:
-    """The record of the spec's key, and whether it holds: the user may ask for an update.
+    """The record with the spec's key, unless an update is requested.
 
-    `returned` is a record that is to run instead, under the key that it was made for.
+    `returned` is a record that is to run instead, with its own key.
     """
     newest = max((facts.revision for facts in revisions), default=0)
     if returned is not None:
@@ -95,8 +95,8 @@ def match_revision(
 
 
 def match_protected(service: LLMService, revisions: Sequence[RevisionFacts], returned: RevisionFacts) -> RevisionMatch:
-    """The revision of a record with today's protection: the one that is recorded of it, or one to be rendered with
-    what was chosen for the record."""
+    """The revision of a record with the current spec's protection: a recorded one, or one to render with the record's
+    choices."""
     newest = max((facts.revision for facts in revisions), default=0)
     key = revision_key(service.spec)
     if of_key := _of_key(key, revisions):
@@ -112,9 +112,9 @@ def renewed(
     revisions: Sequence[RevisionFacts],
     settings: Settings,
 ) -> RevisionMatch:
-    """The same, or without the recorded template where that never ran and another one would be rendered today.
+    """The match, without the recorded template if that never ran and the current rendering differs.
 
-    Where a pod of another revision runs it is the same: another template is another rollout, which may stop that pod.
+    Unchanged while a pod of another revision runs: another template would be another rollout, which may stop that pod.
     """
     if match.latest is None or match.template is None or not _never_ran(service, match.latest, observed):
         return match
@@ -127,15 +127,15 @@ def renewed(
 
 
 def _runs(pod: PodFacts) -> bool:
-    """On a node, and to stay there."""
+    """On a node, and not being deleted."""
     return pod.scheduled and not pod.deleting and pod.phase not in ("Failed", "Succeeded")
 
 
 def _never_ran(service: LLMService, record: RevisionFacts, observed: Observed) -> bool:
-    """Whether it is certain that no pod of a revision has been on a node.
+    """Whether certainly no pod of a revision has been on a node.
 
-    All of its pods were made with it, so that none replaced another, and the scheduler has found no node for any.
-    Anything else may have run: a pod that is gone leaves no trace.
+    All of its pods are its first ones, so that none replaced another, and the scheduler has found no node for any. In
+    other cases a pod may have run: a deleted one leaves no trace.
     """
     live, rollout = observed.workload, service.status.get("rollout") or {}
     pods = [pod for pod in observed.pods if pod.revision == record.label]
@@ -149,7 +149,7 @@ def _never_ran(service: LLMService, record: RevisionFacts, observed: Observed) -
 
 
 _MADE_WITHIN = timedelta(seconds=120)
-"""Of a revision, its first pods are."""
+"""Time after the revision's creation in which its first pods are created."""
 
 
 def _is_first(pod: PodFacts, record: RevisionFacts) -> bool:
@@ -174,13 +174,13 @@ def _with_record(key: str, newest: int, record: RevisionFacts) -> RevisionMatch:
 
 @cached_by_text
 def _recorded(text: bytes) -> tuple[Manifest, Chosen]:
-    """Template and choices of a record, by the facts' body: records never change, and each look reads them."""
+    """Template and choices of a record, by its stored body: records are immutable, and each evaluation reads them."""
     data = orjson.loads(text)["data"]
     return data["template"], Chosen.from_document(data.get("chosen") or {})
 
 
 def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: Settings) -> DesiredRevision:
-    """The recorded template, or one that is rendered now with what was chosen."""
+    """The recorded template, or a new one with these choices."""
     if match.template is not None and match.latest is not None:
         label = match.latest.label
         return DesiredRevision(
@@ -198,7 +198,7 @@ def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: 
     is_first = match.latest is None or (requested is None and not match.is_renewed)
     label = match.key if is_first else revision_label(match.key, rendered, requested)
     known = next((record for record in match.of_key if record.label == label), None)
-    if known is not None:  # what is recorded can never be changed
+    if known is not None:  # recorded content is immutable
         return choose(service, match.on(known), _recorded(known.body)[1], settings)
     return DesiredRevision(label, match.newest + 1, match.key, labelled(rendered, label), chosen, update_pending=False)
 

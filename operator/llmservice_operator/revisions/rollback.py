@@ -1,8 +1,8 @@
-"""Whether a recorded revision is to run in the place of what the spec says: it is pinned, or the spec's own failed.
+"""Whether a recorded revision runs instead of the spec's: it is pinned, or the spec's own failed.
 
-A rollback opens nothing: where the spec asks for protection that the record does not have (an API key, fewer media
-domains, no code of the model's own, a security context), the record is rendered anew with today's, as a revision of its
-own. A record that runs already is left alone, and the status says what it lacks.
+A rollback removes no protection: where the record lacks some that the spec has (an API key, fewer media domains, no
+code of the model's own, a security context), the record is rendered with the current protection, as a revision of its
+own. A record that runs already is kept, and the status names what it lacks.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class Rollback:
 
     record: RevisionFacts
     service: LLMService
-    """With all that needs a restart as it was when the revision was made."""
+    """With the recorded values of all fields that need a restart."""
     is_whole: bool
-    """The record says what it was made of; an earlier release's does not, and `service` is as the spec says."""
+    """The record has its spec; one of an earlier release does not, and `service` has the current spec."""
     failed: str | None = None
-    """The revision that failed and is left for this one; None: it is pinned."""
+    """The failed revision that this one replaces; None: it is pinned."""
     reason: str = ""
-    """Why, after a failure."""
+    """The cause, after a failure."""
     lacks: tuple[str, ...] = ()
-    """Fields of the spec whose protection the record does not have."""
+    """Fields of the spec whose protection the record lacks."""
     is_protected: bool = False
-    """`service` has it all the same, so that what runs is another revision than the record."""
+    """`service` has that protection, so that the running revision differs from the record."""
 
     @property
     def kept(self) -> str:
-        """What of today's spec runs with the record, in words; empty for a record that runs as it is."""
+        """Fields of the current spec that run with the record, in words; empty for an unchanged record."""
         if not self.is_protected:
             return ""
         fields = ", ".join(f"spec.{field}" for field in self.lacks)
@@ -60,7 +60,7 @@ class Rollback:
 def rollback_for(
     service: LLMService, revisions: Sequence[RevisionFacts], runs: str | None
 ) -> Rollback | Problem | None:
-    """None: the spec decides, as it mostly does. `runs` is the revision of the workload."""
+    """None: the spec's own revision runs. `runs` is the revision of the workload."""
     recorded = {record.label: record for record in revisions}
     rollout: Json = service.status.get("rollout") or {}
     pinned = service.spec.rollout.pinned_revision
@@ -75,14 +75,14 @@ def rollback_for(
 
 
 def has_failed(service: LLMService) -> bool:
-    """Whether the status remembers that what the spec asks for failed, and the spec says what to do about that."""
+    """Whether the status records a failure of this spec, and the spec allows a rollback."""
     rollout: Json = service.status.get("rollout") or {}
     remembered = rollout.get("failedSpec")
     return service.spec.rollout.auto_rollback and remembered is not None and remembered == digest_of(service)
 
 
 def digest_of(service: LLMService) -> str:
-    """By which a spec that failed is known again."""
+    """Identifies a spec that failed."""
     return spec_digest(service.spec, service.annotations.get(UPDATE_REQUESTED_ANNOTATION))
 
 
@@ -94,7 +94,7 @@ def _returned(
     try:
         then = returned_to(service.spec, made_of) if made_of else None
     except InvalidSpec:
-        then = None  # its template needs no reading
+        then = None  # its template need not be read
     lacks = lacking(then, service.spec) if then is not None else _lacking(data.get("template") or {}, service.spec)
     is_protected = bool(lacks) and record.label != runs
     if is_protected and then is None:
@@ -114,7 +114,7 @@ _KEY, _DOMAINS, _CODE, _SECURITY = (
 
 
 def lacking(then: LLMServiceSpec, now: LLMServiceSpec) -> tuple[str, ...]:
-    """Fields of `now` that protect, and whose protection `then` does not have."""
+    """Fields of `now` whose protection `then` lacks."""
     key, security = now.endpoint.api_key_secret_ref, now.pod_template.spec.security_context
     return _open(
         now,
@@ -126,7 +126,7 @@ def lacking(then: LLMServiceSpec, now: LLMServiceSpec) -> tuple[str, ...]:
 
 
 def _lacking(template: Json, now: LLMServiceSpec) -> tuple[str, ...]:
-    """The same of a record that does not say what it was made of, by its pod template."""
+    """The same for a record without its spec, by its pod template."""
     arguments = [str(argument) for argument in server_arguments(template)]
     key, security = now.endpoint.api_key_secret_ref, now.pod_template.spec.security_context
     pod = template.get("spec")
@@ -143,7 +143,7 @@ def _lacking(template: Json, now: LLMServiceSpec) -> tuple[str, ...]:
 
 
 def _open(now: LLMServiceSpec, *, key: bool, domains: Sequence[str], code: bool, security: bool) -> tuple[str, ...]:
-    """Fields of `now` that a record is open in: without this key or security, with these domains and this trust."""
+    """Fields of `now` whose protection is missing, given a record's protection."""
     asked = now.multimodal.allowed_media_domains
     opens = {
         _KEY: key,
@@ -155,7 +155,7 @@ def _open(now: LLMServiceSpec, *, key: bool, domains: Sequence[str], code: bool,
 
 
 def _mounts(pod: Json, key: SecretKeyRef) -> bool:
-    """Whether a recorded pod has this key of this Secret."""
+    """Whether a recorded pod mounts this key of this Secret."""
     volumes = pod.get("volumes")
     some = [one.get("secret") for one in volumes if isinstance(one, Mapping)] if isinstance(volumes, list) else []
     found = [one.get("items") for one in some if isinstance(one, Mapping) and one.get("secretName") == key.name]
@@ -164,7 +164,7 @@ def _mounts(pod: Json, key: SecretKeyRef) -> bool:
 
 
 def _values(arguments: Sequence[str], flag: str) -> tuple[str, ...]:
-    """What follows a flag, up to the next one."""
+    """Values after a flag, up to the next one."""
     if flag not in arguments:
         return ()
     after = arguments[arguments.index(flag) + 1 :]
@@ -172,7 +172,7 @@ def _values(arguments: Sequence[str], flag: str) -> tuple[str, ...]:
 
 
 def _with_protection(then: LLMServiceSpec, now: LLMServiceSpec, fields: Iterable[str]) -> LLMServiceSpec:
-    """With the values of now in these fields."""
+    """The spec with current values in these fields."""
     made, given = (spec.model_dump(mode="json", by_alias=True, exclude_defaults=True) for spec in (then, now))
     for field in fields:
         *sections, last = field.split(".")
@@ -197,7 +197,7 @@ def _unprotected(label: str, fields: Sequence[str]) -> Problem:
 
 
 def _why(status: Json, stable: str) -> str:
-    """What the status said when it failed: by now the failure itself is no longer in it."""
+    """The reason from the status at the time of the failure: later the failure itself is no longer in it."""
     rollout: Json = status.get("rollout") or {}
     if rollout.get("revision") != rollout.get("failedRevision"):
         return str(rollout.get("reason") or "")
@@ -210,7 +210,7 @@ def _why(status: Json, stable: str) -> str:
 
 
 _LIMIT = 4096
-"""What the CRD takes."""
+"""The CRD's limit."""
 
 
 def _unknown(pinned: str, revisions: Sequence[RevisionFacts]) -> Problem:

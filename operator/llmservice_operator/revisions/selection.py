@@ -1,4 +1,5 @@
-"""Which revision is to run: the spec's own, a pinned one, the one before a failed one, or what runs until its turn."""
+"""Which revision is to run: the spec's own, a pinned one, the one before a failed one, or the running one while an
+update waits."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ Json = Mapping[str, Any]
 def waits_on(
     service: LLMService, observed: Observed, match: RevisionMatch, revisions: Sequence[RevisionFacts]
 ) -> RevisionFacts | None:
-    """The revision that runs on until it is this service's turn; None: the next template was not only asked for."""
+    """The revision that keeps running until the update may start; None: the next template is not just an update."""
     live = observed.workload
     if live is None or live.spec_replicas == 0 or service.spec.paused:
         return None
@@ -45,43 +46,43 @@ def waits_on(
 
 
 def is_by_request(record: RevisionFacts) -> bool:
-    """Whether the revision was made because an update was asked for: the first one of a key is called by the key."""
+    """Whether the revision was created by a requested update: the first one of a key has the key as its label."""
     return record.label != record.key and record.update_requested is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a decision is about."""
+    """The revision that a decision is about."""
 
     service: LLMService
-    """As it is to run: with what needs a restart as it was recorded, where a recorded revision is to run."""
+    """The service as it is to run: with recorded values of fields that need a restart, if a recorded revision runs."""
     asked: LLMServiceSpec
-    """The spec as it is, whatever runs: its claims stay."""
+    """The current spec, whatever runs: its claims stay."""
     revisions: Sequence[RevisionFacts]
     """The service's own, the oldest first."""
     match: RevisionMatch
     rollback: Rollback | None
     problems: tuple[Problem, ...] = ()
-    """For which this release would not start the service; of a recorded revision they stop nothing."""
+    """Why this release would not start the service; a recorded revision runs nevertheless."""
     is_update_refused: bool = False
-    """An update was asked for, and the problems keep it from being made."""
+    """The problems prevent a requested update."""
     spec_hash: str | None = None
-    """Of the spec as it is, for an automatic rollback."""
+    """Hash of the current spec, for an automatic rollback."""
     needs_turn: bool = False
-    """An update that was asked for would begin, and others may be on their way."""
+    """A requested update would start, and others may be running."""
     waits_for: Turn | None = None
-    """The turn that was not granted."""
+    """Why the requested update may not start."""
 
     @property
     def may_choose_strategy(self) -> bool:
-        """False where nothing is carried out anyway, or where what runs is to be gone back on."""
+        """False where nothing is applied, or the running revision is to be replaced by a rollback."""
         return not self.service.spec.paused and (self.rollback is None or self.rollback.failed is None)
 
 
 def select(
     service: LLMService, observed: Observed, settings: Settings, turn: Turn | None
 ) -> Selection | tuple[Problem, ...]:
-    """The selection, or why nothing may run as it is asked for. Without a turn, an update is taken to be granted."""
+    """The selection, or problems for which nothing may run. Without `turn`, an update may start."""
     revisions = own_revisions(service, observed)
     live = own_workload(service, observed)
     rollback = rollback_for(service, revisions, live.revision if live is not None else None)
@@ -97,7 +98,7 @@ def select(
     if problems and match.latest is None:
         return problems
     is_refused = bool(problems) and match.is_update
-    if is_refused and match.latest is not None:  # what is recorded of the spec runs on
+    if is_refused and match.latest is not None:  # the recorded revision of the spec keeps running
         match = match.on(match.latest)
     if rollback is None and not problems:
         match = renewed(service, match, observed, revisions, settings)
@@ -112,13 +113,13 @@ def select(
 
 
 def own_revisions(service: LLMService, observed: Observed) -> list[RevisionFacts]:
-    """Those of an orphaned service count: the model that they describe may still be running."""
+    """Includes those of an orphaned service: its model may still be running."""
     ours = (Ownership.OURS, Ownership.ORPHAN)
     return [r for r in observed.revisions if r.is_whole and ownership(r, service) in ours]
 
 
 def own_workload(service: LLMService, observed: Observed) -> WorkloadFacts | None:
-    """The workload, where it is this service's or an orphan of its name."""
+    """The workload, if it is this service's or an orphan of its name."""
     live = observed.workload
     return live if live is not None and ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN) else None
 

@@ -1,9 +1,8 @@
-"""Configurations of models, read in a process of their own that is stopped where one takes too long.
+"""Reads configurations of models in a separate process, which is killed if one takes too long.
 
-A config.json comes from any repository. Nobody can promise that reading one is quick, so the event loop never does. The
-process is started with the first configuration, kept, and started again after it was stopped. It reads one after the
-other, in turns over the namespaces: the configurations of one tenant do not keep those of another waiting, nor drive
-its answers out, nor hold the workers.
+A config.json comes from any repository and may be slow to read, so the event loop never reads one. The process is
+started with the first configuration, kept, and restarted after it was killed. It reads one at a time, round-robin over
+namespaces: configurations of one tenant do not delay those of others, evict their answers, or block the workers.
 """
 
 from __future__ import annotations
@@ -28,32 +27,33 @@ from llmservice_planner.model.reading import Stopped
 logger = logging.getLogger(__name__)
 
 CPU_SECONDS = 0.5
-"""Processor time for one configuration; usual ones take less than a hundredth of a second."""
+"""Seconds of CPU for one configuration; usual ones take less than a hundredth of a second."""
 MEMORY = 128 * 2**20
 """Bytes of address space of the whole process; it starts with 22 MiB."""
 WALL_SECONDS = 30.0
-"""For one configuration, where the processor is short of time."""
+"""Seconds for one configuration, if the CPU is busy."""
 PATIENCE = 0.5
-"""Seconds that a reconcile waits for an answer; after that the service is reconciled again when it is there."""
+"""Seconds that a reconcile waits for an answer; later the service is queued again."""
 LOOKS = 4
-"""Reconciles that wait at the same time, one for each namespace: each occupies one of eight workers."""
+"""Reconciles that wait at the same time, one per namespace: each occupies one of eight workers."""
 REMEMBERED = 1024
-"""Answers of at most `reading.LARGEST_ANSWER` bytes; the oldest of the namespace that has most of them goes first."""
+"""Cached answers of at most `reading.LARGEST_ANSWER` bytes. The oldest one of the namespace with the most is
+evicted."""
 
 
 class Configs(Protocol):
-    """What reconcile needs of a reader."""
+    """The reader's interface for reconcile."""
 
     async def read(self, key: Key, document: str) -> bytes | None:
-        """The answer; None where it takes longer, and the key is worked on again when it is there."""
+        """The answer; None where it takes longer, and the key is queued once it is there."""
 
 
 class ReaderUnavailable(RuntimeError):
-    """The process could not be started, or there is a defect around it; that says nothing about the configuration."""
+    """The process could not be started, or is defective; independent of the configuration."""
 
 
 class ConfigReader:
-    """One process, and the answers that it gave."""
+    """One process, and a cache of its answers."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class ConfigReader:
         self._patience = patience
         self._process: asyncio.subprocess.Process | None = None
         self._known: OrderedDict[bytes, tuple[str, bytes]] = OrderedDict()
-        """Whose the answer is, and the answer."""
+        """The namespace that an answer counts for, and the answer."""
         self._held: Counter[str] = Counter()
         self._asked: dict[bytes, asyncio.Future[bytes]] = {}
         self._waiting: OrderedDict[str, OrderedDict[bytes, str]] = OrderedDict()
-        """By namespace; a document that several of them wait for is in the line of each."""
+        """By namespace; a document that several wait for is in each queue."""
         self._looking: set[str] = set()
         self._failed: dict[Key, BaseException] = {}
-        """Errors for those that were woken because of them."""
+        """Errors for keys that were queued because of them."""
         self._pump: asyncio.Task[None] | None = None
 
     async def read(self, key: Key, document: str) -> bytes | None:
@@ -111,7 +111,7 @@ class ConfigReader:
         self.wake(key)
 
     async def close(self) -> None:
-        """End the process; what was not read stays unread."""
+        """End the process; unread documents stay unread."""
         if self._pump is not None:
             self._pump.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -122,27 +122,27 @@ class ConfigReader:
         asked = self._asked.get(digest)
         if asked is None:
             asked = self._asked[digest] = asyncio.get_running_loop().create_future()
-            asked.add_done_callback(lambda one: one.cancelled() or one.exception())  # nobody may be waiting any more
+            asked.add_done_callback(lambda one: one.cancelled() or one.exception())  # possibly nobody waits any more
         self._waiting.setdefault(namespace, OrderedDict()).setdefault(digest, document)
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._work(), name="configurations")
         return asked
 
     async def _work(self) -> None:
-        """Read what waits, one of each namespace in turn."""
+        """Read what is queued, one document of each namespace in turn."""
         while self._waiting:
             namespace, mine = self._waiting.popitem(last=False)
             digest, document = mine.popitem(last=False)
             if mine:
                 self._waiting[namespace] = mine
             asked = self._asked.get(digest)
-            if asked is None:  # read in another's turn; that was none of this one's
+            if asked is None:  # already read for another namespace
                 if mine:
                     self._waiting.move_to_end(namespace, last=False)
                 continue
             try:
                 self._remember(namespace, digest, answer := await self._answer(document))
-            except Exception as error:  # noqa: BLE001  # whatever it is, the next one is read, and this one tried again
+            except Exception as error:  # noqa: BLE001  # any error affects this document only, which is tried again
                 asked.set_exception(_unavailable(error))
                 with contextlib.suppress(Exception):
                     await self._end()
@@ -154,7 +154,7 @@ class ConfigReader:
                 asked.cancel()
 
     def _recall(self, namespace: str, digest: bytes) -> bytes | None:
-        """An answer that is known is whose it is of them who asked for it and has fewest."""
+        """A cached answer counts for the namespace with the fewest of those that asked for it."""
         found = self._known.get(digest)
         if found is None:
             return None
@@ -181,7 +181,7 @@ class ConfigReader:
 
     async def _answer(self, document: str) -> bytes:
         found = await self._try(document)
-        if found is Stopped.DIED:  # perhaps of something else: a process that idles is ended for its memory too
+        if found is Stopped.DIED:  # possibly for another cause: an idle process may be killed for its memory, too
             found = await self._try(document)
         if isinstance(found, bytes):
             self._observe("read")
@@ -232,7 +232,7 @@ def _unavailable(error: Exception) -> ReaderUnavailable:
 
 
 async def _exchange(process: asyncio.subprocess.Process, document: str) -> bytes:
-    """The answer, which `reading.architecture` takes; ValueError where it is none."""
+    """The answer, which `reading.architecture` accepts; ValueError otherwise."""
     assert process.stdin is not None
     assert process.stdout is not None
     frame = document.encode(errors="surrogatepass")
@@ -247,7 +247,7 @@ async def _exchange(process: asyncio.subprocess.Process, document: str) -> bytes
 
 
 async def _cause(process: asyncio.subprocess.Process) -> Stopped:
-    """Why it ended, or ended talking."""
+    """Why the process ended or stopped answering."""
     try:
         async with asyncio.timeout(1):
             code = await process.wait()

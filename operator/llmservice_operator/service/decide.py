@@ -1,4 +1,4 @@
-"""From what the spec asks for and what the cluster shows to what is to be done: pure, and a value."""
+"""Decides from spec and cluster what to do about one LLMService. Pure."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from llmservice_operator.children import (
     finished_jobs,
     is_pending,
     maintained,
-    prune_reason,
     prunes,
+    undesired_children,
     with_hash,
 )
 from llmservice_operator.decision import Adopt, Apply, Decision, Event, Restart, RolloutStep, Update, soonest
@@ -55,13 +55,14 @@ Json = Mapping[str, Any]
 
 
 AT_ONCE = 0.0
-"""Seconds until the key is reconciled again, where the status that is written now is an input of the next decision."""
+"""Seconds until the next reconcile, where the status that is written now is an input of the next decision."""
 ADOPTION_PATIENCE = 30.0
-"""Seconds from the creation of the later service in which the garbage collector may delete what an earlier one left."""
+"""Seconds after the creation of a later service in which the garbage collector may delete children of the earlier
+one."""
 
 
 def decide(inputs: Inputs) -> Decision | Requirements:
-    """Everything to do about one LLMService; or what is to be read first, after which more may be needed."""
+    """The decision; or what has to be read first, after which more may be needed."""
     if inputs.parent["metadata"].get("deletionTimestamp") is not None:
         return Decision(notes=(Reason.DELETING.summary,))
     found, rollback = _decide(inputs)
@@ -69,12 +70,12 @@ def decide(inputs: Inputs) -> Decision | Requirements:
 
 
 def complete(decision: Decision, inputs: Inputs, rollback: Rollback | None = None) -> Decision:
-    """With what is done about every LLMService, whatever its spec says."""
+    """The decision with actions that do not depend on the spec."""
     return with_degraded(with_adoption(decision, inputs), inputs, rollback)
 
 
 def _decide(inputs: Inputs) -> tuple[Decision | Requirements, Rollback | None]:
-    """The decision, and the recorded revision that is to run in the place of what the spec says."""
+    """The decision, and the recorded revision that runs instead of the spec's, if any."""
     if inputs.stored is None:
         return _invalid(inputs), None
     at_zero = zero(inputs.stored, inputs.observed, inputs.settings, _known(inputs))
@@ -119,7 +120,7 @@ def _of_selection(case: Case, at_zero: Zero, selection: Selection) -> Decision |
 
 
 def _invalid(inputs: Inputs) -> Decision | Requirements:
-    """For a stored object whose spec cannot be parsed: say so, and leave alone what serves."""
+    """For a spec that cannot be parsed: report it, and leave what serves unchanged."""
     metadata, live = inputs.parent["metadata"], inputs.observed.workload
     subject = Subject(
         name=metadata["name"],
@@ -134,7 +135,7 @@ def _invalid(inputs: Inputs) -> Decision | Requirements:
 def _roll_out(
     case: Case, at_zero: Zero, selection: Selection, fit: FitAssessment, desired: DesiredRevision, step: RolloutStep
 ) -> Decision | Requirements:
-    """The revision is known; how it comes in, and what else there is to do."""
+    """Roll out a known revision, with everything else that is to do."""
     inputs, service, observed = case.inputs, selection.service, case.inputs.observed
     ahead = gap(inputs, at_zero.port, step, desired.label)
     asks = ahead.asks if ahead is not None else ()
@@ -143,7 +144,7 @@ def _roll_out(
     slices = at_zero.slices if ahead is None else ahead.slices
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
     made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
-    # Before the workload, so that requests are held before the last replica goes.
+    # Before the workload, so that requests are held before the last replica ends.
     children = [*(slices or ()), *made, *adopted_records(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
@@ -209,13 +210,13 @@ def _restart(inputs: Inputs, desired: DesiredRevision, step: RolloutStep) -> Res
 def _with_rollout(
     decision: Decision, selection: Selection, desired: DesiredRevision, step: RolloutStep, obstacle: Obstacle | None
 ) -> Decision:
-    """What the status says of the rollout has consequences: turns of others, Events, and a rollback."""
+    """The decision with consequences of its status.rollout: updates of other services, Events, a rollback."""
     before = selection.service.status.get("rollout") or {}
     after = before if decision.status is None else decision.status.get("rollout") or {}
     waits, replicas = selection.waits_for is not None, selection.service.spec.scaling.replicas
     update = update_of(desired, selection.revisions, after, waits=waits, replicas=replicas)
     if update is Update.UNDER_WAY and obstacle is not None and obstacle.is_final:
-        update = Update.FAILED  # its turn ends, and the status of waiting services names it
+        update = Update.FAILED  # it no longer counts as running, and the status of waiting services names it
     has_just_failed = "failedSpec" in after and after["failedSpec"] != before.get("failedSpec")
     return replace(
         decision,
@@ -276,7 +277,7 @@ def _rolling(selection: Selection, desired: DesiredRevision, step: RolloutStep, 
 
 
 def with_degraded(decision: Decision, inputs: Inputs, back: Rollback | None) -> Decision:
-    """The decision, with the condition Degraded as long as there is a reason for it."""
+    """The decision, with the condition Degraded while there is a reason for it."""
     found, parent = _found(inputs, back), inputs.parent
     stored = parent.get("status") or {}
     conditions = stored.get("conditions") or ()
@@ -301,7 +302,7 @@ def with_degraded(decision: Decision, inputs: Inputs, back: Rollback | None) -> 
 
 
 def _found(inputs: Inputs, back: Rollback | None) -> tuple[Reason, str] | None:
-    """Reason and message; errors of the operator come first, since they may hide the rest."""
+    """Reason and message; errors of the operator first, since they may hide others."""
     if evidence := inputs.internal_errors:
         reason = Reason.INTERNAL_ERROR
         return reason, f"{reason.summary} {evidence}. {reason.remedy}"
@@ -313,7 +314,7 @@ def _found(inputs: Inputs, back: Rollback | None) -> tuple[Reason, str] | None:
 
 
 def hold_back(case: Case, at_zero: Zero, service: LLMService, fit: FitAssessment) -> Decision | Requirements:
-    """Nothing of the revision that is asked for is made: `fit.hold` says why."""
+    """Apply nothing of the desired revision: `fit.hold` has the cause."""
     inputs, observed, previous = case.inputs, case.inputs.observed, service.status
     live = observed.workload
     serving = _serving(service, observed, inputs.settings)
@@ -345,7 +346,7 @@ def hold_back(case: Case, at_zero: Zero, service: LLMService, fit: FitAssessment
         apply=(*inspect, *apply),
         prune=(
             *needless_slices(service, observed, at_zero.slices),
-            *prune_reason(service, observed, inputs.settings),
+            *undesired_children(service, observed, inputs.settings),
             *finished_jobs(service, observed, fit.job),
         ),
         requeue_after=fit.requeue_after,
@@ -353,7 +354,7 @@ def hold_back(case: Case, at_zero: Zero, service: LLMService, fit: FitAssessment
 
 
 def _serving(service: LLMService, observed: Observed, settings: Settings) -> list[DesiredChild]:
-    """The children of the revision that runs, as its record has it; none where nothing of this service's runs."""
+    """Children of the running revision, from its record; empty where none runs."""
     live = observed.workload
     if live is None or ownership(live, service) is not Ownership.OURS:
         return []
@@ -368,24 +369,24 @@ def _strategy(service: LLMService, observed: Observed) -> Strategy:
 
 
 def _served_names(previous: Json) -> dict[str, Any]:
-    """Those that pods were started with; an edit of them waits."""
+    """Names with which pods were started; an edit of them is held."""
     names = (previous.get("endpoint") or {}).get("modelNames")
     return {"modelNames": names} if names else {}
 
 
 def _inspect(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Iterator[Apply]:
-    """The Job that inspects the model; what it is made of can never be changed, and it does not last."""
+    """The Job that inspects the model; its spec is immutable and it is short-lived."""
     if fit.job is not None and inputs.observed.inspection_job(fit.job) is None:
         child = with_hash(inspection.job(service, inputs.settings))
         yield Apply(child.manifest, "the model is to be planned", is_optional=True, input_hash=child.input_hash)
 
 
 def with_adoption(decision: Decision, inputs: Inputs) -> Decision:
-    """The decision, and what it adopts first of children of an earlier LLMService of the same name.
+    """The decision, with adoptions of children of a deleted LLMService of the same name first.
 
-    The cluster's garbage collector misses them when the API server ends in the middle of a deletion; the service would
-    wait for its own name for ever. A name is unique, so an owner of this name with another uid is gone. Its children
-    become this service's as they are: what serves goes on serving, and what is not desired is pruned.
+    The garbage collector misses them if the API server ends during a deletion; the service would wait for its own name
+    for ever. Names are unique, so an owner of this name with another uid is deleted. Its children become this service's
+    unchanged: what serves goes on, and what is not desired is pruned.
     """
     metadata = inputs.parent["metadata"]
     left, created = list(_left(metadata, inputs.observed)), metadata.get("creationTimestamp")

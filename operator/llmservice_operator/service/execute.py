@@ -1,4 +1,4 @@
-"""Carries out a decision's changes of children, and records what the API server made of them."""
+"""Executes a decision's changes of children, and records the API server's answers."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _NO_ANSWER = (ServerError, TooManyRequests, Unreachable)
 
 
 class Changed(KubeError):
-    """A child is not what the decision took it for; what it really is is in the cache now."""
+    """A child is not as the decision assumed; the cache now has its actual state."""
 
 
 async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
-    """Where requests go first, then adoptions, applies in their order, and prunes; costs of deletion right before the
-    workload's apply, as after another one that is refused no pod goes.
+    """Write routes of requests first, then adoptions, applies in their order, and prunes. Deletion costs precede the
+    workload's apply, since no pod ends if an earlier apply is refused.
 
-    False: an apply was refused, which ends the round and is remembered. A refused adoption or prune is remembered and
-    ends nothing; what the API server fails to answer of them is raised when all else is done.
+    Returns False where an apply was refused, which ends the round and is recorded. A refused adoption or prune is
+    recorded and ends nothing; their unanswered requests are raised at the end.
     """
     failed: list[KubeError] = []
     for apply in filter(is_route, decision.apply):
@@ -72,8 +72,8 @@ async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory:
 async def _write_deletion_costs(
     costs: Iterable[DeletionCost], parent: ParentFacts, ctx: Context, log: ObjectLogger
 ) -> None:
-    """Mark the pods that a scale-down is to end: one patch a pod, of this annotation alone. The first failure ends it,
-    and the scale-down goes on: Kubernetes then chooses among the pods that are not marked."""
+    """Mark the pods that a scale-down is to end, with one patch of this annotation each. The first failure ends it, and
+    the scale-down continues: Kubernetes then chooses among unmarked pods."""
     for each in costs:
         metadata = {"uid": each.uid, "annotations": {DELETION_COST_ANNOTATION: str(each.cost)}}
         try:
@@ -87,7 +87,7 @@ async def _write_deletion_costs(
 
 
 async def _tried(request: Awaitable[None], what: Adopt | Prune, ctx: Context, memory: Memory) -> list[KubeError]:
-    """What the API server failed to answer, which is remembered, and not raised yet."""
+    """Errors of an unanswered request, which are recorded and raised later."""
     try:
         await request
     except _NO_ANSWER as error:
@@ -98,7 +98,7 @@ async def _tried(request: Awaitable[None], what: Adopt | Prune, ctx: Context, me
 
 
 async def _carry(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
-    """False where it was refused and others need it. What the API server fails to answer is remembered, and raised."""
+    """Execute an apply; False where it was refused and others need it. An unanswered request is recorded and raised."""
     try:
         return await (_apply_unread if apply.is_unread else _apply)(apply, parent, ctx, memory, log)
     except _NO_ANSWER as error:
@@ -107,7 +107,7 @@ async def _carry(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
 
 
 async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
-    """As it is now, whatever the cache took it for."""
+    """Adopt a child in its live state, whatever the cache has."""
     resource = BY_KIND[adopt.kind]
     live = await ctx.kube.get(resource, parent.namespace, adopt.name)
     if live is None:
@@ -150,7 +150,8 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
 
 
 async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
-    """Force where it carries our controller reference; an orphan is adopted without; other things are not ours."""
+    """Apply with force if the child has the service's controller reference; an orphan is adopted without; others are
+    refused."""
     try:
         there = await ctx.kube.metadata_of(BY_KIND[apply.kind], parent.namespace, apply.name, manager=DRY_RUN_MANAGER)
         owner = controller_of(there) if there is not None else None
@@ -165,7 +166,7 @@ async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory:
 
 
 def _refusal_of(error: ApiError) -> Refusal:
-    """A missing right is ours to name; what admission says is reported as it is, and the decision adds the remedy."""
+    """A missing permission is named here; a refusal by admission is passed on, and the decision adds the remedy."""
     if isinstance(error, ForeignObject):
         return SOMEBODY_ELSES
     return Refusal(error.code, str(error) if lacks_right(error) else error.message)
@@ -177,13 +178,13 @@ def _applied(apply: Apply, ctx: Context, log: ObjectLogger) -> None:
 
 
 def _may_take(there: Mapping[str, Any], parent: ParentFacts) -> bool:
-    """Whether what is not cached is ours, or was left behind by an earlier service of this name."""
+    """Whether an uncached object is the service's own, or an orphan of an earlier service of this name."""
     owner = controller_of(there)
     return is_marked(there, parent.name) if owner is None else owner.uid == parent.uid
 
 
 def _unread_owner(apply: Apply, owner: Controller | None, parent: ParentFacts) -> Refusal:
-    """Somebody else's; or that of an earlier LLMService of this name, which is about to go."""
+    """The refusal for a foreign child, or for one of an earlier LLMService of this name, which will be deleted."""
     if owner is None:
         return SOMEBODY_ELSES
     if owner.is_earlier(parent.name, parent.uid):
@@ -192,7 +193,7 @@ def _unread_owner(apply: Apply, owner: Controller | None, parent: ParentFacts) -
 
 
 async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
-    """Force only what is known to be ours; its uid in the body makes a vanished object answer 409."""
+    """Apply with force only with a known uid, so that a vanished object answers 409."""
     manifest: Mapping[str, Any] = apply.manifest
     if uid is not None:
         manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
@@ -200,7 +201,7 @@ async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
 
 
 async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> dict[str, Any]:
-    """Where fields that others added conflict with ours, those are removed first: else nothing could be applied."""
+    """Apply; where foreign fields conflict, remove them first, without which nothing can be applied."""
     try:
         return await _send(apply, apply.known_uid, ctx)
     except (Invalid, Refused) as refused:
@@ -215,14 +216,14 @@ async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> d
         try:
             await ctx.kube.json_patch(resource, parent.namespace, apply.name, [uid, *operations], manager=MANAGER)
         except (Invalid, Refused):
-            # The first answer says what is wrong with the child; this one would speak of the patch.
+            # The first error is about the child; this one would be about the patch.
             raise refused from None
         ctx.metrics.writes.labels(apply.kind, "patch").inc()
         return await _send(apply, apply.known_uid, ctx)
 
 
 async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
-    """Take the answer into the cache at once, so that its watch event is no news."""
+    """Store the response in the cache, so that its watch event queues nothing."""
     operations = removal_patch(raw) if apply.expel else []
     if operations:
         try:
@@ -230,7 +231,7 @@ async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Con
                 BY_KIND[apply.kind], parent.namespace, apply.name, operations, manager=MANAGER
             )
         except (Conflict, Invalid, NotFound) as error:
-            # What was applied stands; the watch shows the rest.
+            # The apply succeeded; the watch shows the rest.
             ctx.cache.update(apply.kind, raw)
             raise Changed(f"{apply.kind} {apply.name} changed while a foreign field was taken out") from error
         ctx.metrics.writes.labels(apply.kind, "patch").inc()
@@ -240,7 +241,7 @@ async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Con
 
 
 def _cached(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context) -> ChildFacts:
-    """The live child's projection, which is in the cache from now on."""
+    """Store the live child's projection in the cache, and return it."""
     facts = PROJECTIONS[apply.kind](raw, ctx.cache.get(apply.kind, parent.namespace, apply.name))
     assert isinstance(facts, ChildFacts)
     ctx.cache.put(apply.kind, facts)
@@ -258,7 +259,7 @@ def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: Memory, log: 
 
 
 async def _read_live(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFacts | None:
-    """The child as it really is; the watch may lag, or the object lost the label that the watch asks for."""
+    """The live child: the watch may lag, or the object lost the watch's label."""
     live = await ctx.kube.get(BY_KIND[apply.kind], parent.namespace, apply.name)
     if live is None:
         cached = ctx.cache.get(apply.kind, parent.namespace, apply.name)
@@ -269,7 +270,7 @@ async def _read_live(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFa
 
 
 def _owned_by(live: ChildFacts | None, conflict: Conflict) -> Refusal:
-    """Name the owner where there is one; the API server names only the field managers."""
+    """The refusal with the owner, if there is one; the API server names only the field managers."""
     if live is not None and live.controller is not None:
         return Refusal(409, f"it is controlled by {live.controller.kind} {live.controller.name}: {conflict.message}")
     return Refusal(409, conflict.message)
@@ -282,7 +283,7 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
             return
         remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=uid)
     except Conflict:
-        remains = None  # another object has the name by now; the watch will show it
+        remains = None  # another object has the name now; the watch will show it
     except (Invalid, Forbidden, ServerError) as error:
         if isinstance(error, ServerError) and prune.kind not in HAS_OWN_CONDITION:
             raise
@@ -303,7 +304,7 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
 
 
 async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | None:
-    """The uid of what is not cached, if it is there and ours to delete."""
+    """The uid of an uncached child, if it exists and may be deleted."""
     try:
         there = await ctx.kube.metadata_of(BY_KIND[prune.kind], parent.namespace, prune.name, manager=DRY_RUN_MANAGER)
     except ForeignObject:
@@ -312,7 +313,7 @@ async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | Non
 
 
 def handed_over(live: Mapping[str, Any], adopt: Adopt, uid: str) -> list[dict[str, Any]] | None:
-    """The JSON patch that makes a live object this service's; None: it is somebody else's by now, or another one."""
+    """The JSON patch that makes a live object this service's; None for another object, or one of another owner."""
     references = live["metadata"].get("ownerReferences") or ()
     places = [index for index, reference in enumerate(references) if reference["uid"] == adopt.of]
     if live["metadata"]["uid"] != adopt.uid or "deletionTimestamp" in live["metadata"] or not places:

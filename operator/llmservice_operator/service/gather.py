@@ -1,7 +1,5 @@
-"""Reads what a decision needs: from the cache, the nodes, the Events of pods, and the reader of configurations.
-
-While no replica is to serve, also a port at the activators, and what they report.
-"""
+"""Reads what a decision needs: from the cache, the nodes, the Events of pods, the reader of configurations, and, while
+no replica is to serve, from the activators."""
 
 from __future__ import annotations
 
@@ -30,20 +28,21 @@ from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, key_of
 
 logger = logging.getLogger(__name__)
 VERIFY_SECONDS = 3600.0
-"""For which a Lease that names a service is taken to stay: one read for each service that goes to zero, or rests."""
+"""Seconds for which a Lease that names a service is assumed to stay: one read for each service that goes to or is at
+zero."""
 
 
 PASSING = (Gone, ServerError, TooManyRequests, Unreachable)
 """Errors of an overloaded API server; the next request may succeed."""
 READERS = 64
-"""Pods of one service that are asked at once."""
+"""Pods of one service that are read at once."""
 READING_SECONDS = 4.0
-"""Longest delay of a scale-down by reading how busy its pods are."""
+"""Longest delay of a scale-down by reading its pods' requests."""
 NOT_READ = Room(unknown="the nodes could not be listed just now", may_be_known_soon=True)
 
 
 async def decided(parent: ParentFacts, ctx: Context) -> Decision:
-    """The decision about this LLMService, with all that it needs as of one moment. A steady one causes no request."""
+    """The decision about an LLMService, with everything that it needs at one time. A steady one causes no requests."""
     key = key_of(parent)
     memory, activators = ctx.memory(key, parent.uid), ctx.activators()
     inputs = Inputs.of(
@@ -59,7 +58,7 @@ async def decided(parent: ParentFacts, ctx: Context) -> Decision:
         assert found, "what is asked for again and again is nothing that can be read"
         inputs = await _with(found, inputs, key, ctx)
     if inputs.room is None:
-        memory.room = None  # all nodes of a cluster are a lot to keep for nothing
+        memory.room = None  # all nodes of a cluster take much memory
     if inputs.holding is None and inputs.activators is not None:
         memory.holding = None
     if inputs.quotas is None:
@@ -85,7 +84,7 @@ def _observed(key: Key, memory: Memory, ctx: Context) -> Observed:
 
 
 def _unanswered(memory: Memory, now: float) -> Mapping[ChildId, Unanswered]:
-    """One failure may pass, and is not shown."""
+    """Failures that occurred at least twice in a row."""
     if memory.failures < 2:
         return _frozen({})
     return _frozen({child: Unanswered(said, now - since) for child, (said, since) in memory.unanswered.items()})
@@ -119,7 +118,8 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
 
 
 async def in_flight(pods: tuple[tuple[str, str], ...], key: Key, ctx: Context) -> Mapping[str, int]:
-    """By the pod's name, READERS at once and READING_SECONDS in all; pods that do not answer in time are left out."""
+    """Requests in flight by pod name, READERS at once and READING_SECONDS in all; pods that do not answer in time are
+    absent."""
     found: dict[str, int] = {}
     slots = asyncio.Semaphore(READERS)
 
@@ -140,7 +140,7 @@ async def in_flight(pods: tuple[tuple[str, str], ...], key: Key, ctx: Context) -
 
 
 async def room(needed: RoomQuery, key: Key, ctx: Context) -> Part[Room]:
-    """What is free: now, or as it was read for this service a while ago."""
+    """Free resources, read now or recently enough for this service."""
     memory, now, source = ctx.memories[key], ctx.clock(), "nodes and pods of the cluster"
     kept = memory.room if memory.room is not None and memory.room[1] == needed.resource else None
     if kept is not None and now - kept[0] < needed.max_age_seconds:
@@ -157,8 +157,8 @@ async def room(needed: RoomQuery, key: Key, ctx: Context) -> Part[Room]:
 
 
 async def quotas(inputs: Inputs, key: Key, ctx: Context) -> Part[Quotas | None]:
-    """What the quotas were when they were first needed in this generation, or QUOTAS_SECONDS later, with the pods that
-    there were then: pods of another time are not what the quotas count."""
+    """Quotas as they were first needed in this generation, or QUOTAS_SECONDS later, with the pods of that time: quotas
+    count no others."""
     assert inputs.stored is not None, "without a spec nothing is required"
     memory, now, generation = ctx.memories[key], ctx.clock(), inputs.stored.generation
     kept, source = memory.quotas, "ResourceQuotas of the namespace"
@@ -175,7 +175,7 @@ async def quotas(inputs: Inputs, key: Key, ctx: Context) -> Part[Quotas | None]:
 
 
 async def pod_events(pods: tuple[str, ...], key: Key, ctx: Context) -> PodEvents:
-    """Empty where they could not be listed: the status is written without."""
+    """Events of pods; empty where they could not be listed: the status is then written without."""
     try:
         return PodEvents.of(await ctx.pod_events.of(key.namespace, pods))
     except PASSING as error:
@@ -184,7 +184,7 @@ async def pod_events(pods: tuple[str, ...], key: Key, ctx: Context) -> PodEvents
 
 
 def sibling_model(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:
-    """status.model of another service of the namespace that runs the same model; empty where there is none."""
+    """status.model of another service in the namespace with the same model; empty if there is none."""
     for parent in ctx.cache.indexed(PARENT, (key.namespace, inspection)):
         if parent.name != key.name:
             return dict(parent.obj["status"]["model"])
@@ -196,15 +196,15 @@ def _frozen(mapping: dict[Any, Any]) -> Mapping[Any, Any]:
 
 
 async def claim(query: HoldingQuery, key: Key, inputs: Inputs, ctx: Context) -> PortClaim:
-    """The service's port, allotted now or found again: what the status has may be another's, once Leases were deleted.
+    """The service's port, allocated now or confirmed: the stored one may be another's after Leases were deleted.
 
-    That is looked at each VERIFY_SECONDS, and each SELDOM_AFTER seconds while it failed or an activator cannot hold. A
-    service without any port keeps a replica meanwhile.
+    It is confirmed every VERIFY_SECONDS, and every SELDOM_AFTER seconds after a failure or while an activator cannot
+    hold. A service without a port keeps a replica.
     """
     assert inputs.stored is not None
     memory, now, uid, stored = ctx.memories[key], ctx.clock(), inputs.stored.uid, stored_port(inputs.stored.status)
     if memory.claimed is None and stored is not None and query.is_at_rest:
-        # After a start of the operator, services at rest take their turns.
+        # After a start of the operator, services at zero are spread over time.
         memory.claimed = turn(uid, now) - VERIFY_SECONDS, PortClaim(stored)
     if memory.claimed is not None:
         read_at, known = memory.claimed
@@ -223,7 +223,7 @@ async def claim(query: HoldingQuery, key: Key, inputs: Inputs, ctx: Context) -> 
 
 
 async def reports(query: HoldingQuery, key: Key, inputs: Inputs, ctx: Context) -> Reports:
-    """What these activators report, asked at once, and only when that is due."""
+    """Reports of these activators, read concurrently and only when due."""
     memory, now, about, addresses = ctx.memories[key], ctx.clock(), _about(query, inputs), query.addresses
     asked = Questions.first(about, now) if memory.holding is None else memory.holding.follow(about, now)
     if asked.is_due(now):

@@ -1,4 +1,4 @@
-"""The stage that the process is in, and whether it is ready: it acts now, or would as soon as it gets a Lease."""
+"""The stage of the process, and its readiness: it acts, or would as soon as it gets the Lease."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from kubeloop.sync_state import SyncState
 
 
 class Stage(enum.StrEnum):
-    """In this order, each once."""
+    """In this order, each at most once."""
 
     STARTED = "started"
     SYNCED = "synced"
-    """Its caches are warm; another process may hold the Lease."""
+    """Its caches are up to date; another process may hold the Lease."""
     ACTING = "acting"
     STOPPING = "stopping"
 
 
 class Life:
-    """One value for the whole process, and what /readyz makes of it."""
+    """The stage of the process, with the answer of /readyz."""
 
     def __init__(self, sync: SyncState, lease_problem: Callable[[], str | None]) -> None:
         self.stage = Stage.STARTED
-        """The stage that was reached last; `reach` sets it."""
+        """The last reached stage."""
         self._sync = sync
         self._lease_problem = lease_problem
 
     def reach(self, stage: Stage) -> None:
-        """Go on to a later stage; one that is passed already is not gone back to."""
+        """Enter a later stage; no effect if it is passed already."""
         if list(Stage).index(stage) > list(Stage).index(self.stage):
             self.stage = stage
 
     @property
     def is_acting(self) -> bool:
-        """Whether services are worked on, where the Lease is held."""
+        """Whether services are reconciled."""
         return self.stage is Stage.ACTING
 
     def readiness(self) -> Readiness:
-        """Ready: synced, nothing that lasts in the way of one namespace at least, and the Leases can be asked for."""
+        """Ready: synced, at least one namespace without a lasting problem, and the Lease can be requested."""
         lease = self._lease_problem()
         is_ready = self.stage in (Stage.SYNCED, Stage.ACTING) and lease is None and bool(self._sync.working())
         found = [*self._sync.problems(), *([lease] if lease else [])]

@@ -25,26 +25,26 @@ Samples = Mapping[tuple[Gauge, tuple[str, ...]], float]
 
 _REASONS = frozenset(map(str, Reason))
 FAILURE = "Failure"
-"""The type of a problem that `status.failure` names and no condition."""
+"""Type of a problem in `status.failure` that no condition reports."""
 _AT_ZERO = frozenset({str(Reason.IDLE), str(Reason.SCALED_TO_ZERO)})
 _BAD = {
     str(ConditionType.STALLED): "True",
     str(ConditionType.DEGRADED): "True",
     str(ConditionType.AUTOSCALED): "False",
 }
-"""The status of a condition that says something is wrong."""
+"""Status of a condition that reports a problem."""
 SERVING, NOT_SERVING = "serving", "not_serving"
 _OVER = frozenset({"Succeeded", "Failed"})
 
 
 class Series:
-    """What is shown of each service. A scrape computes nothing: the gauges hold the values."""
+    """Gauges of each service. Values are computed when they change, not at a scrape."""
 
     def __init__(self) -> None:
         self._shown: dict[Key, Samples] = {}
 
     def update(self, key: Key, now: Samples) -> None:
-        """Show these samples of a service and no others; none: it is gone."""
+        """Replace the samples of a service; empty: it is deleted."""
         before = self._shown.get(key, {})
         for (gauge, labels), value in now.items():
             if before.get((gauge, labels)) != value:
@@ -58,12 +58,12 @@ class Series:
 
 
 def known(reason: str) -> str:
-    """The reason as a label: a stored status may hold any word, and each would be a series for ever."""
+    """The reason as a label value: a stored status may have any text, and each would become a permanent series."""
     return reason if reason in _REASONS else "Other"
 
 
 class ByReason:
-    """Services by reason, as a gauge: a service counts in the reason that was set last."""
+    """A gauge of services by reason: a service counts for the reason that was set last."""
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
@@ -73,7 +73,7 @@ class ByReason:
         return key in self._reasons
 
     def set(self, key: Key, reason: str | None) -> bool:
-        """None: in no reason. Returns whether that is another one than before."""
+        """Set the reason; None: no reason. Returns whether it changed."""
         old = self._reasons.get(key)
         self._reasons[key] = reason
         if reason == old:
@@ -85,7 +85,7 @@ class ByReason:
         return True
 
     def forget(self, key: Key) -> None:
-        """The service is gone."""
+        """Remove a deleted service."""
         self.set(key, None)
         del self._reasons[key]
 
@@ -97,9 +97,9 @@ class Failures:
         self._failing, self._begun = ByReason(failing), begun
 
     def update(self, key: Key, status: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
-        """Take in a stored status, or one that was just written in the place of `before`.
+        """Process a stored status, or one that was just written in place of `before`.
 
-        A failure that began before this process did is not counted again; one in a service's first status is.
+        A failure that began before this process is not counted again; one in a service's first status is.
         """
         if before is not None and key not in self._failing:
             self.update(key, before)
@@ -110,21 +110,21 @@ class Failures:
             self._begun.labels(reason).inc()
 
     def forget(self, key: Key) -> None:
-        """The service is gone."""
+        """Remove a deleted service."""
         self._failing.forget(key)
 
 
 class Conditions:
-    """Sets the gauges of each service by its status."""
+    """Sets the gauges of each service from its status."""
 
     def __init__(self, ready: Gauge, available: Gauge, problem: Gauge) -> None:
         self._ready, self._available, self._problem = ready, available, problem
         self._series = Series()
         self._waking: set[Key] = set()
-        """Services that were at zero by intent, and of which no replica has answered since."""
+        """Services that were at zero by intent, and that have had no ready replica since."""
 
     def update(self, key: Key, status: Json) -> None:
-        """A service's stored or just written status; an empty one: it is gone."""
+        """A service's stored or just written status; empty: it is deleted."""
         if not status:
             self._waking.discard(key)
         self._series.update(key, dict(self._of(key, status)))
@@ -143,7 +143,7 @@ class Conditions:
             yield (self._problem, (*key, FAILURE, known(str(failure)))), 1.0
 
     def _is_waking(self, key: Key, value: str, reason: str) -> bool:
-        """Whether none is to answer: at zero by intent, or on the way from there to the first answer."""
+        """Whether no replica is expected to serve: at zero by intent, or starting from there."""
         if reason in _AT_ZERO:
             self._waking.add(key)
         elif value == "True":
@@ -152,14 +152,14 @@ class Conditions:
 
 
 class Plans:
-    """Sets the gauges of each service, and removes those of which its status no longer speaks."""
+    """Sets the gauges of each service, and removes those that its status no longer has."""
 
     def __init__(self, planned: Gauge, measured: Gauge, error: Gauge) -> None:
         self._planned, self._measured, self._error = planned, measured, error
         self._series = Series()
 
     def update(self, key: Key, status: Json) -> None:
-        """A service's stored or just written status; an empty one: it is gone."""
+        """A service's stored or just written status; empty: it is deleted."""
         plan = {} if is_plan_of_another(status) else status.get("plan") or {}
         self._series.update(key, dict(self._of(key, plan, status.get("measured") or {})))
 
@@ -185,16 +185,16 @@ class Pods:
         self._gpus, self._restarts = gpus, restarts
         self._series = Series()
         self._counted: dict[Key, dict[str, int]] = {}
-        """Restarts that were seen of each pod, by its uid; without those of pods that have none."""
+        """Restarts of each pod by uid, for pods that have some."""
 
     def update(self, key: Key, pods: Iterable[PodFacts], resource: str) -> None:
-        """The pods that a service has now; `resource` is the name of its GPUs, empty where it has none."""
+        """The current pods of a service; `resource` is the resource name of its GPUs, or empty."""
         found = tuple(pods)
         self._series.update(key, dict(self._held(key, found, resource)))
         self._count(key, {pod.uid: pod.restarts for pod in found if pod.restarts})
 
     def forget(self, key: Key) -> None:
-        """The service is gone, or another process's."""
+        """Remove a service that is deleted or no longer this process's."""
         self._series.update(key, {})
         self._counted.pop(key, None)
         self._restarts.remove(*key)
@@ -209,7 +209,7 @@ class Pods:
         return (((self._gpus, (*key, state)), count) for state, count in held.items() if count)
 
     def _count(self, key: Key, now: dict[str, int]) -> None:
-        """Those before this process first saw the service are the baseline, and not counted."""
+        """Restarts before this process first saw the service are the baseline, and not counted."""
         before = self._counted.get(key)
         more = sum(max(0, count - (before or {}).get(uid, 0)) for uid, count in now.items())
         self._counted[key] = now
@@ -226,7 +226,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """All of them, in a registry of their own."""
+    """All metrics of the process, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -346,7 +346,7 @@ class Metrics:
             "that its pods reported (report) that were put off.",
             ("what",),
         )
-        for what in ("event", "status", "report"):  # so that the first one of each is an increase
+        for what in ("event", "status", "report"):  # creates the series, so that the first one is an increase
             self.rate_limited.labels(what)
 
         self.failing = self._gauge(
@@ -372,12 +372,12 @@ class Metrics:
         self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
     def observe_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """One request to the API ended; the transport calls this."""
+        """A request to the API server ended; called by the transport."""
         self.requests.labels(verb, resource, str(code)).inc()
         self.request_seconds.labels(verb, resource).observe(seconds)
 
     def set_status(self, key: Key, status: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
-        """A service's stored status, or one that was just written in the place of `before`."""
+        """A service's stored status, or one that was just written in place of `before`."""
         for condition in status.get("conditions") or ():
             if condition.get("type") == "Ready":
                 self._by_reason.set(key, known(str(condition.get("reason", ""))))
@@ -386,11 +386,11 @@ class Metrics:
         self._plans.update(key, status)
 
     def set_pods(self, key: Key, pods: Iterable[PodFacts], gpu_resource: str) -> None:
-        """The pods that a service has now, and the resource name of its GPUs; empty: it has none."""
+        """The current pods of a service, and the resource name of its GPUs, or ""."""
         self._pods.update(key, pods, gpu_resource)
 
     def forget(self, key: Key) -> None:
-        """A service is gone."""
+        """Remove the series of a deleted service."""
         self._by_reason.forget(key)
         self._failures.forget(key)
         self._conditions.update(key, {})
@@ -401,12 +401,12 @@ class Metrics:
             self.streams_ended.remove(*key)
 
     def add_streams_ended(self, key: Key, count: int) -> None:
-        """A pod's end cut so many streams short."""
+        """A pod's end cut `count` streams."""
         self._ended.add(key)
         self.streams_ended.labels(*key).inc(count)
 
     def set_life(self, stage: Stage, sync: SyncState) -> None:
-        """Show the stage of this process, and how far its watches are."""
+        """Show the stage of this process and the state of its watches."""
         for each in Stage:
             self.stage.labels(each.value).set(1 if each is stage else 0)
         working = sync.working()
@@ -416,7 +416,7 @@ class Metrics:
             self.watch_broken.labels(namespace or "").set(trouble.broken)
 
     def set_progress(self, key: Key, pod: str, state: State | None) -> None:
-        """Set the progress of a pod's fetch; None: it did not answer."""
+        """Show the progress of a pod's fetch; None: it did not answer."""
         labels = (*key, pod)
         transfer = state.transfer if state is not None else None
         if transfer is None:
@@ -427,12 +427,12 @@ class Metrics:
         self.fetch_total_bytes.labels(*labels).set(transfer.bytes_total or 0)
 
     def forget_progress(self, key: Key) -> None:
-        """A service's pods are not asked any more."""
+        """Remove the progress of a service whose pods are not polled any more."""
         for pod in tuple(self._fetching.get(key, ())):
             self.forget_pod(key, pod)
 
     def forget_pod(self, key: Key, pod: str) -> None:
-        """A pod is not asked any more."""
+        """Remove the progress of a pod that is not polled any more."""
         pods = self._fetching.get(key, set())
         if pod in pods:
             pods.discard(pod)
@@ -442,11 +442,11 @@ class Metrics:
             self._fetching.pop(key, None)
 
     def exposition(self) -> bytes:
-        """What /metrics answers."""
+        """The page of /metrics."""
         return generate_latest(self.registry)
 
     def reference(self) -> str:
-        """The documentation page."""
+        """The reference page."""
         rows = [
             f"| `{_exposed_name(metric)}` | {metric._type} | {', '.join(metric._labelnames) or '-'} "
             f"| {metric._documentation} |"

@@ -1,4 +1,4 @@
-"""One pass over one LLMService: gather, decide, execute, report. A steady state sends nothing at all."""
+"""One pass over one LLMService: gather, decide, execute, report. A steady state sends no requests."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, has_no_
 logger = logging.getLogger(__name__)
 
 MOST_PASSES = 4
-"""Passes in a row that write children and find them different again: a webhook may undo what is applied."""
+"""Passes in a row that write children and find them different again: a webhook may revert what is applied."""
 FIRST_STATUS_AFTER = 5.0
 """Seconds until a new service without a status is reconciled again."""
 
 
 class Next(NamedTuple):
-    """What is to become of the key."""
+    """When to reconcile the key again."""
 
     after: float | None = None
-    """Reconcile again after so many seconds, whatever happens."""
+    """Seconds until the next reconcile."""
     failure: str | None = None
-    """Why it must be tried again, with back-off."""
+    """Why it has to be retried, with back-off."""
 
 
 NOTHING = Next()
@@ -45,14 +45,14 @@ AGAIN = Next(after=0.0)
 
 
 async def reconcile(key: Key, ctx: Context) -> Next:
-    """Bring the cluster to what the LLMService says, or say in its status why not."""
+    """Bring the cluster to the desired state, or report in the status why not."""
     parent = known(key, ctx)
     if parent is None:
         return NOTHING
     memory, log = ctx.memory(key, parent.uid), object_logger(logger, key)
     memory.expire(parent.content["generation"], ctx.clock())
     if stored := parent.obj.get("status"):
-        # After a restart the metrics learn from the stored status, also where the pass fails or writes nothing.
+        # After a restart the metrics come from the stored status, also where the pass fails or writes nothing.
         with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
             ctx.metrics.set_status(key, stored)
     with ctx.errors.contained(Part.DRAINS, key):
@@ -73,11 +73,11 @@ async def reconcile(key: Key, ctx: Context) -> Next:
 
 
 async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
-    """What is to be done now, by all that is known: while a refused apply waits for its time, only the routes."""
+    """The decision by all that is known; only routes while a refused apply waits for its retry."""
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
     decision = await decided(parent, ctx)
-    while decision.claims_turn and not ctx.updates.claim(key):  # another service took it while the nodes were listed
+    while decision.claims_turn and not ctx.updates.claim(key):  # another service claimed it while the nodes were listed
         decision = await decided(parent, ctx)
     decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.recheck_after(key)))
     memory.note(decision.is_unsettled, ctx.clock())
@@ -86,7 +86,7 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
         decision = decision.routes
     if not decision.has_work:
         memory.passes = 0
-        if memory.unanswered:  # what was not answered is no longer to be written
+        if memory.unanswered:  # unanswered writes are no longer desired
             memory.unanswered.clear()
             decision = await decided(parent, ctx)
     return paced(decision, parent, ctx, memory)
@@ -95,11 +95,11 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
 async def write_children(
     decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger
 ) -> Decision:
-    """Execute, and decide by what the API server answered."""
+    """Execute, and decide again with the API server's answers."""
     try:
         await execute(decision, parent, ctx, memory, log)
     except KubeError:
-        # What cannot be written may be what requests need. One failure may pass; after two in a row the status says so.
+        # Requests may need the write. A single failure may pass; the status reports two in a row.
         memory.failures += 1
         if memory.failures > 1:
             await report(await evaluate(parent, ctx), parent, ctx, memory, log)
@@ -111,7 +111,7 @@ async def write_children(
 async def write_status(
     decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger
 ) -> Next:
-    """The one status write of a pass, where the status changed. What the children still lack is a failure."""
+    """Write the status once per pass, if it changed. Children that are still missing become a failure."""
     failure, wait = None, None
     if decision.has_work:
         failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
@@ -124,7 +124,7 @@ async def write_status(
 
 
 def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Next:
-    """What else depends on the decision, after the writes; and when the next pass is due."""
+    """Apply other consequences of the decision after the writes; returns when the next pass is due."""
     key = key_of(parent)
     pods = ctx.cache.of_service(key).get(POD.kind, {})
     with ctx.errors.contained(Part.BOOKKEEPING, key):
@@ -137,9 +137,9 @@ def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memor
 
 
 def may_be_written_later(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
-    """That a new service is on its way, while others wait for their children.
+    """Whether a progress report of a new service may wait, while others wait for their children.
 
-    Its next pass finds more to report, in the one write that this saves. That it is ready, or failed, is written.
+    Its next pass has more to report, in one write. Ready and failed are written at once.
     """
     status = decision.status or {}
     is_final = "failure" in status or any(
@@ -150,7 +150,7 @@ def may_be_written_later(decision: Decision, parent: ParentFacts, ctx: Context) 
 
 
 def known(key: Key, ctx: Context) -> ParentFacts | None:
-    """The LLMService as the watch shows it; None when there is nothing to do for it."""
+    """The LLMService as the watch shows it; None if there is nothing to do."""
     parent: ParentFacts | None = ctx.cache.get(PARENT, *key)
     if parent is None or parent.deleting:
         ctx.forget(key)
@@ -159,7 +159,7 @@ def known(key: Key, ctx: Context) -> ParentFacts | None:
 
 
 async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
-    """The LLMService as it is now: a watch may lag, but not behind our own last write."""
+    """The current LLMService: a watch may lag, but not behind the own last write."""
     memory = ctx.memory(key_of(parent), parent.uid)
     if parent.resource_version == memory.parent_version or ctx.is_current(parent):
         return parent
@@ -167,11 +167,11 @@ async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
 
 
 def remakes(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
-    """Whether a child would be made again that existed before.
+    """Whether the decision creates a child that existed before.
 
-    The garbage collector deletes the children of a deleted LLMService, and their watch may show that first. So their
-    absence says that the LLMService may be gone, whatever was written or seen of it before. A process that has not
-    written anything about a service yet takes each missing child of one that has a status for such a child.
+    The garbage collector deletes the children of a deleted LLMService, and their watch may be first. So a missing child
+    means that the LLMService may be gone, whatever was written or seen before. For a service that this process has not
+    written yet, each missing child counts if the service has a status.
     """
     memory = ctx.memory(key_of(parent), parent.uid)
     is_new_here = not memory.parent_version and not has_no_status(parent)
@@ -184,7 +184,7 @@ def remakes(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
 
 
 async def read(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
-    """The LLMService from the API server: `parent` itself where it is unchanged, None where there is none."""
+    """The LLMService from the API server: `parent` itself if unchanged, None if it does not exist."""
     key = key_of(parent)
     live = await ctx.kube.get(LLMSERVICE, *key)
     if live is None:

@@ -1,4 +1,4 @@
-"""From what was decided about the children to the status, the Events of its change, and when to reconcile again."""
+"""Builds the status, its Events, and the time of the next reconcile from decisions about the children."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from llmservice_operator.workload.kinds import is_workload
 Json = Mapping[str, Any]
 
 _SINGLE = 3
-"""Adapters with an Event each; those beyond share one."""
+"""Adapters with an Event each; further ones share one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a decision is about, and what follows from its inputs first; None: the spec cannot be parsed."""
+    """The subject of a decision, and what follows directly from its inputs. None: the spec cannot be parsed."""
 
     inputs: Inputs
     subject: Subject
@@ -46,12 +46,12 @@ class Case:
     """With the number of replicas that its workload is to have."""
     zero: Zero | None = None
     is_selected: bool = False
-    """The revision that is to run is known, and the cluster is worth a look at what keeps it from that."""
+    """The revision to run is known, and the cause of a failure is worth reading."""
 
 
 def report(case: Case, verdict: Verdict, *, prune: tuple[Prune, ...] = (), **actions: Any) -> Decision | Requirements:
-    """The decision with these `actions` (fields of `Decision`), and the status that `verdict` calls for. Of `prune` it
-    has what was not refused."""
+    """The decision with these `actions` (fields of `Decision`), and the status for `verdict`. Refused ones of `prune`
+    are omitted."""
     inputs, subject = case.inputs, case.subject
     observed, now = inputs.observed, inputs.now
     if observed.kept or observed.unanswered:
@@ -93,7 +93,7 @@ def report(case: Case, verdict: Verdict, *, prune: tuple[Prune, ...] = (), **act
 
 
 def _of_failures(case: Case, verdict: Verdict, query: EventQuery) -> Requirements:
-    """What is to be read of the cluster to say why pods do not run."""
+    """What to read from the cluster to explain why pods do not run."""
     inputs = case.inputs
     needed = Requirements(pod_events=query.pods if inputs.pod_events is None else ())
     failure = case.subject.previous.get("failure") or {}
@@ -108,14 +108,14 @@ def _of_failures(case: Case, verdict: Verdict, query: EventQuery) -> Requirement
 
 
 def _of_deletion(case: Case, applies: Iterable[Apply]) -> Requirements:
-    """How busy the pods are, where the workload is about to be made smaller."""
+    """Requests in flight of the pods, where the workload is about to be scaled down."""
     if case.service is None or case.inputs.in_flight is not None or not any(is_workload(each.kind) for each in applies):
         return NOTHING
     return Requirements(in_flight=pods_to_count(case.service, case.inputs.observed))
 
 
 def _with_scaling(verdict: Verdict, case: Case) -> Verdict | Requirements:
-    """With what the status says of autoscaling and of requests that are held."""
+    """The verdict with autoscaling and holding of requests."""
     inputs, previous, found = case.inputs, case.subject.previous, case.zero
     if case.service is None or found is None:
         return replace(verdict, holding_port=stored_port(previous), idle=stored_idle(previous))
@@ -134,7 +134,7 @@ def _with_scaling(verdict: Verdict, case: Case) -> Verdict | Requirements:
 
 
 def _with_deletion_costs(decision: Decision, case: Case) -> Decision:
-    """Where the workload is about to be made smaller, which pods are to go."""
+    """The decision with the pods to end, where the workload is about to be scaled down."""
     service = case.service
     if service is None or not any(is_workload(apply.kind) for apply in decision.apply):
         return decision
@@ -143,7 +143,7 @@ def _with_deletion_costs(decision: Decision, case: Case) -> Decision:
 
 
 def refuse(case: Case, problems: tuple[Problem, ...], replicas: int) -> Decision | Requirements:
-    """Only the status changes, and where requests go; it goes on about what serves."""
+    """Change only the status and the routes of requests; the status stays about what serves."""
     inputs, subject = case.inputs, case.subject
     live, previous = inputs.observed.workload, subject.previous
     verdict = Verdict(
@@ -163,7 +163,7 @@ def refuse(case: Case, problems: tuple[Problem, ...], replicas: int) -> Decision
 
 
 def _slices(case: Case) -> dict[str, Any]:
-    """Whatever is refused, requests go to a pod that is listed, or else to the activators that are there now."""
+    """Routes despite the refusal: requests go to a listed pod, or else to the current activators."""
     subject, observed = case.subject, case.inputs.observed
     slices = () if is_listed(observed) else _held(case)
     ours = [each for each in slices or () if not name_conflicts(subject, observed, {each.id})]
@@ -181,12 +181,12 @@ def _held(case: Case) -> tuple[DesiredChild, ...] | None:
 
 
 def subject_of(service: LLMService) -> Subject:
-    """The service as far as its status is concerned."""
+    """The service for its status."""
     return Subject(service.name, service.namespace, service.uid, service.generation, service.status)
 
 
 def events(before: Json, after: Json) -> tuple[Event, ...]:
-    """The Events for the step from one status to the next."""
+    """Events for the step from one status to the next."""
     return (*_events(_by_type(before), _by_type(after), before, after), *_adapters(before, after))
 
 
@@ -196,7 +196,7 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
     yield from _fits(old.get("Fits", {}), new.get("Fits", {}), new)
     scaled = new.get("Autoscaled", {})
     if scaled.get("reason") == Reason.HOLDING_UNAVAILABLE != old.get("Autoscaled", {}).get("reason"):
-        yield _event("Warning", scaled)  # a replica runs that nobody asked for
+        yield _event("Warning", scaled)  # a replica runs that was not requested
     revision, earlier = ((status.get("rollout") or {}).get("revision") for status in (after, before))
     if revision and earlier and revision != earlier:
         yield Event("Normal", Reason.PROGRESSING, f"Rolling out revision {revision}.")
@@ -204,18 +204,18 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
         yield _event("Normal", new["Ready"])
     known = {old.get("Stalled", {}).get("reason"), (before.get("failure") or {}).get("reason"), None}
     if new.get("Accepted", {}).get("status") == "False":
-        known.add(new["Accepted"]["reason"])  # reported above, or before: a name that is taken is a failure as well
+        known.add(new["Accepted"]["reason"])  # reported above, or before: a taken name is also a failure
     failure = after.get("failure") or {}
     if failure.get("reason") not in known:
         yield Event("Warning", failure["reason"], f"{failure['message']} {failure['remedy']}")
-    # A failure that may pass was reported when it began; that it has become final is no other one.
+    # A failure that might pass was reported when it began; becoming final is no new failure.
     known.add(failure.get("reason"))
     if new.get("Accepted", {}).get("status") == "True" and new.get("Stalled", {}).get("reason") not in known:
         yield _event("Warning", new["Stalled"])
 
 
 def _fits(old: Json, new: Json, conditions: dict[str, Json]) -> Iterator[Event]:
-    """A verdict that changed, or a first one that calls for action; one that stops the service is Stalled instead."""
+    """A changed verdict, or a first one that needs action; one that stops the service is Stalled instead."""
     reason, before = new.get("reason"), old.get("reason")
     if reason in (None, before, Reason.INSPECTING_MODEL, Reason.POLICY_IGNORE):
         return

@@ -1,8 +1,8 @@
-"""Reads /state of starting pods: a few at a time, each every few seconds, and only those that a decision names.
+"""Reads /state of starting pods: a few at a time, each every few seconds, and only those that a decision lists.
 
-Reports reach decisions in steps: at once where a phase or an adapter changed, else every 15 seconds a service,
-since each step may become a write. Of pods that change all the time the steps are held back, and reach decisions
-together every 15 seconds. A service whose pods have nothing more to report costs nothing.
+Each report that reaches decisions may cause a status write. So it does at once when a phase or an adapter changed, and
+otherwise every 15 seconds per service. Frequent changes of a service's pods are also combined to one report every 15
+seconds. A service whose pods have nothing to report is not polled.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CONCURRENCY = 16
 INTERVAL = 3.0
 LONGEST_INTERVAL = 60.0
 LONGEST_SILENCE = 600.0
-"""Between two questions to a pod that serves and never answers: a network policy is seldom lifted, and of thousands of
-such pods each question waits for its time to be over."""
+"""Seconds between two attempts for a ready pod that never answers: network policies are rarely lifted, and with
+thousands of such pods each attempt waits for its timeout."""
 QUIET = 15.0
-"""Seconds between two steps of a service that are only more of the same."""
+"""Seconds between two reports of a service without a new phase."""
 PATIENCE = 3
-"""Questions without an answer after which that is what is known."""
+"""Failed attempts after which a pod counts as not answering."""
 
 Read = Callable[[str], Awaitable[State]]
 
@@ -50,7 +50,7 @@ class _Pod(NamedTuple):
 
 @dataclass(slots=True)
 class _Asked:
-    """One pod that is asked."""
+    """One polled pod."""
 
     ask: Ask
     silent: int = 0
@@ -59,18 +59,18 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Service:
-    """What is asked about one service, and what was heard."""
+    """Polled pods of one service, and their reports."""
 
     asked: dict[str, _Asked] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     held: dict[str, Report] = field(default_factory=dict)
-    """What was heard since and is not passed on yet: the service's pods changed too often."""
+    """Reports that decisions do not have yet: the service's pods changed too often."""
     steps: Bucket = field(default_factory=step_bucket)
     stepped_at: float = float("-inf")
 
 
 class StatePoller:
-    """The pods that are polled, and their last reports."""
+    """Polls pods and keeps their last reports."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class StatePoller:
         self._services: dict[Key, _Service] = {}
 
     def reports(self, key: Key) -> Mapping[str, Report]:
-        """Reports that decisions use, by the pod's name."""
+        """Reports for decisions, by pod name."""
         service = self._services.get(key)
         return dict(service.reports) if service is not None else {}
 
@@ -108,7 +108,7 @@ class StatePoller:
                 service.asked[ask.pod] = known
             else:
                 asked = service.asked[ask.pod] = _Asked(ask)
-                # One that is ready has time: others are about to become so.
+                # Ready pods can wait; starting ones have priority.
                 self._queue.add_after(_Pod(key, ask.pod), 0.0 if ask.is_starting else self._interval(asked))
         service.reports = {name: report for name, report in service.reports.items() if name in pods}
         service.held = {name: report for name, report in service.held.items() if name in pods}
@@ -116,14 +116,14 @@ class StatePoller:
             self._metrics.forget_pod(key, name)
             self._errors.ended(Part.STATE, key, f"of pod {name}")
         last = {name: service.held.pop(name) for name in service.held.keys() - service.asked.keys()}
-        if last:  # nothing more is heard of these, and nobody else would pass it on
+        if last:  # no further reports of these will pass them on
             service.reports |= last
             self._changed(key)
         if not service.asked and not service.reports:
             del self._services[key]
 
     def forget(self, key: Key) -> None:
-        """The service is gone."""
+        """Drop the state of a deleted service."""
         self._services.pop(key, None)
         self._metrics.forget_progress(key)
 
@@ -154,7 +154,7 @@ class StatePoller:
             report = await self._read_report(pod, asked)
             service = self._services.get(pod.key)
             if service is None or self._asked(pod) is not asked:
-                return  # nobody wants to know any more
+                return  # no longer polled
             if report is not None:
                 self._record(pod, service, asked, report)
             elif service.held and self._is_due(service):
@@ -166,7 +166,7 @@ class StatePoller:
             self._queue.add_after(pod, self._interval(asked))
 
     async def _read_report(self, pod: _Pod, asked: _Asked) -> Report | None:
-        """The pod's report; None where it did not answer, fewer than PATIENCE times in a row."""
+        """The pod's report; None if it did not answer, fewer than PATIENCE times in a row."""
         ask = asked.ask
         try:
             state = await self._read(ask.address)
@@ -190,7 +190,7 @@ class StatePoller:
             service.held[pod.name] = report
         if not service.held:
             return
-        # One that is due takes a token as well, where there is one.
+        # A report that is due also takes a token, if there is one.
         if (is_step and service.steps.take(self._clock())) or is_due:
             self._pass_on(pod.key, service)
         elif is_step:
@@ -210,7 +210,7 @@ class StatePoller:
         return service.asked.get(pod.name) if service is not None else None
 
     def _interval(self, asked: _Asked) -> float:
-        """A pod that starts moves; one that does not answer, or whose adapters stay as they are, can wait."""
+        """Starting pods are polled often; pods that do not answer, or whose adapters do not change, less."""
         if asked.silent and not asked.ask.is_starting:
             idle, longest, growth = asked.silent, LONGEST_SILENCE, 4.0
         else:
@@ -220,7 +220,7 @@ class StatePoller:
 
 
 def step(report: Report | None) -> object:
-    """The part of a report whose change reaches decisions at once; progress within a step does not."""
+    """The part of a report whose change reaches decisions at once; progress within a phase does not."""
     if report is None or report.state is None:
         return report
     state = report.state

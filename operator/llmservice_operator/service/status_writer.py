@@ -1,4 +1,4 @@
-"""Writes the status, and Events at its transitions, neither more often than `token_bucket` allows one service."""
+"""Writes the status, and Events at its transitions, both limited per service by `token_bucket`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, key_of
 
 
 def paced(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Decision:
-    """The decision, without its status and Events where this service's status is written too often; again later then.
+    """The decision without status and Events if this service's status is written too often; retried later.
 
-    The first status about an edit is written whatever there was before.
+    The first status about an edit is always written.
     """
     if decision.status is None or _is_of_edit(decision.status, parent):
         return decision
@@ -45,7 +45,7 @@ def _is_of_edit(status: Mapping[str, Any], parent: ParentFacts) -> bool:
 
 
 async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
-    """Write the status where it changed, then the Events of that change."""
+    """Write a changed status, then the Events of the change."""
     if decision.status is not None:
         if _is_of_edit(decision.status, parent):
             memory.writes.give(EDIT_WRITES)
@@ -56,7 +56,7 @@ async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: 
 
 
 async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
-    """Its watch event queues nothing; an edit that the answer shows queues the service once more."""
+    """Write the status. Its watch event queues nothing; an edit in the response queues the service."""
     manifest = {
         "apiVersion": LLMSERVICE.api_version,
         "kind": LLMSERVICE.kind,
@@ -69,14 +69,14 @@ async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Cont
     memory.writes.take(ctx.clock())
     memory.parent_version = answer["metadata"]["resourceVersion"]
     ctx.metrics.status_writes.inc()
-    # An exception after the write must not become another write.
+    # An exception after the write must not cause another write.
     key = key_of(parent)
     with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
         ctx.metrics.set_status(key, status, parent.obj.get("status") or {})
 
 
 async def write_event(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
-    """Write an Event, unless there were too many about this service: the status says the same without it."""
+    """Write an Event, unless there were too many about this service: the status has the same information."""
     if not ctx.memory(key_of(parent), parent.uid).events.take(ctx.clock()):
         ctx.metrics.rate_limited.labels("event").inc()
         return
@@ -84,7 +84,7 @@ async def write_event(event: Event, parent: ParentFacts, ctx: Context, log: Obje
     about = InvolvedObject(LLMSERVICE, parent.namespace, parent.name, parent.uid, parent.resource_version)
     body = manifest(
         about,
-        # As client-go names them: unique as long as nobody reports twice in a nanosecond.
+        # As client-go names them: unique unless two are reported in one nanosecond.
         f"{parent.name}.{ctx.unique():x}",
         event.type,
         event.reason,
@@ -100,7 +100,7 @@ async def write_event(event: Event, parent: ParentFacts, ctx: Context, log: Obje
 
 
 async def report_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
-    """One Event for each pod whose end cut streams short: once its server ended, or when it is gone already."""
+    """One Event for each pod whose end cut streams: once its server ended, or when it is already deleted."""
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
     found = [*ctx.cache.of_service(key).get(POD.kind, {}).values(), *memory.gone]
@@ -118,9 +118,9 @@ def _streams_ended(pod: PodFacts) -> str:
 
 
 async def report_unhandled(reason: Reason, evidence: str, key: Key, ctx: Context, log: ObjectLogger) -> None:
-    """The status of a service on which the operator failed, and one Event; nothing of it is computed anew.
+    """Write the status of a service on which the operator failed, and one Event; nothing is recomputed.
 
-    A stored status that says so already is not written again: then the metrics show that one.
+    If the stored status reports it already, it is not written again: the metrics are set from it.
     """
     parent = ctx.cache.get(PARENT, *key)
     if parent is None or parent.deleting:
@@ -138,9 +138,9 @@ async def report_unhandled(reason: Reason, evidence: str, key: Key, ctx: Context
 def _stalled_status(
     stored: Mapping[str, Any], generation: int, reason: Reason, message: str, now: datetime
 ) -> dict[str, Any] | None:
-    """The stored status with Ready Unknown and Stalled True; None where it says so of this generation already.
+    """The stored status with Ready Unknown and Stalled True; None if it reports that for this generation already.
 
-    The message is not compared: two errors in turn would write each other's for ever.
+    The message is not compared: two alternating errors would replace each other for ever.
     """
     before = {c.get("type"): c for c in stored.get("conditions") or ()}
     if all(

@@ -1,6 +1,6 @@
-"""Whose turn an update that was asked for is, a few services at a time (`behaviours/updates.py` says why).
+"""Which requested updates may run, a few services at a time (`behaviours/updates.py` has the reason).
 
-Nothing of this is stored: who has a turn is computed from the watched objects.
+Nothing is stored: running updates follow from the watched objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmservice_operator.workload.kinds import live_workload
 
 @dataclass(slots=True)
 class Updates:
-    """Who has a turn, and who waits for one."""
+    """Running and waiting updates."""
 
     limit: int = 1
     _under_way: dict[Key, Update] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Updates:
     errors: InternalErrors = field(default_factory=InternalErrors)
 
     def peek(self, key: Key, cache: Cache) -> Turn:
-        """Whether this service's update may begin now, or has begun."""
+        """Whether this service's update may start now, or has started."""
         if not self._is_known or self._gained:
             self._learn(cache)
         failed = self._failed_but(key)
@@ -40,7 +40,7 @@ class Updates:
         return Turn(self._is_free(key, failed), self.limit, own, len(failed) - len(own))
 
     def claim(self, key: Key) -> bool:
-        """Take the turn, until something else is reported of this update. False: another service took it meanwhile."""
+        """Start the update, until another state of it is reported. False: another service's started meanwhile."""
         if not self._is_free(key, self._failed_but(key)):
             return False
         self._under_way.setdefault(key, Update.UNDER_WAY)
@@ -54,7 +54,7 @@ class Updates:
         return key in self._under_way or (not failed and len(self._under_way) < self.limit)
 
     def report(self, key: Key, update: Update | None) -> tuple[Key, ...]:
-        """Record the state of an update (None: none, or done); returns the services that should ask again."""
+        """Record the state of an update (None: none, or done); returns services that should check again."""
         if not self._is_known or self._gained:
             self._reported.add(key)
         before = self._under_way.get(key)
@@ -75,19 +75,19 @@ class Updates:
         return tuple(other for other in self._waiting if other != key)[:free]
 
     def forget(self, key: Key) -> None:
-        """It is gone, or no longer ours."""
+        """Remove a service that is deleted or no longer this process's."""
         self._reported.discard(key)
         self._gained.discard(key)
 
     def gain(self, keys: Iterable[Key]) -> None:
-        """These are ours from now on; what is under way of them is to be found out like after a start."""
+        """These services are this process's now; their running updates are determined as after a start."""
         self._gained.update(keys)
 
     def _learn(self, cache: Cache) -> None:
-        """After a start: what is under way by the watched objects, where nothing was decided yet."""
+        """After a start: find running updates in the watched objects."""
         unknown = self._gained if self._is_known else cache.all_keys()
         for key in unknown:
-            # On behalf of one service the revisions of all are read here: it does not fail with the others' errors.
+            # This reads the revisions of all services for one: errors of others must not fail it.
             with self.errors.contained(Part.BOOKKEEPING, key, "updates"):
                 if key not in self._reported and (update := _seen(key, cache)) is not None:
                     self._under_way[key] = update

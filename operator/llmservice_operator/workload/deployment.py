@@ -1,4 +1,4 @@
-"""Replicas run by a Deployment: a replica is a pod."""
+"""Replicas run by a Deployment; each is a pod."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ _STRATEGIES: dict[Strategy, Any] = {
 
 
 def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifest:
-    """The Deployment of a service."""
     meta = metadata(llm, llm.name)
     if llm.spec.rollout.strategy == "Auto" and strategy != USUAL:
         meta["annotations"] = {STRATEGY_ANNOTATION: strategy}
@@ -84,7 +83,7 @@ def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifes
 
 
 def replicas(pods: Iterable[PodFacts]) -> Iterator[Replica]:
-    """Each pod is one."""
+    """Each pod is a replica."""
     return (Replica((pod,)) for pod in pods)
 
 

@@ -1,4 +1,4 @@
-"""The kinds of workloads, and which of them a service has."""
+"""Kinds of workloads, and which one a service has."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ WORKLOADS: tuple[Workload, ...] = (DEPLOYMENT,)
 
 
 def workload_of(service: LLMService) -> Workload:
-    """The kind by which its replicas are run."""
+    """The kind that runs its replicas."""
     return DEPLOYMENT
 
 
 def is_workload(kind: str) -> bool:
-    """Whether an object of this kind runs replicas of a service that has its name."""
+    """Whether objects of this kind run the replicas of the service with their name."""
     return any(kind == workload.kind for workload in WORKLOADS)
 
 
 def replicas_of(live: WorkloadFacts | None, pods: Iterable[PodFacts]) -> tuple[Replica, ...]:
-    """The replicas that these pods of a service are; without a workload, as most kinds have them."""
+    """The replicas that these pods form; without a workload, by the default kind."""
     found = next((workload for workload in WORKLOADS if live is not None and workload.kind == live.kind), DEPLOYMENT)
     return tuple(found.replicas(pods))
 
 
 def live_workload(projections: Mapping[str, Mapping[str, Any]], name: str) -> WorkloadFacts | None:
-    """What runs the replicas of a service, of its `projections` by kind and name; the first where there are two."""
+    """The workload of a service, from its `projections` by kind and name; the first where there are two."""
     found = (projections.get(workload.kind, {}).get(name) for workload in WORKLOADS)
     return next((facts for facts in found if facts is not None), None)

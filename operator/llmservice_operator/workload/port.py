@@ -1,4 +1,4 @@
-"""How the replicas of a service are run: what others know of a workload, whatever kind of object it is.
+"""The interface of workloads, independent of their kind.
 
 Only modules of this package name a kind, its fields or its controller. Another kind is a module beside `deployment.py`
 and a line in `kinds.py`.
@@ -18,16 +18,16 @@ from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.meta import Manifest
 
 Strategy = Literal["Surge", "Replace", "Recreate"]
-"""How pods of a new template take the place of the old ones: first one more, first one less, or first none."""
+"""How pods of a new template replace the old ones: one more first, one less first, or none first."""
 USUAL: Strategy = "Surge"
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica of a service, which answers requests as a whole."""
+    """One replica of a service, which serves requests as a whole."""
 
     pods: tuple[PodFacts, ...]
-    """One or more; the first one is sent the requests."""
+    """One or more; the first one receives the requests."""
 
     @property
     def first(self) -> PodFacts:
@@ -39,12 +39,12 @@ class Replica:
 
     @property
     def is_going(self) -> bool:
-        """On its way out, as far as one of its pods is."""
+        """Whether one of its pods is being deleted."""
         return any(pod.deleting for pod in self.pods)
 
     @property
     def is_over(self) -> bool:
-        """One of its pods has ended, and is to be made again."""
+        """Whether one of its pods has ended, and will be recreated."""
         return any(pod.phase in ("Failed", "Succeeded") for pod in self.pods)
 
     @property
@@ -53,13 +53,13 @@ class Replica:
 
     @property
     def is_placed(self) -> bool:
-        """One of its pods has a node."""
+        """Whether one of its pods has a node."""
         return any(pod.node for pod in self.pods)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFacts(ChildFacts, ABC):
-    """What decisions read of a workload. Numbers are of replicas, by its controller."""
+    """The projection of a workload. Numbers are of replicas, by its controller."""
 
     generation: int
     observed_generation: int
@@ -71,22 +71,22 @@ class WorkloadFacts(ChildFacts, ABC):
     ready: int
     available: int
     deadline_exceeded: bool
-    """The rollout made no progress for so long."""
+    """The rollout made no progress for `deadline_seconds`."""
     deadline_seconds: float
-    """Seconds without progress after which its controller says so."""
+    """Seconds without progress after which the controller reports it."""
     deadline_message: str
-    """What its controller says of that; empty as long as it is not so."""
+    """The controller's message about it, or ""."""
     strategy: str | None
-    """What Auto was found to be when its template was put in; None: the usual one."""
+    """The strategy that Auto resolved to for this template; None: Surge."""
     replica_failure: str | None
-    """Why pods cannot even be created (a quota, an admission policy), without moving numbers."""
+    """Why pods cannot be created (a quota, an admission policy), without changing numbers."""
 
     @abstractmethod
     def strategy_in_force(self) -> Strategy:
-        """How its spec replaces pods now. Parsed each time."""
+        """The strategy of its live spec. Parsed at each call."""
 
     def template(self) -> Manifest:
-        """The live pod template. Parsed each time."""
+        """The live pod template. Parsed at each call."""
         found: Manifest = self.live()["spec"].get("template") or {}
         return found
 
@@ -98,12 +98,11 @@ class Workload:
     facts: type[WorkloadFacts]
     """Its projection."""
     manifest: Callable[[LLMService, Manifest, Strategy], Manifest]
-    """Of a service, from the recorded pod template: what needs no restart leaves that as it is."""
+    """The manifest for a service, from the recorded pod template, which changes that need no restart leave as it is."""
 
     replicas: Callable[[Iterable[PodFacts]], Iterable[Replica]]
-    """Of a service's pods, in their order: those that belong together."""
+    """Groups pods of a service into replicas, in order."""
 
     @property
     def kind(self) -> str:
-        """As manifests write it."""
         return self.facts.kind

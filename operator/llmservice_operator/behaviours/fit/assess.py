@@ -1,6 +1,5 @@
-"""Whether the model fits: the condition Fits, what the next revision is made with, and what holds it back, a missing
-feature of the CPUs included.
-"""
+"""Whether the model fits: the condition Fits, the choices for the next revision, and obstacles to it, including missing
+CPU features."""
 
 from __future__ import annotations
 
@@ -38,9 +37,9 @@ from llmservice_operator.revisions.selection import Selection
 Json = Mapping[str, Any]
 
 LABELS_MAY_BE_OLD = 60.0
-"""Seconds: features of nodes change when nodes come and go."""
+"""Seconds for which labels of nodes may be cached: nodes come and go."""
 RECHECK_SECONDS = 60.0
-"""Seconds after which the nodes are listed again while other nodes would help: no event says that one comes."""
+"""Seconds until the nodes are listed again while other nodes would help: no event announces new nodes."""
 _IS_READ = "The model's configuration is being read."
 _OF_AN_EARLIER_RELEASE = (
     "What runs was started without a plan; the next revision is planned. status.measured has vLLM's own figures."
@@ -49,34 +48,33 @@ _OF_AN_EARLIER_RELEASE = (
 
 @dataclass(frozen=True, slots=True)
 class FitAssessment:
-    """What the plan says, and what follows from it."""
+    """The plan and its consequences."""
 
     fitness: Finding
     chosen: Chosen = NOTHING
-    """What the revision is made with, or was."""
+    """Choices with which the revision is or was created."""
     plan: Json | None = None
     """The value of status.plan."""
     model: Json | None = None
     """The value of status.model."""
     hold: Obstacle | None = None
-    """Why the workload is neither made nor changed, unless it is of this revision already."""
+    """Why the workload is not created or changed, unless it is of this revision already."""
     job: str | None = None
-    """Name of the Job that inspects the model; others are not needed any more."""
+    """Name of the Job that inspects the model; other Jobs can go."""
     requeue_after: float | None = None
     misplaced: Mapping[str, str] = field(default_factory=dict)
-    """By the pods that failed on another card than planned, and on which the model does not fit: the verdict, naming
-    the card."""
+    """By pod that failed on another GPU than planned, on which the model does not fit: the verdict, naming the GPU."""
 
 
 def is_assessed(service: LLMService) -> bool:
-    """False where the spec says that it is to be started whatever the planner would say."""
+    """False with fitPolicy Ignore."""
     return service.spec.fit_policy != "Ignore"
 
 
 def is_to_be_planned(selection: Selection, digest: str | None) -> bool:
-    """Whether a plan is computed: for a new revision, and once for a recorded one where other facts are known now.
+    """Whether to compute a plan: for a new revision, and once for a recorded one if other facts are known now.
 
-    `digest` is of the facts (`ModelFacts.digest`); None: nothing is known.
+    `digest` is `ModelFacts.digest`; None: nothing is known.
     """
     known = (
         () if selection.match.chosen is None else (_recorded_facts(selection), _previous_plan(selection).get("facts"))
@@ -85,13 +83,13 @@ def is_to_be_planned(selection: Selection, digest: str | None) -> bool:
 
 
 def device_of(selection: Selection) -> Device | None:
-    """The GPU that was chosen with a recorded revision; None: one is to be chosen, or there is none."""
+    """The GPU that was chosen with a recorded revision; None where none was, or one is still to be chosen."""
     recorded = selection.match.chosen
     return None if recorded is None else planning.frozen_device(selection.service, recorded)
 
 
 def assess(inputs: Inputs, selection: Selection) -> FitAssessment | Requirements:
-    """What the plan says, of a revision that is recorded or of one that would be made now; or what is to be read."""
+    """The assessment of the recorded revision or of one to create now; Requirements for what is to be read first."""
     service, recorded = selection.service, selection.match.chosen
     if not is_assessed(service):
         ignored = Finding(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, Reason.POLICY_IGNORE.summary)
@@ -121,27 +119,27 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment | Requirements
 
 
 def failed_gpus(inputs: Inputs, selection: Selection) -> Mapping[str, GPU]:
-    """By pod of the recorded revision: the card on which it failed, where another one was planned or none."""
+    """By pod of the recorded revision: the GPU on which it failed, where another one or none was planned."""
     recorded = selection.match.chosen
     if recorded is None or not is_assessed(selection.service):
         return {}
     plan = recorded.plan or {}
     planned = (plan.get("perGPU") or {}).get("memoryGiB")
     if plan.get("verdict") == Fit.DOES_NOT_FIT:
-        return {}  # it was tried all the same
+        return {}  # it was started despite the plan
     pods = (pod for pod in inputs.observed.pods if pod.revision == selection.match.label and not pod.deleting)
     found = {pod.name: gpu for pod in pods if (gpu := gpu_of(pod)) is not None}
     return {name: gpu for name, gpu in found.items() if planned is None or abs(gpu.memory_gib / planned - 1) > _SAME}
 
 
 _SAME = 0.03
-"""Drivers report a little more or less of the same card."""
+"""Relative difference of memory figures: drivers report slightly different values for the same GPU."""
 
 
 def misplaced(
     inputs: Inputs, selection: Selection, facts: ModelFacts, model: bytes, gpus: Mapping[str, GPU]
 ) -> Mapping[str, str]:
-    """By the pods of `failed_gpus` on whose card the model does not fit: the verdict, naming the card."""
+    """By pod of `failed_gpus` on whose GPU the model does not fit: the verdict, naming the GPU."""
     service, recorded = selection.service, selection.match.chosen or NOTHING
     asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
     if recorded.max_model_len is not None:
@@ -156,7 +154,7 @@ def misplaced(
 
 
 def _waiting(inputs: Inputs, service: LLMService, facts: ModelFacts) -> FitAssessment:
-    """Until the model was inspected, nothing of the edit is made; the status goes on about the revision that serves."""
+    """Hold the edit until the model is inspected; the status stays about the revision that serves."""
     live = inputs.observed.workload
     serving = live.revision if live is not None else None
     return FitAssessment(
@@ -170,13 +168,14 @@ def _waiting(inputs: Inputs, service: LLMService, facts: ModelFacts) -> FitAsses
 
 
 def _other_model(service: LLMService) -> Json | None:
-    """status.model of another model than the spec's: of the spec's own there is a failure at most, which is over."""
+    """status.model of another model than the spec's. For the spec's own it contains at most a failure, which is
+    over."""
     previous: Json = service.status.get("model") or {}
     return previous if previous.get("inspection") != inspection_key(service.spec) else None
 
 
 def _as_planned(selection: Selection, digest: str | None) -> FitAssessment:
-    """As it was planned when it was made, or once later."""
+    """The plan as it was recorded with the revision, or added once later."""
     recorded = selection.match.chosen or NOTHING
     is_of_previous = digest is not None and digest != _recorded_facts(selection)
     return _of_record(recorded, _previous_plan(selection) if is_of_previous else recorded.plan)
@@ -185,9 +184,9 @@ def _as_planned(selection: Selection, digest: str | None) -> FitAssessment:
 def _recorded(
     inputs: Inputs, selection: Selection, facts: ModelFacts, digest: str | None, model: bytes | None
 ) -> FitAssessment | Requirements:
-    """Planned again, and once, where other facts became known since it was made."""
+    """Plan a recorded revision once more where other facts became known."""
     service, recorded = selection.service, selection.match.chosen or NOTHING
-    if model is None:  # the key is woken when it was read
+    if model is None:  # the read of the model queues the key again
         return _of_record(recorded, _previous_plan(selection) or recorded.plan)
     asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
     if recorded.max_model_len is not None:
@@ -214,7 +213,7 @@ def _of_record(recorded: Chosen, plan: Json | None) -> FitAssessment:
 
 
 def _model(inputs: Inputs, facts: ModelFacts) -> bytes | Requirements | None:
-    """What was read of the model; None: it is being read."""
+    """The read model; None while it is being read."""
     assert facts.document is not None
     if facts.is_stated:
         return planning.stated(facts.document)
@@ -227,7 +226,7 @@ def _model(inputs: Inputs, facts: ModelFacts) -> bytes | Requirements | None:
 def _new(
     inputs: Inputs, selection: Selection, facts: ModelFacts, digest: str | None, model: bytes | None
 ) -> FitAssessment | Requirements:
-    """What a revision would be made with now."""
+    """The assessment of a revision to create now."""
     service = selection.service
     if facts.is_known and model is None:
         return _waiting(inputs, service, replace(facts, why_not=_IS_READ))
@@ -244,7 +243,7 @@ def _new(
 def _on_cpus(
     inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitAssessment
 ) -> FitAssessment | Requirements:
-    """A revision that no CPU of the cluster can run is not made, however much memory it needs."""
+    """Hold a revision that no CPU of the cluster can run, whatever memory it needs."""
     required = cpu_requirements(service, facts.document)
     if found.plan is None or found.hold is not None or not required:
         return found
@@ -262,7 +261,7 @@ def _on_cpus(
 
 
 def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[Chosen, Json]:
-    """What a revision is made with, and the plan as the status has it."""
+    """Choices for a revision, and the value of status.plan."""
     plan = document(pick.plan, digest)
     excluded, left_out = list(pick.excluded) or None, list(pick.left_out) or None
     length = _length(service, pick.plan)
@@ -270,7 +269,7 @@ def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[Chosen
 
 
 def _planned(inputs: Inputs, service: LLMService, asked: Question) -> Pick | Requirements:
-    """The plan for the device that is known, or for the best of the cluster's."""
+    """The plan for the known device, or for the best one of the cluster."""
     if asked.request.device is not None or service.spec.accelerator.type == "cpu":
         return planning.planned(service, asked)
     if inputs.gpus is not None:
@@ -282,7 +281,7 @@ def _planned(inputs: Inputs, service: LLMService, asked: Question) -> Pick | Req
 
 
 def _held_to(found: FitAssessment, service: LLMService) -> FitAssessment:
-    """With fitPolicy Enforce, what does not fit is kept back."""
+    """Hold what does not fit, with fitPolicy Enforce."""
     is_enforced = service.spec.fit_policy == "Enforce"
     if found.hold is not None or not is_enforced or found.fitness.reason is not Reason.DOES_NOT_FIT:
         return found
@@ -290,7 +289,7 @@ def _held_to(found: FitAssessment, service: LLMService) -> FitAssessment:
 
 
 def _length(service: LLMService, plan: Plan) -> int | None:
-    """What `auto` stands for; vLLM finds it by itself where the plan does not know."""
+    """maxModelLen that `auto` stands for; None: vLLM determines it."""
     is_open = service.spec.batching.max_model_len == "auto" and plan.verdict in (Fit.FITS, Fit.TIGHT)
     return plan.max_model_len or None if is_open else None
 
@@ -300,7 +299,7 @@ def _unknown(message: str) -> Finding:
 
 
 def missing_feature(service: LLMService, room: Room, required: tuple[Requirement, ...]) -> Obstacle | None:
-    """What no node's labels say that it has."""
+    """The obstacle where no node's labels show a required CPU feature."""
     given = service.spec.pod_template.spec
     pod_spec = {
         "nodeSelector": dict(given.node_selector),
@@ -321,9 +320,9 @@ def missing_feature(service: LLMService, room: Room, required: tuple[Requirement
 
 
 def cpu_requirements(service: LLMService, document: str | None) -> tuple[Requirement, ...]:
-    """Of the CPU, by the spec and by what the checkpoint says of its quantization: none for a service on GPUs.
+    """CPU features that the spec and the checkpoint's quantization require; none for a service on GPUs.
 
-    `document` is the model's facts, as JSON text.
+    `document` is the model's facts as JSON text.
     """
     if service.spec.accelerator.type != "cpu":
         return ()

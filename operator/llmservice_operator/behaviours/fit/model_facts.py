@@ -1,7 +1,8 @@
-"""What is known of a service's model before it starts: from the spec, from an earlier look, or from a Job that looks.
+"""Facts about a service's model before it starts: from the spec, from an earlier inspection, or from a Job that
+inspects.
 
-A Job is made only for a revision that is yet to be made. Its findings go into status.model, and then it is deleted; a
-service whose model somebody else in the namespace looked at already takes what was found there.
+A Job is created only for a revision that is yet to be created. Its result is stored in status.model, then it is
+deleted. A result of another service with the same model in the namespace is reused.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from llmservice_operator.revisions.match import RevisionMatch
 Json = Mapping[str, Any]
 
 START_PATIENCE = 30.0
-"""Seconds in which the Job's pod must run: a full cluster, a quota or an image that is not there may last."""
+"""Seconds in which the Job's pod must start: a full cluster, a quota or a missing image may last."""
 LOOK_PATIENCE = 120.0
-"""Seconds from the Job's creation to its findings."""
+"""Seconds from the Job's creation to its result."""
 _GIVE = "Give the model's facts in spec.model.architecture."
 _OR_GIVE = "Or give the model's facts in spec.model.architecture."
 JOB_KIND = "Job"
@@ -46,32 +47,31 @@ _CONFIG_LIMIT = 8192
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the planner gets, what the status keeps of it, and what is still to be found out."""
+    """What the planner gets, what the status keeps, and what is still missing."""
 
     document: str | None = None
-    """JSON text that config_json reads; None: nothing is known."""
+    """JSON text for config_json; None: nothing is known."""
     is_stated: bool = False
-    """The document is made of bounded fields of the spec only, and is read where it is needed."""
+    """The document consists of bounded fields of the spec, and can be read without a separate process."""
     tensors: str | None = None
     record: Json | None = None
     """The value of status.model."""
     why_not: str = ""
-    """Why nothing is known, and what to do about it."""
+    """Why nothing is known, and the remedy."""
     is_waiting: bool = False
-    """Nothing is planned before it is known, or known not to come."""
+    """Planning waits until the facts are known, or known not to come."""
     job: str | None = None
-    """Name of the Job that looks, or whose findings are not in the status yet."""
+    """Name of the Job that inspects, or whose result is not in the status yet."""
     sibling_key: str | None = None
-    """The inspection key under which a sibling service may have read the model; None: nobody is to be asked."""
+    """Inspection key under which another service may have inspected the model; None: none is to be read."""
     recheck_after: float | None = None
 
     @property
     def is_known(self) -> bool:
-        """Whether there is something to plan with."""
         return self.document is not None
 
     def digest(self, service: LLMService) -> str | None:
-        """Of everything that a plan rests on and a revision key leaves out; None: nothing is known."""
+        """Digest of everything that a plan depends on beside the revision key; None: nothing is known."""
         if self.document is None:
             return None
         memory = stated_memory_gib(service) if service.spec.accelerator.type != "cpu" else None
@@ -82,7 +82,7 @@ class ModelFacts:
 def facts_for(
     service: LLMService, match: RevisionMatch, observed: Observed, now: datetime, sibling_model: Json | None
 ) -> ModelFacts:
-    """Of the revision that is to run; `sibling_model` as for `facts_of`."""
+    """Facts for the revision that is to run; `sibling_model` as for `facts_of`."""
     is_reported = match.latest is not None and match.latest.label == revision_of(service.status)
     may_ask = match.chosen is None and not service.spec.paused
     return facts_of(service, observed, now, sibling_model, may_borrow=not is_reported, may_ask=may_ask)
@@ -97,16 +97,16 @@ def facts_of(
     may_borrow: bool,
     may_ask: bool,
 ) -> ModelFacts:
-    """The spec's own facts, else what was read, with `may_borrow` for a sibling service too.
+    """The spec's own facts, else those of an inspection, with `may_borrow` also of another service's.
 
-    `sibling_model` is what a sibling has, empty where none has anything; None: none was read yet. With `may_ask` a Job
-    is asked for where nothing was read.
+    `sibling_model` is the other service's status.model, empty where there is none; None: not read yet. With `may_ask` a
+    Job is requested where there is no inspection.
     """
     stated = spec_facts.from_spec(service.spec.model.architecture)
     if stated and is_enough(text := _text(stated)):
         return ModelFacts(text, is_stated=True)
     key, previous = inspection_key(service.spec), service.status.get("model") or {}
-    # A failure is reported for one edit: the next one inspects again, since what failed may have passed.
+    # A failure counts for one edit: the next edit inspects again, since the cause may be gone.
     is_current = previous.get("inspection") == key
     if is_current and (previous.get("config") or not may_ask or _is_reported(service)):
         return _from_record(previous, stated)
@@ -131,7 +131,7 @@ def _where(service: LLMService) -> str:
 
 
 def _asked(service: LLMService, observed: Observed) -> ModelFacts:
-    """A Job of our own, unless the API server does not take it."""
+    """Request a Job, unless the API server refuses it."""
     if JOB_KIND in observed.hidden:
         return ModelFacts(
             why_not="The model was not looked at: the operator has no right to list jobs (batch). Grant it and start "
@@ -152,7 +152,7 @@ def _from_job(job: JobFacts, pod: InspectionFacts | None, key: str, stated: Json
         facts = _from_record({"inspection": key, "failure": ended}, stated)
     else:
         return _awaited(job, pod, now)
-    # The Job may go once the status has what it found.
+    # The Job may go once the status has its result.
     return replace(facts, job=job.name, recheck_after=1.0)
 
 
@@ -171,7 +171,7 @@ def _awaited(job: JobFacts, pod: InspectionFacts | None, now: datetime) -> Model
 
 
 def _end_of(job: JobFacts, pod: InspectionFacts | None) -> str | None:
-    """Why there will be no findings; None: there may be some yet."""
+    """Why there will be no result; None: it may still come."""
     if pod is not None and pod.state in (InspectionState.FAILED, InspectionState.GONE):
         how = pod.message or job.failed or "its pod was taken away"
     elif job.failed is not None:
@@ -202,9 +202,9 @@ def record_of(key: str, found: Inspection) -> dict[str, Any]:
 
 
 def _impossible(found: Inspection) -> str | None:
-    """What the API server, which stores 64 bits, would not take: then the whole status would go untold, for ever.
+    """Why the API server, which stores 64-bit numbers, would refuse the result and with it the whole status.
 
-    The words are those of a pod in a user's namespace.
+    The values come from a pod in a user's namespace.
     """
     for name, value in (found.tensors or {}).items():
         if name == "dtype":
@@ -225,7 +225,7 @@ def _sentence(failure: Failure) -> str:
 
 
 def _from_record(record: Json, stated: Json) -> ModelFacts:
-    """What was read, under what the spec says."""
+    """Facts of an inspection, with the spec's own on top."""
     if not record.get("config"):
         return ModelFacts(record=record, why_not=str(record.get("failure") or _GIVE))
     tensors = record.get("tensors")
@@ -237,10 +237,10 @@ def _from_record(record: Json, stated: Json) -> ModelFacts:
 
 
 def _is_reported(service: LLMService) -> bool:
-    """Whether the status speaks of this very spec."""
+    """Whether the status is about this spec."""
     return bool(service.status.get("observedGeneration") == service.generation)
 
 
 def _text(document: Json) -> str:
-    """The same text for the same facts."""
+    """Canonical JSON text."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""The planner asked for one service. Answers are remembered: the same question has the same answer."""
+"""Calls the planner for one service, with a cache: equal questions share an answer."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 _REMEMBERED = 1024
 _MODELS = 128
-"""Architectures of at most a quarter of a MiB."""
+"""Cached architectures, of at most a quarter of a MiB each."""
 _MOST_GPUS = 8
-"""Of one node, where no node says: what machines with GPUs usually have."""
+"""GPUs of one node if no node is known: the usual number."""
 
 _LEAST_OF_CARD = 0.9
-"""Of the catalogue's memory: the figures of drivers differ by less."""
+"""Share of the catalogue's memory: figures of drivers differ by less."""
 
 _GIVE_FACTS = (
     "Give the model's facts in spec.model.architecture (numHiddenLayers, hiddenSize, numAttentionHeads, vocabSize and "
@@ -62,24 +62,24 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question, in a form that is cheap to compare: an architecture has thousands of values."""
+    """Input of the planner, in a form that is cheap to compare: an architecture has thousands of values."""
 
     request: Request
     """Without architecture and tensors."""
     model: bytes | None
-    """What was read of the model's facts, as `reading.read` answers."""
+    """The model's facts as returned by `reading.read`."""
     tensors: str | None
     extension: ContextExtension | None
     memory_limit_gib: float | None = None
-    """Of the container, where the model lies in its memory."""
+    """Memory limit of the container, where the model is in its memory."""
 
 
 def question(
     service: LLMService, settings: Settings, model: bytes | None, tensors: str | None, template: Json | None = None
 ) -> Question:
-    """What a service's spec asks; the device is still open, but on CPUs.
+    """The question for a service's spec; without a device, except on CPUs.
 
-    `template` is the recorded one where it is about a revision that was made already: with its vLLM, and its memory.
+    `template`: the recorded one for an existing revision, for its vLLM version and memory.
     """
     spec, runs = service.spec, Server() if template is None else server(template)
     request = request_of(
@@ -94,12 +94,12 @@ def question(
 
 
 def on(asked: Question, device: Device | None) -> Question:
-    """The same, about one device."""
+    """The same question for one device."""
     return asked if device is None else replace(asked, request=replace(asked.request, device=device))
 
 
 def picked(service: LLMService, asked: Question, cluster: ClusterGPUs) -> Pick:
-    """The choice among the cluster's GPUs, with remedies where it is not sure to fit."""
+    """The choice among the cluster's GPUs, with remedies where it may not fit."""
     choice = pick(demand(service), cluster, lambda device: judged(service, asked, device))
     most = max((group.per_node for group in cluster.groups), default=_MOST_GPUS)
     if choice.device is not None and is_part(choice.device.name, cluster.groups):
@@ -109,7 +109,7 @@ def picked(service: LLMService, asked: Question, cluster: ClusterGPUs) -> Pick:
 
 
 def judged(service: LLMService, asked: Question, device: Device | None) -> Plan:
-    """The plan for one product; what it cannot compute does not fit on it, whatever its memory."""
+    """The plan for one product; DoesNotFit where the planner cannot compute it, whatever its memory."""
     plan = answer(on(asked, device))
     problems = () if device is None else verdicts(Combination.from_spec(service.spec, device.name))
     if not problems or plan.verdict is Fit.UNKNOWN:
@@ -119,21 +119,21 @@ def judged(service: LLMService, asked: Question, device: Device | None) -> Plan:
 
 
 def planned(service: LLMService, asked: Question) -> Pick:
-    """The plan for the device that the question names, with remedies where it is not sure to fit."""
+    """The plan for the question's device, with remedies where it may not fit."""
     return Pick(remedied(service, answer(asked), asked))
 
 
 def unplanned(service: LLMService, asked: Question, why_not: str) -> Pick:
-    """Where the model's facts are not known, which is the reason that the status has."""
+    """The plan without facts about the model, with the reason for the status."""
     return Pick(replace(planned(service, asked).plan, reason=why_not))
 
 
 def remedied(
     service: LLMService, plan: Plan, asked: Question, others: tuple[Device, ...] = (), most_gpus: int = _MOST_GPUS
 ) -> Plan:
-    """With changes that would help, where memory is missing or where the planner refuses the request itself.
+    """The plan with changes that would help, where memory is missing or the planner refuses the request.
 
-    There are none here for what the nodes or the compatibility matrix refuse.
+    There are none for refusals of nodes or of the compatibility matrix.
     """
     if plan.verdict not in (Fit.DOES_NOT_FIT, Fit.TIGHT) or plan.remedies or asked.request.device is None:
         return plan
@@ -149,7 +149,7 @@ def remedied(
 
 
 def demand(service: LLMService) -> GPUDemand:
-    """What the spec says about its GPUs."""
+    """The spec's requirements of GPUs."""
     spec, resource = service.spec, accelerator_resource(service)
     pods = spec.pod_template.spec
     assert resource is not None, "on CPUs there is nothing to pick"
@@ -165,15 +165,15 @@ def demand(service: LLMService) -> GPUDemand:
 
 
 def stated_memory_gib(service: LLMService) -> float | None:
-    """What the spec says that one GPU has."""
+    """Memory of one GPU that the spec states."""
     stated = service.spec.accelerator.memory
     return None if stated is None else gibibytes(stated)
 
 
 def frozen_device(service: LLMService, chosen: Chosen) -> Device | None:
-    """The GPU of a revision that was made already, where one was chosen that the catalogue knows.
+    """The GPU of an existing revision, if one was chosen that the catalogue knows.
 
-    Of a card that pods share, and of a slice that goes by its card's label, the plan has what a pod gets.
+    For shared GPUs, and for slices with their GPU's label, it has the memory that a pod gets.
     """
     if service.spec.accelerator.type == "cpu" or chosen.gpu is None:
         return None
@@ -187,24 +187,24 @@ def frozen_device(service: LLMService, chosen: Chosen) -> Device | None:
 
 
 def is_enough(document: str) -> bool:
-    """Whether an architecture can be read from facts that the spec states."""
+    """Whether the spec's facts are enough for an architecture."""
     return isinstance(architecture(stated(document)), Architecture)
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def stated(document: str) -> bytes:
-    """What facts say that the spec states: numbers within bounds, and no lists and patterns."""
+    """The architecture from the spec's facts, which are bounded numbers."""
     return reading.read(document)
 
 
 @lru_cache(maxsize=_MODELS)
 def architecture(model: bytes) -> Architecture | Incomplete | InvalidModel | Unplanned:
-    """What was read, or what is wrong with it."""
+    """The architecture, or the problem with the read model."""
     return reading.architecture(model)
 
 
 def _failed(doing: str, error: Exception) -> str:
-    """Logged once a question, with its traceback, since answers are remembered."""
+    """Logged once per question, with the traceback, since answers are cached."""
     logger.error("the planner failed: %s", doing, exc_info=error)
     return _fault(doing, f"{type(error).__name__}: {error}"[:200])
 
@@ -218,7 +218,7 @@ def _fault(doing: str, what: str) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def answer(asked: Question) -> Plan:
-    """The plan, without remedies; Unknown where the planner itself fails."""
+    """The plan without remedies; Unknown where the planner fails."""
     try:
         return _answer(asked)
     except reading.FAILURES as error:
@@ -245,7 +245,7 @@ def _answer(asked: Question) -> Plan:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _remedied(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
-    """Where looking for changes fails, the verdict stands without them."""
+    """If the search for remedies fails, the plan has none."""
     try:
         return _with_remedies(asked, plan, others, most_gpus, spec)
     except reading.FAILURES as error:
@@ -254,7 +254,7 @@ def _remedied(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus
 
 
 def _with_remedies(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
-    """A change that the operator itself would refuse is no remedy, but for what it would refuse as it is already."""
+    """A change that the operator would refuse is no remedy, unless it refuses the spec already."""
     stored: Json = json.loads(spec)
     version = asked.request.vllm_version or DEFAULT_VLLM_VERSION
     known = frozenset(check(parse_spec(stored), image="", vllm_version=version))

@@ -1,9 +1,9 @@
-"""Why a service is not ready: a refusal before any pod, the failure of its pods and workload that explains most,
-or one of the rollout that none of its pods shows.
+"""Why a service is not ready: a refusal before any pod, the failure of its pods and workload that explains most, or a
+failure of the rollout that no pod shows.
 
-Pods are replaced while nothing else changes. A failure's text therefore stays for as long as the same pod shows the
-same reason, and a failure that is not about one pod names none. An invalid spec is no failure: nothing was tried, the
-condition Accepted shows it, and it should cause no alert.
+Pods are replaced while nothing else changes. So the text of a failure stays while the same pod shows the same reason,
+and a failure that is not about one pod names none. An invalid spec is not a failure: nothing was tried, the condition
+Accepted shows it, and it must not cause an alert.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _LIMIT_RANGE = re.compile(
     r"\b(?:minimum|maximum) [^ ]+ usage per (?:Container|Pod|PersistentVolumeClaim) is "
     r"|\bmax limit to request ratio per |must be less than or equal to [^ ]+ limit of "
 )
-"""What the admission plugin LimitRanger says. It names no LimitRange, and nothing at all where a default of one is
-below a request: then the API server finds the two to contradict each other."""
+"""Messages of the admission plugin LimitRanger. They name no LimitRange; where a default is below a request, the API
+server reports only the contradiction."""
 
 _NOBODY_ANSWERS = "failed calling webhook"
-"""A webhook that answers no, says `admission webhook ... denied the request`."""
+"""A webhook that does refuse says `admission webhook ... denied the request`."""
 
 
 def reason_of(message: str) -> Reason:
-    """Of the words, as `normalize.replica_failure` leaves them, by which a child or a pod was refused."""
+    """The reason for a refusal of a child or a pod; `message` is normalized by `normalize.replica_failure`."""
     if message.startswith("quota ") and " is used up: " in message:
         return Reason.QUOTA_EXCEEDED
     if _LIMIT_RANGE.search(message):
@@ -62,8 +62,8 @@ def reason_of(message: str) -> Reason:
 
 
 def may_be_of_nodes(pods: Sequence[PodFacts], revision: str, stored: Json) -> bool:
-    """Whether what the nodes have is part of why this revision's pods do not run: no GPU is free for them, or it is not
-    clear why no node takes them, or a driver is too old. `stored`: status.failure as it was written last."""
+    """Whether nodes are part of the cause why this revision's pods do not run: no free GPU, unclear scheduling, or an
+    old driver. `stored` is status.failure."""
     there = [pod for pod in pods if pod.revision == revision and not pod.deleting and pod.phase != "Failed"]
     causes = {cause for pod in there for cause in pod.unschedulable}
     if stored.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in there):
@@ -72,7 +72,7 @@ def may_be_of_nodes(pods: Sequence[PodFacts], revision: str, stored: Json) -> bo
 
 
 def _lacks_driver(pods: Sequence[PodFacts], stored: Json) -> bool:
-    """Whether a pod fails by the driver of its node and the status has no failure of it yet: its text does not change
+    """Whether a pod fails because of its node's driver and the status has no such failure yet: its text does not change
     later."""
     found = [pod for pod in pods if is_of_driver(pod)]
     is_reported = stored.get("reason") == FailureReason.DRIVER_MISMATCH
@@ -81,7 +81,7 @@ def _lacks_driver(pods: Sequence[PodFacts], stored: Json) -> bool:
 
 
 def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> StatusFailure | None:
-    """The failure for which children were refused; None: none was. `previous`: status.failure as stored."""
+    """The failure for refused children; None if none was. `previous` is the stored status.failure."""
     conflicts = [problem for problem in verdict.problems if problem.reason is Reason.NAME_CONFLICT]
     known = previous if is_refusal(previous) else None
     if conflicts:
@@ -96,7 +96,7 @@ def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> StatusFailu
 
 
 def is_refusal(failure: Json | None) -> bool:
-    """Whether this failure is one of those here. A quota refuses pods too, and by the same reason."""
+    """Whether a failure is a refusal of a child. A quota refuses pods with the same reason."""
     reason, message = (failure or {}).get("reason"), str((failure or {}).get("message", ""))
     return reason == Reason.NAME_CONFLICT or (reason in _REFUSED and not message.startswith(NO_POD))
 
@@ -107,10 +107,10 @@ _NAMED_PODS = 3
 def rollout_failure(
     progress: Progress, previous: Json | None, now: str, *, overdue: str, is_applied: bool
 ) -> StatusFailure | None:
-    """The rollout's failure, where pods have none. `previous`: the one that the status has for the desired revision.
+    """The rollout's failure, where pods have none. `previous`: the stored failure of the desired revision.
 
-    `overdue`: what the workload's controller says of the deadline, empty where it says nothing. `is_applied`: all
-    children are as they should be, the Service among them.
+    `overdue`: the message of the workload's controller about the deadline, or empty. `is_applied`: all children,
+    including the Service, are as desired.
     """
     if progress.is_overdue:
         seen = (*([overdue] if overdue else []), progress.message)
@@ -124,7 +124,7 @@ def rollout_failure(
 
 
 def _overdue(progress: Progress) -> str:
-    """The phase of the rollout, and whether anything serves meanwhile."""
+    """The phase of the rollout, and whether anything serves."""
     serves = "What served before goes on." if progress.answering else "Nothing serves."
     return f"{Reason.PROGRESS_DEADLINE_EXCEEDED.summary} {progress.message} {serves}"
 
@@ -140,13 +140,13 @@ _IMAGE = frozenset(
 )
 _NOT_STARTED = _IMAGE | {Reason.CONTAINER_CONFIG_INVALID, Reason.CONTAINER_NOT_STARTED, Reason.DRIVER_UNAVAILABLE}
 _REPLACED_WITHIN = timedelta(seconds=120)
-"""A pod that is made so soon after another one was put out is its replacement."""
+"""A pod created this soon after an evicted one is its replacement."""
 _NEWS_FOR = timedelta(seconds=600)
-"""An eviction longer ago is not the reason why a service has no pod."""
+"""An older eviction does not explain a missing pod."""
 _SETTLES_AFTER = timedelta(seconds=60)
-"""So long a reason of the scheduler's stands before a lesser one takes its place."""
+"""How long a reason of the scheduler lasts before one of lower rank replaces it."""
 
-# What leads to all others comes first.
+# Causes of others first.
 _RANK = {
     reason: rank
     for rank, reasons in enumerate(
@@ -166,20 +166,20 @@ _RANK = {
 
 @dataclass(frozen=True, slots=True)
 class FailureContext:
-    """What is known besides the pods themselves."""
+    """Information besides the pods."""
 
     reports: Reports
     events: PodEvents | None = None
     wanted: scheduling.Wanted | None = None
-    """The accelerators of one pod."""
+    """Accelerators of one pod."""
     room: Room | None = None
     """Free resources; None: not read."""
     pod_spec: Json | None = None
-    """What the pods of the workload are made from."""
+    """Pod spec of the workload."""
     namespace: str = ""
-    """Of the service: names of pods in other namespaces are left out."""
+    """The service's: names of pods in other namespaces are left out."""
     containers: frozenset[str] | None = None
-    """Names of those that the operator built into the pods; None: not known."""
+    """The operator's containers in the pods; None: unknown."""
     misplaced: Mapping[str, str] = field(default_factory=dict)
     """As `Verdict.misplaced`."""
     where_pods_go: str = ""
@@ -197,9 +197,9 @@ def failure_of(
     now: str,
     context: FailureContext = NOTHING,
 ) -> StatusFailure | None:
-    """The failure of the desired revision, None where there is none.
+    """The failure of the desired revision, or None.
 
-    `previous` is the one that the status has for this revision; `now` is in RFC 3339.
+    `previous` is the stored failure of this revision; `now` is in RFC 3339.
     """
     own = [pod for pod in pods if pod.revision == revision and not pod.deleting]
     current = [pod for pod in own if pod.phase != "Failed"]
@@ -233,8 +233,8 @@ def _of_pods(current: Sequence[PodFacts], context: FailureContext) -> Iterator[S
 def _replaced(
     own: Sequence[PodFacts], current: Sequence[PodFacts], before: StatusFailure | None, now: str
 ) -> Iterator[StatusFailure]:
-    """The pod that was evicted last, until its replacement is ready. Old ones are ignored, also while a service that
-    was at zero has no pod yet."""
+    """The last evicted pod, until its replacement is ready. Old evictions are ignored, also while a service that was at
+    zero has no pod yet."""
     ended = max((pod for pod in own if of_ended_pod(pod)), key=lambda pod: (pod.ended_at, pod.name), default=None)
     if ended is None:
         return
@@ -264,13 +264,14 @@ def _of_workload(workload: WorkloadFacts) -> StatusFailure | None:
 
 
 def _still_holds(before: StatusFailure, current: Sequence[PodFacts], context: FailureContext) -> bool:
-    """Between two reports of the scheduler or the kubelet a pod shows nothing, which is no change."""
+    """Whether a stored failure is still valid: between two reports of the scheduler or the kubelet a pod shows
+    nothing."""
     same = [pod for pod in current if pod.name == before.pod]
     if before.pod is None and before.reason in scheduling.REASONS:
         return not any(pod.scheduled for pod in current)
     if before.reason in _NOT_STARTED:
         return any(not pod.running and not pod.is_initializing for pod in same)
-    # Where Events were read, they decide.
+    # Events decide if they were read.
     unseen = [pod for pod in same if context.events is None or pod.name not in context.events.by_pod]
     if before.reason in (Reason.VOLUME_UNAVAILABLE, Reason.POD_SANDBOX_FAILED):
         return any(pod.is_setting_up for pod in unseen)
@@ -283,23 +284,23 @@ def _same(one: StatusFailure, other: StatusFailure | None) -> bool:
     # The supervisor's report at the end of a hang replaces the one before it.
     if one.reason is Reason(FailureReason.ENGINE_HUNG) and one.message != other.message:
         return False
-    # Who may wait has to know that the server does not.
+    # The message has to show whether the server itself is ready.
     if one.reason is Reason.INJECTED_CONTAINER_FAILED and (SERVER_IS_READY in one.message) != (
         SERVER_IS_READY in other.message
     ):
         return False
-    # The container runtime does not repeat the registry's answer each time.
+    # The container runtime does not repeat the registry's response each time.
     vague = one.reason is Reason.IMAGE_PULL_FAILED and other.reason in _IMAGE
     return one.reason is other.reason or vague or _are_unplaced(one, other)
 
 
 def _are_unplaced(one: StatusFailure, other: StatusFailure) -> bool:
-    """A volume that cannot be mounted is about a pod; one that the scheduler misses is not."""
+    """A volume that cannot be mounted is about a pod; one that the scheduler lacks is not."""
     return one.pod is None and one.reason in scheduling.REASONS and other.reason in scheduling.REASONS
 
 
 def _settled(found: StatusFailure, before: StatusFailure | None, now: str, context: FailureContext) -> StatusFailure:
-    """The text that was used before, where it is the same failure."""
+    """The stored text, if it is the same failure."""
     if found.pod is None and found.reason in scheduling.REASONS:
         return _unplaced(found, before if before is not None and _are_unplaced(found, before) else None, now, context)
     if before is not None and _same(found, before):
@@ -309,10 +310,11 @@ def _settled(found: StatusFailure, before: StatusFailure | None, now: str, conte
 
 
 def _unplaced(found: StatusFailure, before: StatusFailure | None, now: str, context: FailureContext) -> StatusFailure:
-    """Causes of the scheduler add up, since they alternate; a lesser reason takes over after a while only."""
+    """Causes of the scheduler are accumulated, since they alternate; a reason of lower rank takes over only after a
+    while."""
     causes, since = set(found.evidence), now
     if before is not None and not _is_over(causes, before, now):
-        # A gate is taken away for good.
+        # A removed gate does not return.
         causes |= {cause for cause in before.evidence if not scheduling.are_gates([cause])}
     evidence = tuple(sorted(causes))
     reason = scheduling.reason_of(evidence, scheduling.is_taint(context.room, context.pod_spec))
@@ -325,7 +327,7 @@ def _unplaced(found: StatusFailure, before: StatusFailure | None, now: str, cont
 
 
 def _is_over(causes: set[str], before: StatusFailure, now: str) -> bool:
-    """Whether the earlier reason is no longer among the causes, and is older than _SETTLES_AFTER."""
+    """Whether the earlier reason is no longer among the causes, and older than _SETTLES_AFTER."""
     if scheduling.reason_of(causes) is scheduling.reason_of(before.evidence) or not before.since:
         return False
     stood = datetime.fromisoformat(now) - datetime.fromisoformat(before.since)

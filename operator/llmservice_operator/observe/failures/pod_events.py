@@ -1,6 +1,7 @@
-"""Failures that the kubelet's Events show: a volume that cannot be mounted, a sandbox not made, blocked probes.
+"""Failures that only the kubelet's Events show: volumes that cannot be mounted, sandboxes that are not created, blocked
+probes.
 
-Events are listed on demand: of pods that have no container some seconds after they were placed, and of pods that run
+Events are listed on demand: of pods without a container some seconds after they were scheduled, and of pods that run
 and are not ready without a cause in their supervisor's report.
 """
 
@@ -25,14 +26,14 @@ from llmservice_operator.observe.reports import Reports, report_of
 Json = Mapping[str, Any]
 
 SET_UP_SECONDS = 3.0
-"""A pod with its images at hand has its first container by then."""
+"""Seconds in which a pod whose images are present has its first container."""
 START_SECONDS = 15.0
-"""A server that is up and whose startup probe does not get through by then is worth a look."""
+"""Seconds after which the Events of a running server are read, if its startup probe has not succeeded."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
 MOST_PODS = 3
-"""Of one service at a time: they fail alike."""
+"""Of one service at a time: their failures are alike."""
 _PROBE_SPAN = timedelta(seconds=15)
-"""A probe fails so long before the pod is not ready, at most."""
+"""Longest time between a failed probe and the pod's becoming unready."""
 
 _PAST_SET_UP = frozenset({"Pulling", "Pulled", "Created", "Started"})
 _MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
@@ -43,44 +44,44 @@ _NO_HANDLER = (
     "spec.podTemplate.spec.runtimeClassName, or configure the handler on the node (for NVIDIA, its container toolkit)."
 )
 _NOT_YET = "no relationship found between node"
-"""The API server has not heard yet that the pod is on that node; the kubelet asks again some seconds later."""
+"""The API server does not know yet that the pod is on that node; the kubelet retries some seconds later."""
 _NOT_SYNCED = " cache: timed out waiting for the condition"
-"""A kubelet on a busy node waits a second for a Secret or ConfigMap, and tries again with growing pauses."""
+"""A kubelet on a busy node waits a second for a Secret or ConfigMap, and retries with growing pauses."""
 _OFTEN = 4
-"""Times that this is said, after some fifteen seconds."""
+"""Occurrences of such a message, after some fifteen seconds."""
 _FAILED = "probe failed: "
 _NO_ANSWER = re.compile(
     r"i/o timeout|deadline exceeded|Client\.Timeout|connection refused|no route to host|network is unreachable"
     r"|host is down|connection reset|\bEOF\b"
 )
 _PARTS = frozenset({"", f"spec.containers{{{SERVER_CONTAINER}}}"})
-"""Others have probes of their own, of other ports."""
+"""The pod and the server container; others have probes of their own, on other ports."""
 _REFUSED = "connection refused"
 _LONGEST = 4096
-"""Characters of a message. The API server stores any number of them: whoever may write Events may write those."""
+"""Characters of a message. The API server stores messages of any length from anyone who may write Events."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """One Event about a pod."""
+    """An Event about a pod."""
 
     reason: str
     message: str
     last: str
-    """When it was last seen; empty where it does not say, for anybody may write Events."""
+    """When it was last seen; empty if invalid, since anyone may write Events."""
     part: str = ""
-    """Of the pod, as `spec.containers{server}`; empty: the whole pod, or not known."""
+    """The pod's part, as `spec.containers{server}`; empty: the whole pod, or unknown."""
     count: int = 1
     """How often it was seen."""
 
     @property
     def is_early(self) -> bool:
-        """Whether the kubelet expects that it passes."""
+        """Whether it is expected to pass."""
         return _NOT_YET in self.message or (_NOT_SYNCED in self.message and self.count < _OFTEN)
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
-        """Project an Event, of the old API or the new."""
+        """Project an Event of the old or the new API."""
         series = obj.get("series") or {}
         seen = obj.get("lastTimestamp") or series.get("lastObservedTime") or obj.get("eventTime") or ""
         message = clean(str(obj.get("message") or "")[:_LONGEST]).strip()
@@ -98,20 +99,20 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True)
 class PodEvents:
-    """Events by the pod's name; a pod that nobody looked at is not in it."""
+    """Events by pod name; pods whose Events were not read are absent."""
 
     by_pod: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
     def of(cls, listed: Mapping[str, Iterable[Json]] | None) -> Self:
-        """From what the API server listed; None: it may not be listed."""
+        """From the API server's list; None: it may not be listed."""
         found = {name: tuple(map(PodEvent.from_object, events)) for name, events in (listed or {}).items()}
         return cls(MappingProxyType(found))
 
 
 @dataclass(frozen=True, slots=True)
 class EventQuery:
-    """Which pods' Events are needed now, and when to ask again."""
+    """Pods whose Events are needed now, and when to ask again."""
 
     pods: tuple[str, ...] = ()
     again: float | None = None
@@ -136,7 +137,7 @@ def event_query(pods: Sequence[PodFacts], reports: Reports, revision: str, now: 
 
 
 def _unexplained_since(pod: PodFacts, reports: Reports) -> datetime | None:
-    """Since when its Events are needed, maybe in the future; None: its state explains all."""
+    """Since when its Events are needed, possibly in the future; None: its state explains everything."""
     if pod.is_setting_up and pod.waiting is None:
         return _after(pod.scheduled_at, SET_UP_SECONDS)
     if not pod.running or pod.is_lost:
@@ -149,7 +150,7 @@ def _unexplained_since(pod: PodFacts, reports: Reports) -> datetime | None:
 
 
 def of_events(pod: PodFacts, events: PodEvents | None, reports: Reports) -> StatusFailure | None:
-    """The failure that a pod's Events show; None where there is none, or they were not read."""
+    """The failure in a pod's Events; None without one, or if they were not read."""
     seen = events.by_pod.get(pod.name, ()) if events is not None else ()
     if pod.is_setting_up:
         return _of_set_up(pod, seen)
@@ -161,7 +162,7 @@ def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> StatusFailure | None:
     for reason, kinds in ((Reason.VOLUME_UNAVAILABLE, _MOUNT), (Reason.POD_SANDBOX_FAILED, _SANDBOX)):
         found = [e for e in seen if e.reason in kinds and e.last > past and not e.is_early]
         if found:
-            # Beside the volume's own error there is one that only lists what is not mounted yet.
+            # Beside the volume's own error there is one that only lists unmounted volumes.
             chosen = min(found, key=lambda event: ("nable to attach or mount" in event.message, event.message))
             evidence = tuple(_lines(found))
             if is_of_full_disk(chosen.message):
@@ -174,10 +175,10 @@ def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> StatusFailure | None:
 
 
 def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> StatusFailure | None:
-    """A status code is the supervisor's own answer, as is its report to the operator.
+    """Failure of blocked probes. A status code comes from the supervisor itself, as does its report to the operator.
 
-    Without an Event it is the supervisor that misses the probes: the kubelet writes 25 of a pod and then one in five
-    minutes (EventSourceObjectSpamFilter of client-go), and a start uses one a second.
+    Without an Event the supervisor shows that probes are missing: the kubelet writes 25 Events of a pod and then one in
+    five minutes (EventSourceObjectSpamFilter of client-go), and a start uses one a second.
     """
     report = report_of(pod, reports)
     state = report.state if report is not None else None
@@ -199,7 +200,7 @@ def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> Sta
     if latest is None or _FAILED not in latest.message or not _NO_ANSWER.search(latest.message):
         return None
     if state is None and _REFUSED in latest.message:
-        return None  # nobody listens there, and nobody else says that the server is up
+        return None  # nobody listens there, and nothing else shows that the server is up
     return _blocked(pod, latest.message)
 
 

@@ -1,7 +1,7 @@
-"""What one pod shows of a failure: of its containers, of its place, of its node; and the reason behind the words of a
-kubelet, a container runtime or a registry.
+"""The failure of one pod: of its containers, its placement or its node; and the reason for messages of a kubelet, a
+container runtime or a registry.
 
-Of several patterns that match, the first one counts: specific ones come before general ones.
+Of several matching patterns the first one counts: specific ones come first.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ IMAGE_WORDS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
     | {"RegistryUnavailable", "SignatureValidationFailed"}
 )
-"""Reasons of waiting containers whose image is not there."""
+"""Reasons of waiting containers whose image is missing."""
 START_WORDS = frozenset(
     {"CreateContainerError", "RunContainerError", "PreCreateHookError", "PreStartHookError"}
     | {"StartError", "ContainerCannotRun"}
 )
-"""Reasons of containers, waiting or ended, of which nothing has run: there is no log."""
+"""Reasons of containers that never ran and have no log."""
 CONFIG_WORD = "CreateContainerConfigError"
 
 _LONGEST = 700
-"""Characters of a sentence; the cause is at its end."""
+"""Characters of a sentence, from its end, where the cause is."""
 _CONTAINER_ID = re.compile(r"(?<!sha256:)\b[0-9a-f]{64}\b")
 
 
 class Cause(NamedTuple):
-    """What a message means."""
+    """The meaning of a message."""
 
     reason: Reason
     remedy: str = ""
-    """Where the reason's own is too general."""
+    """If the reason's own remedy is too general."""
 
 
 class _Pattern(NamedTuple):
@@ -125,29 +125,29 @@ _START: tuple[_Pattern, ...] = (
 
 
 def why_not_pulled(word: str, message: str) -> Cause:
-    """`word`: one of IMAGE_WORDS; `message`: what the kubelet and the container runtime quote of the registry."""
+    """The cause of a failed pull. `word` is one of IMAGE_WORDS; `message` quotes the registry."""
     if word in ("ErrImageNeverPull", "InvalidImageName"):
         return Cause(Reason.IMAGE_NOT_FOUND)
     return _first(_PULL, message) or Cause(Reason.IMAGE_PULL_FAILED)
 
 
 def why_not_started(message: str) -> Cause:
-    """Of a container of which nothing has run."""
+    """The cause for a container that never ran."""
     return _first(_START, message) or Cause(Reason.CONTAINER_NOT_STARTED)
 
 
 def is_of_another_architecture(message: str) -> bool:
-    """Whether the one line of a container's log says that its program is none of this node's."""
+    """Whether the only line of a container's log says that its program is of another architecture."""
     return message.rstrip().lower().endswith("exec format error")
 
 
 def is_of_full_disk(message: str) -> bool:
-    """Whether the disk that is full is the node's."""
+    """Whether the node's disk is full."""
     return _DISK.words.search(message) is not None
 
 
 def sentence_of(message: str) -> str:
-    """In one line, without the names that change with each try; of a long one its end, which has the cause."""
+    """In one line, without names that change with each attempt; of a long message the end, which has the cause."""
     line = _CONTAINER_ID.sub("...", " ".join(message.split())).removesuffix(": unknown").rstrip(".")
     return line if len(line) <= _LONGEST else f"... {line[-_LONGEST:]}"
 
@@ -158,7 +158,7 @@ def _first(patterns: Sequence[_Pattern], message: str) -> Cause | None:
 
 _EVIDENCE_LINES = 5
 _ENDS = 3
-"""So many ends without a word about why are a crash loop."""
+"""Ends without a reported cause that make a crash loop."""
 
 _OPERATORS_IMAGE = (
     "The container runs the operator's own image: check image of its chart's values, and "
@@ -171,7 +171,7 @@ _VOLUMES_IMAGE = (
 )
 _NAMED_BY_THE_SPEC = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED})
 """Reasons whose remedy names the field of the image."""
-# A node that goes away for another reason than pressure is no fault of the pod's.
+# A node that shuts down without pressure is not a failure of the pod.
 _SHUTDOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 
 
@@ -179,8 +179,8 @@ SERVER_IS_READY = "The server itself is ready, but its pod gets no requests as l
 
 
 def of_pod(pod: PodFacts, reports: Reports, containers: frozenset[str] | None = None) -> StatusFailure | None:
-    """None where nothing is wrong, or nothing yet. `containers`: names of those that the operator built into the pod;
-    None: not known, and then no other is taken to be somebody else's."""
+    """The failure of a pod; None without one, or if it may pass. `containers`: the operator's containers in the pod;
+    None: unknown, and then no container counts as injected."""
     if pod.ready:
         return None
     if pod.is_lost:
@@ -201,7 +201,7 @@ def of_pod(pod: PodFacts, reports: Reports, containers: frozenset[str] | None = 
 
 
 def _default_limit(pod: PodFacts, found: StatusFailure) -> str:
-    """Where its memory ran out: that the limit is nobody's wish."""
+    """Where memory ran out: that a LimitRange set the limit."""
     is_of_memory = pod.terminated is not None and pod.terminated.reason == "OOMKilled"
     is_of_memory = is_of_memory or found.reason is Reason(FailureReason.MEMORY_LIMIT_EXCEEDED)
     if not (pod.default_memory and is_of_memory):
@@ -213,7 +213,7 @@ def _default_limit(pod: PodFacts, found: StatusFailure) -> str:
 
 
 def _of_injected(pod: PodFacts, containers: frozenset[str]) -> StatusFailure | None:
-    """Of a container that is in the pod and not in what the operator built."""
+    """The failure of a container that the operator did not build into the pod."""
     unready = next((name for name in pod.unready if name not in containers), None)
     end, waiting = pod.terminated, pod.waiting
     if pod.container not in containers and pod.container and (end is not None or waiting is not None):
@@ -251,27 +251,28 @@ _OF_A_SMALL_GPU = frozenset(
 
 
 def gpu_of(pod: PodFacts) -> GPU | None:
-    """The card on which a pod failed for a cause that may be the card; None where that is not so, or not reported."""
+    """The GPU of a pod that failed for a cause that may be the GPU; None otherwise, or if it was not reported."""
     end = pod.terminated
     reported = None if end is None or _is_past(pod, end) else Failure.from_json(end.message)
     return reported.gpu if reported is not None and reported.reason in _OF_A_SMALL_GPU else None
 
 
 def on_another_gpu(failure: StatusFailure, verdict: str) -> StatusFailure:
-    """The verdict of the plan for the card that the pod has, with what the pod reported as evidence."""
+    """The plan's verdict for the pod's GPU, with the pod's report as evidence."""
     found = status_failure(Reason.DOES_NOT_FIT, verdict, since=failure.since, pod=failure.pod)
     evidence = (f"{failure.reason}: {failure.message}", *failure.evidence)
     return replace(found, remedy=_LARGER_GPU, evidence=evidence, restarts=failure.restarts)
 
 
 def is_of_driver(pod: PodFacts) -> bool:
-    """Whether it fails since the driver of its node does not go with its image or its GPU."""
+    """Whether it fails because its node's driver does not match its image or GPU."""
     found = of_pod(pod, {})
     return found is not None and found.reason is Reason(FailureReason.DRIVER_MISMATCH)
 
 
 def with_driver(failure: StatusFailure, pod: PodFacts, room: Room | None) -> StatusFailure:
-    """With the driver of the pod's node, where the failure is about it, does not say it, and the node's labels do."""
+    """A driver failure with the version of the node's driver, where the failure lacks it and the node's labels have
+    it."""
     if room is None or failure.reason is not Reason(FailureReason.DRIVER_MISMATCH):
         return failure
     driver = next((node.driver for node in room.nodes if node.name == pod.node), "")
@@ -287,15 +288,15 @@ _LARGER_GPU = (
 
 
 def _restarts(pod: PodFacts, found: StatusFailure) -> int:
-    """Of the container that fails; those of others say nothing of it. A driver takes minutes to load, and a container
-    is tried three times within one."""
+    """Restarts of the failing container; others prove nothing. A driver takes minutes to load, and a container is tried
+    three times within one."""
     if found.reason is Reason.DRIVER_UNAVAILABLE:
         return 0
     return pod.server_restarts if pod.container == SERVER_CONTAINER else pod.ends
 
 
 def of_ended_pod(pod: PodFacts) -> StatusFailure | None:
-    """Of a pod that its node gave up. What its containers ended with stands in the pod that replaces it too."""
+    """The failure of a pod that its node evicted or rejected. Ends of its containers show in its replacement, too."""
     if pod.phase != "Failed" or not pod.reason or pod.reason in _SHUTDOWN:
         return None
     text = normalize.eviction(pod.message)
@@ -307,12 +308,13 @@ def of_ended_pod(pod: PodFacts) -> StatusFailure | None:
 
 
 def _is_past(pod: PodFacts, end: Termination) -> bool:
-    """A server that was ready since has got over it; and it ends well only when told to, whatever vLLM's exit code."""
+    """Whether a server that ended has been ready since; it exits with 0 only when it is told to, whatever vLLM's exit
+    code."""
     return pod.container == SERVER_CONTAINER and (pod.was_ready or (end.exit_code == 0 and not end.signal))
 
 
 def _of_hang(pod: PodFacts, reports: Reports) -> StatusFailure | None:
-    """A hang, as soon as the supervisor reports it: it ends the server, and gives more evidence, much later."""
+    """A hang, once the supervisor reports it; it ends the server much later, with more evidence."""
     report = report_of(pod, reports)
     if report is None or report.state is None or not report.state.hung:
         return None
@@ -321,7 +323,7 @@ def _of_hang(pod: PodFacts, reports: Reports) -> StatusFailure | None:
         "it is restarted if it stays so."
     )
     evidence = (report.state.progress,) if report.state.progress else ()
-    # Earlier restarts make it no likelier to stay: repeated ends are failures of their own.
+    # Earlier restarts make it no more likely to last: repeated ends are failures of their own.
     return status_failure(
         Reason(FailureReason.ENGINE_HUNG), message, since=pod.unready_since, pod=pod.name, evidence=evidence
     )
@@ -350,7 +352,7 @@ def _of_waiting(pod: PodFacts, waiting: Waiting) -> StatusFailure:
 
 
 def _of_start(pod: PodFacts, cause: Cause, text: str, since: str = "") -> StatusFailure:
-    """Of a container that is not there, or of which nothing has run."""
+    """The failure of a container that is missing or never ran."""
     message, remedy = f"Container {pod.container}: {text}", cause.remedy or cause.reason.remedy
     if cause.reason is Reason.IMAGE_ARCHITECTURE_MISMATCH:
         message = f"The image of container {pod.container} has no build for the architecture of node {pod.node}: {text}"
@@ -393,7 +395,7 @@ def _of_termination(pod: PodFacts, end: Termination) -> StatusFailure:
 
 
 def _log_of(end: Termination) -> tuple[str, ...]:
-    """One that ended in the middle of a drain says so in JSON, which is no line of a log."""
+    """An end during a drain is reported in JSON, which is not a log line."""
     log = () if end.message.startswith('{"version"') else end.message.splitlines()
     return tuple(line for line in log if line.strip())[-_EVIDENCE_LINES:]
 

@@ -1,4 +1,4 @@
-"""A failure as status.failure holds it, and as it is read back from there."""
+"""A failure as a value, written to and read from status.failure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Json = Mapping[str, Any]
 LINE_LIMIT = 1024
 _TEXT_LIMIT = 2048
 _LINES_LIMIT = 32
-"""More or longer texts would be refused by the CRD, and the whole status with them."""
+"""Limits of the CRD, which would otherwise refuse the whole status."""
 ENDS_BY_TIME = frozenset(str(reason) for reason in Reason if reason.row.ends is Ends.BY_TIME)
 NO_POD = "No pod can be made"
-"""How the workload's failure begins, for which there are the same reasons as for a child that is refused."""
+"""Start of the message of a workload's failure, which has the same reasons as the refusal of a child."""
 _PATIENCE = 3
-"""Restarts after which what may pass is not expected to."""
+"""Restarts after which a failure that might pass counts as final."""
 LASTS_AFTER = 600.0
-"""Seconds after which it is not either, where nothing restarts."""
+"""Seconds after which it counts as final where nothing restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class StatusFailure:
         return ends is Ends.BY_CHANGE or (ends in (Ends.BY_RESTART, Ends.BY_TIME) and self.restarts >= _PATIENCE)
 
     def sentence(self) -> str:
-        """What happened and what to do about it, in one line."""
+        """What happened and what to do, in one line."""
         end = "" if self.message.rstrip().endswith((".", "!", "?")) else "."
         return f"{self.message.rstrip()}{end} {self.remedy}".strip()
 
@@ -64,7 +64,7 @@ class StatusFailure:
 
     @classmethod
     def from_object(cls, obj: Json) -> StatusFailure | None:
-        """From status.failure; None where its reason is another version's, or its time is none."""
+        """From status.failure; None where the reason is another version's, or the time is invalid."""
         try:
             reason = Reason(str(obj.get("reason", "")))
             datetime.fromisoformat(str(obj.get("since", "")))
@@ -81,7 +81,7 @@ class StatusFailure:
 
 
 def since_of(reason: Reason, previous: Json | None, now: str) -> str:
-    """The start of `previous` where it has the same reason, else `now`."""
+    """The start of `previous` if it has the same reason, else `now`."""
     is_same = previous is not None and previous.get("reason") == reason
     return str(previous.get("since") or now) if is_same and previous is not None else now
 

@@ -1,4 +1,4 @@
-"""A plan as status.plan shows it: rounded, in the same words each time, so that it never changes by itself."""
+"""A plan as status.plan: rounded, with constant wording, so that it never changes by itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERDICTS: Mapping[str, tuple[ConditionStatus, Reason]] = {
 
 
 def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
-    """The value of status.plan; what is not known is left out. `facts` is a hash of those that were planned with."""
+    """The value of status.plan; unknown values are absent. `facts` is the hash of the model's facts."""
     per_gpu = _known(
         memoryGiB=_round(plan.memory_gib),
         budgetGiB=_round(plan.budget_gib),
@@ -62,7 +62,7 @@ def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
 
 
 def fitness(plan: Json) -> Finding:
-    """The Fits condition that a status.plan calls for."""
+    """The condition Fits for a status.plan."""
     status, reason = _VERDICTS[plan["verdict"]]
     if reason is Reason.FACTS_MISSING and plan.get("missing") == [NOT_READ]:
         reason = Reason.CONFIG_TOO_COMPLEX
@@ -73,7 +73,7 @@ def fitness(plan: Json) -> Finding:
 
 
 def _reason(plan: Plan) -> str:
-    """Nothing is tried where something else than memory is in the way."""
+    """Nothing was tried where the cause is not memory."""
     is_tried = plan.verdict in (Fit.TIGHT, Fit.DOES_NOT_FIT) and plan.margin_gib is not None
     if not is_tried or plan.remedies:
         return plan.reason[:_TEXT_LIMIT]
@@ -103,7 +103,7 @@ def _remedy(remedy: Remedy) -> dict[str, Any]:
 
 
 def _patch(remedy: Remedy) -> str | None:
-    """A merge patch; another GPU is a change of the list of products."""
+    """A merge patch; another GPU becomes a change of the list of products."""
     fields = dict(remedy.patch)
     if not fields and remedy.gpu is not None:
         fields = {"accelerator.products": [remedy.gpu]}
@@ -132,18 +132,18 @@ def _known(**values: Any) -> dict[str, Any]:
 
 
 def revision_of(status: Json) -> str:
-    """The revision that serves or is rolled out; the status is written after the children."""
+    """The revision that serves or is being rolled out; the status is written after the children."""
     return str((status.get("rollout") or {}).get("revision") or "")
 
 
 def is_plan_of_another(status: Json) -> bool:
-    """The plan is of an edit that is held, and all the rest of the revision that serves."""
+    """Whether the plan is of a held edit, and everything else of the serving revision."""
     reasons = (c.get("reason") for c in status.get("conditions") or () if c.get("type") == "Ready")
     return next(reasons, None) == Reason.DOES_NOT_FIT
 
 
 def plan_of(revision: str, status: Json) -> Json | None:
-    """The stored plan of this revision; None: there is none."""
+    """The stored plan of this revision, or None."""
     if revision_of(status) != revision or is_plan_of_another(status):
         return None
     plan: Json | None = status.get("plan")

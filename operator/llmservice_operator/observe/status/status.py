@@ -1,6 +1,6 @@
-"""The whole status of an LLMService, its conditions among it, each a pure function of what was observed and decided.
+"""The whole status of an LLMService, including conditions, as pure functions of observations and decisions.
 
-The same facts make the same status, so it is written at transitions only.
+Equal facts give an equal status, so it is written at transitions only.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _OURS = {field.alias or name for name, field in LLMServiceStatus.model_fields.it
 
 
 class Moment(NamedTuple):
-    """How far the desired revision has come, and which of its pods `status.progress` is about."""
+    """Progress of the desired revision, and the pod that `status.progress` is about."""
 
     progress: Progress
     starting: Json | None
 
 
 def moment_of(subject: Subject, observed: Observed, verdict: Verdict, now: datetime) -> Moment:
-    """What is computed of the observed once, for the status and for what else depends on it."""
+    """Computed once from the observed state, for the status and for other decisions."""
     starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
     state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
     workload, listed = _own_workload(subject, observed), _listed(subject, observed)
@@ -70,7 +70,7 @@ def status_of(
     room: Room | None = None,
     pod_events: PodEvents | None = None,
 ) -> dict[str, Any]:
-    """The value of `.status`. `room` and `pod_events`: what was read for failures of pods; None: it was not."""
+    """The value of `.status`. `room` and `pod_events` were read for failures of pods; None: not read."""
     stamp = rfc3339(now)
     pods, reports, previous = observed.pods, observed.reports, subject.previous
     rollout = moment.progress
@@ -105,7 +105,7 @@ def status_of(
     failure = refusal_of(verdict, previous.get("failure"), stamp) or revision_failure
     if failure is not None:
         status["failure"] = failure.to_object()
-    # One that keeps failing would write its phases again with each restart.
+    # A crash-looping pod would write its phases again with each restart.
     if moment.starting is not None and not (revision_failure is not None and revision_failure.is_final):
         status["progress"] = dict(moment.starting)
     if verdict.model:
@@ -122,7 +122,7 @@ def status_of(
 
 
 def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
-    """Whether the stored status may stay a moment longer: one watch may bring later what the others brought already."""
+    """Whether the stored status may stay a moment longer: one watch may lag behind the others."""
     previous = subject.previous
     is_of_now = previous.get("observedGeneration") == subject.generation
     is_same = (previous.get("rollout") or {}).get("revision") == verdict.revision
@@ -131,7 +131,7 @@ def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
 
 
 def is_stored(status: Json, previous: Json) -> bool:
-    """Whether the stored status equals this one; fields and conditions that others added are ignored."""
+    """Whether the stored status equals this one; fields and conditions of others are ignored."""
     if any(status.get(key) != previous.get(key) for key in _OURS):
         return False
     stored = {c.get("type"): c for c in previous.get("conditions") or ()}
@@ -146,7 +146,7 @@ def _own_workload(subject: Subject, observed: Observed) -> WorkloadFacts | None:
 
 
 def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
-    """Without a Service of ours no request reaches a pod, whatever is left of its endpoints."""
+    """Without the service's own Service no request reaches a pod, whatever endpoints are left."""
     if observed.service is None or observed.service.owner_uid != subject.uid:
         return frozenset()
     return observed.endpoints
@@ -173,7 +173,7 @@ def _failure_context(
 
 
 def _built_containers(observed: Observed, revision: str) -> frozenset[str] | None:
-    """Names of the containers in the revision's recorded template, which is read where another one is in the way."""
+    """Containers of the revision's recorded template; only read where a pod has another one that fails."""
     pods = [pod for pod in observed.pods if pod.revision == revision and not pod.ready]
     if all(pod.container in {"", *OPERATORS_CONTAINERS} and not pod.unready for pod in pods):
         return None
@@ -188,13 +188,13 @@ def _built_containers(observed: Observed, revision: str) -> frozenset[str] | Non
 def _revision_failure(
     subject: Subject, observed: Observed, verdict: Verdict, rollout: Progress, stamp: str, context: FailureContext
 ) -> StatusFailure | None:
-    """The failure of the desired revision; what its pods show comes before a rollout that takes too long."""
+    """The failure of the desired revision; failures of pods take precedence over a slow rollout."""
     if rollout.is_rolled_out or not verdict.revision:
         return None
     previous, workload = _previous_failure(subject, verdict), _own_workload(subject, observed)
     pods = observed.pods if workload is not None else ()
     found = failure_of(workload, pods, verdict.revision, previous, stamp, context)
-    # A Service that is yet to be made or repaired has no endpoints either.
+    # A missing or changed Service has no endpoints either.
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
     late = workload.deadline_message if workload is not None else ""
     overdue = f"{workload.kind}: {late}" if workload is not None and late else ""
@@ -208,7 +208,7 @@ def _previous_failure(subject: Subject, verdict: Verdict) -> Json | None:
 
 
 def _effective(verdict: Verdict, measured: Json) -> dict[str, Any]:
-    """With what scaling aims at, which depends on what vLLM measured."""
+    """With the target of autoscaling, which depends on vLLM's measurements."""
     effective = {name: section for name, section in verdict.effective.items() if name != "scaling"}
     if verdict.autoscaling is None:
         return effective
@@ -216,7 +216,7 @@ def _effective(verdict: Verdict, measured: Json) -> dict[str, Any]:
 
 
 def _endpoint(verdict: Verdict, adapters: list[dict[str, Any]]) -> dict[str, Any]:
-    """With the names that adapters answer to."""
+    """With the names of loaded adapters."""
     names = [*verdict.endpoint.get("modelNames", ()), *(item["name"] for item in adapters if item["loaded"])]
     return {**verdict.endpoint, "modelNames": list(dict.fromkeys(names))}
 
@@ -237,7 +237,7 @@ def conditions(
     adapters: Sequence[Json],
     now: str,
 ) -> list[dict[str, Any]]:
-    """All conditions in their order; a transition time moves only with its status."""
+    """All conditions in their order; a transition time changes only with the status."""
     before = {c.get("type"): c for c in subject.previous.get("conditions") or ()}
     drafts = _drafts(verdict, progress, failure, _unserved(adapters))
     return [_condition(item, subject, before.get(str(item.type)), now).to_object() for item in drafts]
@@ -271,7 +271,7 @@ def _drafts(verdict: Verdict, progress: Progress, failure: StatusFailure | None,
 
 
 def _unserved(adapters: Sequence[Json]) -> str:
-    """The base model serves without them, so they change no condition."""
+    """The base model serves without adapters, so they change no condition."""
     names = [item["name"] for item in adapters if item.get("message")]
     return f" Adapters that are not served: {', '.join(names)}; status.adapters says why." if names else ""
 
@@ -296,14 +296,14 @@ def _available(verdict: Verdict, progress: Progress) -> _Draft:
 
 
 def _at_zero(verdict: Verdict) -> tuple[Reason, str]:
-    """Why no replica is to run; where requests are held, what one would do."""
+    """Why no replica is to run; where requests are held, what starts one."""
     if verdict.held_seconds is None:
         return Reason.SCALED_TO_ZERO, Reason.SCALED_TO_ZERO.summary
     return Reason.IDLE, f"{Reason.IDLE.summary} It is held for up to {verdict.held_seconds} s."
 
 
 def _ready(verdict: Verdict, progress: Progress, failure: StatusFailure | None) -> _Draft:
-    """No replica where none is asked for is as asked: a workload tool that waits for Ready would wait for ever."""
+    """No replica where none is requested counts as ready: tools that wait for Ready would otherwise wait for ever."""
     reason, message = _ready_reason(verdict, progress, failure)
     return _Draft(ConditionType.READY, reason in _AS_ASKED_FOR, reason, message)
 
@@ -312,7 +312,7 @@ _AS_ASKED_FOR = (Reason.ROLLED_OUT, Reason.SCALED_TO_ZERO, Reason.IDLE)
 
 
 def _ready_reason(verdict: Verdict, progress: Progress, failure: StatusFailure | None) -> tuple[Reason, str]:
-    """Rolled out, or the first thing that stands in the way of it, from the spec down to the pods."""
+    """RolledOut, or the first obstacle from the spec down to the pods."""
     if verdict.problems:
         return verdict.problems[0].reason, str(verdict.problems[0])
     if verdict.obstacle is not None and not verdict.paused:
@@ -329,21 +329,21 @@ def _ready_reason(verdict: Verdict, progress: Progress, failure: StatusFailure |
 
 
 def _is_stalled(verdict: Verdict, progress: Progress, failure: StatusFailure | None) -> bool:
-    """As for the reason: what keeps the spec back comes before how an earlier revision fared."""
+    """In the order of the Ready reason: an obstacle of the spec takes precedence over an earlier revision's failure."""
     if verdict.problems:
         return True
     if verdict.obstacle is not None and not verdict.paused:
-        # What waits for a place is of this revision, and waits no longer than a rollout may take.
+        # A pod that waits for a node is of this revision, and waits no longer than the rollout's deadline.
         is_late = verdict.obstacle.reason is Reason.WAITING_FOR_GPU and progress.is_overdue
         return verdict.obstacle.is_final or is_late
-    # A quota stops a new pod beside the old ones: what they give up may be enough, and meanwhile they answer.
+    # A quota blocks a pod beside the old ones: what they release may be enough, and meanwhile they serve.
     is_passing = failure is not None and failure.reason is Reason.QUOTA_EXCEEDED and progress.answering > 0
     return progress.is_overdue or (failure is not None and failure.is_final and not is_passing)
 
 
 def effective_scaling(autoscaling: Autoscaling, effective: Json, measured: Json, plan: Json) -> dict[str, int]:
-    """The value, from other sections of the status that is being made: `measured` and `plan` of the revision that
-    serves or is rolled out, empty where there are none."""
+    """status.effective of autoscaling, from other sections of the new status: `measured` and `plan` are of the revision
+    that serves or is being rolled out, or empty."""
     stated = autoscaling.target.concurrency_per_replica
     concurrency = concurrency_of(effective, measured, plan) if stated == "auto" else stated
     found = {"minReplicas": autoscaling.min_replicas, "maxReplicas": autoscaling.max_replicas}
@@ -353,10 +353,10 @@ def effective_scaling(autoscaling: Autoscaling, effective: Json, measured: Json,
 
 
 def concurrency_of(effective: Json, measured: Json, plan: Json) -> int | None:
-    """Requests of usual length that one replica computes at once, 1 to MOST_CONCURRENCY; None: nothing is known.
+    """Requests of usual length that one replica computes at once, 1 to MOST_CONCURRENCY; None: unknown.
 
-    As many as vLLM takes into one step, and no more than the KV cache holds: what vLLM measured before what was
-    planned. None of it depends on the load, so that the number does not either.
+    At most as many as vLLM takes into one step, and as the KV cache holds; vLLM's measurement takes precedence over the
+    plan. It does not depend on the load.
     """
     batching = effective.get("batching") or {}
     tokens = _first(measured.get("kvCacheTokens"), plan.get("kvCacheTokens"))

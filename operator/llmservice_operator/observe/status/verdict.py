@@ -1,4 +1,4 @@
-"""What a status needs beside observations: the service itself, and what was decided about it."""
+"""Inputs of a status beside observations: the service, and decisions about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EMPTY: Json = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The LLMService as far as its status is concerned; there is one even where the spec is invalid."""
+    """The LLMService for its status; it exists even where the spec is invalid."""
 
     name: str
     namespace: str
@@ -32,17 +32,17 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why the children cannot be brought to what the spec asks for, though the spec itself is fine."""
+    """Why the children cannot be as the spec requires, though the spec is valid."""
 
     reason: Reason
     message: str
     is_final: bool = True
     remedy: str = ""
-    """Where the message does not say it."""
+    """If the message lacks it."""
     evidence: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """What happened and what to do about it, in one line."""
+        """What happened and what to do, in one line."""
         return f"{self.message} {self.remedy}".strip()
 
 
@@ -57,14 +57,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was decided."""
+    """Decisions about the service."""
 
     problems: tuple[Problem, ...] = ()
     """Why the spec is not accepted."""
     obstacle: Obstacle | None = None
     paused: bool = False
     is_pending: bool = False
-    """A child is not what it should be: nothing counts as rolled out then, whatever the pods say."""
+    """A child is not as desired: nothing counts as rolled out, whatever the pods show."""
     replicas: int = 0
     revision: str = ""
     rolling: Rolling = field(default_factory=Rolling)
@@ -73,25 +73,25 @@ class Verdict:
     endpoint: Json = field(default_factory=lambda: _EMPTY)
     effective: Json = field(default_factory=lambda: _EMPTY)
     misplaced: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
-    """By the name of a pod that failed on another GPU than planned: why the model does not fit there."""
+    """By pod that failed on another GPU than planned: why the model does not fit there."""
     where_pods_go: str = ""
-    """What keeps its pods from nodes by their labels, and what to do about it."""
+    """Which labels keep its pods from nodes, and the remedy."""
     fitness: Finding | None = None
     """None: the spec is not accepted, and there is no condition Fits."""
     plan: Json | None = None
     model: Json | None = None
-    """What was read of the model."""
+    """The value of status.model."""
     adapters: tuple[str, ...] = ()
-    """Names of the adapters that are to be served."""
+    """Names of the desired adapters."""
     autoscaling: Autoscaling | None = None
-    """Of the spec; None: it does not ask for autoscaling, or cannot be parsed."""
+    """The spec's; None: it has none, or cannot be parsed."""
     autoscaled: Finding | None = None
     """None: there is no condition Autoscaled."""
     idle: bool | None = None
-    """The 0 in spec.scaling.replicas is autoscaling's."""
+    """Autoscaling and not a user set spec.scaling.replicas to 0."""
     holding_port: int | None = None
-    """Of the activators, where requests for this service are held; None: it is never without a replica."""
+    """Port of the activators for the service's requests; None: it always has a replica."""
     held_seconds: int | None = None
-    """How long a request would be held, where no replica is to run because none comes; None: it is not idle."""
+    """Seconds that a request would be held, where no replica is to run for lack of requests; None: it is not idle."""
     adapters_digest: str | None = None
-    """Of their list, as pods report it; None while LoRA is off."""
+    """Digest of their list, which pods report; None without LoRA."""

@@ -1,4 +1,4 @@
-"""Which activators can hold requests, by the EndpointSlices of their Service."""
+"""Activators that can hold requests, from the EndpointSlices of their Service."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST = 64
 """Endpoints that are read of one slice."""
 LONGEST_NODE = 253
 GRACE_SECONDS = 15.0
-"""For which the last activator may be away: each service at zero would otherwise start for a moment's loss of a node.
-Longer than an activator takes to be ready again."""
+"""Seconds for which the last activator may be missing: each service at zero would otherwise start after a short loss of
+a node. Longer than an activator takes to become ready again."""
 TRIES = 3
-"""Refusals in a row after which there are no activators: an API server that starts may refuse for some seconds."""
+"""Refusals in a row after which there are no activators: a starting API server may refuse for some seconds."""
 
 
 class ActivatorsWatch:
-    """Watches one Service's slices; `changed` is called whenever `known` gives another value."""
+    """Watches the EndpointSlices of a Service; `changed` is called whenever `known` changes."""
 
     def __init__(
         self, transport: Transport, name: str, namespace: str, changed: Callable[[], None], grace: float = GRACE_SECONDS
@@ -42,29 +42,27 @@ class ActivatorsWatch:
         self._away: asyncio.TimerHandle | None = None
 
     def known(self) -> Activators:
-        """The same object as long as it is the same value."""
+        """The activators; the same object while the value is unchanged."""
         return self._known
 
     async def run(self) -> None:
-        """For ever."""
+        """Watch; never returns."""
         await self._informer.run()
 
-    # Called by the informer
-
     def updated(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """A slice as it is now."""
+        """A slice was added or changed."""
         self._slices[_where(obj)] = tuple(ready(obj))
         self._weigh()
 
     def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """A slice that is no more."""
+        """A slice was deleted."""
         self._slices.pop(_where(obj), None)
         self._weigh()
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """All slices that there are."""
+        """Remove all slices that the list lacks."""
         self._slices = {where: found for where, found in self._slices.items() if where in uids}
         self._is_synced = True
         self._weigh()
@@ -80,7 +78,7 @@ class ActivatorsWatch:
         self._weigh()
 
     def _weigh(self) -> None:
-        """Some are known at once; that there is none only once it lasts."""
+        """Update `known`: at once while there are activators; that there is none only once it lasts."""
         if not self._is_synced:
             return
         seen = {each for some in self._slices.values() for each in some}
@@ -111,7 +109,7 @@ class ActivatorsWatch:
 
 
 def ready(slice_: Mapping[str, Any]) -> Iterator[Activator]:
-    """The endpoints of a slice that are ready and not terminating. A slice may hold anything: it is untrusted."""
+    """Endpoints of a slice that are ready and not terminating. Slices are untrusted."""
     endpoints = slice_.get("endpoints")
     for endpoint in endpoints[:MOST] if isinstance(endpoints, list) else ():
         found = _activator(endpoint) if isinstance(endpoint, Mapping) else None
@@ -122,11 +120,11 @@ def ready(slice_: Mapping[str, Any]) -> Iterator[Activator]:
 def _activator(endpoint: Mapping[str, Any]) -> Activator | None:
     conditions, addresses = endpoint.get("conditions"), endpoint.get("addresses")
     states = conditions if isinstance(conditions, Mapping) else {}
-    # By the API, absent means ready.
+    # In the API, absent means ready.
     if states.get("ready") is False or states.get("terminating") is True:
         return None
     given = addresses[0] if isinstance(addresses, list) and addresses else None
-    if not isinstance(given, str) or "%" in given:  # a scope may be any text, and the address goes into a URL
+    if not isinstance(given, str) or "%" in given:  # a zone may be any text, and the address goes into a URL
         return None
     try:
         address = str(ipaddress.ip_address(given))

@@ -1,4 +1,4 @@
-"""The watches of everything but the LLMServices themselves, which kopf watches."""
+"""Watches of all kinds except LLMServices, which kopf watches."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from llmservice_operator.service.watch.kinds import OF_CHILDREN, selector
 logger = logging.getLogger(__name__)
 
 DISPENSABLE = (JOB, ENDPOINT_SLICE)
-"""Services run without these too: their models are not inspected before, and a ready pod counts as reached."""
+"""Optional for services: without them models are not inspected, and a ready pod counts as serving."""
 OPTIONAL = tuple(BY_KIND[child.kind] for child in CHILD_KINDS if child.is_optional)
-"""Without the right or the CRD, services without such a child run."""
+"""Without permission or CRD, services without such a child run."""
 TRIES = 3
-"""Refusals in a row after which such a kind is done without: an API server that starts may refuse for some seconds."""
+"""Refusals in a row after which such a kind is hidden: a starting API server may refuse for some seconds."""
 
 
 class ChildrenWatch:
-    """One informer for each kind and namespace; each reports to `sync`."""
+    """One informer per kind and namespace; each reports to `sync`."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class ChildrenWatch:
         ]
 
     async def run(self) -> None:
-        """For ever."""
+        """Watch; never returns."""
         async with asyncio.TaskGroup() as group:
             for resource, informer in self._informers:
                 group.create_task(informer.run(), name=f"watch of {resource.plural}")
 
 
 class _SyncReport:
-    """Turns what one informer reports into the state of its kind."""
+    """Turns reports of one informer into the state of its kind."""
 
     def __init__(self, sync: SyncState, namespace: str | None, resource: Resource) -> None:
         self._sync, self._namespace, self._resource = sync, namespace, resource

@@ -1,7 +1,7 @@
-"""The event handler of all watches and lists: a projection in the cache and, where that changed, a key.
+"""The event handler of all watches and lists: stores a projection in the cache and queues a key if it changed.
 
-A change of an LLMService is reconciled at once. Changes of children come in bursts (a pod that becomes ready changes
-itself, its workload and its EndpointSlice, several times each), and one reconcile a burst is enough.
+A changed LLMService is reconciled at once. Changes of children come in bursts (a pod that becomes ready changes itself,
+its workload and its EndpointSlice, several times each), which are combined into one reconcile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmservice_operator.service.containment import InternalErrors, Part
 
 
 class _Unreadable(NamedTuple):
-    """An object that could not be projected, and the error that is open about it."""
+    """An object that could not be projected, and its open error."""
 
     seen: Seen
     key: Key | None
@@ -27,7 +27,7 @@ class _Unreadable(NamedTuple):
 
 
 class EventHandler:
-    """A `kubeloop.informer.ResourceEventHandler` for all kinds: kopf's watch of LLMServices uses it too."""
+    """A `kubeloop.informer.ResourceEventHandler` for all kinds, also for kopf's watch of LLMServices."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class EventHandler:
         errors: InternalErrors | None = None,
         pod_deleted: Callable[[PodFacts], None] = lambda pod: None,
     ) -> None:
-        """`pod_deleted` gets a service's pod as it was last: it may be gone before a pass of its service saw that."""
+        """`pod_deleted` gets the last state of a service's deleted pod: it may vanish before a pass of its service."""
         self.cache = cache
         self._changed, self._children_changed, self._pod_deleted = changed, children_changed, pod_deleted
         self._errors = errors or InternalErrors()
         self._unreadable: dict[tuple[str, str, str], _Unreadable] = {}
-        """By kind, namespace and name: the cache has these not at all, or as they were before."""
+        """By kind, namespace and name: the cache lacks these, or has an earlier version."""
 
     def updated(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """An object as it is now; one that cannot be read is recorded as an internal error, once for each version."""
+        """An object was added or changed. An unreadable one is recorded as an internal error, once per version."""
         key, subject = _about(resource, obj)
         metadata = obj.get("metadata") or {}
         where = resource.kind, metadata.get("namespace", ""), metadata.get("name", "")
@@ -62,7 +62,7 @@ class EventHandler:
             self._unreadable[where] = _Unreadable(known, key, subject)
 
     def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """An object as it was last, now deleted."""
+        """The last state of a deleted object."""
         if resource is POD and self._is_known(obj):
             self.updated(resource, obj)
         key, subject = _about(resource, obj)
@@ -79,7 +79,7 @@ class EventHandler:
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """Forget what is not in a list and is not newer than it: its deletion was missed."""
+        """Remove what the list lacks and is not newer: its deletion was missed."""
         for where, seen in self.cache.seen(resource.kind, namespace).items():
             if uids.get(where) != seen.uid and not newer(seen.resource_version, version):
                 self._remove(resource, *where, seen.uid)
@@ -93,7 +93,7 @@ class EventHandler:
                 self._ended(self._unreadable.pop((kind, place, name)))
 
     def _is_known(self, pod: Mapping[str, Any]) -> bool:
-        """Whether the cache has this very pod, not a later one of the same name."""
+        """Whether the cache has the pod with this uid, not a later one of the same name."""
         metadata = pod.get("metadata") or {}
         known = self.cache.get(POD.kind, metadata.get("namespace", ""), metadata.get("name", ""))
         return known is not None and known.uid == metadata.get("uid")
@@ -116,7 +116,7 @@ class EventHandler:
 
 
 def _about(resource: Resource, obj: Mapping[str, Any]) -> tuple[Key | None, str]:
-    """The service that an object is about, by its labels (None: none), and its name in an error."""
+    """The service that an object belongs to by its labels (None: none), and its name in an error."""
     metadata = obj.get("metadata") or {}
     labels = metadata.get("labels") or {}
     name = metadata.get("name", "")

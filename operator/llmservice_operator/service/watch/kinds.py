@@ -1,4 +1,4 @@
-"""The kinds that are watched: where they are, how they are projected, and which of them are ours by label."""
+"""The watched kinds: their resources, projections, and selectors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from llmservice_operator.observe import observed
 JSON = Mapping[str, Any]
 
 _IDENTITY = ("name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
-"""What is kept of an LLMService's metadata."""
+"""Metadata of an LLMService that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParentFacts:
-    """An LLMService as the watch showed it, without what no decision reads."""
+    """An LLMService from the watch, without what no decision reads."""
 
     namespace: str
     name: str
@@ -57,7 +57,7 @@ class ParentFacts:
         requested = untrusted.annotation(annotations.get(UPDATE_REQUESTED_ANNOTATION))
         status = obj.get("status")
         status = known.obj["status"] if known and status == known.obj["status"] else untrusted.stored_status(status)
-        # Only an autoscaled service's is read: managedFields are as large as the spec.
+        # Only needed for an autoscaled service: managedFields are as large as the spec.
         stated = stated_by(metadata) if b'"autoscaling"' in spec else None
         if requested is not None:
             kept["annotations"] = {UPDATE_REQUESTED_ANNOTATION: requested}
@@ -85,7 +85,7 @@ class ParentFacts:
         )
 
     def with_status(self, status: JSON) -> ParentFacts:
-        """What it is once this status is written, and nothing else happens to it."""
+        """The projection with another status."""
         return replace(self, content={**self.content, "status": status}, obj={**self.obj, "status": status})
 
 
@@ -93,33 +93,33 @@ PARENT = LLMSERVICE.kind
 
 
 def key_of(parent: ParentFacts) -> Key:
-    """What an LLMService is called in queues and caches."""
+    """The key of an LLMService in queues and caches."""
     return Key(parent.namespace, parent.name)
 
 
 def may_hold(parent: ParentFacts) -> bool:
-    """Whether its requests may be held; true of a few others, whose next decision changes nothing."""
+    """Whether its requests may be held; also True for some others, whose next decision changes nothing."""
     spec: bytes = parent.obj["spec"]
     return b'"rollouts":true' in spec or (b'"autoscaling"' in spec and b'"minReplicas":0' in spec)
 
 
 PROJECTIONS: Mapping[str, Project] = {PARENT: checked_reader(PARENT, ParentFacts.from_object), **observed.PROJECTIONS}
-"""What is no object of its kind is UnreadableObject: what was known of it stays."""
+"""Each raises UnreadableObject for an object without its kind's shape; the cache then keeps the earlier state."""
 
 WATCHED: tuple[Resource, ...] = tuple(BY_KIND[kind] for kind in PROJECTIONS)
 OF_CHILDREN: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not LLMSERVICE)
 
 
 def watched_children(settings: Settings) -> tuple[Resource, ...]:
-    """Those that services have with these settings."""
+    """Kinds of children that services have with these settings."""
     unused = {child.kind for child in CHILD_KINDS if child.setting and getattr(settings, child.setting) is None}
     return tuple(resource for resource in OF_CHILDREN if resource.kind not in unused)
 
 
 def selector(resource: Resource) -> str:
-    """The server sends only what carries our label; LLMServices are ours without.
+    """Label selector of the watch; none for LLMServices.
 
-    Pods that look at models are none of a service's and do not carry its label, and a selector knows no `or`.
+    Inspection pods are not replicas and lack the service label, so pods are selected by the managed-by label.
     """
     if resource is resources.POD:
         return f"{MANAGED_BY_LABEL}={OPERATOR}"
@@ -127,7 +127,7 @@ def selector(resource: Resource) -> str:
 
 
 def _inspected(parent: Any) -> Hashable | None:
-    """The model that a service's status has the facts of: who has them may lend them to others of its namespace."""
+    """The model whose facts a service's status has, for reuse by other services of the namespace."""
     model = parent.obj["status"].get("model") or {}
     found = model.get("inspection")
     return (parent.namespace, found) if found and model.get("config") else None
@@ -137,22 +137,22 @@ INDICES: Mapping[str, Index] = {PARENT: _inspected}
 
 
 def identity_of(cache: Cache, key: Key) -> str:
-    """uid and generation of an LLMService; empty where there is none."""
+    """uid and generation of an LLMService; empty if there is none."""
     parent: ParentFacts | None = cache.get(PARENT, *key)
     return "" if parent is None else f"{parent.uid}/{parent.content['generation'] or 0}"
 
 
 def placed(cache: Cache) -> Iterator[Placed]:
-    """The pods of all services that are watched, where they take room."""
+    """Scheduled pods of all watched services."""
     for facts in cache.all_of(resources.POD.kind):
         if isinstance(facts, PodFacts) and facts.node and facts.phase not in ("Succeeded", "Failed"):
             yield Placed(facts.node, facts.asked, facts.namespace, facts.service or facts.name)
 
 
 def of_itself(parent: ParentFacts | None) -> Priority:
-    """Of an LLMService that changed, or that is found at a start.
+    """Priority of an LLMService that changed, or that is found at a start.
 
-    The same for both: what was edited while nobody looked is served before the thousands that are well.
+    The same for both: edits made while no operator ran come before thousands of steady services.
     """
     if parent is None or parent.deleting:
         return Priority.REST
@@ -164,7 +164,7 @@ def of_itself(parent: ParentFacts | None) -> Priority:
 
 
 def of_children(parent: ParentFacts | None) -> Priority:
-    """Of a service to whose children something happened."""
+    """Priority of a service whose children changed."""
     if parent is None or parent.deleting:
         return Priority.REST
     conditions = parent.obj["status"].get("conditions") or ()
@@ -173,5 +173,5 @@ def of_children(parent: ParentFacts | None) -> Priority:
 
 
 def has_no_status(parent: ParentFacts) -> bool:
-    """Whether no status was ever written: it has no observedGeneration then, or the CRD's default, -1."""
+    """Whether no status was ever written: observedGeneration is absent, or the CRD's default, -1."""
     return bool(parent.obj["status"].get("observedGeneration", -1) < 0)

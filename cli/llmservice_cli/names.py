@@ -1,11 +1,13 @@
-"""What a shell completes with: names of services. Nothing where the cluster does not answer."""
+"""The name of a service on the command line, and what a shell completes it with: nothing where the cluster does not
+answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from typer import Context
+from typer import Argument, Context
 
 PATIENCE = 2.0
 """Seconds for which somebody who pressed Tab waits."""
@@ -31,3 +33,6 @@ async def _names(given: dict[str, Any]) -> Sequence[str]:
     scope = Scope(**{key: given.get(key) for key in ("namespace", "context", "kubeconfig")})
     async with connect(scope) as connection:
         return [found["metadata"]["name"] for found in await services(connection.kube, connection.namespace)]
+
+
+Name = Annotated[str, Argument(metavar="NAME", help="the LLMService", autocompletion=service_names)]

@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
-from .names import service_names
 from .text import seconds
 
 CLUSTER = "cluster"
 ANSWER, INPUTS = "the answer", "what to decide about"
 OUTPUT = Option("--output", "-o", help="form of the answer", rich_help_panel=ANSWER)
-Name = Annotated[str, Argument(metavar="NAME", help="the LLMService", autocompletion=service_names)]
 
 
 @dataclass(frozen=True, kw_only=True)

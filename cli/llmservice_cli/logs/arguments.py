@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from typer import Option
 
-from llmservice_cli.options import Name, Scope
+from llmservice_cli.names import Name
+from llmservice_cli.options import Scope
 from llmservice_cli.text import count_or_none, seconds
 
 DESCRIPTION = "The log of all pods of a service, in the order of time. Each line has its pod and who wrote it."

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from llmservice_cli.options import DRY_RUN, OUTPUT, Name, Scope, Wait
+from llmservice_cli.names import Name
+from llmservice_cli.options import DRY_RUN, OUTPUT, Scope, Wait
 
 DESCRIPTION = "Have a service run a recorded revision, whatever the rest of its spec says."
 EPILOG = """\

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from typer import Option
 
-from llmservice_cli.options import OUTPUT, Name, Quiet, Scope
+from llmservice_cli.names import Name
+from llmservice_cli.options import OUTPUT, Quiet, Scope
 from llmservice_cli.text import seconds_or_none
 
 DESCRIPTION = "Wait for a condition of a service, and end at once where it cannot become True."

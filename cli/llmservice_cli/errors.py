@@ -74,6 +74,21 @@ class BadInput(CliError):
         return "\nerror: ".join(map(str, self.problems))
 
 
+class Refused(ValueError):
+    """A value that stands for nothing: why, and what to write."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(f"{message} {remedy}")
+        self.message = message
+        self.remedy = remedy
+
+
+def quoted(raw: object) -> str:
+    """A value as it was written, cut to what a line bears."""
+    whole = repr(raw)
+    return whole if len(whole) <= 60 else f"{whole[:57]}..."
+
+
 def read_text(place: str, field: str, remedy: str, errors: str = "strict", most: int = MOST_CHARACTERS) -> str:
     """The text of a file (`-`: stdin); BadInput about `field` where it cannot be read, or is too long."""
     shown = _STANDARD_INPUT if place == STDIN else place

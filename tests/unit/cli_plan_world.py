@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from llmservice_api.service import LLMService
 from llmservice_cli.plan.answers import Answer
-from llmservice_cli.plan.questions import Question
+from llmservice_cli.plan.questions import NAMELESS, Question
 from llmservice_planner.plan import Device, Fit, Line, Plan, Remedy, Request
 
 FIXTURES = Path(__file__).parent / "fixtures" / "plan"
@@ -113,8 +114,9 @@ UNKNOWN = Plan(
 )
 
 
-def answer(plan: Plan, *, service: str | None = None, **question: Any) -> Answer:
+def answer(plan: Plan, *, service: str | None = None, namespace: str | None = None, **question: Any) -> Answer:
     """A plan as the answer to a question."""
     request = Request(architecture=None, device=L4)
-    asked = Question(request, name=service, is_manifest=service is not None, **question)
-    return Answer(asked, request, plan)
+    manifest = None if service is None else {"metadata": {"name": service, "namespace": namespace}}
+    served = {**NAMELESS, "metadata": {"name": service or "planned", "namespace": "default"}}
+    return Answer(Question(request, LLMService.from_object(served), manifest=manifest, **question), request, plan)

@@ -31,6 +31,10 @@ MADE: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "an open length": (("--max-model-len", "auto"), {"batching": {"maxModelLen": "auto"}}),
     "fp8": (("--quantization", "fp8"), {"precision": {"quantization": "fp8"}}),
     "int4": (("--quantization", "awq"), {"precision": {"quantization": "awq"}}),
+    "8 bits of a method": (
+        ("--quantization", "gptq int8"),
+        {"precision": {"quantization": "gptq", "weights": "int8"}},
+    ),
 }
 
 

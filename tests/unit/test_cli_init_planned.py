@@ -16,7 +16,7 @@ from llmservice_cli.errors import CliError
 from llmservice_cli.init.choice import Choice
 from llmservice_cli.init.command import proposed_name
 from llmservice_cli.init.manifest import Hint, hints, text
-from llmservice_cli.plan.options import overridden, write
+from llmservice_cli.plan.questions import patched, write
 
 from tests.support.hub import Hub, Repo, serving
 
@@ -179,7 +179,7 @@ async def test_every_hint_is_admitted_once_it_is_uncommented(
     found = hints(Choice(made))
     assert len(found) == count
     for hint in found:
-        changed = overridden(made, {})
+        changed = patched(made, {})
         write(changed, hint.path, hint.value)
         assert problems(changed) == (), hint
 

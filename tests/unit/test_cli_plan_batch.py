@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from llmservice_cli.errors import BadInput, ExitCode
+from llmservice_cli.plan.arguments import Options
 from llmservice_cli.plan.batch import batch, planned
 from llmservice_planner import memory
 from llmservice_planner.plan import Plan, Request
@@ -55,7 +56,7 @@ def lines(text: str, folder: Path, **options: Any) -> tuple[ExitCode, list[dict[
     path = folder / "cases.jsonl"
     path.write_text(text, encoding="utf-8")
     out = io.StringIO()
-    code = batch(str(path), out, **options)
+    code = batch(str(path), out, Options(**options))
     return code, [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -178,7 +179,7 @@ def test_the_version_decides_what_is_counted() -> None:
 
 
 def test_with_offline_no_model_is_asked_for(tmp_path: Path) -> None:
-    code, found = lines(json.dumps({"gpu": "L4", "model": "hf://a/b"}), tmp_path, is_offline=True)
+    code, found = lines(json.dumps({"gpu": "L4", "model": "hf://a/b"}), tmp_path, offline=True)
     assert code == ExitCode.BAD_INPUT
     assert "--offline" in found[0]["error"]["message"]
 

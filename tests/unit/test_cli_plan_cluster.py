@@ -219,6 +219,16 @@ async def test_on_cpus_nodes_are_counted_by_cpus_and_memory(world: World) -> Non
     assert (found["product"], found["cluster"]["resource"], found["cluster"]["replicas"]) == (None, None, 2)
 
 
+async def test_on_cpus_options_alone_have_the_room_of_a_manifest_with_them(world: World) -> None:
+    """Pods ask for the memory of the KV cache that --gpu-memory-gib names."""
+    world.has(node("a", None, 0))
+    cpus = ("--gpu", "cpu", "--gpu-memory-gib", "64", "--config", world.llmservice.config(), "--max-model-len", "8K")
+    alone = (await world.llmservice.within("plan", "--cluster", "-o", "json", *cpus)).json["cluster"]
+    beside = (await world.planned(*cpus))["cluster"]
+    assert (alone["replicas"], rooms({"cluster": alone})) == (beside["replicas"], rooms({"cluster": beside}))
+    assert 1 <= alone["replicas"] < 512 // 64
+
+
 @pytest.mark.parametrize("words", [("--cluster",), ("--context", "one"), ("--compare", "--cluster")], ids=" ".join)
 async def test_without_the_right_to_list_nodes_the_right_is_named(words: tuple[str, ...], world: World) -> None:
     world.api.refused["nodes"] = 403
@@ -282,11 +292,11 @@ JSON = st.recursive(
 def test_whatever_a_status_says_of_the_model_is_read_or_left_out(config: object, tensors: object) -> None:
     metadata = {"name": "chat", "namespace": "team"}
     service = LLMService.from_object({"metadata": metadata, "spec": ON_A_CLAIM})
-    asked = Question(Request(architecture=None, device=None), name="chat")
+    asked = Question(Request(architecture=None, device=None), service)
     for text in (json.dumps(config), config):
         record = {"inspection": INSPECTION, "config": text, "tensors": tensors}
         try:
-            found = with_record(asked, service, record)
+            found = with_record(asked, record)
         except BadInput:
             continue
         assert found is asked or found.request.architecture is not None

@@ -22,7 +22,7 @@ socket.socket.connect = refuse
 socket.getaddrinfo = refuse
 from llmservice_cli.__main__ import main
 code = main()
-for name in ('aiohttp', 'kubernetes', 'rich', 'pydantic', 'yaml', 'httpx', 'asyncio'):
+for name in ('aiohttp', 'kubernetes', 'rich', 'yaml', 'httpx', 'asyncio'):
     assert name not in sys.modules, name
 sys.exit(code)
 """
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_config(content: str | None, message: str, llmservice:
 
 
 def test_with_offline_no_model_is_read(monkeypatch: pytest.MonkeyPatch, llmservice: Command) -> None:
-    monkeypatch.setattr("llmservice_cli.plan.models.from_uri", lambda uri: pytest.fail(f"{uri} was read"))
+    monkeypatch.setattr("llmservice_cli.models.from_uri", lambda uri: pytest.fail(f"{uri} was read"))
     ran = llmservice("plan", "--offline", "--model", "s3://models/llama", "--gpu", "L4")
     uri, remedy = "s3://models/llama is not read with --offline", "Give its config.json with --config, or a folder."
     assert (ran.code, ran.err) == (BAD_INPUT, f"error: --model: {uri}. {remedy}\n")

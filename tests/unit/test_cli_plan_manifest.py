@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+from llmservice_cli import models
 from llmservice_cli.errors import ExitCode
-from llmservice_cli.plan import models
-from llmservice_cli.plan.models import Model, NotReached
+from llmservice_cli.models import Model, NotReached
 from llmservice_planner import gpus
 from llmservice_runtime.contract import Failure, FailureReason
 
@@ -283,7 +283,7 @@ def test_a_model_that_is_not_read_leaves_the_plan_unknown(given: Json, reason: s
 def test_a_model_of_the_hub_is_read_once(llmservice: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def hub(uri: str) -> Model:
+    def hub(uri: str, *, is_draft: bool) -> Model:
         read.append(uri)
         return models.from_document(LLAMA_8B, "--model")
 
@@ -296,7 +296,7 @@ def test_a_model_of_the_hub_is_read_once(llmservice: Command, monkeypatch: pytes
 def test_a_hub_that_does_not_answer_is_the_reason_of_an_unknown(
     llmservice: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hub(uri: str) -> Model:
+    def hub(uri: str, *, is_draft: bool = False) -> Model:
         raise NotReached(Failure(FailureReason.MODEL_DOWNLOAD_FAILED, "The hub does not answer.", "Try again."))
 
     monkeypatch.setattr(models, "from_uri", hub)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_cli.errors import ExitCode
-from llmservice_cli.plan import models
-from llmservice_cli.plan.models import read
-from llmservice_cli.plan.values import Refused
+from llmservice_cli import models
+from llmservice_cli.errors import ExitCode, Refused
+from llmservice_cli.models import read
 from llmservice_planner.model import config_json
 
 from tests.support.hub import Hub, Repo, serving

@@ -108,7 +108,7 @@ def test_the_operator_passes_a_gpu_over_that_cannot_compute_with_it() -> None:
 
 
 def test_the_grid_marks_what_is_not_served() -> None:
-    question = Question(asked(H100, MXFP4), (device(T4), device(H100)))
+    question = Question(asked(H100, MXFP4), LLMService.from_object(an_llmservice()), (device(T4), device(H100)))
     grid = compare(question)
     refused = {cell.device.name for cell in grid.cells if cell.refused is not None}
     assert T4 in refused

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from llmservice_cli.options import OUTPUT, Name, Scope
+from llmservice_cli.names import Name
+from llmservice_cli.options import OUTPUT, Scope
 
 DESCRIPTION = "The revisions of a service to which `llmservice rollback` can return, the latest first."
 EPILOG = """\

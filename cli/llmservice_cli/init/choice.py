@@ -20,14 +20,11 @@ from llmservice_planner.plan import Fit, Request
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect
-from llmservice_cli.errors import BadInput, CliError, ExitCode
+from llmservice_cli.errors import BadInput, CliError, ExitCode, Refused
+from llmservice_cli.models import REMOTE, Model, NotReached, Sources, from_uri
 from llmservice_cli.plan.answers import Answer, answer
 from llmservice_cli.plan.cluster import Reader, Seen, answered
-from llmservice_cli.plan.manifest import Sources, question_of
-from llmservice_cli.plan.models import REMOTE, Model, NotReached, from_uri
-from llmservice_cli.plan.options import overridden
-from llmservice_cli.plan.questions import Given
-from llmservice_cli.plan.values import Refused
+from llmservice_cli.plan.questions import Given, of_manifest, patched
 
 from .arguments import Options
 
@@ -79,7 +76,7 @@ def _on_gpus(manifest: Json, world: World) -> Choice:
     first: Answer | None = None
     tight: Choice | None = None
     for ranks in _ranks(world):
-        asked = overridden(manifest, {_RANKS: ranks}) if ranks > 1 else manifest
+        asked = patched(manifest, {_RANKS: ranks}) if ranks > 1 else manifest
         found = _planned(asked, world)
         first = first or found
         if found.plan.verdict is Fit.FITS:
@@ -96,15 +93,15 @@ def _shorter(manifest: Json, world: World, whole: Answer, least: int) -> Choice 
     own = whole.plan.requested_max_model_len
     if "maxModelLen" in (manifest["spec"].get("batching") or {}) or own is None or own <= least:
         return None
-    useful = _planned(overridden(manifest, {_LENGTH: least}), world)
+    useful = _planned(patched(manifest, {_LENGTH: least}), world)
     most = useful.plan.max_model_len
     if useful.plan.verdict is not Fit.FITS or most is None or useful.plan.gpu is None:
         return None
     bound, length = _bound(manifest, useful), max(least, min(most, own) // STEP * STEP)
-    asked = overridden(bound, {_LENGTH: length})
+    asked = patched(bound, {_LENGTH: length})
     found = _planned(asked, world)
     if found.plan.verdict is not Fit.FITS:
-        asked, found = overridden(bound, {_LENGTH: least}), useful
+        asked, found = patched(bound, {_LENGTH: least}), useful
     chosen = _chosen(asked, found, world)
     said = f"The model takes requests of {own:,} tokens, which do not fit; {most:,} fit for sure."
     return replace(chosen, reasons=chosen.reasons | {"batching.maxModelLen": said})
@@ -141,11 +138,9 @@ def _with(manifest: Json, **spec: Any) -> Json:
 
 
 def _planned(manifest: Json, world: World) -> Answer:
-    question = question_of(manifest, Given({}), world.model, Sources(is_offline=True))
-    service = question.service
-    assert service is not None
-    seen = world.seen.get(service.spec.accelerator.type)
-    return answer(question) if seen is None else answered(question, service, seen, Given({}))
+    question = of_manifest(manifest, Given(model=world.model), Sources(is_offline=True))
+    seen = world.seen.get(question.service.spec.accelerator.type)
+    return answer(question) if seen is None else answered(question, seen)
 
 
 def _ranks(world: World) -> Iterator[int]:

@@ -20,10 +20,9 @@ from llmservice_cli.api import Json
 from llmservice_cli.documents import tell, written
 from llmservice_cli.errors import BadInput, CliError, ExitCode, WrongUsage, print_problems, say
 from llmservice_cli.manifests import admit
+from llmservice_cli.models import meant
 from llmservice_cli.plan import values
-from llmservice_cli.plan.answers import Answer
-from llmservice_cli.plan.document import words_of
-from llmservice_cli.plan.models import meant
+from llmservice_cli.plan.answers import Answer, words_of
 from llmservice_cli.plan.text import outcome
 
 from .arguments import Options, pair

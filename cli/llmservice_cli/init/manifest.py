@@ -16,13 +16,13 @@ from llmservice_planner.plan import Fit
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
-from llmservice_cli.errors import BadInput, WrongUsage
+from llmservice_cli.errors import BadInput, Refused, WrongUsage
+from llmservice_cli.models import REMOTE, meant
 from llmservice_cli.plan.answers import Answer, plan_of
+from llmservice_cli.plan.arguments import OPTIONS
 from llmservice_cli.plan.compare import refusal
-from llmservice_cli.plan.models import REMOTE, meant
-from llmservice_cli.plan.options import OPTIONS, Reading, overridden
-from llmservice_cli.plan.questions import device, gpu_names
-from llmservice_cli.plan.values import Refused
+from llmservice_cli.plan.questions import patched
+from llmservice_cli.plan.values import Reading, device, gpu_names
 
 from .arguments import Options
 from .choice import Choice
@@ -44,7 +44,7 @@ def llmservice(options: Options, known: Sequence[str] = ()) -> Json:
         spec["endpoint"] = {"apiKeySecretRef": _key(options.api_key_secret)}
     metadata = {"name": options.name, **namespace(options)}
     made: Json = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
-    return overridden(made, _values(options))
+    return patched(made, _values(options))
 
 
 def namespace(options: Options) -> dict[str, str]:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, NamedTuple
 from click import BadParameter
 
 from llmservice_cli.errors import WrongUsage
-from llmservice_cli.options import Scope, service_names
+from llmservice_cli.names import service_names
+from llmservice_cli.options import Scope
 from llmservice_cli.parameters import Argument, Option
 from llmservice_cli.text import above_zero, count, shown
 

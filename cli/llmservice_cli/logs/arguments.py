@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from llmservice_cli.options import Name, Scope
+from llmservice_cli.names import Name
+from llmservice_cli.options import Scope
 from llmservice_cli.parameters import Option
 from llmservice_cli.text import count_or_none, seconds
 

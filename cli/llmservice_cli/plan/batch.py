@@ -14,18 +14,17 @@ from typing import Any, TextIO
 from llmservice_api.errors import Problem
 from llmservice_planner.plan import Fit
 
+from llmservice_cli import models
 from llmservice_cli.documents import in_a_line
-from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text, syntax, unreadable
+from llmservice_cli.errors import STDIN, BadInput, ExitCode, Refused, quoted, read_text, syntax, unreadable
+from llmservice_cli.models import Model, NotReached
 
-from . import models, values
-from .answers import Ending, answer, noted, worst
-from .document import Json, document
-from .models import Model, NotReached
-from .options import BY_ALIAS, OPTIONS, Reading, share_out
-from .questions import Question, counted, device, from_values, long_note
-from .values import Refused, shown
+from . import values
+from .answers import Json, answer, code_of, document, noted, worst
+from .arguments import BY_ALIAS, OPTIONS, Options
+from .questions import Given, Question, exceeded_length, of_options
+from .values import Reading, counted, device, share_out
 
-PLAIN = Ending()
 MOST_CHARACTERS = 2**30
 """Of a file of cases."""
 _OTHERS = ("id", "gpu", "config", "model", "num_gpus")
@@ -35,17 +34,15 @@ _UNCLEAR = dict.fromkeys(("gpu_mem", "gpu_memory", "gpu_util"), "gpu_memory_gib 
 """Names that may mean one thing or the other."""
 
 
-def batch(
-    place: str, out: TextIO, *, explain: bool = False, is_offline: bool = False, ending: Ending = PLAIN
-) -> ExitCode:
+def batch(place: str, out: TextIO, options: Options) -> ExitCode:
     """Plan every line of a file (`-`: stdin). A bad line has its error in the line out; the worst line counts."""
     codes = set()
     for number, line in enumerate(_lines(place), 1):
         line = line.removeprefix("\ufeff") if number == 1 else line
         if not line.strip():
             continue
-        found = _line(number, line, explain=explain, is_offline=is_offline)
-        codes.add(ExitCode.BAD_INPUT if "error" in found else ending.code(Fit(found["verdict"])))
+        found = _line(number, line, options)
+        codes.add(ExitCode.BAD_INPUT if "error" in found else code_of(Fit(found["verdict"]), options))
         out.write(f"{in_a_line(found)}\n")
         out.flush()
     return worst(codes)
@@ -57,7 +54,7 @@ def planned(case: Mapping[str, Any], *, explain: bool = False, is_offline: bool 
 
 
 def question(case: Mapping[str, Any], *, is_offline: bool = False) -> Question:
-    """What one case asks; BadInput names every key that is wrong."""
+    """What one case asks; BadInput names every key that is wrong. What vLLM refuses is noted: it was measured once."""
     reading = Reading()
     written = {_option(key): key for key, value in case.items() if value is not None}
     named = {name: case[key] for name, key in written.items()}
@@ -74,23 +71,41 @@ def question(case: Mapping[str, Any], *, is_offline: bool = False) -> Question:
     model = _model(named, reading, is_offline=is_offline)
     if reading.problems:
         raise BadInput(reading.problems)
-    gpu = reading.found.pop("device", None) or device(None, memory)
-    asked = from_values(reading.found, model, () if gpu is None else (gpu,), lambda name: written.get(name, name))
-    all_notes = (*reading.notes, *asked.notes, *long_note(asked.request))
-    return noted(replace(asked, notes=all_notes, allows_long=True), lambda name: written.get(name, name))
+    gpu = reading.found.pop("device", None)
+    given = Given(
+        values=reading.found,
+        devices=() if gpu is None else (gpu,),
+        model=model,
+        notes=tuple(reading.notes),
+        label=lambda name: written.get(name, name),
+    )
+    asked = of_options(given)
+    notes = (*asked.notes, *_too_long(asked))
+    return noted(replace(asked, notes=notes, allows_long=True))
 
 
-def _line(number: int, line: str, *, explain: bool, is_offline: bool) -> Json:
+def _too_long(question: Question) -> Iterator[str]:
+    """What the memory allows and vLLM does not."""
+    if longest := exceeded_length(question.request):
+        yield (
+            f"the model was made for {longest:,} tokens: vLLM refuses {question.request.max_model_len:,} unless its "
+            "positions are rescaled (spec.contextExtension)"
+        )
+
+
+def _line(number: int, line: str, options: Options) -> Json:
     """What one line comes to; `error` is in it where it was a bad one."""
     try:
         case = json.loads(line)
     except (ValueError, RecursionError) as error:
         return _error(None, [Problem(f"line {number}", f"it is no JSON: {syntax(error)}.", "Write one object a line.")])
     if not isinstance(case, dict):
-        problem = Problem(f"line {number}", f"{shown(case)} is no object.", 'Write one such as {"id": 1, "gpu": "L4"}.')
+        problem = Problem(
+            f"line {number}", f"{quoted(case)} is no object.", 'Write one such as {"id": 1, "gpu": "L4"}.'
+        )
         return _error(None, [problem])
     try:
-        return {"id": case.get("id")} | planned(case, explain=explain, is_offline=is_offline)
+        return {"id": case.get("id")} | planned(case, explain=options.explain, is_offline=options.offline)
     except BadInput as bad:
         return _error(case.get("id"), bad.problems)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as bug:

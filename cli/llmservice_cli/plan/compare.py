@@ -1,4 +1,4 @@
-"""`--compare`: one model on several GPUs, in several precisions, as a grid."""
+"""`--compare`: one model on several GPUs, in several precisions, as a grid that is printed or drawn."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmservice_planner import gpus
 from llmservice_planner.changes import INT4, Alternatives, fp8_cache
@@ -21,14 +22,15 @@ from llmservice_planner.served import unserved
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.terminal import Row
 
-from .answers import Ending, plan_of, precision, usual_devices
-from .document import Json, figures, product, service_of
+from .answers import Json, best, code_of, figures, plan_of, precision, product, service_of, usual_devices
+from .arguments import Options
 from .questions import Question
-from .text import VERDICT_STYLES, escaped
+from .text import VERDICT_STYLES, escaped, saved
 from .text import table as markdown_table
 
 if TYPE_CHECKING:
     from llmservice_api.dtypes import KVCache
+    from matplotlib.axes import Axes
 
 NEEDED = "GPUs needed"
 AS_IT_IS = "as it is"
@@ -77,9 +79,9 @@ class Grid:
     """The fewest GPUs of a product with which one of its cells surely fits, where some product has none that does;
     None: none that a node has."""
 
-    def exit_code(self, ending: Ending) -> ExitCode:
+    def exit_code(self, options: Options) -> ExitCode:
         """That of the best cell: one that can be run is enough."""
-        return ending.best(cell.plan.verdict for cell in self.cells if cell.plan is not None)
+        return best(code_of(cell.plan.verdict, options) for cell in self.cells if cell.plan is not None)
 
     def row(self, device: Device) -> tuple[Cell, ...]:
         return tuple(cell for cell in self.cells if cell.device == device)
@@ -288,3 +290,42 @@ def _legend(grid: Grid) -> Iterator[str]:
     if any(precision.weights == "int4" for precision in grid.precisions):
         yield _NEEDS_CHECKPOINT
     yield from dict.fromkeys(f"not served: {cell.refused}" for cell in grid.cells if cell.refused is not None)
+
+
+COLOURS = {Fit.FITS: "#7FCEB5", Fit.TIGHT: "#F2CF80", Fit.DOES_NOT_FIT: "#EAAE80", Fit.UNKNOWN: "#DDDDDD"}
+NOT_SERVED = "#F4F4F4"
+_ROW = 0.34
+"""Inches of a picture."""
+
+
+def draw(grids: Sequence[Grid], path: Path) -> None:
+    """Each grid as cells in the colour of their verdict."""
+    heights = [_ROW * (len(grid.devices) + 3) for grid in grids]
+    with saved(path, sum(heights)) as figure:
+        all_axes = figure.subplots(len(grids), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, grid in zip(all_axes, grids, strict=True):
+            _draw_grid(axes, grid)
+
+
+def _draw_grid(axes: Axes, grid: Grid) -> None:
+    columns = [*(one.label for one in grid.precisions), *([NEEDED] if grid.needed else [])]
+    words, colours = [], []
+    for device in grid.devices:
+        row = grid.row(device)
+        needed = [count_text(grid.needed[device])] if grid.needed else []
+        words.append([*map(text, row), *needed])
+        colours.append([*map(_colour, row), *("white" for _ in needed)])
+    axes.set_axis_off()
+    title = f"{grid.question.name}: " if grid.question.name else ""
+    axes.set_title(f"{title}longest request that fits for sure / tokens of the KV cache", loc="left", fontsize=9)
+    names = [short_name(device.name) for device in grid.devices]
+    edges: dict[str, Any] = {"loc": "upper center", "bbox": (0.12, 0, 0.88, 1)}
+    table = axes.table(words, cellColours=colours, rowLabels=names, colLabels=columns, cellLoc="center", **edges)
+    table.auto_set_font_size(False)
+    table.set_fontsize(7.5)
+    for cell in table.get_celld().values():
+        cell.set_edgecolor("white")
+
+
+def _colour(cell: Cell) -> str:
+    return NOT_SERVED if cell.plan is None else COLOURS[cell.plan.verdict]

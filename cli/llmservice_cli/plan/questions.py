@@ -1,40 +1,68 @@
-"""What is asked: the options of a command line, read once, and a planner's request for each acceptable GPU."""
+"""What is asked. Options are patches of an LLMService: of each in a file, or of one that says nothing yet.
+
+A question is the patched service, judged by the operator's own models and checks, with the planner's request for it.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from llmservice_api.errors import Problem
+from llmservice_api.constants import API_VERSION, KIND
+from llmservice_api.errors import InvalidSpec, Problem
+from llmservice_api.service import LLMService
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_operator.manifests.engine import vllm_arguments, vllm_version
+from llmservice_operator.manifests.resources import accelerator_resource, effective_cpu_kv_cache_gib
+from llmservice_operator.manifests.settings import Settings
 from llmservice_planner import gpus, splits
+from llmservice_planner.changes import Fields
+from llmservice_planner.checks import check
+from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.model.architecture import Architecture
 from llmservice_planner.plan import Adapters, Device, Request
+from llmservice_planner.quantity import gibibytes
+from llmservice_planner.requests import request_of
+from llmservice_planner.room import profile_of
 from llmservice_vllm.versions import DEFAULT, default_version, series, words
 
-from llmservice_cli.errors import BadInput
+from llmservice_cli.errors import BadInput, print_problems
+from llmservice_cli.models import REMOTE, Model, Sources, meant, named
 
-from .arguments import Options
-from .models import REMOTE, Model, meant
-from .options import OPTIONS, Reading, Values, read_options, share_out
-from .values import MOST_GPUS, NotGiven, Quantized, Refused, is_not_given, shown, text
+from .arguments import OPTIONS, Options, Values, label
+from .values import Quantized, Reading, counted, device, gpu_names, share_out, taken_as
 
-if TYPE_CHECKING:
-    from llmservice_api.service import LLMService
-    from llmservice_planner.changes import Fields
-
-
-_OF_REQUEST = tuple(
-    one for one in OPTIONS.values() if one.name in Request.__dataclass_fields__ and one.name != "quantization"
-)
-"""Options that are a field of the request; quantization is two there."""
-CPU = "cpu"
-_COUNT_FIRST = re.compile(r"(?P<count>\d{1,6})\s*[xX×*]\s*(?P<name>\S.*)")
-_COUNT_LAST = re.compile(r"(?P<name>\S.*?)\s+[xX×*]\s*(?P<count>\d{1,6})")
-
-Accepts = Callable[["Fields"], bool]
+Json = Mapping[str, Any]
 Label = Callable[[str], str]
+
+ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+"""The variable with which vLLM takes requests that are longer than the model was made for."""
+NAMELESS: Json = {
+    "apiVersion": API_VERSION,
+    "kind": KIND,
+    "metadata": {"name": "planned", "namespace": "planned"},
+    "spec": {"model": {"uri": "hf://planned/model"}},
+}
+"""An LLMService that nobody wrote: options say what it is."""
+# An installation may have images of its own for these; that is not what a plan is about.
+_SETTINGS = Settings(default_amd_image="the-installation's", default_cpu_image="the-installation's")
+_OF_REQUEST = tuple(name for name in OPTIONS if name in Request.__dataclass_fields__ and name != "quantization")
+"""Options that are a field of the request; quantization is two there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Options, each of them valid by itself."""
+
+    values: Values = field(default_factory=dict)
+    devices: tuple[Device, ...] = ()
+    """Those that --gpu names."""
+    model: Model | None = None
+    """That of --config or --model."""
+    notes: tuple[str, ...] = ()
+    label: Label = label
+    """What their user calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,60 +71,344 @@ class Question:
 
     request: Request
     """Without a device, but for CPUs."""
+    service: LLMService
+    """With what options stand for."""
     devices: tuple[Device, ...] = ()
     """Acceptable ones, the first that fits is taken; empty where none is known."""
-    name: str | None = None
-    """Of the LLMService."""
-    namespace: str | None = None
+    given: Given = field(default_factory=Given)
+    manifest: Json | None = None
+    """That of the service, where it is one of a file."""
     missing: tuple[str, ...] = ()
     """Facts of the model that nobody gave."""
     why_missing: str | None = None
     """Why they are not known, where there was an attempt to read them."""
     notes: tuple[str, ...] = ()
-    memory_limit_gib: float | None = None
-    """Of the container, on CPUs, where the model lies in its memory."""
     allows_long: bool = False
     """Requests that are longer than the model was made for are only noted, not refused."""
-    is_manifest: bool = False
     is_of_a_cluster: bool = False
     """`devices` are those of a cluster, and no others are to be had."""
-    service: LLMService | None = None
-    """Of the manifest, with what options stand for."""
-    accepts: Accepts = lambda _: True
-    """Whether the manifest would still be a valid one with these fields."""
 
     @property
     def requests(self) -> tuple[Request, ...]:
         """One for each acceptable GPU; at least one."""
         return tuple(replace(self.request, device=device) for device in self.devices) or (self.request,)
 
+    @property
+    def is_manifest(self) -> bool:
+        """Whether it is about an LLMService of a file."""
+        return self.manifest is not None
 
-def from_values(values: Values, model: Model, devices: Sequence[Device], label: Label) -> Question:
-    """From options alone; `label` is what their user calls them. BadInput where vLLM would refuse the split."""
-    request = Request(
+    @property
+    def name(self) -> str | None:
+        """Of an LLMService of a file."""
+        return None if self.manifest is None else self.service.name
+
+    @property
+    def namespace(self) -> str | None:
+        """As the file has it."""
+        return None if self.manifest is None else self.manifest["metadata"].get("namespace")
+
+    def accepts(self, fields: Fields) -> bool:
+        """Whether the manifest would still be a valid one with these fields; True of options alone."""
+        if self.manifest is None:
+            return True
+        from llmservice_cli.admission.check import problems
+
+        changed = patched(self.manifest, {})
+        for path, value in fields:
+            write(changed, path, value)
+        if set(problems(changed)) - set(problems(self.manifest)):
+            return False
+        try:
+            _judge(_service(changed, self.given.devices))
+        except InvalidSpec:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Questions, and the problems of LLMServices that cannot be planned for."""
+
+    questions: Sequence[Question]
+    problems: Sequence[Problem] = ()
+    is_list: bool = False
+    """Of several LLMServices, even where one is left."""
+
+
+def given(options: Options) -> Given:
+    """The command line; BadInput names every option that is wrong."""
+    reading = Reading()
+    for one in OPTIONS.values():
+        reading.take(one.name, one.flag, one.read, getattr(options, one.name))
+    uri = None if options.model is None else meant(options.model, reading.notes)
+    if options.config is not None and uri is not None:
+        reading.problems.append(
+            Problem("--model", "--config already says which model it is.", "Leave one of them out.")
+        )
+    if [options.file, options.config, options.batch].count("-") > 1:
+        reading.problems.append(Problem("-", "standard input can be read once only.", "Name a file for the other."))
+    if options.offline and uri is not None and uri.startswith(REMOTE):
+        message = f"{uri} is not read with --offline."
+        reading.problems.append(Problem("--model", message, "Give its config.json with --config, or a folder."))
+    devices = _named_devices(gpu_names(options.gpu or ()), reading, is_manifest=options.file is not None)
+    if reading.problems:
+        raise BadInput(reading.problems)
+    return Given(reading.found, devices, named(options.config, uri), tuple(reading.notes))
+
+
+def _named_devices(names: Sequence[str], reading: Reading, *, is_manifest: bool) -> tuple[Device, ...]:
+    memory = reading.found.get("gpu_memory_gib")
+    found: list[Device] = []
+    numbers = set()
+    for raw in names:
+        reading.take("gpu", "--gpu", counted, raw)
+        number, name = reading.found.pop("gpu", (None, None))
+        reading.take("device", "--gpu", lambda name: device(name, memory), name)
+        if name is not None:
+            numbers.add(number)
+        if (one := reading.found.pop("device", None)) is not None:
+            reading.notes += taken_as(name, one)
+            found.append(one)
+    gpus = numbers.pop() if len(numbers) == 1 else None
+    if numbers:
+        reading.notes.append("the GPUs are named with different numbers, which are left out: give -tp")
+    elif gpus is not None and is_manifest:
+        reading.notes.append(f"the manifest, not --gpu, says how many GPUs there are: {gpus} is left out")
+    elif gpus is not None:
+        share_out(gpus, "--gpu", reading)
+    return tuple(found)
+
+
+def of_file(place: str, given: Given, sources: Sources) -> Asked:
+    """Every LLMService of a file (`-`: stdin). BadInput for a file that is none, or has none."""
+    from llmservice_cli.manifests import services
+
+    found = services(place)
+    questions: list[Question] = []
+    problems: list[Problem] = []
+    for each in found.services:
+        with each.collecting(problems):
+            questions.append(of_manifest(each.manifest, given, sources))
+    print_problems((), found.notes)
+    return Asked(questions, problems, is_list=len(found.services) > 1)
+
+
+def of_manifest(manifest: Json, given: Given, sources: Sources) -> Question:
+    """Of one LLMService; InvalidSpec or BadInput where it would be refused with the options in it."""
+    from llmservice_cli.manifests import admit
+
+    admit(manifest)
+    changed = admitted(manifest, given.values)
+    service = _service(changed, given.devices)
+    left_out = () if given.devices else tuple(_nicknames(service.spec))
+    _judge(service, given.devices)
+    model, remarks = sources.model_of(service, given.model)
+    remarks = (*left_out, *_overrides(manifest, given.values), *remarks)
+    given = replace(given, label=lambda name: f"{service.name}: spec.{OPTIONS[name].spec}")
+    draft = sources.draft_of(service)
+    return replace(_question(service, given, model, _devices(service, given), remarks, draft), manifest=changed)
+
+
+def of_options(given: Given) -> Question:
+    """Of options alone; BadInput where vLLM would refuse the split. A value that the spec does not take is planned all
+    the same: other programs than the operator start vLLM, too."""
+    try:
+        service = _service(patched(NAMELESS, given.values), given.devices)
+    except InvalidSpec as invalid:
+        refused = {problem.field for problem in invalid.problems}
+        taken = {name: value for name, value in given.values.items() if f"spec.{OPTIONS[name].spec}" not in refused}
+        service = _service(patched(NAMELESS, taken), given.devices)
+    nameless = device(None, given.values.get("gpu_memory_gib"))
+    devices = given.devices or (() if nameless is None else (nameless,))
+    return _question(service, given, given.model or Model(), devices)
+
+
+def for_a_cluster(question: Question) -> Question:
+    """The same of options alone, which the API server would take; BadInput where it would not."""
+    try:
+        changed = admitted(NAMELESS, question.given.values)
+    except InvalidSpec as invalid:
+        raise BadInput(invalid.problems) from None
+    return replace(question, service=_service(changed, question.given.devices))
+
+
+def _question(
+    service: LLMService,
+    given: Given,
+    model: Model,
+    devices: tuple[Device, ...],
+    remarks: Sequence[str] = (),
+    draft: Architecture | None = None,
+) -> Question:
+    """BadInput where the model cannot be split so."""
+    spec = service.spec
+    kv_cache_gib = effective_cpu_kv_cache_gib(service, _SETTINGS)
+    if spec.accelerator.type == "cpu" and given.devices:
+        kv_cache_gib = max(1, int(given.devices[0].memory_gib))
+    request = request_of(
+        spec,
         architecture=model.architecture,
-        device=None,
         tensors=model.tensors,
-        adapters=_adapters(values),
-        draft=values.get("speculative_config"),
-        **_quantization(values.get("quantization")),
-        **{one.name: values[one.name] for one in _OF_REQUEST if one.name in values},
+        device=None,
+        vllm_version=vllm_version(service, _SETTINGS),
+        cpu_kv_cache_gib=kv_cache_gib,
+        draft=draft,
     )
-    problems = list(split_problems(request, label))
+    request = _with_values(request, given.values)
+    problems = list(split_problems(request, given.label))
     if problems:
         raise BadInput(problems)
     return Question(
-        request, tuple(devices), missing=model.missing, why_missing=model.why_missing, notes=tuple(notes(request))
+        request,
+        service,
+        devices,
+        given,
+        missing=model.missing,
+        why_missing=model.why_missing,
+        notes=(*given.notes, *remarks, *_assumptions(request)),
+        allows_long=(ALLOW_LONG, "1") in ((one.get("name"), one.get("value")) for one in spec.runtime.env or ()),
     )
 
 
-def with_values(request: Request, values: Values) -> Request:
-    """A manifest's request with the options that the spec has no field for."""
-    draft, meant = values.get("speculative_config", request.draft), values.get("quantization")
-    if meant is not None and meant.method != meant.field:
-        request = replace(request, quantization=meant.method)
-    without = [one.name for one in _OF_REQUEST if one.spec is None and one.name in values]
-    return replace(request, draft=draft, **{name: values[name] for name in without})
+def _with_values(request: Request, values: Values) -> Request:
+    """With the options for which the spec has no field or no word."""
+    found = {name: values[name] for name in _OF_REQUEST if name in values}
+    quantized: Quantized = values.get("quantization", Quantized(None))
+    if quantized.method is not None:
+        found["quantization"] = quantized.method
+    if quantized.weights != "auto":
+        found["weights"] = quantized.weights
+    adapters = _adapters(request.adapters, values)
+    return replace(request, draft=values.get("speculative_config", request.draft), adapters=adapters, **found)
+
+
+def _adapters(stated: Adapters | None, values: Values) -> Adapters | None:
+    if values.get("enable_lora") is False:
+        return None
+    most = {name: values[name] for name in ("max_loras", "max_lora_rank") if name in values}
+    return replace(stated or Adapters(), **most) if most or values.get("enable_lora") else stated
+
+
+def admitted(manifest: Json, values: Values) -> dict[str, Any]:
+    """The manifest with options in it; InvalidSpec, about the option, for a value that the spec does not take."""
+    from llmservice_cli.manifests import admit
+
+    changed = patched(manifest, values)
+    flags = {f"spec.{OPTIONS[name].spec}": OPTIONS[name].flag for name in values if OPTIONS[name].spec}
+    try:
+        admit(changed)
+    except InvalidSpec as invalid:
+        raise InvalidSpec(
+            replace(problem, field=flags.get(problem.field, problem.field)) for problem in invalid.problems
+        ) from None
+    return changed
+
+
+def patched(manifest: Json, values: Values) -> dict[str, Any]:
+    """A copy of the manifest with the values that have a field in it written there."""
+    result: dict[str, Any] = _copy(manifest)
+    for name, value in values.items():
+        path = OPTIONS[name].spec
+        method = value.field if isinstance(value, Quantized) else value
+        if path is not None and method is not None:
+            write(result, path, method)
+        if isinstance(value, Quantized) and value.weights != "auto":
+            write(result, "precision.weights", value.weights)
+    return result
+
+
+def write(manifest: dict[str, Any], path: str, value: Any) -> None:
+    """Set a field, by its dotted path under spec, in place."""
+    node, (*parents, last) = manifest, ("spec", *path.split("."))
+    for name in parents:
+        if node.get(name) is None:
+            node[name] = {}
+        node = node[name]
+        if not isinstance(node, dict):
+            return  # no object: the manifest's models refuse it
+    node[last] = list(value) if isinstance(value, tuple) else value
+
+
+def _copy(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _copy(value) for key, value in node.items()}
+    return [_copy(value) for value in node] if isinstance(node, list) else node
+
+
+def _service(manifest: Json, named: Sequence[Device]) -> LLMService:
+    """With what an API server adds before the operator reads it; a GPU that is named stands for the manifest's own."""
+    if (found := manifest.get("apiVersion")) != API_VERSION:
+        raise InvalidSpec([Problem("apiVersion", f"{found} is none that this version knows.", f"Write {API_VERSION}.")])
+    whole = patched(manifest, {})
+    if named:
+        write(whole, "accelerator.products", None)
+        write(whole, "accelerator.type", named[0].accelerator)
+        if named[0].is_cpu:
+            write(whole, "accelerator.memory", f"{max(1, int(named[0].memory_gib))}Gi")
+    return LLMService.from_object({**whole, "metadata": {"namespace": "default", **whole["metadata"]}})
+
+
+def _nicknames(spec: LLMServiceSpec) -> Iterator[str]:
+    """Notes on products that are no value of a node label, as the operator leaves them out; none may be left over."""
+    products = spec.accelerator.products or ()
+    problems = []
+    for index, product in enumerate(products):
+        if labels := gpus.labels(product):
+            message = f"{product} is no value of the node label that names GPUs."
+            remedy = f"Write {', '.join(labels)}; for a label of your own plan with --gpu."
+            problems.append(Problem(f"spec.accelerator.products[{index}]", message, remedy))
+    if problems and len(problems) == len(products):
+        raise InvalidSpec(problems)
+    for problem in problems:
+        yield f"{problem.field} is left out: {problem.message} {problem.remedy}"
+
+
+def _judge(service: LLMService, named: Sequence[Device] = ()) -> None:
+    """What the operator would refuse before it plans; on GPUs that were named beside the manifest, too."""
+    image, version = service.spec.runtime.image or _SETTINGS.default_gpu_image, vllm_version(service, _SETTINGS)
+    arguments = vllm_arguments(service, version)
+    problems = list(check(service.spec, image=image, vllm_version=version, arguments=arguments))
+    for one in named:
+        if one.capability is not None:
+            combination = Combination.from_spec(service.spec)
+            capability = {"capability": f"{one.capability[0]}.{one.capability[1]}"}
+            on_device = replace(combination, values={**combination.values, **capability}, product=one.name)
+            problems += [problem for problem in verdicts(on_device) if problem not in problems]
+    if problems:
+        raise InvalidSpec(problems)
+
+
+def _devices(service: LLMService, given: Given) -> tuple[Device, ...]:
+    """Acceptable GPUs in order of preference: those beside the manifest, else its own; on CPUs none."""
+    accelerator = service.spec.accelerator
+    if accelerator.type == "cpu" or given.devices:
+        return () if accelerator.type == "cpu" else given.devices
+    stated = given.values.get("gpu_memory_gib") or (gibibytes(accelerator.memory) if accelerator.memory else None)
+    profile = profile_of(accelerator_resource(service) or "")
+    if profile is not None:
+        stated = stated or gpus.slice_gib(profile)
+    found = []
+    for product in accelerator.products or ():
+        name = product if profile is None else gpus.slice_of(product, profile)
+        known = None if gpus.labels(product) else gpus.device(name, stated)
+        if known is not None:
+            found.append(replace(known, name=name, is_amd=accelerator.type == "amd"))
+    if not found and stated is not None:
+        name = f"a GPU of {stated:g} GiB" if profile is None else gpus.any_slice(stated)
+        found.append(Device(name, stated, is_amd=accelerator.type == "amd"))
+    return tuple(found)
+
+
+def _overrides(manifest: Json, values: Values) -> Iterator[str]:
+    """Which of the manifest's values an option stands for."""
+    for name in values:
+        path = OPTIONS[name].spec
+        stated: Any = manifest.get("spec")
+        for part in path.split(".") if path else ():
+            stated = stated.get(part) if isinstance(stated, Mapping) else None
+        if path and stated is not None:
+            yield f"{OPTIONS[name].flag} instead of spec.{path}: {stated}"
 
 
 def split_problems(request: Request, label: Label) -> Iterator[Problem]:
@@ -105,12 +417,11 @@ def split_problems(request: Request, label: Label) -> Iterator[Problem]:
     if model is None:
         return
     if not splits.shares_heads(model, ranks):
-        shown = f"{model.num_attention_heads} attention heads and {model.num_key_value_heads} key/value heads"
-        fitting = splits.sizes(request)
+        heads = f"{model.num_attention_heads} attention heads and {model.num_key_value_heads} key/value heads"
         yield Problem(
             label("tensor_parallel_size"),
-            f"{ranks} ranks cannot share {shown} evenly.",
-            f"Use one of {', '.join(map(str, fitting))}.",
+            f"{ranks} ranks cannot share {heads} evenly.",
+            f"Use one of {', '.join(map(str, splits.sizes(request)))}.",
         )
     if stages > len(model.layers):
         message = f"{stages} stages cannot share {len(model.layers)} layers."
@@ -124,8 +435,8 @@ _OF_PLUGINS = ("bitsandbytes", "gguf", "ptpc_fp8")
 """Methods that some versions of vLLM have only by a plugin."""
 
 
-def notes(request: Request) -> Iterator[str]:
-    """What is not known, and taken as it mostly is."""
+def _assumptions(request: Request) -> Iterator[str]:
+    """Notes on what is not known, and taken as it mostly is."""
     own = request.architecture.quantization if request.architecture is not None else None
     bits = _TAKEN_AS.get(request.quantization or "")
     if bits is not None and own is None and request.weights == "auto" and request.weights_gib is None:
@@ -146,154 +457,3 @@ def exceeded_length(request: Request) -> int | None:
     longest = request.architecture.max_position_embeddings if request.architecture is not None else None
     asked = request.max_model_len
     return longest if isinstance(asked, int) and longest is not None and asked > longest else None
-
-
-def long_note(request: Request) -> Iterator[str]:
-    """What the memory allows and vLLM does not."""
-    if longest := exceeded_length(request):
-        yield (
-            f"the model was made for {longest:,} tokens: vLLM refuses {request.max_model_len:,} unless its positions "
-            "are rescaled (spec.contextExtension)"
-        )
-
-
-def counted(raw: object) -> tuple[int | None, str]:
-    """A GPU's name without how many there are: `2 x NVIDIA L4`, `8xH100`, `L4 x2`. NotGiven for `unknown`."""
-    if is_not_given(raw):
-        raise NotGiven
-    name = text(raw)
-    found = _COUNT_FIRST.fullmatch(name) or _COUNT_LAST.fullmatch(name)
-    if found is None:
-        return None, name
-    number = int(found["count"])
-    if not 1 <= number <= MOST_GPUS:
-        raise Refused(f"{shown(name)} is no number of GPUs.", "Write one such as 2 x NVIDIA-L4.")
-    return number, found["name"]
-
-
-def device(name: str | None, memory_gib: float | None) -> Device | None:
-    """The GPU of a name, of a memory size, or of both; None where neither is given. Refused for a name nobody knows."""
-    if name is None:
-        return None if memory_gib is None else Device(f"a GPU of {memory_gib:g} GiB", memory_gib)
-    if name.lower() == CPU:
-        if memory_gib is None:
-            raise Refused("cpu needs the GiB of its KV cache (VLLM_CPU_KVCACHE_SPACE).", "Add --gpu-memory-gib 4.")
-        return Device(CPU, memory_gib, is_cpu=True)
-    found = gpus.device(name, memory_gib)
-    if found is None and (meant := gpus.labels(name)):
-        raise Refused(
-            f"{shown(name)} may be one of several: {', '.join(map(_with_memory, meant))}.",
-            "Write one of them, or add the memory that its driver reports (--gpu-memory-gib).",
-        )
-    if found is None:
-        raise Refused(
-            f"{shown(name)} is no GPU of the catalogue.",
-            f"Write a node's nvidia.com/gpu.product{_near(name)}, or add the memory that its driver reports "
-            "(--gpu-memory-gib).",
-        )
-    return replace(found, name=gpus.label(name, memory_gib) or name)
-
-
-def taken_as(name: str, device: Device) -> Iterator[str]:
-    """A note where a name is taken for a label, and where a label is that of several cards."""
-    if device.name not in (name, CPU) and device.name in gpus.CATALOGUE:
-        yield f"--gpu {shown(name)} is taken as {device.name}"
-    sizes = gpus.sizes(device.name)
-    if len(sizes) > 1 and device.memory_gib in sizes:
-        others = ", ".join(f"{size:g}" for size in sizes if size != device.memory_gib)
-        yield (
-            f"{device.name} is planned with {device.memory_gib:g} GiB; cards with {others} GiB have the same label "
-            "(--gpu-memory-gib)"
-        )
-
-
-def _with_memory(product: str) -> str:
-    gpu = gpus.find(product)
-    return product if gpu is None else f"{product} ({gpu.memory_gib:g} GiB)"
-
-
-def _near(name: str) -> str:
-    plain = {_bare(product): product for product in gpus.CATALOGUE}
-    near = [plain[one] for one in get_close_matches(_bare(name), plain, n=3, cutoff=0.5)]
-    return f" such as {', '.join(near or ['NVIDIA-L4', 'NVIDIA-H100-80GB-HBM3'])}"
-
-
-def _bare(name: str) -> str:
-    """A name without what all of its vendor's begin and end with."""
-    word = re.sub(r"[\s_-]+", "-", name.lower())
-    return re.sub(r"^((nvidia|amd|geforce|instinct|tesla)-)+|-oam$", "", word)
-
-
-def _adapters(values: Values) -> Adapters | None:
-    most, rank = values.get("max_loras"), values.get("max_lora_rank")
-    if values.get("enable_lora") is False or not (values.get("enable_lora") or most or rank):
-        return None
-    given = {"max_loras": most, "max_lora_rank": rank}
-    return Adapters(**{name: value for name, value in given.items() if value is not None})
-
-
-def _quantization(meant: Quantized | None) -> Mapping[str, Any]:
-    return {} if meant is None else {"quantization": meant.method, "weights": meant.weights}
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The options of a command line, each of them valid."""
-
-    values: Values
-    devices: tuple[Device, ...] = ()
-    """Those that --gpu names."""
-    config: str | None = None
-    """A path, a folder or `-`."""
-    notes: tuple[str, ...] = ()
-    model: str | None = None
-    """hf://..., s3://..., gs://..., az://... or a folder."""
-
-
-def given(options: Options) -> Given:
-    """The command line; BadInput names every option that is wrong."""
-    reading = read_options(options)
-    model = None if options.model is None else meant(options.model, reading.notes)
-    if options.config is not None and options.model is not None:
-        reading.problems.append(
-            Problem("--model", "--config already says which model it is.", "Leave one of them out.")
-        )
-    if [options.file, options.config, options.batch].count("-") > 1:
-        reading.problems.append(Problem("-", "standard input can be read once only.", "Name a file for the other."))
-    if options.offline and model is not None and model.startswith(REMOTE):
-        message = f"{model} is not read with --offline."
-        reading.problems.append(Problem("--model", message, "Give its config.json with --config, or a folder."))
-    devices = _devices(gpu_names(options.gpu or ()), reading, is_manifest=options.file is not None)
-    if reading.problems:
-        raise BadInput(reading.problems)
-    return Given(reading.found, devices, options.config, tuple(reading.notes), model)
-
-
-def gpu_names(given: Sequence[str]) -> list[str]:
-    """`L4,L40S` is two of them: no label's value has a comma."""
-    return [name.strip() for one in given for name in one.split(",")]
-
-
-def _devices(names: Sequence[str], reading: Reading, *, is_manifest: bool) -> tuple[Device, ...]:
-    memory = reading.found.get("gpu_memory_gib")
-    found = []
-    numbers = set()
-    for raw in names:
-        try:
-            number, name = counted(raw)
-            numbers.add(number)
-            one = device(name, memory)
-            reading.notes += () if one is None else taken_as(name, one)
-            found.append(one)
-        except Refused as refused:
-            reading.problems.append(Problem("--gpu", refused.message, refused.remedy))
-        except NotGiven:
-            reading.notes.append(f"--gpu {shown(raw)} is taken as not given")
-    gpus = numbers.pop() if len(numbers) == 1 else None
-    if numbers:
-        reading.notes.append("the GPUs are named with different numbers, which are left out: give -tp")
-    elif gpus is not None and is_manifest:
-        reading.notes.append(f"the manifest, not --gpu, says how many GPUs there are: {gpus} is left out")
-    elif gpus is not None:
-        share_out(gpus, "--gpu", reading)
-    return tuple(one for one in found if one is not None)

@@ -1,19 +1,31 @@
-"""A plan for people: rows for a terminal, and Markdown for a comment on a pull request."""
+"""A plan for people: rows for a terminal, Markdown for a comment on a pull request, and a picture.
+
+matplotlib is imported only for a picture, and when one was asked for.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import yaml
 from llmservice_planner.plan import Fit, Line, Plan, Remedy
 
+from llmservice_cli.errors import BadInput
 from llmservice_cli.terminal import Row, Span
 
-from .answers import Answer
-from .document import flags_of, options_of, patch, words_of
+from .answers import Answer, options_of, patch, words_of
+from .arguments import flags_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WIDEST = 100
 NARROWEST = 30
@@ -331,3 +343,83 @@ def _arithmetic(plan: Plan, *, is_open: bool) -> Iterator[str]:
     if scores := attention(plan):
         yield from ("", escaped(scores))
     yield from ("", "</details>")
+
+
+OPTION = "--picture"
+SUFFIXES = (".svg", ".png")
+# Okabe and Ito's colours, which people with any colour vision can tell apart.
+COLOURS = dict(
+    zip("WNAGK.?", ("#0072B2", "#CC79A7", "#E69F00", "#56B4E9", "#009E73", "#EEEEEE", "#BBBBBB"), strict=True)
+)
+"""By the letter of a segment."""
+WIDTH, PLAN = 10.0, 2.6
+"""Inches: of a picture, and the height of a plan in it."""
+
+
+def check_picture(path: Path) -> None:
+    """Before anything is planned: BadInput where no picture can be made."""
+    if path.suffix not in SUFFIXES:
+        raise BadInput.of(
+            OPTION, f"{path} is no kind of picture that is known here.", f"Write {' or '.join(SUFFIXES)}."
+        )
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BadInput.of(OPTION, "a picture needs matplotlib.", "Install it, or leave the picture out.")
+
+
+def draw(answers: Sequence[Answer], path: Path) -> None:
+    """The memory of one GPU for each plan, as a bar with its legend."""
+    with saved(path, PLAN * len(answers)) as figure:
+        all_axes = figure.subplots(len(answers), 1, squeeze=False)[:, 0]
+        for axes, one in zip(all_axes, answers, strict=True):
+            _draw_bar(axes, one)
+
+
+@contextmanager
+def saved(path: Path, height: float) -> Iterator[Figure]:
+    """A figure that is written at the end. Text as text, and names made from the content: small files that do not
+    change without a reason."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "llmservice",
+            "font.size": 9,
+            "font.sans-serif": ["DejaVu Sans"],
+            "text.parse_math": False,
+        }
+    ):
+        figure = Figure(figsize=(WIDTH, max(1.5, height)), layout="constrained")
+        yield figure
+        try:
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
+        except OSError as error:
+            message = f"{path} cannot be written: {error.strerror or error}."
+            raise BadInput.of(OPTION, message, "Name a file in a folder that you may write to.") from None
+
+
+def _draw_bar(axes: Axes, answer: Answer) -> None:
+    plan, (name, on) = answer.plan, headline(answer)
+    axes.set_title(f"{name}{plan.verdict}{on}", loc="left", fontsize=10, fontweight="bold")
+    axes.set_yticks([])
+    parts, begin = segments(plan), 0.0
+    if not parts or plan.memory_gib is None:
+        axes.set_axis_off()
+        axes.text(0, 0.5, plan.reason, wrap=True, transform=axes.transAxes)
+        return
+    for part in parts:
+        label = f"{part.label}: {part.gib:.2f} GiB"
+        axes.barh(0, part.gib, 0.6, left=begin, color=COLOURS[part.letter], label=label, edgecolor="white")
+        begin += part.gib
+    for moment, style in ((plan.budget_gib, "--"), (plan.memory_gib, "-")):
+        if moment is not None:
+            axes.axvline(moment, ymax=0.68, color="#333333", linestyle=style, linewidth=1)
+    axes.set_xlim(0, max(begin, plan.memory_gib) * 1.01)
+    rows = "\n".join(f"{name}: {value}" for name, value in facts(plan))
+    axes.set_xlabel(f"{memory_title(plan)} (dashed)\n{rows}", loc="left", fontsize=8)
+    narrow = {"handlelength": 1.0, "columnspacing": 1.2, "borderpad": 0.0, "fontsize": 7.0}
+    axes.legend(loc="upper left", ncols=len(parts), frameon=False, **narrow)
+    axes.set_ylim(-0.35, 0.75)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)

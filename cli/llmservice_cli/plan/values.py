@@ -1,24 +1,27 @@
 """What people, scripts and log files write for a value, and the value that is meant.
 
-One reader for each kind, for texts of the command line and for JSON of a batch alike; Refused says what is wrong.
+One reader for each kind, for texts of the command line and for JSON of a batch alike; Refused says what is wrong. A
+Reading collects the values of one line, and all that is wrong with them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from llmservice_api.dtypes import DType, KVCache, Quantization
+from llmservice_api.errors import Problem
+from llmservice_planner import gpus
 from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
-from llmservice_planner.plan import Draft
+from llmservice_planner.plan import Device, Draft
 from llmservice_vllm.versions import default_version, known_versions, series
 
-from llmservice_cli.errors import syntax
+from llmservice_cli.errors import Refused, quoted, syntax
 
 if TYPE_CHECKING:
     from llmservice_api.techniques import SpeculativeMethod
@@ -53,15 +56,6 @@ _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _PARAMETER_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
-class Refused(ValueError):
-    """A value that stands for nothing: why, and what to write."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(f"{message} {remedy}")
-        self.message = message
-        self.remedy = remedy
-
-
 class NotGiven(ValueError):
     """A word for what nobody knows, such as `unknown`: read as not given, with a note."""
 
@@ -71,13 +65,13 @@ def is_not_given(raw: object) -> bool:
     return isinstance(raw, str) and _NOT_GIVEN.fullmatch(raw.strip().lower()) is not None
 
 
-def count(low: int, high: int, example: str) -> Reader:
+def count(low: int, high: int, example: str) -> Callable[[object], int]:
     """A reader of whole numbers, with vLLM's suffixes: 32k is 32,000 and 32K is 32,768."""
 
     def read(raw: object) -> int:
         value = _whole(raw, f"Write a whole number from {low:,} to {high:,}, such as {example}.")
         if not low <= value <= high:
-            raise Refused(f"{shown(raw)} is not from {low:,} to {high:,}.", f"Write one such as {example}.")
+            raise Refused(f"{quoted(raw)} is not from {low:,} to {high:,}.", f"Write one such as {example}.")
         return value
 
     return read
@@ -92,7 +86,7 @@ def length(raw: object) -> int | Literal["auto"]:
     if value == -1:
         return "auto"
     if not 1 <= value <= MOST_TOKENS:
-        raise Refused(f"{shown(raw)} is no length of a request.", remedy)
+        raise Refused(f"{quoted(raw)} is no length of a request.", remedy)
     return value
 
 
@@ -101,7 +95,7 @@ def share(raw: object) -> float:
     remedy = "Write a share above 0 and up to 1, such as 0.92."
     value = _real(raw, remedy)
     if not 0 < value <= 1:
-        raise Refused(f"{shown(raw)} is no share of the memory.", remedy)
+        raise Refused(f"{quoted(raw)} is no share of the memory.", remedy)
     return value
 
 
@@ -111,7 +105,7 @@ def gibibytes(raw: object) -> float:
     text = re.sub(r"\s*(GiB|Gi)$", "", raw.strip()) if isinstance(raw, str) else raw
     value = _real(text, remedy)
     if not 0 < value <= MOST_GIB:
-        raise Refused(f"{shown(raw)} is no amount of memory.", remedy)
+        raise Refused(f"{quoted(raw)} is no amount of memory.", remedy)
     return value
 
 
@@ -121,13 +115,13 @@ def parameters(raw: object) -> int:
     if isinstance(raw, str):
         match = _PARAMETERS.fullmatch(_THOUSANDS.sub("", raw.strip()))
         if match is None:
-            raise Refused(f"{shown(raw)} is no number of parameters.", remedy)
+            raise Refused(f"{quoted(raw)} is no number of parameters.", remedy)
         value = float(match[1]) * _PARAMETER_UNITS[match[2].lower()]
         exact = int(match[1]) if match[1].isdecimal() and not match[2] else round(value) if isfinite(value) else 0
     else:
         exact = round(_real(raw, remedy))
     if not 1 <= exact <= MOST_PARAMETERS:
-        raise Refused(f"{shown(raw)} is no number of parameters that a model has.", remedy)
+        raise Refused(f"{quoted(raw)} is no number of parameters that a model has.", remedy)
     return exact
 
 
@@ -138,7 +132,7 @@ def switch(raw: object) -> bool:
     meant = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
     value = meant.get(str(raw).strip().lower())
     if value is None:
-        raise Refused(f"{shown(raw)} is neither true nor false.", "Write true or false.")
+        raise Refused(f"{quoted(raw)} is neither true nor false.", "Write true or false.")
     return value
 
 
@@ -155,7 +149,7 @@ def kv_cache_dtype(raw: object) -> str:
 
 def text(raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip():
-        raise Refused(f"{shown(raw)} is no name.", "Write a text that is not empty.")
+        raise Refused(f"{quoted(raw)} is no name.", "Write a text that is not empty.")
     return raw.strip()
 
 
@@ -167,15 +161,9 @@ def version(raw: object) -> str | None:
     if word.lower() in ("latest", "nightly", "main"):
         return None
     if series(word) not in known_versions():
-        message = f"{shown(raw)} is no version of vLLM that can be planned for."
+        message = f"{quoted(raw)} is no version of vLLM that can be planned for."
         raise Refused(message, f"Write one of {', '.join(known_versions())}, or leave it out for {default_version()}.")
     return word
-
-
-def shown(raw: object) -> str:
-    """A value as it was written, cut to what a line bears."""
-    whole = repr(raw)
-    return whole if len(whole) <= 60 else f"{whole[:57]}..."
 
 
 def one_of(names: Sequence[str], near: object = None) -> str:
@@ -187,7 +175,7 @@ def one_of(names: Sequence[str], near: object = None) -> str:
 def _word(raw: object, names: dict[str, str], what: str, offered: Sequence[str]) -> str:
     word = raw.strip().lower().removeprefix("torch.") if isinstance(raw, str) else ""
     if word not in names:
-        raise Refused(f"{shown(raw)} is no {what}.", one_of(offered, raw))
+        raise Refused(f"{quoted(raw)} is no {what}.", one_of(offered, raw))
     return names[word]
 
 
@@ -198,17 +186,17 @@ def _whole(raw: object, remedy: str) -> int:
         return int(raw)
     match = _NUMBER.fullmatch(_THOUSANDS.sub("", raw.strip())) if isinstance(raw, str) else None
     if match is None:
-        raise Refused(f"{shown(raw)} is no whole number.", remedy)
+        raise Refused(f"{quoted(raw)} is no whole number.", remedy)
     number, suffix = match.groups()
     if suffix in _BINARY:
         if "." in number:
             raise Refused(
-                f"{shown(raw)}: vLLM takes no decimals with {suffix}, which is {_BINARY[suffix]:,}.",
+                f"{quoted(raw)}: vLLM takes no decimals with {suffix}, which is {_BINARY[suffix]:,}.",
                 f"Write {number}{suffix.lower()} for {_DECIMAL[suffix.lower()]:,}s.",
             )
         return int(number) * _BINARY[suffix]
     if "." in number and not suffix:
-        raise Refused(f"{shown(raw)} is no whole number.", remedy)
+        raise Refused(f"{quoted(raw)} is no whole number.", remedy)
     return int(number) * _DECIMAL[suffix] if "." not in number else int(float(number) * _DECIMAL[suffix])
 
 
@@ -218,7 +206,7 @@ def _real(raw: object, remedy: str) -> float:
     except (ValueError, OverflowError):
         value = float("nan")
     if not isfinite(value):
-        raise Refused(f"{shown(raw)} is no number.", remedy)
+        raise Refused(f"{quoted(raw)} is no number.", remedy)
     return value
 
 
@@ -305,7 +293,7 @@ def quantized(raw: object) -> Quantized:
     for pattern, meant in (*_FORMATS, *of_eight, *_RULES):
         if re.search(pattern, word):
             return meant
-    raise Refused(f"{shown(raw)} is no quantization that vLLM knows.", one_of(OFFERED, raw))
+    raise Refused(f"{quoted(raw)} is no quantization that vLLM knows.", one_of(OFFERED, raw))
 
 
 _SPECULATIVE: Mapping[str, SpeculativeMethod] = {
@@ -325,15 +313,15 @@ def speculation(raw: object) -> Draft:
     try:
         written = json.loads(raw) if isinstance(raw, str) else raw
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{shown(raw)} is no JSON: {syntax(error)}.", _SPECULATIVE_REMEDY) from None
+        raise Refused(f"{quoted(raw)} is no JSON: {syntax(error)}.", _SPECULATIVE_REMEDY) from None
     if not isinstance(written, Mapping):
-        raise Refused(f"{shown(raw)} is no object.", _SPECULATIVE_REMEDY)
+        raise Refused(f"{quoted(raw)} is no object.", _SPECULATIVE_REMEDY)
     tokens, ranks = written.get("num_speculative_tokens"), written.get("draft_tensor_parallel_size")
     return Draft(
         method=_speculative(written),
-        num_speculative_tokens=0 if tokens is None else _up_to(tokens, 1024),
+        num_speculative_tokens=0 if tokens is None else count(1, 1024, "3")(tokens),
         architecture=_of_draft(written.get("config")),
-        tensor_parallel_size=None if ranks is None else _up_to(ranks, MOST_GPUS),
+        tensor_parallel_size=None if ranks is None else count(1, MOST_GPUS, "3")(ranks),
     )
 
 
@@ -342,22 +330,16 @@ def _speculative(written: Mapping[str, Any]) -> SpeculativeMethod:
     name = str(written.get("method") or "draft_model")
     found = "mtp" if name.endswith("_mtp") else _SPECULATIVE.get(name)
     if found is None:
-        raise Refused(f"method {shown(name)} is none that is planned for.", one_of([*_SPECULATIVE], name))
+        raise Refused(f"method {quoted(name)} is none that is planned for.", one_of([*_SPECULATIVE], name))
     return found
-
-
-def _up_to(raw: object, most: int) -> int:
-    value = count(1, most, "3")(raw)
-    assert isinstance(value, int)
-    return value
 
 
 def _of_draft(document: object) -> Architecture | None:
     if document is None:
         return None
     if not isinstance(document, Mapping):
-        raise Refused(f"config {shown(document)} is no object.", "Give the content of the draft's config.json.")
-    from .models import read
+        raise Refused(f"config {quoted(document)} is no object.", "Give the content of the draft's config.json.")
+    from llmservice_cli.models import read
 
     try:
         return read(document)
@@ -365,3 +347,113 @@ def _of_draft(document: object) -> Architecture | None:
         return None
     except (Incomplete, InvalidModel) as error:
         raise Refused(f"config: {error}.", "Give the whole of the draft's config.json.") from None
+
+
+CPU = "cpu"
+_COUNT_FIRST = re.compile(r"(?P<count>\d{1,6})\s*[xX×*]\s*(?P<name>\S.*)")
+_COUNT_LAST = re.compile(r"(?P<name>\S.*?)\s+[xX×*]\s*(?P<count>\d{1,6})")
+
+
+def gpu_names(given: Sequence[str]) -> list[str]:
+    """`L4,L40S` is two of them: no label's value has a comma."""
+    return [name.strip() for one in given for name in one.split(",")]
+
+
+def counted(raw: object) -> tuple[int | None, str]:
+    """A GPU's name without how many there are: `2 x NVIDIA L4`, `8xH100`, `L4 x2`. NotGiven for `unknown`."""
+    if is_not_given(raw):
+        raise NotGiven
+    name = text(raw)
+    found = _COUNT_FIRST.fullmatch(name) or _COUNT_LAST.fullmatch(name)
+    if found is None:
+        return None, name
+    number = int(found["count"])
+    if not 1 <= number <= MOST_GPUS:
+        raise Refused(f"{quoted(name)} is no number of GPUs.", "Write one such as 2 x NVIDIA-L4.")
+    return number, found["name"]
+
+
+def device(name: str | None, memory_gib: float | None) -> Device | None:
+    """The GPU of a name, of a memory size, or of both; None where neither is given. Refused for a name nobody knows."""
+    if name is None:
+        return None if memory_gib is None else Device(f"a GPU of {memory_gib:g} GiB", memory_gib)
+    if name.lower() == CPU:
+        if memory_gib is None:
+            raise Refused("cpu needs the GiB of its KV cache (VLLM_CPU_KVCACHE_SPACE).", "Add --gpu-memory-gib 4.")
+        return Device(CPU, memory_gib, is_cpu=True)
+    found = gpus.device(name, memory_gib)
+    if found is None and (meant := gpus.labels(name)):
+        raise Refused(
+            f"{quoted(name)} may be one of several: {', '.join(map(_with_memory, meant))}.",
+            "Write one of them, or add the memory that its driver reports (--gpu-memory-gib).",
+        )
+    if found is None:
+        raise Refused(
+            f"{quoted(name)} is no GPU of the catalogue.",
+            f"Write a node's nvidia.com/gpu.product{_near(name)}, or add the memory that its driver reports "
+            "(--gpu-memory-gib).",
+        )
+    return replace(found, name=gpus.label(name, memory_gib) or name)
+
+
+def taken_as(name: str, device: Device) -> Iterator[str]:
+    """A note where a name is taken for a label, and where a label is that of several cards."""
+    if device.name not in (name, CPU) and device.name in gpus.CATALOGUE:
+        yield f"--gpu {quoted(name)} is taken as {device.name}"
+    sizes = gpus.sizes(device.name)
+    if len(sizes) > 1 and device.memory_gib in sizes:
+        others = ", ".join(f"{size:g}" for size in sizes if size != device.memory_gib)
+        yield (
+            f"{device.name} is planned with {device.memory_gib:g} GiB; cards with {others} GiB have the same label "
+            "(--gpu-memory-gib)"
+        )
+
+
+def _with_memory(product: str) -> str:
+    gpu = gpus.find(product)
+    return product if gpu is None else f"{product} ({gpu.memory_gib:g} GiB)"
+
+
+def _near(name: str) -> str:
+    plain = {_bare(product): product for product in gpus.CATALOGUE}
+    near = [plain[one] for one in get_close_matches(_bare(name), plain, n=3, cutoff=0.5)]
+    return f" such as {', '.join(near or ['NVIDIA-L4', 'NVIDIA-H100-80GB-HBM3'])}"
+
+
+def _bare(name: str) -> str:
+    """A name without what all of its vendor's begin and end with."""
+    word = re.sub(r"[\s_-]+", "-", name.lower())
+    return re.sub(r"^((nvidia|amd|geforce|instinct|tesla)-)+|-oam$", "", word)
+
+
+@dataclass(slots=True)
+class Reading:
+    """Values as they are read, and everything that is wrong with them."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was understood, but not as somebody might think."""
+
+    def take(self, name: str, label: str, read: Callable[[Any], Any], raw: object) -> None:
+        """Read one value, None is one that was not given; `label` is what its user calls it."""
+        if raw is None:
+            return
+        try:
+            self.found[name] = read(raw)
+        except Refused as refused:
+            self.problems.append(Problem(label, refused.message, refused.remedy))
+        except NotGiven:
+            self.notes.append(f"{label} {quoted(raw)} is taken as not given")
+
+
+def share_out(gpus: int, label: str, reading: Reading) -> None:
+    """So many GPUs in all, where nothing says how they share the model: they split its layers."""
+    if "tensor_parallel_size" in reading.found:
+        return
+    others = reading.found.get("pipeline_parallel_size", 1) * reading.found.get("data_parallel_size", 1)
+    if gpus % others:
+        message = f"{gpus} GPUs cannot be {others} groups of equal size."
+        reading.problems.append(Problem(label, message, "Give tensor_parallel_size."))
+    else:
+        reading.found["tensor_parallel_size"] = gpus // others

@@ -30,7 +30,7 @@ from llmservice_planner.room import Room
 from llmservice_cli.admission.check import stored
 from llmservice_cli.errors import BadInput
 from llmservice_cli.manifests import File, Json
-from llmservice_cli.plan.models import SECONDS, TakesTooLong, limited
+from llmservice_cli.models import SECONDS, TakesTooLong, limited, with_place
 
 from .preview import Preview
 
@@ -112,8 +112,6 @@ def with_config(obj: Json, place: str | None) -> Json:
     if place is None:
         return obj
     from llmservice_fetch.inspection import inspect
-
-    from llmservice_cli.plan.models import with_place
 
     found = inspect(place, {})
     if found.failure is not None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from click import BadParameter
 
-from llmservice_cli.options import OUTPUT, Scope, service_names
+from llmservice_cli.names import service_names
+from llmservice_cli.options import OUTPUT, Scope
 from llmservice_cli.parameters import Argument, Option
 from llmservice_cli.text import count
 

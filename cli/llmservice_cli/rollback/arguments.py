@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from llmservice_cli.options import DRY_RUN, OUTPUT, Name, Scope, Wait
+from llmservice_cli.names import Name
+from llmservice_cli.options import DRY_RUN, OUTPUT, Scope, Wait
 from llmservice_cli.parameters import Option
 
 DESCRIPTION = "Have a service run a recorded revision, whatever the rest of its spec says."

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from llmservice_cli.options import OUTPUT, WideScope, service_names
+from llmservice_cli.names import service_names
+from llmservice_cli.options import OUTPUT, WideScope
 from llmservice_cli.parameters import Argument, Option
 
 DESCRIPTION = "How a service is, on one screen. What cannot be read is shown with the reason."

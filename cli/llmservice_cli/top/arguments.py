@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from llmservice_cli.options import ANSWER, OUTPUT, WideScope, service_names
+from llmservice_cli.names import service_names
+from llmservice_cli.options import ANSWER, OUTPUT, WideScope
 from llmservice_cli.parameters import Argument, Option
 from llmservice_cli.text import seconds
 

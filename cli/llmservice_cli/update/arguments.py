@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from llmservice_cli.options import DRY_RUN, OUTPUT, Wait, WideScope, service_names
+from llmservice_cli.names import service_names
+from llmservice_cli.options import DRY_RUN, OUTPUT, Wait, WideScope
 from llmservice_cli.parameters import Argument, Option
 
 DESCRIPTION = "Ask for what waits for the next rollout of a service: it restarts its replicas."

@@ -9,21 +9,20 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from llmservice_planner.model import config_json
+from llmservice_api.service import LLMService
+from llmservice_planner.model import config_json, spec_facts
 from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
 from llmservice_planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection import other_formats
 from llmservice_runtime.inspection.config_json import from_params, is_params
 
-from llmservice_cli.errors import STDIN, BadInput, read_text, say, syntax
-
-from .values import Refused, shown
+from .errors import STDIN, BadInput, Refused, quoted, read_text, say, syntax
 
 REMOTE = ("hf://", "s3://", "gs://", "az://")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?", re.ASCII)
@@ -76,12 +75,12 @@ def from_document(document: object, label: str, tensors: Tensors | None = None, 
     A draft is read as a model where it is asked for (`is_draft`), and else refused.
     """
     if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
-        raise Refused(f"{shown(document)} is no model's configuration.", "Give the content of its config.json.")
+        raise Refused(f"{quoted(document)} is no model's configuration.", "Give the content of its config.json.")
     if is_params(document):
         document = from_params(document)
     other = other_formats.not_a_model(document) or (None if is_draft else other_formats.draft(document))
     if other is not None:
-        raise _refused(other)
+        raise Refused(f"It {other.what}.", other.remedy)
     try:
         return Model(read(document), tensors, document=document)
     except Incomplete as incomplete:
@@ -92,10 +91,6 @@ def from_document(document: object, label: str, tensors: Tensors | None = None, 
     except InvalidModel as invalid:
         remedy = "Take config.json as the model's publisher wrote it."
         raise BadInput.of(f"{label}.{invalid.key}", f"{invalid}.", remedy) from None
-
-
-def _refused(other: other_formats.NotAModel) -> Refused:
-    return Refused(f"It {other.what}.", other.remedy)
 
 
 def _begins_as_gguf(path: Path) -> bool:
@@ -115,7 +110,8 @@ def from_config(place: str, label: str = "--config") -> Model:
     if place != STDIN and path.is_dir():
         return _from_folder(path, label)
     if place != STDIN and path.is_file() and _begins_as_gguf(path):
-        raise _refused(other_formats.gguf_file())
+        gguf = other_formats.gguf_file()
+        raise Refused(f"It {gguf.what}.", gguf.remedy)
     text = read_text(place, label, "Give a file that is there, a folder, or - for stdin.")
     try:
         document = json.loads(text)
@@ -134,17 +130,8 @@ def meant(uri: str, notes: list[str]) -> str:
     return uri
 
 
-def from_uri(uri: str) -> Model:
-    """--model: hf://, s3://, gs://, az:// or a local folder; NotReached where it cannot be read."""
-    return _from_uri(uri, is_draft=False)
-
-
-def draft_from_uri(uri: str) -> Model:
-    """The same of a draft model."""
-    return _from_uri(uri, is_draft=True)
-
-
-def _from_uri(uri: str, *, is_draft: bool) -> Model:
+def from_uri(uri: str, *, is_draft: bool = False) -> Model:
+    """hf://, s3://, gs://, az:// or a local folder, `is_draft` of a draft model; NotReached where it cannot be read."""
     if not uri.startswith(REMOTE):
         path = Path(uri.removeprefix("file://"))
         if not path.exists():
@@ -195,6 +182,69 @@ def _inspected(place: str, label: str, *, is_draft: bool) -> Model:
         raise NotReached(replace(failure, remedy=remedy))
     tensors = None if found.tensors is None else Tensors.from_document(found.tensors)
     return from_document(found.config, label, tensors, is_draft=is_draft)
+
+
+GIVE_CONFIG = "Give its config.json with --config."
+
+
+@dataclass(slots=True)
+class Sources:
+    """Models that were read: ten services of one model ask the hub once."""
+
+    is_offline: bool = False
+    _seen: dict[str, Model | NotReached] = field(default_factory=dict)
+
+    def model_of(self, service: LLMService, named: Model | None) -> tuple[Model, tuple[str, ...]]:
+        """Facts for the plan, and notes on them: the spec's first, then those of the model that options name, then of
+        the hub or the bucket. What cannot be had leaves the plan Unknown, with the reason."""
+        stated = spec_facts.from_spec(service.spec.model.architecture)
+        if named is not None and not stated:
+            return named, ()
+        if named is not None:
+            document = spec_facts.merge(named.document or {}, stated)
+            return from_document(document, "the model", named.tensors), _disagreements(stated, named)
+        alone = from_document(stated, "spec.model.architecture")
+        if alone.architecture is not None:
+            return alone, ()
+        uri = service.spec.model.uri
+        inspected, why = self._inspected(uri)
+        if inspected is None:
+            return replace(alone, why_missing=f"{uri} {why}"), ()
+        document = spec_facts.merge(inspected.document or {}, stated)
+        return from_document(document, "spec.model.uri", inspected.tensors), ()
+
+    def draft_of(self, service: LLMService) -> Architecture | None:
+        """Of its draft model; None where there is none, or it cannot be had."""
+        draft = service.spec.draft_model
+        found = None if draft is None else self._inspected(draft.uri, is_draft=True)[0]
+        return None if found is None else found.architecture
+
+    def _inspected(self, uri: str, *, is_draft: bool = False) -> tuple[Model | None, str]:
+        """A model by its uri, or why it cannot be read from here."""
+        if not uri.startswith(REMOTE):
+            return None, f"is in the cluster and cannot be read from here. {GIVE_CONFIG}"
+        if self.is_offline:
+            return None, f"is not read with --offline. {GIVE_CONFIG}"
+        if uri not in self._seen:
+            try:
+                self._seen[uri] = from_uri(uri, is_draft=is_draft)
+            except NotReached as unreached:
+                self._seen[uri] = unreached
+        seen = self._seen[uri]
+        if isinstance(seen, NotReached):
+            return None, f"cannot be read: {seen.failure.message} {seen.failure.remedy}"
+        return seen, ""
+
+
+def _disagreements(stated: Mapping[str, Any], named: Model) -> tuple[str, ...]:
+    """Facts of the spec that are not the model's."""
+    document = named.document or {}
+    return tuple(
+        f"spec.model.architecture says {key} {quoted(value)}, the model's configuration {quoted(document[key])}: "
+        "the spec's is planned, as the operator does"
+        for key, value in stated.items()
+        if isinstance(value, int | str) and document.get(key) not in (None, value)
+    )
 
 
 SECONDS = 10.0

@@ -16,7 +16,7 @@ from kubeloop.transport import Transport
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.service.containment import InternalErrors, Part
 from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import OF_CHILDREN, PARENT, PROJECTIONS
+from llmservice_operator.service.watch.kinds import CHILD_RESOURCES, PARENT, PROJECTIONS
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import llmservice as service
@@ -57,7 +57,7 @@ class Harness:
         """Called at the end of each sleep."""
         self.keys: list[Key] = []
         self.kube, self.cache = Lists(*listed), Cache(projections)
-        self.sync = SyncState((None,), LLMSERVICE, OF_CHILDREN)
+        self.sync = SyncState((None,), LLMSERVICE, CHILD_RESOURCES)
         self.handler = EventHandler(self.cache, self.keys.append, self.keys.append)
         self.resync = Resync(
             self.kube,

@@ -17,7 +17,7 @@ from llmservice_operator.behaviours.fit.planning import demand
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.resources import accelerator_resource
-from llmservice_operator.manifests.revision import Chosen
+from llmservice_operator.manifests.revision import RevisionChoices
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.status.plan import document as plan_document
 from llmservice_operator.readers.nodes import RIGHT, RIGHT_TO_PODS, Nodes
@@ -171,7 +171,7 @@ def answered(question: Question, service: LLMService, seen: Seen, given: Given) 
     """The plan for the product that the operator would take, and the room for it."""
     resource = accelerator_resource(service)
     if resource is None:
-        found, product, chosen = answer(question), None, Chosen()
+        found, product, chosen = answer(question), None, RevisionChoices()
     else:
         found, product, chosen = _picked(question, service, seen, given)
     chosen = replace(chosen, plan=plan_document(found.plan))
@@ -192,7 +192,9 @@ def answered(question: Question, service: LLMService, seen: Seen, given: Given) 
     )
 
 
-def _picked(question: Question, service: LLMService, seen: Seen, given: Given) -> tuple[Answer, str | None, Chosen]:
+def _picked(
+    question: Question, service: LLMService, seen: Seen, given: Given
+) -> tuple[Answer, str | None, RevisionChoices]:
     """By the operator's rule, the product that pods would get or prefer, and what would be recorded of the choice."""
     wanted = demand(service)
     wanted = replace(wanted, memory_gib=given.values.get("gpu_memory_gib", wanted.memory_gib))
@@ -205,7 +207,7 @@ def _picked(question: Question, service: LLMService, seen: Seen, given: Given) -
     if not question.is_manifest:
         plan = replace(plan, reason=in_options(plan.reason))
     product = choice.product or (plan.gpu if plan.gpu in wanted.products else None)
-    chosen = Chosen(gpu=product, excluded_gpus=choice.excluded, excluded_architectures=choice.left_out)
+    chosen = RevisionChoices(gpu=product, excluded_gpus=choice.excluded, excluded_architectures=choice.left_out)
     return (
         Answer(question, request, honest(question, plan)),
         product,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.facts.scheduling import Wanted, gpus_text
+from llmservice_operator.facts.scheduling import AcceleratorRequest, gpus_text
 from llmservice_planner.cluster import ARCHITECTURE, device_of, group_of
 from llmservice_planner.quotas import Admitted, Quota, least_admitted
 from llmservice_planner.room import (
@@ -169,7 +169,7 @@ def _reason(room: Room, nodes: Sequence[NodePlace], wanted: Amounts, resource: s
     """About the nodes that pods may go to; where there are none, an example of what keeps them away."""
     if resource is None:
         return "No node that the pods may go to has the CPUs and the memory that a replica asks for."
-    asked = Wanted(resource, int(wanted.get(resource, 0)))
+    asked = AcceleratorRequest(resource, int(wanted.get(resource, 0)))
     if not room.nodes:
         why = f" Of {nodes[0].name}: {nodes[0].why_not}." if nodes else ""
         return f"A pod asks for {asked.count} {resource}; none of the nodes that it may go to has any.{why}"

@@ -10,8 +10,8 @@ from kubeloop.resources import CONTROLLER_REVISION
 from llmservice_api.constants import REVISION_LABEL, selector_text
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import parse_spec
-from llmservice_operator.manifests.revision import returned_to
-from llmservice_operator.revisions.rollback import lacking
+from llmservice_operator.manifests.revision import with_recorded_fields
+from llmservice_operator.revisions.rollback import missing_protection
 from llmservice_runtime.contract import SERVER_CONTAINER
 
 from .api import Api, Json
@@ -46,7 +46,7 @@ class Revision:
         of the two cannot be read."""
         try:
             now = parse_spec(service["spec"])
-            return () if self.made_of is None else lacking(returned_to(now, self.made_of), now)
+            return () if self.made_of is None else missing_protection(with_recorded_fields(now, self.made_of), now)
         except InvalidSpec:
             return ()
 

@@ -35,13 +35,13 @@ class Impatient(H11Protocol):
         self.loop.call_later(HEAD_SECONDS, self._check)
 
     def _check(self) -> None:
-        is_unread = self.transport.get_write_buffer_size() > 0
-        if self.transport.is_closing() and not is_unread:
+        is_unreadable = self.transport.get_write_buffer_size() > 0
+        if self.transport.is_closing() and not is_unreadable:
             return
         # uvicorn's annotation leaves out that there is none before the first request.
         cycle: RequestResponseCycle | None = self.cycle
         is_waiting = cycle is None or (cycle.response_complete and self.timeout_keep_alive_task is None)
-        is_stuck = is_waiting or is_unread
+        is_stuck = is_waiting or is_unreadable
         if is_stuck and self._stuck_at is not None and self._stuck_at[0] is cycle:
             self.transport.abort()
             return

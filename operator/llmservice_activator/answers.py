@@ -173,7 +173,7 @@ class ScalingAnswers:
         )
         service = self._services.get(service.key)  # it may have changed meanwhile
         counted = [pod for pod in pods if pod.is_ready and pod.address in requests]
-        begun = {pod.name: count for pod in counted if (count := requests[pod.address].begun) is not None}
+        started = {pod.name: count for pod in counted if (count := requests[pod.address].started) is not None}
         self._see(service, {pod.name: use for pod in counted if (use := requests[pod.address].last) is not None})
         load = Load(
             replicas=service.replicas,
@@ -185,14 +185,16 @@ class ScalingAnswers:
             concurrency=service.concurrency,
             held=held.requests,
             unanswered_activators=held.unanswered_activators,
-            uncounted_pods=len(counted) - len(begun),
+            uncounted_pods=len(counted) - len(started),
         )
         try:
             bounds = schedule.bounds(service.autoscaling, self._now())
         except schedule.InvalidSchedule as error:
             raise Unknown(f"spec.scaling.autoscaling.schedule of LLMService {service.key}: {error}") from error
         at = self._clock()
-        activity = self._activities.update(service, load, begun, bounds.min_replicas, at) if may_be_at_zero else ALWAYS
+        activity = (
+            self._activities.update(service, load, started, bounds.min_replicas, at) if may_be_at_zero else ALWAYS
+        )
         found = desired(load, bounds, None if activity.is_active else activity.why)
         answer = ScalingAnswer(service, load, found, at, activity)
         self._latest[service.key] = answer

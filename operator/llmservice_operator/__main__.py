@@ -56,8 +56,8 @@ from llmservice_operator.service.watch.kinds import (
     identity_of,
     key_of,
     may_hold,
-    of_children,
     placed,
+    priority_after_child,
     watched_children,
 )
 from llmservice_operator.service.worker import Workers
@@ -142,7 +142,9 @@ class Operator:
         self._workers = Workers(self._ctx)
         children = watched_children(opts.services)
         namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
-        self._sync = SyncState(namespaces, LLMSERVICE, children, on_warm=self._take_up_all, on_hidden=self._take_up_all)
+        self._sync = SyncState(
+            namespaces, LLMSERVICE, children, on_warm=self._enqueue_namespace, on_hidden=self._enqueue_namespace
+        )
         self._life = Life(self._sync, lambda: self._lease.problem if self._lease else None)
         handler = EventHandler(
             self._ctx.cache, self._changed, self._children_changed, self._errors, pod_deleted=self._ctx.pod_deleted
@@ -254,7 +256,7 @@ class Operator:
         await self._leading.wait()
         self._life.reach(Stage.ACTING)
         garbage.collect()  # what was created until now lives long
-        self._ctx.take_up(key for key in self._ctx.cache.all_keys() if self._may_act(key))
+        self._ctx.enqueue(key for key in self._ctx.cache.all_keys() if self._may_act(key))
         await self._workers.run()
 
     def _is_idle(self) -> bool:
@@ -266,7 +268,7 @@ class Operator:
         """Reconcile all services: a follower's cache is up to date."""
         self._leading.set()
         if self._life.is_acting:
-            self._gain(self._ctx.cache.all_keys())
+            self._take_over(self._ctx.cache.all_keys())
 
     def lost(self) -> None:
         """Workers discard running reconciles when they end."""
@@ -278,30 +280,30 @@ class Operator:
 
     # Called by the watches
 
-    def _take_up_all(self, namespace: str | None) -> None:
+    def _enqueue_namespace(self, namespace: str | None) -> None:
         """Queue all services: a namespace became warm, or the kinds that can be listed in it changed."""
         if self._life.is_acting and self._is_acting():
-            self._gain(key for key in self._ctx.cache.all_keys() if namespace in (None, key.namespace))
+            self._take_over(key for key in self._ctx.cache.all_keys() if namespace in (None, key.namespace))
 
-    def _gain(self, keys: Iterable[Key]) -> None:
+    def _take_over(self, keys: Iterable[Key]) -> None:
         warm = [key for key in keys if self._sync.is_warm(key.namespace)]
-        self._ctx.updates.gain(warm)
-        self._ctx.take_up(warm)
+        self._ctx.updates.take_over(warm)
+        self._ctx.enqueue(warm)
 
     def _changed(self, key: Key) -> None:
         """A follower keeps its cache up to date and reconciles nothing."""
         if self._life.is_acting and self._may_act(key):
-            self._ctx.take_up((key,))
+            self._ctx.enqueue((key,))
 
     def _children_changed(self, key: Key) -> None:
         if self._life.is_acting and self._may_act(key):
-            self._ctx.queue.add_soon(key, BURST, of_children(self._ctx.cache.get(PARENT, *key)))
+            self._ctx.queue.add_soon(key, BURST, priority_after_child(self._ctx.cache.get(PARENT, *key)))
 
     def _activators_changed(self) -> None:
         """Queue the services whose requests may be held."""
         if self._life.is_acting:
             found = (key_of(parent) for parent in self._ctx.cache.all_of(PARENT) if may_hold(parent))
-            self._ctx.take_up(key for key in found if self._may_act(key))
+            self._ctx.enqueue(key for key in found if self._may_act(key))
 
     def _may_act(self, key: Key) -> bool:
         return self._is_acting() and self._sync.is_warm(key.namespace)

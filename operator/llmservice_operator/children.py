@@ -33,7 +33,7 @@ from llmservice_operator.manifests.children import (
 from llmservice_operator.manifests.children import service as service_manifest
 from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name
 from llmservice_operator.manifests.pod_template import progress_deadline_seconds
-from llmservice_operator.manifests.revision import KEPT, Chosen, controller_revision
+from llmservice_operator.manifests.revision import KEPT, RevisionChoices, controller_revision
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal, Unanswered
@@ -75,7 +75,7 @@ def _made(
     number: int,
     key: str,
     template: Manifest,
-    chosen: Chosen,
+    chosen: RevisionChoices,
     strategy: Strategy,
     asked: LLMServiceSpec | None,
 ) -> tuple[DesiredChild, ...]:
@@ -95,13 +95,13 @@ def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> li
     manifests = []
     for record in orphans:
         data = record.data()
-        chosen = Chosen.from_document(data.get("chosen") or {})
+        chosen = RevisionChoices.from_document(data.get("chosen") or {})
         made = {"number": record.revision, "key": record.key, "template": data["template"], "chosen": chosen}
         manifests.append(controller_revision(service, label=record.label, **made))
     return [with_hash(manifest) for manifest in manifests]
 
 
-def maintained(
+def held_edit_children(
     service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None, settings: Settings
 ) -> list[DesiredChild]:
     """Children while an edit is held: the serving revision, with everything that needs no restart.
@@ -160,7 +160,7 @@ _NEEDED_ONCE = frozenset({"Service", "PersistentVolumeClaim"})
 """Kinds that must exist before pods; a refused change of an existing one stops nothing."""
 
 
-def blocking(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
+def obstacle_to_apply(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
     """Why a child cannot become as desired; kinds with a condition of their own are not obstacles."""
     ids = {child.id for child in children if child.id[0] not in HAS_OWN_CONDITION}
     if (unadopted := _unadopted(service, observed)) is not None:
@@ -186,7 +186,7 @@ def _unadopted(service: LLMService, observed: Observed) -> Obstacle | None:
     return _stuck(ids, what, service, observed)
 
 
-def lingering(service: LLMService | None, observed: Observed, prune: Iterable[Prune]) -> Obstacle | None:
+def obstacle_to_prune(service: LLMService | None, observed: Observed, prune: Iterable[Prune]) -> Obstacle | None:
     """The deletion that fails, if any. Of any kind: an EndpointSlice or ScaledObject that should be gone still has
     effects, and may have no condition any more."""
     return _stuck(((each.kind, each.name) for each in prune), "is to go and cannot be deleted", service, observed)
@@ -260,7 +260,7 @@ def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply |
         child.manifest,
         reason,
         known_uid=live.uid if whose is Ownership.OURS else None,
-        expel=bool(live.foreign) or not live.is_applied,
+        remove_foreign_fields=bool(live.foreign) or not live.is_applied,
         input_hash=child.input_hash,
         **apart,
     )
@@ -281,7 +281,7 @@ def _apply_unread(child: DesiredChild, service: LLMService, observed: Observed) 
     if endpoint is not None and ownership(endpoint, service) is Ownership.OURS:
         applied = endpoint.adapters
     if applied != adapters_digest(service):
-        yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
+        yield Apply(child.manifest, "the list of adapters changed", is_unreadable=True, input_hash=child.input_hash)
 
 
 def _adapters_id(service: LLMService) -> tuple[str, str]:
@@ -305,7 +305,7 @@ def undesired_children(service: LLMService, observed: Observed, settings: Settin
     """Children of CHILD_KINDS that are no longer desired, whatever revision runs."""
     for child in CHILD_KINDS:
         live = observed.child(child.kind, service.name)
-        if live is not None and BUILDERS[child.kind](service, settings) is None and _may_go(live, service):
+        if live is not None and BUILDERS[child.kind](service, settings) is None and _may_prune(live, service):
             yield Prune(live.kind, live.name, live.uid, child.prune_reason)
 
 
@@ -323,7 +323,7 @@ def prunes(
             field = claim_names(service.name)[claim.name]
             yield Prune(claim.kind, claim.name, claim.uid, f"{field} no longer asks for it")
     endpoint = observed.service
-    was_listed = endpoint is not None and endpoint.adapters is not None and _may_go(endpoint, service)
+    was_listed = endpoint is not None and endpoint.adapters is not None and _may_prune(endpoint, service)
     if was_listed and not has_adapters_config(service):
         yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
     yield from _old_revisions(service, observed, desired)
@@ -349,7 +349,7 @@ def _old_revisions(service: LLMService, observed: Observed, desired: DesiredRevi
             yield Prune(revision.kind, revision.name, revision.uid, f"{KEPT} later revisions are kept")
 
 
-def _may_go(child: ChildFacts, service: LLMService) -> bool:
+def _may_prune(child: ChildFacts, service: LLMService) -> bool:
     """Also an orphan: nobody else would delete it."""
     return ownership(child, service) in (Ownership.OURS, Ownership.ORPHAN)
 
@@ -363,5 +363,5 @@ def _is_own(child: ChildFacts, service: LLMService) -> bool:
 def finished_jobs(service: LLMService, observed: Observed, job_in_use: str | None) -> Iterator[Prune]:
     """Jobs whose result is in the status, or that inspected another model."""
     for job in observed.inspection_jobs:
-        if _may_go(job, service) and job.name != job_in_use:
+        if _may_prune(job, service) and job.name != job_in_use:
             yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")

@@ -23,7 +23,7 @@ class Apply:
 
     With `known_uid` the child has the service's controller reference: apply with force, and with the uid in its
     metadata, so that a vanished object answers 409. Without it: no force, and a 409 becomes a `Refusal` for the next
-    decision. With `expel`, foreign fields are removed as well, which an apply does not do: send
+    decision. With `remove_foreign_fields`, foreign fields are removed as well, which an apply does not do: send
     `drift.removal_patch(RETURNED_OBJECT)` as a JSON patch if it is not empty.
 
     Applies are executed in order. The first refusal ends the round, except for those in `Decision.routes`.
@@ -32,8 +32,8 @@ class Apply:
     manifest: Json
     reason: str
     known_uid: str | None = None
-    expel: bool = False
-    is_unread: bool = False
+    remove_foreign_fields: bool = False
+    is_unreadable: bool = False
     """The operator may not read it: its owner is determined before it is applied."""
     is_optional: bool = False
     """The next decision goes on without it if the API server refuses it."""
@@ -87,7 +87,7 @@ class Update(Enum):
     """State of a requested update."""
 
     WAITS = "waits"
-    UNDER_WAY = "under way"
+    RUNNING = "under way"
     FAILED = "failed"
 
 
@@ -148,9 +148,9 @@ class Decision:
     """Pods whose supervisors are to be polled from now on."""
     is_unsettled: bool = False
     """Pods, endpoints and the workload's counters disagree about whether the rollout is done."""
-    claims_turn: bool = False
+    claims_update: bool = False
     """A requested update starts, if `Updates.claim` permits it."""
-    begun: tuple[str, str] | None = None
+    ongoing_rollout: tuple[str, str] | None = None
     """(revision, reason) of the rollout that continues or starts, kept until the status has it."""
     update: Update | None = None
     """None: none was requested, or it is done."""

@@ -26,14 +26,14 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class UpdatePermission:
     """Whether a requested update may start: the operator limits how many run at a time."""
 
     is_granted: bool
     limit: int = 1
     failed: tuple[str, ...] = ()
     """Names of services in the namespace whose update failed: until that is resolved, no other update starts."""
-    failed_elsewhere: int = 0
+    failed_in_other_namespaces: int = 0
     """Number of failed updates in other namespaces, whose names this namespace may not know."""
 
 
@@ -78,7 +78,7 @@ class HoldingQuery:
 
     port: int | None
     """The service's port, if known."""
-    is_at_rest: bool
+    is_at_zero: bool
     """No replica is to run, and requests are held."""
     addresses: tuple[str, ...] = ()
     """Of the activators."""
@@ -88,7 +88,7 @@ class HoldingQuery:
 class Requirements:
     """The parts of `Inputs` that a decision needs and that have to be read first, by their names there."""
 
-    turn: bool = False
+    update_permission: bool = False
     sibling_model: str | None = None
     """Inspection key of a model that another service may have inspected."""
     reading: str | None = None
@@ -107,7 +107,7 @@ class Requirements:
     """ResourceQuotas of the namespace, for this generation, at most QUOTAS_SECONDS old."""
 
     def __bool__(self) -> bool:
-        return self != NOTHING
+        return self != NO_REQUIREMENTS
 
     def __or__(self, other: Requirements) -> Requirements:
         """Both; where both have a part, this one's is taken."""
@@ -116,7 +116,7 @@ class Requirements:
         )
 
 
-NOTHING = Requirements()
+NO_REQUIREMENTS = Requirements()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Inputs:
     now: datetime
     internal_errors: str = ""
     """Parts of the operator that raise exceptions for this service; empty: none."""
-    turn: Part[Turn] | None = None
+    update_permission: Part[UpdatePermission] | None = None
     """Whether a requested update may start."""
     sibling_model: Part[Json] | None = None
     """status.model of another service with the same model; empty if there is none."""
@@ -183,7 +183,7 @@ class Inputs:
     def reports_of(self, query: HoldingQuery) -> Requirements:
         """What to read for reports of the activators: the port first; nothing if they were read."""
         if not query.addresses or self.holding is not None:
-            return NOTHING
+            return NO_REQUIREMENTS
         return Requirements(port=query) if self.port_claim is None else Requirements(holding=query)
 
     def with_parts(self, read: Mapping[str, Part[Any]]) -> Self:

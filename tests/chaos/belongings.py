@@ -28,8 +28,8 @@ CHILDREN = (
     "jobs",
 )
 # What Kubernetes makes of the children, and whose it is.
-OF_CHILDREN = {"replicasets": "deployments", "pods": "replicasets", "endpointslices": "services"}
-KINDS = ("llmservices", *CHILDREN, *OF_CHILDREN)
+CHILD_RESOURCES = {"replicasets": "deployments", "pods": "replicasets", "endpointslices": "services"}
+KINDS = ("llmservices", *CHILDREN, *CHILD_RESOURCES)
 
 
 def of(name: str, plural: str, found: Found) -> list[JSON]:
@@ -40,7 +40,7 @@ def of(name: str, plural: str, found: Found) -> list[JSON]:
 def left(name: str, found: Found) -> list[str]:
     """What there still is of a service that is to be gone."""
     service = [f"llmservices/{name}" for item in found["llmservices"] if item["metadata"]["name"] == name]
-    kinds = (*CHILDREN, *OF_CHILDREN)
+    kinds = (*CHILDREN, *CHILD_RESOURCES)
     return service + [f"{plural}/{item['metadata']['name']}" for plural in kinds for item in of(name, plural, found)]
 
 
@@ -135,14 +135,14 @@ def orphans(found: Found) -> list[str]:
     uids = {plural: {item["metadata"]["uid"] for item in found[plural]} for plural in found}
     services = {item["metadata"]["name"]: {item["metadata"]["uid"]} for item in found["llmservices"]}
     lost = []
-    for plural in (*CHILDREN, *OF_CHILDREN):
+    for plural in (*CHILDREN, *CHILD_RESOURCES):
         for item in found[plural]:
             metadata = item["metadata"]
             name = metadata.get("labels", {}).get(SERVICE_LABEL)
             if name is None:
                 continue
             held_by = {owner["uid"] for owner in metadata.get("ownerReferences", [])}
-            owners = uids[OF_CHILDREN[plural]] if plural in OF_CHILDREN else services.get(name, set())
+            owners = uids[CHILD_RESOURCES[plural]] if plural in CHILD_RESOURCES else services.get(name, set())
             if not held_by & owners:
                 lost.append(f"{plural}/{metadata['name']} of {name}: its owners {sorted(held_by)} are not there")
     return lost

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from llmservice_cli.probe.arguments import Mode
-from llmservice_operator.behaviours.holding.gap import HELD
+from llmservice_operator.behaviours.holding.rollout_holding import HELD
 
 from tests.e2e import disturbances
 from tests.e2e.conftest import own_namespace

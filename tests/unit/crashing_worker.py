@@ -60,7 +60,7 @@ class Life:
 
     async def run(self) -> None:
         ctx = self.world.ctx
-        ctx.take_up(self.keys)
+        ctx.enqueue(self.keys)
         workers = Workers(ctx, reconcile=self._reconcile)
         task = asyncio.create_task(workers.run())
         quiet = 0

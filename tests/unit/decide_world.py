@@ -27,9 +27,9 @@ from llmservice_operator.facts.children import (
 )
 from llmservice_operator.facts.inspections import InspectionFacts
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.inputs import Inputs, Part, Requirements, Turn
+from llmservice_operator.inputs import Inputs, Part, Requirements, UpdatePermission
 from llmservice_operator.manifests.settings import Settings
-from llmservice_operator.observe.activators import REST_SECONDS, Reports
+from llmservice_operator.observe.activators import AT_ZERO_SECONDS, Reports
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.reports import Report
@@ -96,7 +96,7 @@ def of_another(pod: Json) -> Json:
     return pod
 
 
-GRANTED = Turn(is_granted=True)
+GRANTED = UpdatePermission(is_granted=True)
 ALLOTTED = PortClaim(20_000)
 
 
@@ -145,9 +145,9 @@ class World:
     """Seconds since they were first asked, and for which the slices have been as they are."""
     unable_for: float = 0.0
     """Seconds between the first and the last time in a row that an activator reported that it cannot hold."""
-    turn: Turn = GRANTED
+    update_permission: UpdatePermission = GRANTED
     """Whether an update that is asked for may begin."""
-    begun: tuple[str, str] | None = None
+    ongoing_rollout: tuple[str, str] | None = None
     """What the decision before this one said of the rollout that it began."""
     settings: Settings = SETTINGS
     now: datetime = NOW
@@ -178,7 +178,7 @@ class World:
             refused=dict(self.refused),
             hidden=self.hidden,
             reports=dict(self.reports),
-            begun=self.begun,
+            ongoing_rollout=self.ongoing_rollout,
         )
 
     def endpoints(self) -> frozenset[str]:
@@ -209,8 +209,8 @@ class World:
                 read["pod_events"] = PodEvents.of({pod: self.events.get(pod, []) for pod in needed.pod_events})
             if needed.reading is not None:
                 read["reading"] = Reading(needed.reading, reading.read(needed.reading))
-            if needed.turn:
-                read["turn"] = self.turn
+            if needed.update_permission:
+                read["update_permission"] = self.update_permission
             if needed.in_flight:
                 read["in_flight"] = {
                     name: self.in_flight[name] for name, _ in needed.in_flight if name in self.in_flight
@@ -220,7 +220,7 @@ class World:
             if needed.holding:
                 reports = {each: self.holding.get(each, HoldingReport()) for each in needed.holding.addresses}
                 times = self.asked_for, self.asked_for, self.asked_for
-                read["holding"] = Reports(reports, *times, unable_for=self.unable_for, due_in=REST_SECONDS)
+                read["holding"] = Reports(reports, *times, unable_for=self.unable_for, due_in=AT_ZERO_SECONDS)
             if needed.quotas:
                 self.quota_reads += 1
                 read["quotas"] = self.quotas_now()

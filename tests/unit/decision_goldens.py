@@ -51,15 +51,19 @@ def line(decision: Decision) -> str:
     found = [f"adopt {each.kind}/{each.name}" for each in decision.adopt]
     found += [f"cost {each.pod}={each.cost}" for each in decision.deletion_costs]
     for apply in decision.apply:
-        how = " forced" * (apply.known_uid is not None) + " expel" * apply.expel + " optional" * apply.is_optional
+        how = (
+            " forced" * (apply.known_uid is not None)
+            + " expel" * apply.remove_foreign_fields
+            + " optional" * apply.is_optional
+        )
         found.append(f"apply {apply.kind}/{apply.name}{how} {digest(apply.manifest)} ({apply.reason})")
     found += [f"prune {each.kind}/{each.name} ({each.reason})" for each in decision.prune]
     found += [f"restart {decision.restart.strategy}"] if decision.restart is not None else []
     found += [f"event {each.reason} {digest(each.message)}" for each in decision.events]
     found += [f"ask {digest(repr(decision.asks))}"] if decision.asks else []
-    found += [f"begun {decision.begun[0]}"] if decision.begun is not None else []
+    found += [f"begun {decision.ongoing_rollout[0]}"] if decision.ongoing_rollout is not None else []
     found += [f"update {decision.update.value}"] if decision.update is not None else []
-    found += ["unsettled"] * decision.is_unsettled + ["claims a turn"] * decision.claims_turn
+    found += ["unsettled"] * decision.is_unsettled + ["claims a turn"] * decision.claims_update
     found += [f"again in {decision.requeue_after:g}"] if decision.requeue_after is not None else []
     found += [f"note {note}" for note in decision.notes]
     if decision.status is not None:

@@ -63,7 +63,7 @@ class Deciding:
         self.wanted = wanted or service()
         self.prune = False
         self.never_content = False
-        self.expel = False
+        self.remove_foreign_fields = False
         self.more: dict[str, Any] = {}
         """What the status says besides."""
 
@@ -77,7 +77,15 @@ class Deciding:
         wanted = self.wanted if svc.name == "chat" else service(svc.name)
         if self.never_content or live is None or live.live()["spec"] != wanted["spec"]:
             known = live.uid if live is not None and live.owner_uid == svc.uid else None
-            apply = (Apply(wanted, "it is not as asked for", known_uid=known, expel=self.expel, input_hash="h"),)
+            apply = (
+                Apply(
+                    wanted,
+                    "it is not as asked for",
+                    known_uid=known,
+                    remove_foreign_fields=self.remove_foreign_fields,
+                    input_hash="h",
+                ),
+            )
         prune = (Prune("Service", "chat", live.uid, "not wanted"),) if self.prune and live is not None else ()
         refused = [refusal.message for refusal in observed.refused.values()]
         status = {"there": live is not None, "refused": refused, "observedGeneration": svc.generation} | self.more

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.decision import Adopt
-from llmservice_operator.service.execute import handed_over
+from llmservice_operator.service.execute import adoption_patch
 
 from tests.unit.reconcile_world import LABELS, OWNER, World, parent, service
 
@@ -84,12 +84,12 @@ async def test_what_is_gone_meanwhile_is_forgotten() -> None:
     ],
 )
 def test_the_cache_may_be_behind(live: Any) -> None:
-    assert handed_over(live, ADOPT, "u-2") is None
+    assert adoption_patch(live, ADOPT, "u-2") is None
 
 
 def test_the_patch_tests_that_it_is_as_it_was_seen() -> None:
     live = budget(ownerReferences=[*OTHER, *OWNER])
-    assert handed_over(live, ADOPT, "u-2") == [
+    assert adoption_patch(live, ADOPT, "u-2") == [
         {"op": "test", "path": "/metadata/uid", "value": "u-b"},
         {"op": "test", "path": "/metadata/ownerReferences/1/uid", "value": "u-1"},
         {"op": "replace", "path": "/metadata/ownerReferences/1/uid", "value": "u-2"},

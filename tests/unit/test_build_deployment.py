@@ -14,7 +14,7 @@ from llmservice_cli.admission.structural import findings
 from llmservice_operator.manifests import volumes as build_volumes
 from llmservice_operator.manifests.pod_template import START_CEILING_SECONDS, pod_template, progress_deadline_seconds
 from llmservice_operator.manifests.resources import helpers
-from llmservice_operator.manifests.revision import NOTHING, Chosen
+from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
 from llmservice_operator.manifests.settings import CABundle, Settings
 from llmservice_operator.workload.deployment import DEPLOYMENT
 from llmservice_operator.workload.port import Strategy
@@ -33,7 +33,7 @@ CONTAINER = shape("InitContainers")["items"]
 KEY = {"name": "s", "key": "k"}
 
 
-def render(settings: Settings = SETTINGS, chosen: Chosen = NOTHING, **sections: Any) -> Json:
+def render(settings: Settings = SETTINGS, chosen: RevisionChoices = NO_CHOICES, **sections: Any) -> Json:
     return pod_template(LLMService.from_object(an_llmservice(spec(**sections))), settings, chosen)
 
 
@@ -208,9 +208,9 @@ def test_resources(sections: Json, requests: Json, limits: Json) -> None:
 def test_what_the_plan_says_that_vllm_pins_is_requested() -> None:
     """Of this revision's plan: a record of an earlier release says nothing, and renders as it did."""
     plain = LLMService.from_object(an_llmservice(spec()))
-    pinned = Chosen(plan={"hostMemoryGiB": 95.37})
+    pinned = RevisionChoices(plan={"hostMemoryGiB": 95.37})
     assert server(pod_template(plain, SETTINGS, pinned))["resources"]["requests"]["memory"] == "104Gi"
-    assert pod_template(plain, SETTINGS, Chosen(plan={})) == pod_template(plain, SETTINGS)
+    assert pod_template(plain, SETTINGS, RevisionChoices(plan={})) == pod_template(plain, SETTINGS)
     stated = LLMService.from_object(an_llmservice(spec(runtime={"resources": {"requests": {"memory": "9Gi"}}})))
     assert server(pod_template(stated, SETTINGS, pinned))["resources"]["requests"]["memory"] == "9Gi"
 
@@ -372,7 +372,7 @@ TAKEN: dict[str, tuple[Json, str | None, dict[str, str], tuple[tuple[str, str, s
 @pytest.mark.parametrize("case", TAKEN)
 def test_pods_go_to_nodes_with_the_device(case: str) -> None:
     accelerator, gpu, labels, taints, may_go = TAKEN[case]
-    template = render(chosen=Chosen(gpu=gpu), accelerator=accelerator)
+    template = render(chosen=RevisionChoices(gpu=gpu), accelerator=accelerator)
     room = Room((NodeRoom("n", labels=labels, taints=taints),))
     assert bool(list(nodes_for(room, template["spec"]))) is may_go
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import LLMService, parse_spec
-from llmservice_operator.manifests.revision import recorded_spec, returned_to, revision_key
+from llmservice_operator.manifests.revision import recorded_spec, revision_key, with_recorded_fields
 
 from tests.contract.manifests import manifest
 from tests.unit.decide_world import an_llmservice, spec
@@ -28,7 +28,7 @@ WITHOUT_RESTART = (
     *("model.cache.retentionPolicy", "model.cache.verify", "model.cache.pruneAfterHours"),
 )
 # The examples of these are what the spec has without them.
-USUAL = {"spec.model.uri", "spec.accelerator.type"}
+DEFAULT_STRATEGY = {"spec.model.uri", "spec.accelerator.type"}
 # These need another field, which restarts the pods; SAME_PODS has them.
 BESIDE = {"spec.startCache.storageClassName", "spec.startCache.accessModes"}
 EXAMPLES = {
@@ -37,7 +37,7 @@ EXAMPLES = {
     if path.startswith("spec.")
     and "example" in part
     and not re.search(r"[\[{]|Ref\.", path)
-    and path not in USUAL | BESIDE
+    and path not in DEFAULT_STRATEGY | BESIDE
 }
 
 
@@ -142,7 +142,7 @@ def test_a_return_to_a_recorded_revision_keeps_what_needs_no_restart() -> None:
     reference = {"name": "s", "key": "k"}
     recorded = recorded_spec(parse_spec(spec(endpoint={"apiKeySecretRef": reference, "port": 81})))
     now = parse_spec({"model": {"uri": "hf://a/b"}, "endpoint": {"port": 90}, "scaling": {"replicas": 3}})
-    back = returned_to(now, recorded)
+    back = with_recorded_fields(now, recorded)
     assert (back.model.uri, back.scaling.replicas, back.endpoint.port) == (HF, 3, 90)
     assert back.endpoint.api_key_secret_ref is not None
     assert back.endpoint.api_key_secret_ref.model_dump() == reference

@@ -13,7 +13,7 @@ from llmservice_api.kinds import CHILD_KINDS, VERBS, ChildKind
 from llmservice_operator.facts.children import ChildFacts
 from llmservice_operator.manifests.children import BUILDERS
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
-from llmservice_operator.service.watch.kinds import OF_CHILDREN
+from llmservice_operator.service.watch.kinds import CHILD_RESOURCES
 
 from tests.unit.decide_world import FACTS, FIVE_LINES, SETTINGS, World, an_llmservice
 
@@ -43,7 +43,7 @@ def test_the_chart_grants_what_a_declared_kind_needs(child: ChildKind) -> None:
 def test_a_declared_kind_is_watched_and_projected_as_its_builder_makes_it(child: ChildKind) -> None:
     manifest = BUILDERS[child.kind](World(an_llmservice(FIVE_LINES | MAKES_ALL)).service(), SCALING)
     assert manifest is not None, "MAKES_ALL is to be a spec that has every child"
-    (resource,) = (each for each in OF_CHILDREN if each.kind == child.kind)
+    (resource,) = (each for each in CHILD_RESOURCES if each.kind == child.kind)
     assert (manifest["apiVersion"], manifest["kind"]) == (resource.api_version, child.kind)
     assert manifest["metadata"]["name"] == "x"
     assert resource == child.resource

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_operator.service.config_reader import LOOKS, ConfigReader, ReaderUnavailable
+from llmservice_operator.service.config_reader import MAX_WAITING, ConfigReader, ReaderUnavailable
 from llmservice_planner.model import config_json, reading
 from llmservice_planner.model.architecture import Architecture
 from llmservice_planner.model.reading import ReadingStopped, Stopped
@@ -45,7 +45,7 @@ async def a_reader(code: str | None = None, **limits: Any) -> AsyncIterator[tupl
     """A reader that waits as long as it takes, and how its readings ended."""
     results: list[str] = []
     command = {} if code is None else {"command": instead(code)}
-    reader = ConfigReader(observe=results.append, **{"patience": 60.0, **command, **limits})
+    reader = ConfigReader(observe=results.append, **{"wait_seconds": 60.0, **command, **limits})
     try:
         yield reader, results
     finally:
@@ -165,7 +165,7 @@ async def test_namespaces_take_turns(wanted: int) -> None:
 
 
 async def test_nobody_drives_the_answers_of_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmservice_operator.service.config_reader.REMEMBERED", 5)
+    monkeypatch.setattr("llmservice_operator.service.config_reader.MAX_CACHED", 5)
     async with a_reader() as (reader, results):
         await answer_of(reader, KEY, USUAL)
         for number in range(10):
@@ -197,7 +197,7 @@ async def test_few_reconciles_wait_for_configurations_that_take_long() -> None:
     numbers = count(1)
     async with a_reader("time.sleep(600)") as (reader, _):
         assert await waiting_reads(reader, *["a"] * 100) == 1
-        assert await waiting_reads(reader, *(f"ns-{number}" for number in range(100))) == LOOKS
+        assert await waiting_reads(reader, *(f"ns-{number}" for number in range(100))) == MAX_WAITING
         assert await waiting_reads(reader, "a") == 1, "none that ended is counted"
 
 

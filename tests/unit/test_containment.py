@@ -320,5 +320,5 @@ def test_errors_are_bounded_and_reported_by_type_and_place_and_never_by_their_te
 def test_a_status_that_says_nothing_of_a_priority_keeps_no_other_from_being_taken_up() -> None:
     """One LLMService that cannot be ranked at a start would leave all after it aside."""
     world = World({**parent(), "status": {"observedGeneration": "one"}}, parent(name=GOOD[0].name))
-    world.ctx.take_up([BAD, GOOD[0]])
+    world.ctx.enqueue([BAD, GOOD[0]])
     assert world.ctx.queue.depth == 2

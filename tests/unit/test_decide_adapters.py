@@ -35,7 +35,7 @@ def test_the_list_comes_before_the_pods_that_read_it() -> None:
     kinds = applied(world_of("hf://a/b"))
     assert kinds.index("ConfigMap") < kinds.index("Service") < kinds.index("Deployment")
     (apply,) = [apply for apply in world_of("hf://a/b").decide().apply if apply.kind == "ConfigMap"]
-    assert apply.is_unread
+    assert apply.is_unreadable
     assert (apply.manifest["metadata"]["name"], apply.known_uid) == ("x-adapters", None)
     assert apply.manifest["metadata"]["ownerReferences"][0]["controller"]
 

@@ -11,9 +11,9 @@ from llmservice_operator.children import desired_children
 from llmservice_operator.decision import Decision
 from llmservice_operator.facts.children import RevisionFacts, ServiceFacts
 from llmservice_operator.facts.drift import removal_patch
-from llmservice_operator.manifests.revision import NOTHING
+from llmservice_operator.manifests.revision import NO_CHOICES
 from llmservice_operator.observe.observed import AppliedRecord, Observed
-from llmservice_operator.revisions.match import choose, match_revision
+from llmservice_operator.revisions.match import desired_revision, match_revision
 from llmservice_operator.workload.deployment import DeploymentFacts
 
 from tests.unit.decide_world import FACTS, FIXTURES, SETTINGS, World, an_llmservice
@@ -37,7 +37,7 @@ def recorded(name: str) -> dict[str, Any]:
     service = World(an_llmservice(SPEC)).service()
     revision = json.loads((FIXTURES / "drift" / "revision.json").read_text())
     match = match_revision(service, [RevisionFacts.from_object(revision)])
-    revision = choose(service, match, match.chosen or NOTHING, SETTINGS)
+    revision = desired_revision(service, match, match.chosen or NO_CHOICES, SETTINGS)
     children = desired_children(service, service.spec, revision, "Surge", SETTINGS)
     hashes = {child.id[0]: child.input_hash for child in children}
     obj["metadata"]["annotations"][APPLIED_HASH_ANNOTATION] = hashes[obj["kind"]]
@@ -87,12 +87,12 @@ DRIFTS = [
 ]
 
 
-@pytest.mark.parametrize(("child", "fixture", "reason", "expel"), DRIFTS)
-def test_a_drift_is_put_right(child: str, fixture: str, reason: str, expel: bool) -> None:
+@pytest.mark.parametrize(("child", "fixture", "reason", "remove_foreign_fields"), DRIFTS)
+def test_a_drift_is_put_right(child: str, fixture: str, reason: str, remove_foreign_fields: bool) -> None:
     (apply,) = decided(child, fixture).apply
     assert apply.kind == recorded(child)["kind"]
     assert reason in apply.reason
-    assert apply.expel is expel
+    assert apply.remove_foreign_fields is remove_foreign_fields
     assert apply.known_uid == recorded(child)["metadata"]["uid"]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from llmservice_operator.behaviours.fit import planning
-from llmservice_operator.manifests.revision import Chosen
+from llmservice_operator.manifests.revision import RevisionChoices
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.room import Sharing
 from llmservice_runtime.contract import GPU, Failure
@@ -60,7 +60,7 @@ FROZEN = {
 def test_a_share_that_was_planned_stays_one(case: str) -> None:
     product, recorded, planned = FROZEN[case]
     plan = None if recorded is None else {"perGPU": {"memoryGiB": recorded}}
-    device = planning.frozen_device(a_world().service(), Chosen(gpu=product, plan=plan))
+    device = planning.recorded_device(a_world().service(), RevisionChoices(gpu=product, plan=plan))
     assert device is not None
     assert device.memory_gib == pytest.approx(planned, abs=0.3)
 
@@ -270,7 +270,7 @@ def test_other_facts_of_a_running_model_are_reported_and_restart_nothing() -> No
 @pytest.mark.parametrize("record", [{}, {"updateRequested": "now"}, {"gpu": "NVIDIA-L4", "ofAnotherRelease": {"a": 1}}])
 def test_what_another_release_recorded_is_left_as_it_is(record: Json) -> None:
     """A record can never be changed: whoever drops a key of it is refused by the API server."""
-    assert Chosen.from_document(record).to_document() == record
+    assert RevisionChoices.from_document(record).to_document() == record
 
 
 def architectures(world: World) -> list[str]:

@@ -16,7 +16,7 @@ from tests.unit.decide_world import H100, T4, a_world
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """Answers are remembered: neither those of other tests here, nor these there."""
-    caches = (planning.answer, planning.stated, planning.architecture, planning._remedied)
+    caches = (planning.answer, planning.stated, planning.architecture, planning._try_remedies)
     for cache in caches:
         cache.cache_clear()
     yield

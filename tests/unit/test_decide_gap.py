@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.holding import HoldingReport, PortClaim
-from llmservice_operator.behaviours.holding.gap import HELD, LOST, PATIENCE, WAITING
+from llmservice_operator.behaviours.holding.rollout_holding import HELD, LOST, MAX_WAIT_SECONDS, WAITING
 from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 
@@ -157,11 +157,11 @@ def refused(world: World) -> None:
 
 
 def unknown(world: World) -> None:
-    world.activators, world.unknown_for = None, PATIENCE - 1
+    world.activators, world.unknown_for = None, MAX_WAIT_SECONDS - 1
 
 
 def unknown_for_long(world: World) -> None:
-    world.activators, world.unknown_for = None, PATIENCE
+    world.activators, world.unknown_for = None, MAX_WAIT_SECONDS
 
 
 WAITS: dict[str, tuple[Callable[[World], None], bool]] = {
@@ -211,9 +211,9 @@ def no_list(world: World) -> None:
 
 
 LOSES: dict[str, tuple[Callable[[World], None], bool, str]] = {
-    "one never listens": (reporting(SILENT, GOOD, PATIENCE), False, "10.1.0.1 does not listen on port 20000"),
-    "no key": (reporting(NO_KEY, GOOD, PATIENCE), False, "Secret k cannot be read."),
-    "one never reaches it": (reporting(GOOD, LISTENING, PATIENCE), True, "10.1.0.2 is not reached through"),
+    "one never listens": (reporting(SILENT, GOOD, MAX_WAIT_SECONDS), False, "10.1.0.1 does not listen on port 20000"),
+    "no key": (reporting(NO_KEY, GOOD, MAX_WAIT_SECONDS), False, "Secret k cannot be read."),
+    "one never reaches it": (reporting(GOOD, LISTENING, MAX_WAIT_SECONDS), True, "10.1.0.2 is not reached through"),
     "no activator": (without("activators", ()), False, "No activator is ready."),
     "no port": (no_port, False, "No port could be allotted."),
     "no right on slices": (no_list, False, "may not list endpointslices"),

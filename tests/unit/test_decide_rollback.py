@@ -13,9 +13,9 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_operator.manifests import children
-from llmservice_operator.manifests.revision import recorded_spec, returned_to, revision_key, spec_digest
+from llmservice_operator.manifests.revision import recorded_spec, revision_key, spec_digest, with_recorded_fields
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.observe.progress import Progress, Rolling, rollout_of
+from llmservice_operator.observe.progress import Progress, RolloutDecision, rollout_of
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.failures.reasons import Ends
 
@@ -207,7 +207,7 @@ SPECS = st.fixed_dictionaries({}, optional=SECTIONS).map(lambda sections: parse_
 
 @given(SPECS, SPECS)
 def test_going_back_takes_what_needs_a_restart_and_leaves_the_rest(then: Any, now: Any) -> None:
-    returned = returned_to(now, stored(recorded_spec(then)))
+    returned = with_recorded_fields(now, stored(recorded_spec(then)))
     assert revision_key(returned) == revision_key(then)
     assert (returned.scaling, returned.drain, returned.endpoint.port) == (now.scaling, now.drain, now.endpoint.port)
     assert spec_digest(now, None) == spec_digest(now.model_copy(update={"scaling": then.scaling}), None)
@@ -463,7 +463,7 @@ def test_whether_a_reason_that_lasts_may_roll_a_revision_back_before_the_deadlin
     assert reason.row.ends is not Ends.BY_TIME or reason in MAY_ROLL_BACK
     moment = Progress(2, 3, 1, 2, (), False, False, False, reason, "")
     failure = StatusFailure(reason, "", "", lasted=3600.0)
-    found = rollout_of(Rolling(), "new", moment, failure, is_pending=False, previous={"stableRevision": "old"})
+    found = rollout_of(RolloutDecision(), "new", moment, failure, is_pending=False, previous={"stableRevision": "old"})
     assert ("failedRevision" in found) is MAY_ROLL_BACK.get(reason, "failedRevision" in found)
 
 
@@ -493,6 +493,6 @@ def test_a_rollback_keeps_the_claim_that_its_pods_mount() -> None:
 )
 def test_whether_there_is_a_claim_is_the_revisions(recorded: Json, now: Json, restored: Json | None) -> None:
     before, after = parse_spec(spec(**recorded)), parse_spec(spec(**now))
-    returned = returned_to(after, recorded_spec(before))
+    returned = with_recorded_fields(after, recorded_spec(before))
     assert revision_key(returned) == revision_key(before)
     assert (returned.start_cache and returned.start_cache.model_dump(exclude_none=True)) == restored

@@ -390,10 +390,10 @@ def test_a_reason_outlives_the_second_decision_after_the_deployment_was_applied(
     begun = world.decide()
     for apply in begun.apply:
         world._apply(apply.manifest)
-    world.begun = begun.begun
+    world.ongoing_rollout = begun.ongoing_rollout
     world.step()
     assert "There is room" not in world.rollout["reason"]
-    assert world.rollout["reason"] == (begun.begun or ("", ""))[1]
+    assert world.rollout["reason"] == (begun.ongoing_rollout or ("", ""))[1]
 
 
 def test_a_pod_that_lost_its_node_while_nothing_is_rolled_out_changes_no_strategy() -> None:

@@ -14,7 +14,7 @@ from kubeloop.timestamps import rfc3339
 from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.errors import Problem
 from llmservice_api.reasons import Reason
-from llmservice_operator.inputs import Turn
+from llmservice_operator.inputs import UpdatePermission
 from llmservice_operator.manifests import environment, placement
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.reports import Report
@@ -387,9 +387,9 @@ OLD_PODS: dict[str, tuple[Json | None, bool]] = {
 }
 
 
-@pytest.mark.parametrize(("old", "is_renewed"), OLD_PODS.values(), ids=OLD_PODS.keys())
+@pytest.mark.parametrize(("old", "is_rerendered"), OLD_PODS.values(), ids=OLD_PODS.keys())
 def test_what_was_edited_and_never_ran_is_rendered_anew_only_where_nothing_else_runs(
-    old: Json | None, is_renewed: bool
+    old: Json | None, is_rerendered: bool
 ) -> None:
     """Another template would be another rollout, which may stop what serves."""
     world = serving(L4)
@@ -405,17 +405,17 @@ def test_what_was_edited_and_never_ran_is_rendered_anew_only_where_nothing_else_
     world.pods["x-new"] = waiting("x-new", world)
     strategy = world.strategy()
     world.settle()
-    assert (world.revision() != label, "nodeSelector" not in world.template["spec"]) == (is_renewed, is_renewed)
-    assert world.rollout.get("updatePending", False) is not is_renewed
-    assert is_renewed or world.strategy() == strategy
+    assert (world.revision() != label, "nodeSelector" not in world.template["spec"]) == (is_rerendered, is_rerendered)
+    assert world.rollout.get("updatePending", False) is not is_rerendered
+    assert is_rerendered or world.strategy() == strategy
 
 
 def test_one_that_never_ran_takes_no_turn_of_updates_that_were_asked_for() -> None:
     world = bound_to_its_choice()
-    world.turn = Turn(is_granted=False, failed=("other",))
+    world.update_permission = UpdatePermission(is_granted=False, failed=("other",))
     before = world.revision()
     decision = world.decide()
-    assert (decision.claims_turn, decision.update) == (False, None)
+    assert (decision.claims_update, decision.update) == (False, None)
     world.settle()
     assert world.revision() != before
     world.pods = {"x-1": waiting("x-1", world)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.holding import HoldingReport, PortClaim
-from llmservice_operator.behaviours.holding.zero import PATIENCE, SELDOM_AFTER, SELDOM_SECONDS
+from llmservice_operator.behaviours.holding.scale_to_zero import SELDOM_AFTER, SELDOM_SECONDS, SPREAD_LIMIT_SECONDS
 from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 
@@ -100,16 +100,24 @@ def refused(world: World) -> None:
 
 STAYS: dict[str, tuple[Callable[[World], None], bool, str]] = {
     "one does not listen yet": (reporting(SILENT), False, ""),
-    "one never listens": (waiting(PATIENCE, reporting(SILENT)), False, "10.1.0.1 does not listen on port 20000"),
+    "one never listens": (
+        waiting(SPREAD_LIMIT_SECONDS, reporting(SILENT)),
+        False,
+        "10.1.0.1 does not listen on port 20000",
+    ),
     "one has not reached it yet": (reporting(GOOD, LISTENING), True, ""),
-    "one never reaches it": (waiting(PATIENCE, reporting(GOOD, LISTENING)), False, "10.1.0.2 is not reached through"),
+    "one never reaches it": (
+        waiting(SPREAD_LIMIT_SECONDS, reporting(GOOD, LISTENING)),
+        False,
+        "10.1.0.2 is not reached through",
+    ),
     "it is tried again": (waiting(SELDOM_AFTER, reporting(GOOD, LISTENING)), True, "10.1.0.2 is not reached through"),
     "no key": (reporting(NO_KEY), False, "Secret k cannot be read. Grant get on it."),
     "the slices are new": (waiting(SPREAD_SECONDS / 2), True, ""),
     "a request is in flight": (busy, True, ""),
-    "a request is in flight for long": (waiting(3 * PATIENCE, busy), True, ""),
+    "a request is in flight for long": (waiting(3 * SPREAD_LIMIT_SECONDS, busy), True, ""),
     "the pod does not answer yet": (mute, True, ""),
-    "the pod does not answer": (waiting(PATIENCE, mute), True, "Pod x-0 does not say"),
+    "the pod does not answer": (waiting(SPREAD_LIMIT_SECONDS, mute), True, "Pod x-0 does not say"),
     "a slice of the name is somebody's": (taken, True, "x-activator-ipv4 exists already"),
     "the slice is refused": (refused, False, "cannot be applied: denied by a policy"),
 }

@@ -9,7 +9,7 @@ import yaml
 from llmservice_api.flags import FLAGS, KEYED, OPERATOR_OWNED, TYPED
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.engine import vllm_arguments
-from llmservice_operator.manifests.revision import Chosen
+from llmservice_operator.manifests.revision import RevisionChoices
 from llmservice_vllm.versions import default_version, flag_table
 
 from tests.unit.decide_world import an_llmservice
@@ -25,7 +25,7 @@ OWN = (
 MODEL: Json = {"uri": "file:///m", "servedModelNames": ["n"]}
 
 
-def arguments(sections: Json, chosen: Chosen | None = None) -> tuple[str, ...]:
+def arguments(sections: Json, chosen: RevisionChoices | None = None) -> tuple[str, ...]:
     spec = {"multimodal": {"allowedMediaDomains": ["*"]}, **sections, "model": MODEL | sections.get("model", {})}
     return vllm_arguments(LLMService.from_object(an_llmservice(spec)), default_version(), *([chosen] if chosen else []))
 
@@ -104,7 +104,7 @@ def test_flags_of_a_field(sections: Json, flags: str) -> None:
 
 
 def test_auto_is_the_length_that_was_chosen() -> None:
-    assert "1234" in arguments({"batching": {"maxModelLen": "auto"}}, Chosen(max_model_len=1234))
+    assert "1234" in arguments({"batching": {"maxModelLen": "auto"}}, RevisionChoices(max_model_len=1234))
 
 
 def test_extra_args_come_last() -> None:

@@ -20,7 +20,7 @@ from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.service.watch import children
 from llmservice_operator.service.watch.children import ChildrenWatch
 from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import OF_CHILDREN, PROJECTIONS
+from llmservice_operator.service.watch.kinds import CHILD_RESOURCES, PROJECTIONS
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import GONE, over_http, token_of
@@ -82,7 +82,7 @@ async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -
         changed.set()
 
     async with over_http(api, token) as transport:
-        sync = SyncState((None,), LLMSERVICE, OF_CHILDREN)
+        sync = SyncState((None,), LLMSERVICE, CHILD_RESOURCES)
         for part in (watch_of(LLMSERVICE), LLMSERVICE.full_name):
             sync.synced(None, part)
         children = ChildrenWatch(transport, EventHandler(cache, enqueue, enqueue), (None,), sync)
@@ -93,7 +93,7 @@ async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -
             if wait:
                 async with asyncio.timeout(PATIENCE):
                     await sync.settled.wait()
-                    for resource in OF_CHILDREN:
+                    for resource in CHILD_RESOURCES:
                         await api.watching[resource].wait()
             yield Watching(api, sync, cache, keys, changed)
         finally:
@@ -132,9 +132,9 @@ async def test_children_are_watched_by_our_labels_and_no_llmservice(api: Api) ->
         queries = [query for _, path, query, _ in api.requests if path == resource.path(None)]
         assert {query.get("labelSelector") for query in queries} == {selector}
         assert [query.get("resourceVersion") for query in queries] == [None, "50"]
-    assert {path for _, path, *_ in api.requests} == {resource.path(None) for resource in OF_CHILDREN}
+    assert {path for _, path, *_ in api.requests} == {resource.path(None) for resource in CHILD_RESOURCES}
     assert {method for method, *_ in api.requests} == {"GET"}
-    assert LLMSERVICE not in OF_CHILDREN
+    assert LLMSERVICE not in CHILD_RESOURCES
 
 
 async def test_a_watch_that_ends_goes_on_where_it_was(api: Api) -> None:

@@ -15,7 +15,7 @@ from kubeloop.sync_state import SyncState
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.service.containment import InternalErrors, Part
 from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import OF_CHILDREN, PARENT, PROJECTIONS
+from llmservice_operator.service.watch.kinds import CHILD_RESOURCES, PARENT, PROJECTIONS
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer, Connection
@@ -38,7 +38,7 @@ class Harness:
         self.keys: list[Key] = []
         self.api, self.cache = ApiServer(*listed), Cache(projections)
         self.api.version, self.api.page = 100, 2
-        self.sync = SyncState((None,), LLMSERVICE, OF_CHILDREN)
+        self.sync = SyncState((None,), LLMSERVICE, CHILD_RESOURCES)
         self.handler = EventHandler(self.cache, self.keys.append, self.keys.append)
         self.resync = Resync(
             Connection(self.api),

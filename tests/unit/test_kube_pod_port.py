@@ -25,7 +25,7 @@ from llmservice_operator.readers.pod_port import (
     LARGEST_REPORT,
     LIMIT,
     LONGEST_PROBLEM,
-    MOST_BEGUN,
+    MAX_STARTED,
     MOST_REQUESTS,
     SILENT_SECONDS,
     ActivatorReader,
@@ -231,7 +231,7 @@ def answer(path: str, body: str, status: int = 200) -> state_server.Reply:
 
 
 @pytest.mark.parametrize(
-    ("requests", "begun"), [(0, 0), (1, 2), (37, 10**6), (123_456, 10**12), (MOST_REQUESTS, MOST_BEGUN)]
+    ("requests", "begun"), [(0, 0), (1, 2), (37, 10**6), (123_456, 10**12), (MOST_REQUESTS, MAX_STARTED)]
 )
 async def test_reads_what_a_supervisor_exposes(requests: int, begun: int) -> None:
     port = free_port()
@@ -297,7 +297,7 @@ METRICS_ANSWERS = {
     "a counter with labels": f'{NAME} 3\n{BEGUN}{{a="b"}} 1\n',
     "a counter twice": f"{NAME} 3\n{BEGUN} 1\n{BEGUN} 1\n",
     "a fraction of a counter": f"{NAME} 3\n{BEGUN} 1.5\n",
-    "a counter too large": f"{NAME} 3\n{BEGUN} {MOST_BEGUN + 1}\n",
+    "a counter too large": f"{NAME} 3\n{BEGUN} {MAX_STARTED + 1}\n",
     "a counter without a value": f"{NAME} 3\n{BEGUN}\n",
     "larger than may be read": f"{NAME} 3\n" + "#" * LIMIT,
 }
@@ -347,7 +347,7 @@ def test_any_bytes_give_a_bounded_number_or_a_refusal(lines: list[bytes], separa
     except Unreadable:
         return
     assert 0 <= value.in_flight <= MOST_REQUESTS
-    assert value.begun is None or 0 <= value.begun <= MOST_BEGUN
+    assert value.started is None or 0 <= value.started <= MAX_STARTED
     stated = [line for line in body.split(b"\n") if re.match(NAME.encode() + rb"[ {\t]", line)]
     assert len(stated) == 1
     assert re.fullmatch(NAME.encode() + b" 0*%d" % value.in_flight, stated[0])

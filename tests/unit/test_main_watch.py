@@ -16,7 +16,7 @@ from kubeloop.resources import Key, Resource
 from kubeloop.sync_state import SyncState
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import OF_CHILDREN, PROJECTIONS
+from llmservice_operator.service.watch.kinds import CHILD_RESOURCES, PROJECTIONS
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import RESET, ApiServer, over_http, token_of
@@ -28,7 +28,7 @@ class Watching:
         self.api = api
         self.keys: list[Key] = []
         self.cache = Cache(PROJECTIONS)
-        self.sync = SyncState((None,), LLMSERVICE, OF_CHILDREN)
+        self.sync = SyncState((None,), LLMSERVICE, CHILD_RESOURCES)
         self.spawned = 0
 
     def take_signals(self) -> None:

@@ -92,7 +92,7 @@ async def live(world: World, handler: EventHandler, name: str) -> None:
     ctx.metrics.set_progress(key, pod, await fetching(""))
     ctx.metrics.add_streams_ended(key, 2)
     turn(ctx.updates, key, ctx.cache)
-    ctx.updates.gain([key])
+    ctx.updates.take_over([key])
     with ctx.errors.contained(Part.STATE, key, f"of pod {pod}"):
         raise ValueError
     await ctx.pod_events.of("ns", [pod])

@@ -71,14 +71,14 @@ def cpu_service(limit: str, **runtime: Any) -> LLMService:
 @pytest.mark.parametrize("text", [*TINY, "1e99"])
 def test_resources_of_a_service(text: str) -> None:
     found = cpu_service(text[:32])
-    assert planning.question(found, SETTINGS, None, None).memory_limit_gib is not None
+    assert planning.planner_input(found, SETTINGS, None, None).memory_limit_gib is not None
     assert server_resources(found, SETTINGS)["limits"]["memory"]
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "1" * 400, "\u00b2"], ids=short)
 def test_an_environment_variable(text: str) -> None:
     found = cpu_service("8Gi", env=[{"name": "VLLM_CPU_KVCACHE_SPACE", "value": text}])
-    assert planning.question(found, SETTINGS, None, None).request.device is not None
+    assert planning.planner_input(found, SETTINGS, None, None).request.device is not None
 
 
 @pytest.mark.parametrize("text", [*HUGE, *TINY, "."])

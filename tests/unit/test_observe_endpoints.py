@@ -9,8 +9,8 @@ import pytest
 from kubeloop.cache import Cache
 from kubeloop.resources import Key
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.progress import PATIENCE
-from llmservice_operator.service.context import Memory
+from llmservice_operator.observe.progress import SETTLE_SECONDS
+from llmservice_operator.service.context import ServiceMemory
 from llmservice_operator.service.watch.kinds import PROJECTIONS
 
 from tests.unit.decide_world import World, a_pod
@@ -115,7 +115,7 @@ def test_a_watch_that_lags_briefly_changes_no_status(late: str) -> None:
     decision = world.step()
     assert decision.is_steady
     assert decision.is_unsettled
-    assert decision.requeue_after == pytest.approx(PATIENCE - 0.4)
+    assert decision.requeue_after == pytest.approx(SETTLE_SECONDS - 0.4)
     world.unlisted = set()
     world.roll_out()
     world.settle()
@@ -131,7 +131,7 @@ def test_missing_endpoints_are_reported_once_they_last(make: Callable[[], World]
     world.roll_out(replicas=1, updated=1, ready=1, available=1)
     assert world.step().is_unsettled
     assert world.conditions()["Available"]["status"] == before
-    world.unsettled_for = PATIENCE
+    world.unsettled_for = SETTLE_SECONDS
     world.settle()
     conditions = world.conditions()
     assert (conditions["Ready"]["reason"], conditions["Available"]["reason"]) == ("NoEndpoints", "NoEndpoints")
@@ -152,10 +152,10 @@ def test_any_other_change_is_reported_at_once(what: str) -> None:
 
 
 def test_the_time_counts_from_when_they_first_differ() -> None:
-    memory = Memory("u")
+    memory = ServiceMemory("u")
     assert memory.unsettled_for(5.0) == 0.0
-    memory.note(True, 5.0)
-    memory.note(True, 7.0)
+    memory.record_settled(True, 5.0)
+    memory.record_settled(True, 7.0)
     assert memory.unsettled_for(7.5) == 2.5
-    memory.note(False, 8.0)
+    memory.record_settled(False, 8.0)
     assert memory.unsettled_for(9.0) == 0.0

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from llmservice_operator.facts.scheduling import Wanted, gpus_text
+from llmservice_operator.facts.scheduling import AcceleratorRequest, gpus_text
 from llmservice_operator.observe.failures.failure import FailureContext
 from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_planner.room import Holder, NodeRoom, Room
@@ -17,7 +17,7 @@ from tests.unit.failing_pods import must_fail
 Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
-WANTED = Wanted(GPU, 4)
+WANTED = AcceleratorRequest(GPU, 4)
 
 
 def node(name: str, product: str | None, has: int, used: int, *holders: Holder) -> NodeRoom:
@@ -134,7 +134,7 @@ REMEDIES = {
 @pytest.mark.parametrize("case", REMEDIES)
 def test_the_remedy_of_a_taint_is_the_toleration_to_add(case: str) -> None:
     room, words = REMEDIES[case]
-    context = FailureContext({}, None, Wanted(GPU, 1), room, {"tolerations": [OWN_TOLERATION]})
+    context = FailureContext({}, None, AcceleratorRequest(GPU, 1), room, {"tolerations": [OWN_TOLERATION]})
     found = must_fail(pods.unplaced(f"0/2 nodes are available: 2 {TAINT}."), context=context)
     assert (found.reason, words in found.remedy) == ("UntoleratedTaint", True), found.remedy
 

@@ -11,7 +11,7 @@ import pytest
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.effective import effective
 from llmservice_operator.manifests.pod_template import pod_template
-from llmservice_operator.manifests.revision import Chosen
+from llmservice_operator.manifests.revision import RevisionChoices
 from llmservice_planner import gpus
 from llmservice_planner.batching import Batching, batching
 from llmservice_planner.model import config_json
@@ -111,6 +111,6 @@ def test_on_gpus(product: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = Batching(sequences[server], tokens[server])
     assert batching(Request(None, gpus.device(product), tensor_parallel_size=2)) == expected
     llm = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, "accelerator": {"products": [product]}}))
-    for chosen in (Chosen(), Chosen(gpu=product)):
+    for chosen in (RevisionChoices(), RevisionChoices(gpu=product)):
         reported = effective(llm, pod_template(llm, SETTINGS, chosen), chosen)["batching"]
         assert (reported["maxNumSeqs"], reported["maxNumBatchedTokens"]) == (expected.sequences, expected.tokens)

@@ -318,7 +318,9 @@ def test_the_operator_passes_a_gpu_over_that_has_no_kernels_for_it() -> None:
     spec = {"model": {"uri": "hf://a/b"}, "parallelism": {"tensorParallelSize": 4}, "batching": {"maxModelLen": 65_536}}
     llm = LLMService.from_object(an_llmservice(spec))
     nodes = ClusterGPUs((NodeGroup("NVIDIA-A100-SXM4-80GB", 8), NodeGroup("NVIDIA-H100-80GB-HBM3", 8)))
-    chosen = planning.picked(llm, planning.question(llm, SETTINGS, reading.read(json.dumps(FLASH)), None), nodes)
+    chosen = planning.pick_device(
+        llm, planning.planner_input(llm, SETTINGS, reading.read(json.dumps(FLASH)), None), nodes
+    )
     assert (chosen.product, chosen.plan.verdict) == ("NVIDIA-H100-80GB-HBM3", Fit.FITS)
 
 

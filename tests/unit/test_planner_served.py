@@ -97,7 +97,7 @@ def picked(quantization: Json, *products: str) -> Any:
     llm = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, "batching": {"maxModelLen": 2048}}))
     document = json.dumps(SMALL | {"quantization_config": quantization})
     nodes = ClusterGPUs(tuple(NodeGroup(product, 8) for product in products))
-    return planning.picked(llm, planning.question(llm, SETTINGS, reading.read(document), None), nodes)
+    return planning.pick_device(llm, planning.planner_input(llm, SETTINGS, reading.read(document), None), nodes)
 
 
 def test_the_operator_passes_a_gpu_over_that_cannot_compute_with_it() -> None:
@@ -327,9 +327,9 @@ def test_the_status_has_the_changes_that_lift_a_refusal(
 ) -> None:
     spec = {"model": {"uri": "hf://a/b"}, "accelerator": {"products": [product]}} | spec
     llm = LLMService.from_object(an_llmservice(spec))
-    asked_ = planning.question(llm, SETTINGS, reading.read(json.dumps(model)), None)
+    asked_ = planning.planner_input(llm, SETTINGS, reading.read(json.dumps(model)), None)
     nodes = ClusterGPUs((NodeGroup(product, 8), NodeGroup("NVIDIA-H200", 8)))
-    plan = planning.picked(llm, asked_, nodes).plan
+    plan = planning.pick_device(llm, asked_, nodes).plan
     assert plan.verdict is Fit.DOES_NOT_FIT
     assert [dict(remedy.patch) for remedy in plan.remedies][:1] == ([] if patch is None else [patch])
     assert "that was tried" not in plan.reason

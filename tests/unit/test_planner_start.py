@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.pod_template import pod_template
-from llmservice_operator.manifests.revision import Chosen, start_plan
+from llmservice_operator.manifests.revision import RevisionChoices, start_plan
 from llmservice_planner.start import Starting, StartPlan, plan
 
 from tests.unit.decide_world import an_llmservice, spec
@@ -94,18 +94,18 @@ def test_what_was_measured_counts_where_it_is_of_the_same_start(
     assert usual(status, plan, **sections) == seconds
 
 
-def arguments(chosen: Chosen) -> list[str]:
+def arguments(chosen: RevisionChoices) -> list[str]:
     """Of the server, rendered with what was chosen."""
     template = pod_template(LLMService.from_object(an_llmservice(spec())), SETTINGS, chosen)
     return list(template["spec"]["containers"][0]["args"])
 
 
 def test_it_is_recorded_and_the_record_renders_the_same() -> None:
-    chosen = Chosen(start={"budgetSeconds": 760, "usualSeconds": 190, "steps": []})
+    chosen = RevisionChoices(start={"budgetSeconds": 760, "usualSeconds": 190, "steps": []})
     assert {"--start-seconds=760", "--usual-seconds=190"} <= set(arguments(chosen))
-    assert arguments(Chosen.from_document(chosen.to_document())) == arguments(chosen)
+    assert arguments(RevisionChoices.from_document(chosen.to_document())) == arguments(chosen)
 
 
 def test_a_record_of_an_earlier_release_renders_as_it_did() -> None:
-    args = arguments(Chosen.from_document({"gpu": "H100"}))
+    args = arguments(RevisionChoices.from_document({"gpu": "H100"}))
     assert not [arg for arg in args if arg.startswith(("--start-seconds", "--usual-seconds"))]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from kubeloop.queue import Priority
-from llmservice_operator.service.watch.kinds import ParentFacts, of_children, of_itself
+from llmservice_operator.service.watch.kinds import ParentFacts, priority_after_child, priority_of_service
 
 from tests.unit.reconcile_world import parent
 
@@ -32,5 +32,5 @@ def test_the_priority_of_a_service(
     status = {} if observed is None else {"observedGeneration": observed, "conditions": conditions(**shown)}
     metadata: dict[str, Any] = {"deletionTimestamp": "now"} if deleting else {}
     facts = ParentFacts.from_object({**parent(generation=generation, **metadata), "status": status})
-    assert (of_itself(facts), of_children(facts)) == (itself, children)
-    assert of_itself(None) is of_children(None) is REST, "gone"
+    assert (priority_of_service(facts), priority_after_child(facts)) == (itself, children)
+    assert priority_of_service(None) is priority_after_child(None) is REST, "gone"

@@ -219,7 +219,7 @@ async def test_fields_of_others_that_conflict_with_ours_are_removed_before_the_a
     world = await reconciled()
     theirs = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:sessionAffinity": {}}}}
     world.drift([theirs], port=81, sessionAffinity="ClientIP")
-    world.deciding.expel = True
+    world.deciding.remove_foreign_fields = True
     world.api.fails["apply Service by force"] = [Invalid(of_apply, code=422)]
     world.api.fails["patch Service"] = [Invalid(of_patch, code=422)] if of_patch else []
     await world.reconcile()
@@ -296,12 +296,12 @@ async def test_a_turn_that_another_service_took_meanwhile_is_waited_for() -> Non
     granted: list[bool] = []
 
     def decide(inputs: Inputs) -> Decision | Requirements:
-        if inputs.turn is None:
-            return Requirements(turn=True)
+        if inputs.update_permission is None:
+            return Requirements(update_permission=True)
         if not granted:
             assert world.ctx.updates.claim(OTHER)
-        granted.append(inputs.turn.value.is_granted)
-        return Decision(claims_turn=granted[-1], update=None if granted[-1] else Update.WAITS)
+        granted.append(inputs.update_permission.value.is_granted)
+        return Decision(claims_update=granted[-1], update=None if granted[-1] else Update.WAITS)
 
     world.ctx.decide = decide
     await world.reconcile()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_operator.service.context import Memory
+from llmservice_operator.service.context import ServiceMemory
 from llmservice_planner.model import reading
 from llmservice_planner.model.reading import Stopped
 
@@ -57,7 +57,7 @@ async def test_it_is_started_without_a_plan_and_not_read_again(why: Stopped, wor
         world.now += 3600
         await world.reconcile()
         assert world.calls() == []
-    world.ctx.memories[KEY] = Memory("u-1")  # the operator was restarted
+    world.ctx.memories[KEY] = ServiceMemory("u-1")  # the operator was restarted
     await world.reconcile()
     assert (len(configs.asked), fits(world)[0]) == (1, "ConfigTooComplex")
 

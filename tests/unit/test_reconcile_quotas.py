@@ -127,14 +127,14 @@ async def test_without_the_right_nothing_is_said_and_it_is_asked_for_seldom() ->
     assert reason(world) == "QuotaBelowMaximum"
 
 
-PASSING: list[ApiError | Unreachable] = [
+TRANSIENT_ERRORS: list[ApiError | Unreachable] = [
     ServerError("busy", code=503),
     TooManyRequests("busy", code=429),
     Unreachable("no"),
 ]
 
 
-@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", TRANSIENT_ERRORS, ids=lambda error: type(error).__name__)
 async def test_an_api_server_that_does_not_answer_holds_nothing_up(error: Exception) -> None:
     world = await scaled(hard=1)
     await world.settle()

@@ -8,7 +8,7 @@ import pytest
 from kubeloop.errors import FieldConflict, Forbidden, Invalid, KubeError, NotLeader, Refused, ServerError
 from kubeloop.resources import Key
 from llmservice_api.holding import Activator, HoldingReport
-from llmservice_operator.behaviours.holding.gap import LOST, PATIENCE, WAITING
+from llmservice_operator.behaviours.holding.rollout_holding import LOST, MAX_WAIT_SECONDS, WAITING
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.readers.holding_ports import HoldingPorts, candidates
@@ -234,7 +234,7 @@ async def test_a_rollout_waits_a_minute_for_activators_that_are_not_known(*, fli
         if world.status["rollout"]["gap"] != WAITING:
             break
         world.now += then.after or 0.0
-    assert PATIENCE <= world.now - start < PATIENCE + 5
+    assert MAX_WAIT_SECONDS <= world.now - start < MAX_WAIT_SECONDS + 5
     assert world.status["rollout"]["gap"].startswith(LOST)
     assert world.stored("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from llmservice_operator.inputs import NOTHING, GPUsQuery, Inputs, Requirements, RoomQuery
+from llmservice_operator.inputs import NO_REQUIREMENTS, GPUsQuery, Inputs, Requirements, RoomQuery
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.service.decide import decide
 from llmservice_planner import room as planner
@@ -36,7 +36,8 @@ def everything(world: World) -> dict[str, Any]:
     """Each part, as the test's cluster has it."""
     events = PodEvents.of({name: world.events.get(name, []) for name in world.pods})
     return {
-        "gpus": world.gpus, "room": world.room, "pod_events": events, "turn": world.turn, "quotas": world.quotas_now(),
+        "gpus": world.gpus, "room": world.room, "pod_events": events, "quotas": world.quotas_now(),
+        "update_permission": world.update_permission,
     }  # fmt: skip
 
 
@@ -134,7 +135,7 @@ STATES: dict[str, Callable[[], World]] = {
 def required(inputs: Inputs) -> Requirements:
     """What is to be read before anything is decided."""
     found = decide(inputs)
-    return found if isinstance(found, Requirements) else NOTHING
+    return found if isinstance(found, Requirements) else NO_REQUIREMENTS
 
 
 @pytest.mark.parametrize("state", [pytest.param(make, id=name) for name, make in STATES.items()])
@@ -148,7 +149,14 @@ def test_parts_that_were_not_required_change_no_decision(state: Callable[[], Wor
 def test_a_steady_service_requires_nothing() -> None:
     inputs = served().inputs()
     assert not required(inputs)
-    parts = (inputs.gpus, inputs.room, inputs.pod_events, inputs.turn, inputs.sibling_model, inputs.reading)
+    parts = (
+        inputs.gpus,
+        inputs.room,
+        inputs.pod_events,
+        inputs.update_permission,
+        inputs.sibling_model,
+        inputs.reading,
+    )
     assert parts == (None,) * 6
 
 

@@ -162,5 +162,5 @@ def test_what_others_write_into_children_is_not_kept(cls: type[ChildFacts], cont
     assert kept < 64 * KIB
     assert facts.foreign
     assert difference({"metadata": {"labels": {"a": "b"}}, **content}, facts.live(), facts.content) is not None
-    assert not isinstance(facts, RevisionFacts) or not facts.is_whole
+    assert not isinstance(facts, RevisionFacts) or not facts.is_valid_record
     assert facts.managed_hash != other.managed_hash

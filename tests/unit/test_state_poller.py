@@ -17,7 +17,7 @@ from llmservice_operator.service.state_poller import (
     INTERVAL,
     LONGEST_INTERVAL,
     PATIENCE,
-    QUIET,
+    REPORT_SECONDS,
     StatePoller,
 )
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
@@ -129,7 +129,7 @@ async def test_more_of_the_same_is_reported_every_fifteen_seconds() -> None:
         for number in range(2, 42):
             world.answers["x-0"] = downloading(number)
             await world.after(INTERVAL)
-        assert world.woken() == pytest.approx(40 * INTERVAL / QUIET, abs=1)
+        assert world.woken() == pytest.approx(40 * INTERVAL / REPORT_SECONDS, abs=1)
 
 
 async def test_a_serving_pod_that_does_not_change_is_asked_less_and_less() -> None:
@@ -221,13 +221,13 @@ async def test_what_was_held_back_of_a_pod_that_is_asked_no_more_is_reported() -
             world.answers["x-0"] = replace(LOADING, phase=Phase.LOADING if number % 2 else Phase.SMOKE)
             await world.after(INTERVAL / 10)
             await world.after(INTERVAL)
-            if world.state_poller._services[KEY].held:
+            if world.state_poller._services[KEY].unpublished:
                 break
-        held = world.state_poller._services[KEY].held["x-0"]
-        assert world.state_poller.reports(KEY)["x-0"] != held
+        unpublished = world.state_poller._services[KEY].unpublished["x-0"]
+        assert world.state_poller.reports(KEY)["x-0"] != unpublished
         world.woken()
         world.want(pods=["x-0"])
-        assert (world.state_poller.reports(KEY)["x-0"], world.woken()) == (held, 1)
+        assert (world.state_poller.reports(KEY)["x-0"], world.woken()) == (unpublished, 1)
         world.want(pods=["x-0"])
         assert world.woken() == 0
 

@@ -23,8 +23,8 @@ from llmservice_operator.observe.failures.pod_events import PodEvent
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.report import events
-from llmservice_operator.service.state_poller import step
-from llmservice_operator.service.watch.kinds import PROJECTIONS, ParentFacts, of_children, of_itself
+from llmservice_operator.service.state_poller import reported_step
+from llmservice_operator.service.watch.kinds import PROJECTIONS, ParentFacts, priority_after_child, priority_of_service
 from llmservice_runtime.contract import DrainReport, Phase, State
 
 from tests.support import cpu
@@ -87,8 +87,8 @@ def settled_objects() -> bytes:
 def stored(world: World) -> World:
     """With the LLMService as the watch delivers it."""
     facts = ParentFacts.from_object(world.obj)
-    of_itself(facts)
-    of_children(facts)
+    priority_of_service(facts)
+    priority_after_child(facts)
     world.obj = dict(facts.obj)
     return world
 
@@ -137,7 +137,7 @@ def test_any_state_of_a_pod(text: str, phase: Phase, is_started: bool) -> None:
     world.pods = {"x-0": a_pod("x-0", label, ready=is_started, address="10.0.0.1")}
     state = State.from_json(text.replace('"Fetching"', f'"{phase}"', 1))
     world.reports = {"x-0": Report("uid-x-0", 0, state)}
-    step(world.reports["x-0"])
+    reported_step(world.reports["x-0"])
     metrics = Metrics()
     metrics.set_progress(Key("team-a", "x"), "x-0", state)
     metrics.exposition()

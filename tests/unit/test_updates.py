@@ -12,7 +12,7 @@ from kubeloop.cache import Cache
 from kubeloop.resources import Key
 from llmservice_operator.behaviours.updates import why_waiting
 from llmservice_operator.decision import Update
-from llmservice_operator.inputs import Turn
+from llmservice_operator.inputs import UpdatePermission
 from llmservice_operator.observe.observed import Refusal
 from llmservice_operator.service.updates import Updates
 from llmservice_operator.service.watch.kinds import PROJECTIONS
@@ -22,7 +22,7 @@ from tests.unit.test_decide_rollback import fail
 from tests.unit.test_decide_rollouts import serving
 
 A, B, C = (Key("team-a", name) for name in "abc")
-WAITS, UNDER_WAY, FAILED = Update.WAITS, Update.UNDER_WAY, Update.FAILED
+WAITS, RUNNING, FAILED = Update.WAITS, Update.RUNNING, Update.FAILED
 EMPTY = Cache(PROJECTIONS)
 
 
@@ -32,25 +32,25 @@ def ask(world: World) -> None:
     world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": "now"}
 
 
-def turn(updates: Updates, key: Key, cache: Cache) -> Turn:
+def turn(updates: Updates, key: Key, cache: Cache) -> UpdatePermission:
     """The turn that a service gets, claimed where it is granted."""
-    found = updates.peek(key, cache)
+    found = updates.check(key, cache)
     assert updates.claim(key) is found.is_granted
     return found
 
 
 def test_a_turn_that_another_took_meanwhile_is_not_granted_twice() -> None:
     updates = Updates()
-    assert updates.peek(A, EMPTY).is_granted
-    assert updates.peek(B, EMPTY).is_granted
+    assert updates.check(A, EMPTY).is_granted
+    assert updates.check(B, EMPTY).is_granted
     assert (updates.claim(B), updates.claim(A), updates.claim(B)) == (True, False, True)
 
 
 def test_one_after_another() -> None:
     updates = Updates()
-    assert turn(updates, A, EMPTY) == Turn(is_granted=True)
+    assert turn(updates, A, EMPTY) == UpdatePermission(is_granted=True)
     assert not turn(updates, B, EMPTY).is_granted
-    assert updates.report(A, UNDER_WAY) == ()
+    assert updates.report(A, RUNNING) == ()
     for key in (B, C):
         assert updates.report(key, WAITS) == ()
     assert turn(updates, A, EMPTY).is_granted, "who has it keeps it"
@@ -67,8 +67,10 @@ def test_a_failed_update_stops_all_others_and_names_itself() -> None:
     assert turn(updates, A, EMPTY).is_granted
     updates.report(B, WAITS)
     assert updates.report(A, FAILED) == (B,), "they are to say so"
-    assert turn(updates, B, EMPTY) == Turn(is_granted=False, limit=2, failed=("a",))
-    assert turn(updates, Key("team-b", "b"), EMPTY) == Turn(is_granted=False, limit=2, failed_elsewhere=1)
+    assert turn(updates, B, EMPTY) == UpdatePermission(is_granted=False, limit=2, failed=("a",))
+    assert turn(updates, Key("team-b", "b"), EMPTY) == UpdatePermission(
+        is_granted=False, limit=2, failed_in_other_namespaces=1
+    )
     assert updates.report(A, None) == (B,)
     assert turn(updates, B, EMPTY).is_granted
 
@@ -96,7 +98,7 @@ def test_never_more_begin_than_the_limit_and_none_while_one_failed(steps: list[t
 def test_without_a_turn_what_serves_stays_and_the_status_says_why() -> None:
     world = serving(1)
     before = world.revision()
-    world.turn = Turn(is_granted=False)
+    world.update_permission = UpdatePermission(is_granted=False)
     ask(world)
     decision = world.step()
     assert (decision.update, world.revision()) == (WAITS, before)
@@ -106,11 +108,11 @@ def test_without_a_turn_what_serves_stays_and_the_status_says_why() -> None:
     assert [event.reason for event in decision.events] == ["UpdateWaiting"]
     assert world.condition("Ready")[0] == "True"
     assert world.step().is_steady
-    world.turn = Turn(is_granted=False, failed=("other",), failed_elsewhere=2)
+    world.update_permission = UpdatePermission(is_granted=False, failed=("other",), failed_in_other_namespaces=2)
     world.step()
     assert "The update of other and of 2 services of other namespaces failed" in world.rollout["updateWaiting"]
-    world.turn = Turn(is_granted=True)
-    assert world.step().update is UNDER_WAY
+    world.update_permission = UpdatePermission(is_granted=True)
+    assert world.step().update is RUNNING
     assert world.revision() != before
     assert "updateWaiting" not in world.rollout
     world.serve()
@@ -124,7 +126,7 @@ def test_an_edit_needs_no_turn_and_an_interrupted_update_needs_its_turn_again() 
     ask(world)
     world.step()
     world.children["Deployment", "x"] = deployment
-    world.turn = Turn(is_granted=False)
+    world.update_permission = UpdatePermission(is_granted=False)
     assert world.decide().update is WAITS
     before = world.revision()
     world.edit(batching={"maxNumSeqs": 3})
@@ -180,12 +182,12 @@ def test_what_was_gained_is_learned_as_after_a_start() -> None:
     failed = cached(a_failed_update())
     assert turn(updates, A, Cache(PROJECTIONS)).is_granted
     updates.report(A, None)
-    updates.gain([found])
+    updates.take_over([found])
     assert turn(updates, A, failed).failed == ("x",)
     updates.report(found, None)
     assert turn(updates, A, failed).is_granted
     updates.report(A, None)
-    updates.gain([found])
+    updates.take_over([found])
     updates.report(found, None)
     assert turn(updates, B, failed).is_granted, "what was decided since counts more than what is stored"
     started = Updates()
@@ -196,7 +198,7 @@ def test_what_was_gained_is_learned_as_after_a_start() -> None:
 def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
     world = serving(1)
     ask(world)
-    assert world.step().update is UNDER_WAY
+    assert world.step().update is RUNNING
     world.edit(scaling={"replicas": 0})
     assert world.step().update is None
     world.settle()
@@ -205,7 +207,7 @@ def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
     assert world.decide().update is None
     assert turn(Updates(), A, cached(world)).is_granted
     world.edit(scaling={"replicas": 1})
-    assert world.step().update is UNDER_WAY
+    assert world.step().update is RUNNING
 
 
 def test_an_update_that_is_refused_is_named_to_those_that_wait() -> None:
@@ -215,9 +217,9 @@ def test_an_update_that_is_refused_is_named_to_those_that_wait() -> None:
     world.refused = {("Deployment", "x"): Refusal(422, "policy says no")}
     assert world.decide().update is FAILED
     world.refused = {}
-    assert world.step().update is UNDER_WAY
+    assert world.step().update is RUNNING
 
 
 def test_a_long_list_of_failed_updates_is_cut_short() -> None:
-    text = why_waiting(Turn(is_granted=False, failed=tuple(f"chat-{n}" for n in range(100))))
+    text = why_waiting(UpdatePermission(is_granted=False, failed=tuple(f"chat-{n}" for n in range(100))))
     assert "chat-7 and 92 more failed" in text

@@ -8,7 +8,13 @@ from dataclasses import replace
 
 import pytest
 from llmservice_api.holding import Activator, HoldingReport
-from llmservice_operator.observe.activators import AGAIN_SECONDS, REST_SECONDS, SPREAD_SECONDS, About, Questions
+from llmservice_operator.observe.activators import (
+    AT_ZERO_SECONDS,
+    CONFIRM_SECONDS,
+    SPREAD_SECONDS,
+    ActivatorQuestions,
+    QuestionSubject,
+)
 
 from tests.unit.decide_zero_world import (
     GOOD,
@@ -37,11 +43,11 @@ def test_what_is_reported_twice_brings_a_replica_and_the_condition_says_why(case
     report, problem = UNABLE[case]
     world = at_zero()
     world.holding[ONE.address] = report
-    world.asked_for, world.unable_for = 3600.0, AGAIN_SECONDS - 1
+    world.asked_for, world.unable_for = 3600.0, CONFIRM_SECONDS - 1
     world.settle()
     assert (made(world), is_held(world)) == (0, True), "once is no reason"
     assert world.condition("Autoscaled") == ("True", "Autoscaling")
-    world.unable_for = AGAIN_SECONDS
+    world.unable_for = CONFIRM_SECONDS
     events = [event.reason for event in world.step().events]
     world.settle()
     assert (made(world), is_held(world)) == (1, True)
@@ -66,7 +72,7 @@ def test_one_that_a_user_stopped_is_asked_about_once_it_may_be_at_zero() -> None
     world.settle()
     assert world.inputs().holding is None
     world.edit(scaling={"replicas": 0, "autoscaling": {"minReplicas": 0, "maxReplicas": 4}})
-    world.holding[ONE.address], world.unable_for = NO_KEY, AGAIN_SECONDS
+    world.holding[ONE.address], world.unable_for = NO_KEY, CONFIRM_SECONDS
     world.settle()
     assert made(world) == 1
     assert world.condition("Autoscaled") == ("False", "HoldingUnavailable")
@@ -89,7 +95,7 @@ async def rest(world: ZeroWorld, seconds: float) -> None:
 
 async def settled() -> ZeroWorld:
     world = await at_zero_on_an_api_server()
-    await rest(world, REST_SECONDS)
+    await rest(world, AT_ZERO_SECONDS)
     world.asked.clear()
     return world
 
@@ -143,7 +149,7 @@ async def test_a_role_that_is_revoked_brings_a_replica() -> None:
     world.reports["10.1.0.2"] = NO_KEY
     start = world.now
     await world.until(1)
-    assert AGAIN_SECONDS <= world.now - start <= REST_SECONDS + AGAIN_SECONDS
+    assert CONFIRM_SECONDS <= world.now - start <= AT_ZERO_SECONDS + CONFIRM_SECONDS
     assert len(world.asked) == 4
     assert world.condition("Autoscaled")["reason"] == "HoldingUnavailable"
     assert "Secret k cannot be read" in world.condition("Autoscaled")["message"]
@@ -160,42 +166,42 @@ async def test_what_passes_within_a_minute_brings_no_replica(then: str) -> None:
         world.now += 1
     if then == "it can again":
         world.reports["10.1.0.2"] = GOOD
-        await rest(world, 2 * REST_SECONDS)
+        await rest(world, 2 * AT_ZERO_SECONDS)
     else:
         world.activators = (Activator("10.1.0.1"),)
-        world.now += AGAIN_SECONDS - 1
+        world.now += CONFIRM_SECONDS - 1
         await world.settle()
         world.api.calls.clear()
-        await rest(world, 2 * REST_SECONDS)
+        await rest(world, 2 * AT_ZERO_SECONDS)
     assert world.deployed() == 0
     assert world.condition("Autoscaled")["reason"] != "HoldingUnavailable"
 
 
 @pytest.mark.parametrize("is_written", [False, True])
 def test_an_operator_that_starts_asks_in_turn_and_soon_about_what_was_edited(*, is_written: bool) -> None:
-    waits = [Questions.first(of(n, is_written=is_written), 0.0).due_at for n in range(100)]
+    waits = [ActivatorQuestions.first(of(n, is_written=is_written), 0.0).due_at for n in range(100)]
     assert (max(waits) <= SPREAD_SECONDS) != is_written
-    assert max(waits) <= REST_SECONDS
+    assert max(waits) <= AT_ZERO_SECONDS
 
 
 def test_a_report_of_before_a_change_and_one_of_after_it_are_not_the_same_problem() -> None:
-    asked = Questions.first(of(1), 0.0).answered({"10.1.0.1": NO_KEY}, 1.0)
+    asked = ActivatorQuestions.first(of(1), 0.0).answered({"10.1.0.1": NO_KEY}, 1.0)
     of_now = replace(of(1), generation=2)
     assert asked.answered({"10.1.0.1": NO_KEY}, 62.0).known(62.0).unable_for == 61.0
     assert asked.follow(of_now, 60.0).answered({"10.1.0.1": NO_KEY}, 62.0).known(62.0).unable_for == 0.0
 
 
-def of(n: int, *, is_written: bool = True) -> About:
-    return About(f"uid-{n}", 1, PORT, ("10.1.0.1",), is_at_rest=True, is_written=is_written)
+def of(n: int, *, is_written: bool = True) -> QuestionSubject:
+    return QuestionSubject(f"uid-{n}", 1, PORT, ("10.1.0.1",), is_at_zero=True, is_written=is_written)
 
 
 def test_a_thousand_services_share_the_time_evenly() -> None:
     """After a change that concerned all of them."""
     due: Counter[int] = Counter()
     for n in range(1000):
-        asked = Questions.first(of(n), 0.0).answered({"10.1.0.1": GOOD}, 1.0)
-        assert 1.0 < asked.due_at <= 1.0 + REST_SECONDS
-        due[int(asked.due_at % REST_SECONDS // 30)] += 1
+        asked = ActivatorQuestions.first(of(n), 0.0).answered({"10.1.0.1": GOOD}, 1.0)
+        assert 1.0 < asked.due_at <= 1.0 + AT_ZERO_SECONDS
+        due[int(asked.due_at % AT_ZERO_SECONDS // 30)] += 1
     assert set(due) == set(range(10))
     assert max(due.values()) < 150
 
@@ -218,9 +224,9 @@ async def test_one_that_cannot_hold_brings_a_replica_though_another_comes_and_go
     both, start = world.activators, world.now
     for number in range(12):
         world.activators = both[: 1 + number % 2]
-        end = world.now + AGAIN_SECONDS * 3 / 4
+        end = world.now + CONFIRM_SECONDS * 3 / 4
         while world.now < end and not world.deployed():
             then = await world.settle()
             world.now = min(end, world.now + (then.after or end))
     assert world.deployed() == 1
-    assert world.now - start <= 5 * AGAIN_SECONDS
+    assert world.now - start <= 5 * CONFIRM_SECONDS

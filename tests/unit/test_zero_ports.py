@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from kubeloop.errors import Unreachable
-from llmservice_operator.behaviours.holding.zero import SELDOM_AFTER
-from llmservice_operator.observe.activators import REST_SECONDS
+from llmservice_operator.behaviours.holding.scale_to_zero import SELDOM_AFTER
+from llmservice_operator.observe.activators import AT_ZERO_SECONDS
 from llmservice_operator.readers.holding_ports import candidates
 from llmservice_operator.service.gather import VERIFY_SECONDS
 
@@ -67,9 +67,9 @@ async def test_at_rest_it_is_compared_each_hour_and_soon_where_an_activator_cann
     change, port = LEASES[case]
     world = await at_zero()
     change(world)
-    start, seconds = world.now, VERIFY_SECONDS + REST_SECONDS
+    start, seconds = world.now, VERIFY_SECONDS + AT_ZERO_SECONDS
     if is_refused:
-        world.reports["10.1.0.1"], seconds = NO_KEY, REST_SECONDS + SELDOM_AFTER
+        world.reports["10.1.0.1"], seconds = NO_KEY, AT_ZERO_SECONDS + SELDOM_AFTER
     while world.now <= start + seconds:
         then = await world.settle()
         assert then.after is not None
@@ -82,7 +82,7 @@ async def test_after_a_start_services_at_rest_take_turns() -> None:
     world.restart()
     await world.settle()
     assert world.calls("Lease") == []
-    world.now += REST_SECONDS
+    world.now += AT_ZERO_SECONDS
     await world.settle()
     assert world.calls("Lease") == ["get Lease"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from llmservice_api.holding import Activator, HoldingReport, PortClaim
-from llmservice_operator.behaviours.holding.zero import LONGEST_PAUSE, PATIENCE, trial
+from llmservice_operator.behaviours.holding.scale_to_zero import LONGEST_TRIAL_PAUSE, SPREAD_LIMIT_SECONDS, trial_slices
 
 from tests.unit.reconcile_world import KEY
 from tests.unit.test_reconcile_zero import LISTENING, ONE, SLICE, ZeroWorld, serving
@@ -16,16 +16,16 @@ BEGINNINGS = [0, 60, 180, 420, 900, 1860, 3660, 5460]
 
 
 def test_when_slices_are_tried() -> None:
-    tried = [second for second in range(5470) if trial(second)[0]]
-    assert tried == [begin + n for begin in BEGINNINGS for n in range(int(PATIENCE))]
+    tried = [second for second in range(5470) if trial_slices(second)[0]]
+    assert tried == [begin + n for begin in BEGINNINGS for n in range(int(SPREAD_LIMIT_SECONDS))]
 
 
 @pytest.mark.parametrize("second", [0, 3, 10, 59, 60, 70, 100, 4000, 10**6])
 def test_in_how_many_seconds_that_changes(second: int) -> None:
-    is_tried, change_in = trial(second)
-    assert 0 < change_in <= LONGEST_PAUSE
-    assert trial(second + change_in)[0] != is_tried
-    assert trial(second + change_in - 0.5)[0] == is_tried
+    is_tried, change_in = trial_slices(second)
+    assert 0 < change_in <= LONGEST_TRIAL_PAUSE
+    assert trial_slices(second + change_in)[0] != is_tried
+    assert trial_slices(second + change_in - 0.5)[0] == is_tried
 
 
 async def unreached() -> tuple[ZeroWorld, float]:

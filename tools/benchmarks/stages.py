@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from llmservice_operator.behaviours.rollout import first
+from llmservice_operator.behaviours.rollout import initial_step
 from llmservice_operator.children import desired_children
-from llmservice_operator.manifests.revision import NOTHING
+from llmservice_operator.manifests.revision import NO_CHOICES
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.revisions.match import choose, match_revision
+from llmservice_operator.revisions.match import desired_revision, match_revision
 from llmservice_operator.service.watch.kinds import ParentFacts
 from llmservice_planner import gpus, memory
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
@@ -102,8 +102,8 @@ class Stage(NamedTuple):
 
 def build(world: World) -> object:
     service = world.service()
-    revision = choose(service, match_revision(service, ()), NOTHING, SETTINGS)
-    return desired_children(service, service.spec, revision, first(service).strategy, SETTINGS)
+    revision = desired_revision(service, match_revision(service, ()), NO_CHOICES, SETTINGS)
+    return desired_children(service, service.spec, revision, initial_step(service).strategy, SETTINGS)
 
 
 class Seen(NamedTuple):

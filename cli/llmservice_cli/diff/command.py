@@ -96,7 +96,7 @@ def _is_rewritten(apply: Apply, objects: Mapping[ChildId, Json]) -> bool:
     """Whether only a webhook made the child differ. The operator remembers what came of its own applies, and applies
     nothing again for that; a field that others added it takes out."""
     live = objects.get((apply.kind, apply.name))
-    return live is not None and not apply.expel and is_rewritten(apply.manifest, live)
+    return live is not None and not apply.remove_foreign_fields and is_rewritten(apply.manifest, live)
 
 
 def _remembering(applies: Sequence[Apply], observed: Observed) -> Observed:
@@ -119,7 +119,7 @@ async def _with_adapters(
 ) -> tuple[Mapping[ChildId, Json], tuple[ChildId, ...]]:
     """The live objects with the list of adapters, which the operator applies without reading it; what is not read."""
     for apply in applies:
-        if apply.is_unread:
+        if apply.is_unreadable:
             try:
                 found = await kube.get(BY_KIND[apply.kind], apply.manifest["metadata"]["namespace"], apply.name)
             except Forbidden:

@@ -17,11 +17,11 @@ from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.service import LLMService
 from llmservice_api.untrusted import stored_status
 from llmservice_operator.behaviours.fit.planning import demand
-from llmservice_operator.facts.scheduling import Wanted, gpus_text
+from llmservice_operator.facts.scheduling import AcceleratorRequest, gpus_text
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.resources import accelerator_resource
-from llmservice_operator.manifests.revision import Chosen
+from llmservice_operator.manifests.revision import RevisionChoices
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.status.plan import document as plan_document
 from llmservice_operator.readers.nodes import RIGHT, RIGHT_TO_PODS, Nodes
@@ -152,7 +152,7 @@ def answered(question: Question, seen: Seen) -> Answer:
     """The plan for the product that the operator would take, and the room for it."""
     service, resource = question.service, accelerator_resource(question.service)
     if resource is None:
-        found, product, chosen = answer(question), None, Chosen()
+        found, product, chosen = answer(question), None, RevisionChoices()
     else:
         found, product, chosen = _picked(question, seen)
     chosen = replace(chosen, plan=plan_document(found.plan))
@@ -175,7 +175,7 @@ def answered(question: Question, seen: Seen) -> Answer:
     return replace(found, placement=placement)
 
 
-def _picked(question: Question, seen: Seen) -> tuple[Answer, str | None, Chosen]:
+def _picked(question: Question, seen: Seen) -> tuple[Answer, str | None, RevisionChoices]:
     """By the operator's rule, the product that pods would get or prefer, and what would be recorded of the choice."""
     given, wanted = question.given, demand(question.service)
     wanted = replace(wanted, memory_gib=given.values.get("gpu_memory_gib", wanted.memory_gib))
@@ -188,7 +188,7 @@ def _picked(question: Question, seen: Seen) -> tuple[Answer, str | None, Chosen]
     if not question.is_manifest:
         plan = replace(plan, reason=in_options(plan.reason))
     product = choice.product or (plan.gpu if plan.gpu in wanted.products else None)
-    chosen = Chosen(gpu=product, excluded_gpus=choice.excluded, excluded_architectures=choice.left_out)
+    chosen = RevisionChoices(gpu=product, excluded_gpus=choice.excluded, excluded_architectures=choice.left_out)
     return Answer(question, request, honest(question, plan)), product, chosen
 
 
@@ -279,7 +279,10 @@ def _reason(pods: _Pods, seen: Seen, nodes: Sequence[NodePlace]) -> str:
     """About the nodes that pods may go to; where there are none, an example of what keeps them away."""
     if pods.resource is None:
         return "No node that the pods may go to has the CPUs and the memory that a replica asks for."
-    asked, room = Wanted(pods.resource, int(pods.wanted.get(pods.resource, 0))), Room(pods.may_go_to(seen.room))
+    asked, room = (
+        AcceleratorRequest(pods.resource, int(pods.wanted.get(pods.resource, 0))),
+        Room(pods.may_go_to(seen.room)),
+    )
     if not room.nodes:
         why = f" Of {nodes[0].name}: {nodes[0].reason}." if nodes else ""
         return f"A pod asks for {asked.count} {asked.resource}; none of the nodes that it may go to has any.{why}"

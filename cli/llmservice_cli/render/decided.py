@@ -17,7 +17,7 @@ from llmservice_api.replicas_owner import STATED_BY, stated_by
 from llmservice_api.service import LLMService
 from llmservice_operator.behaviours.fit.model_facts import record_of
 from llmservice_operator.decision import Decision
-from llmservice_operator.inputs import Inputs, Part, Requirements, Turn
+from llmservice_operator.inputs import Inputs, Part, Requirements, UpdatePermission
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.pod_events import PodEvents
@@ -169,8 +169,8 @@ async def _decided(inputs: Inputs, source: Source) -> Decision:
 async def _read(needed: Requirements, source: Source) -> dict[str, Any]:
     """The parts that are needed next, by their names in `Inputs`."""
     values: dict[str, Any] = {}
-    if needed.turn:  # whose turn it is only the operator knows
-        values["turn"] = Turn(is_granted=True)
+    if needed.update_permission:  # whose turn it is only the operator knows
+        values["update_permission"] = UpdatePermission(is_granted=True)
     if needed.sibling_model is not None:
         values["sibling_model"] = await source.model(needed.sibling_model)
     if needed.reading is not None:

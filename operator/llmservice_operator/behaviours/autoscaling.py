@@ -31,7 +31,7 @@ MANAGED_ALREADY = "already managed by"
 """Part of each refusal of KEDA's admission webhook because of another autoscaler."""
 SEVERAL_SELECT = "AmbiguousSelector"
 """An HPA's reason where another one scales the same pods."""
-CHOSEN, USUAL = -1, 0
+CHOSEN_COST, DEFAULT_COST = -1, 0
 """Costs of a chosen pod, and of an unmarked one."""
 _TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
@@ -39,7 +39,7 @@ _TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 def autoscaled(
     service: LLMService, inputs: Inputs, holding_problem: str, *, is_accepted: bool
 ) -> Finding | Requirements | None:
-    """The condition; None where the spec has no autoscaling. `holding_problem` is `Zero.problem`; `is_accepted`:
+    """The condition; None where the spec has no autoscaling. `holding_problem` is `ScaleToZero.problem`; `is_accepted`:
     whether the spec is applied, so that quotas matter."""
     if service.spec.scaling.autoscaling is None:
         return None
@@ -161,7 +161,7 @@ def _no(reason: Reason, message: str) -> Finding:
 
 def pods_to_count(service: LLMService, observed: Observed) -> tuple[tuple[str, str], ...]:
     """(name, IP address) of each pod whose requests are to be counted; empty where no ready pod has to be chosen."""
-    if not _to_go(service, observed):
+    if not _surplus_replicas(service, observed):
         return ()
     return tuple((pod.name, pod.address) for pod in _ready(observed) if pod.address)
 
@@ -171,7 +171,7 @@ def deletion_costs(service: LLMService, observed: Observed, in_flight: Mapping[s
 
     `in_flight` has the requests of each pod that could be read, by name.
     """
-    number = _to_go(service, observed)
+    number = _surplus_replicas(service, observed)
     if not number:
         return ()
     known = [pod for pod in _ready(observed) if pod.name in in_flight]
@@ -182,22 +182,22 @@ def deletion_costs(service: LLMService, observed: Observed, in_flight: Mapping[s
 def _changes(pods: tuple[PodFacts, ...], chosen: set[str]) -> Iterator[DeletionCost]:
     """Marks on other pods are reset: they are of a scale-down that did not happen. Costs set by users stay."""
     for pod in pods:
-        if pod.name in chosen and pod.deletion_cost != CHOSEN:
-            yield DeletionCost(pod.name, pod.uid, CHOSEN)
-        elif pod.name not in chosen and pod.deletion_cost == CHOSEN:
-            yield DeletionCost(pod.name, pod.uid, USUAL)
+        if pod.name in chosen and pod.deletion_cost != CHOSEN_COST:
+            yield DeletionCost(pod.name, pod.uid, CHOSEN_COST)
+        elif pod.name not in chosen and pod.deletion_cost == CHOSEN_COST:
+            yield DeletionCost(pod.name, pod.uid, DEFAULT_COST)
 
 
-def _to_go(service: LLMService, observed: Observed) -> int:
+def _surplus_replicas(service: LLMService, observed: Observed) -> int:
     """Ready replicas that the next scale-down ends; 0 where none or all of them go."""
     live, replicas = own_workload(service, observed), service.spec.scaling.replicas
     if live is None or not 0 < replicas < live.spec_replicas:
         return 0
-    ready, staying = len(_ready(observed)), [each for each in observed.replicas if not each.is_going]
+    ready, staying = len(_ready(observed)), [each for each in observed.replicas if not each.is_terminating]
     unready = len(staying) - ready
     return max(0, min(ready, live.spec_replicas - replicas - unready))
 
 
 def _ready(observed: Observed) -> tuple[PodFacts, ...]:
     """For each ready replica the pod that gets its requests."""
-    return tuple(each.first for each in observed.replicas if each.ready and not each.is_going)
+    return tuple(each.first for each in observed.replicas if each.ready and not each.is_terminating)

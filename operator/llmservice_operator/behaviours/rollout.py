@@ -40,7 +40,7 @@ from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.progress import gates, gates_of
 from llmservice_operator.observe.status.verdict import Obstacle
-from llmservice_operator.workload.port import USUAL, Replica, Strategy, WorkloadFacts
+from llmservice_operator.workload.port import DEFAULT_STRATEGY, Replica, Strategy, WorkloadFacts
 
 Json = Mapping[str, Any]
 
@@ -86,10 +86,10 @@ class Change:
 
     @property
     def _there(self) -> list[Replica]:
-        return [each for each in self.inputs.observed.replicas if not (each.is_going or each.is_over)]
+        return [each for each in self.inputs.observed.replicas if not (each.is_terminating or each.has_ended)]
 
     @property
-    def leaving(self) -> int:
+    def pods_on_leaving_nodes(self) -> int:
         """Pods on nodes that are going away: their resources count as free."""
         return sum(pod.deleting and bool(pod.node) for pod in self.inputs.observed.pods)
 
@@ -114,7 +114,7 @@ class Change:
         return requests_of(self.pod_spec)
 
     @property
-    def given_up(self) -> Amounts:
+    def old_requests(self) -> Amounts:
         """Resource requests of an old pod."""
         return requests_of(self.live.template().get("spec") or {})
 
@@ -123,7 +123,7 @@ def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep | Requireme
     """The next step. `may_choose`: False where nothing is applied, or the workload is to be rolled back."""
     strategy = current_strategy(change.service, change.live)
     if change.live.revision == change.label:
-        return _going_on(change, strategy)
+        return _continued(change, strategy)
     if not _is_to_choose(change, may_choose=may_choose):
         return RolloutStep(strategy)
     return _without_room(change) or _by_room(change)
@@ -140,15 +140,15 @@ def current_strategy(service: LLMService, live: WorkloadFacts) -> Strategy:
     return _strategy(live.strategy) if asked == "Auto" else asked
 
 
-def first(service: LLMService) -> RolloutStep:
+def initial_step(service: LLMService) -> RolloutStep:
     """The step without a workload: nothing is replaced."""
     asked = service.spec.rollout.strategy
-    return RolloutStep(USUAL if asked == "Auto" else asked)
+    return RolloutStep(DEFAULT_STRATEGY if asked == "Auto" else asked)
 
 
 def _strategy(live: str | None) -> Strategy:
     """The recorded strategy of the rollout; Surge where the workload has none."""
-    return "Replace" if live == "Replace" else "Recreate" if live == "Recreate" else USUAL
+    return "Replace" if live == "Replace" else "Recreate" if live == "Recreate" else DEFAULT_STRATEGY
 
 
 def _without_room(change: Change) -> RolloutStep | None:
@@ -174,12 +174,14 @@ def _by_room(change: Change) -> RolloutStep | Requirements:
             Reason.PROGRESSING, f"The change waits to see where there is room: {room.unknown}.", is_final=False
         )
         return RolloutStep(_strategy(change.live.strategy), is_held=True, obstacle=waits, recheck_after=RECHECK_SOON)
-    if room.unknown is not None and (named := _named_as_shared(change)) is not None:
+    if room.unknown is not None and (named := _shared_gpu_source(change)) is not None:
         return _replaced(change, f"A GPU's memory is no room for a second pod, and pods share GPUs, by {named}")
     if room.unknown is not None:
         return RolloutStep("Surge", _unknown(room.unknown, change.inputs.settings))
     nodes = list(nodes_for(room, change.pod_spec))
-    has_room = sum(fitting_apart(node, change.requests, change.resource) for node in nodes) + change.leaving > 0
+    has_room = (
+        sum(fitting_apart(node, change.requests, change.resource) for node in nodes) + change.pods_on_leaving_nodes > 0
+    )
     if has_room or _would_help(change, nodes):
         mounted_by = claim_holders(change.service)
         if mounted_by == "one pod" or (mounted_by == "one node" and len(nodes) > 1):
@@ -225,18 +227,18 @@ def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
     """Whether the resources of one old pod, with those that are free beside it, are enough."""
     old = Counter(pod.node for pod in change.old if pod.node)
     return any(
-        fitting(replace(node, used=minus(node.used, change.given_up)), change.requests) > 0
+        fitting(replace(node, used=minus(node.used, change.old_requests)), change.requests) > 0
         for node in nodes
         if old[node.name]
     )
 
 
-def _going_on(change: Change, strategy: Strategy) -> RolloutStep | Requirements:
+def _continued(change: Change, strategy: Strategy) -> RolloutStep | Requirements:
     """The template is applied: keep the strategy, unless a new pod waits too long for resources."""
     reason = str(change.previous.get("reason") or "") if change.previous.get("strategy") == strategy else ""
-    begun = change.inputs.observed.begun
-    if not change.previous and begun is not None and begun[0] == change.label:
-        reason = begun[1]
+    ongoing_rollout = change.inputs.observed.ongoing_rollout
+    if not change.previous and ongoing_rollout is not None and ongoing_rollout[0] == change.label:
+        reason = ongoing_rollout[1]
     step = RolloutStep(strategy, reason)
     if not _may_lack_room(change) or (since := _waiting_since(change)) is None:
         return step
@@ -249,7 +251,7 @@ def _going_on(change: Change, strategy: Strategy) -> RolloutStep | Requirements:
     waited = max(0.0, (change.inputs.now - since).total_seconds())
     if waited < change.inputs.settings.surge_deadline_seconds:
         return replace(step, recheck_after=change.inputs.settings.surge_deadline_seconds - waited)
-    return _overdue(change, step, waited)
+    return _replace_after_wait(change, step, waited)
 
 
 def _may_lack_room(change: Change) -> bool:
@@ -262,7 +264,7 @@ def _is_replace_reported(change: Change) -> bool:
     return change.previous.get("strategy") == "Replace" and bool(change.previous.get("reason"))
 
 
-def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep | Requirements:
+def _replace_after_wait(change: Change, step: RolloutStep, waited: float) -> RolloutStep | Requirements:
     """A pod waited too long: end an old pod first, where that is known to help."""
     room = change.inputs.free_room(RoomQuery(change.resource, RECHECK_SECONDS))
     if isinstance(room, Requirements):
@@ -270,14 +272,14 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep | 
     if room.may_be_known_soon:
         return replace(step, recheck_after=RECHECK_SOON)
     limit = change.inputs.settings.surge_deadline_seconds
-    is_gated = any(scheduling.are_gates(pod.unschedulable) for pod in _lacking(change))
+    is_gated = any(scheduling.are_gates(pod.unschedulable) for pod in _pods_without_node(change))
     found = "was held by Kueue's scheduling gate" if is_gated else "found no room"
     why = f"A new pod {found} for {limit} s, so an old one goes first."
-    if held := _without_memory(change):
+    if held := _pods_without_gpu_memory(change):
         why = "A new pod finds no memory on a GPU that pods share (time slicing), so an old one goes first."
         is_of_use = _would_free_memory(change, room, held)
     elif room.unknown is not None:
-        is_of_use = _is_as_large(change)
+        is_of_use = _is_room_enough(change)
     else:
         nodes = list(nodes_for(room, change.pod_spec))
         is_of_use = _would_help(change, nodes)
@@ -290,7 +292,7 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep | 
     return RolloutStep("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)
 
 
-def _without_memory(change: Change) -> tuple[PodFacts, ...]:
+def _pods_without_gpu_memory(change: Change) -> tuple[PodFacts, ...]:
     """New pods whose GPU memory was in use by others, and that have not restarted."""
     ended = ((pod, pod.terminated) for pod in change.new if pod.terminated is not None and not pod.running)
     ends = ((pod, Failure.from_json(end.message)) for pod, end in ended)
@@ -300,14 +302,14 @@ def _without_memory(change: Change) -> tuple[PodFacts, ...]:
 def _would_free_memory(change: Change, room: Room, held: tuple[PodFacts, ...]) -> bool:
     """Whether an old pod may use that memory: on a node with shared GPUs, or where nodes cannot be read."""
     if room.unknown is not None:
-        return _named_as_shared(change) is not None
+        return _shared_gpu_source(change) is not None
     resource, old = change.resource, {pod.node for pod in change.old}
     sharing = {node.name: node.sharing(resource) for node in room.nodes if resource is not None}
     found = (sharing.get(pod.node) for pod in held if pod.node in old)
     return any(each is not None and not each.has_own_memory for each in found)
 
 
-def _named_as_shared(change: Change) -> str | None:
+def _shared_gpu_source(change: Change) -> str | None:
     """What shows that pods share GPUs, where nodes cannot be read."""
     products = change.service.spec.accelerator.products or ()
     if (change.resource or "").endswith(SHARED):
@@ -318,8 +320,8 @@ def _named_as_shared(change: Change) -> str | None:
 def _waiting_since(change: Change) -> datetime | None:
     """Since when a new pod lacks resources: no node, no memory, no quota in its queue, or refused by a quota."""
     found = gates(change.new, gates_of(change.previous), change.inputs.now)
-    lacking = [found.get(pod.uid) or pod.created_at for pod in _lacking(change)]
-    lacking += [pod.created_at for pod in _without_memory(change)]
+    lacking = [found.get(pod.uid) or pod.created_at for pod in _pods_without_node(change)]
+    lacking += [pod.created_at for pod in _pods_without_gpu_memory(change)]
     if lacking:
         return _time(min(lacking))
     refusal = change.live.replica_failure
@@ -330,7 +332,7 @@ def _waiting_since(change: Change) -> datetime | None:
     return _time(str(failure.get("since"))) if is_reported else change.inputs.now  # a new report has this time
 
 
-def _lacking(change: Change) -> list[PodFacts]:
+def _pods_without_node(change: Change) -> list[PodFacts]:
     """New pods without a node for which the resources of an old one may be enough.
 
     Of scheduling gates only Kueue's counts, where the old pods hold quota of the same queue.
@@ -365,10 +367,10 @@ def _waits(change: Change) -> Obstacle | None:
     return Obstacle(Reason.WAITING_FOR_GPU, message, is_final=False)
 
 
-def _is_as_large(change: Change) -> bool:
+def _is_room_enough(change: Change) -> bool:
     """Where nodes cannot be read: an old pod's resources are enough for a new pod that requests no more."""
-    given_up = change.given_up
-    return all(given_up.get(resource, 0) >= each for resource, each in change.requests.items())
+    old_requests = change.old_requests
+    return all(old_requests.get(resource, 0) >= each for resource, each in change.requests.items())
 
 
 def _unknown(why: str, settings: Settings) -> str:

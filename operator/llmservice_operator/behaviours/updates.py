@@ -11,7 +11,7 @@ from typing import Any
 
 from llmservice_operator.decision import Update
 from llmservice_operator.facts.children import RevisionFacts
-from llmservice_operator.inputs import Turn
+from llmservice_operator.inputs import UpdatePermission
 from llmservice_operator.revisions.match import DesiredRevision
 from llmservice_operator.revisions.selection import is_by_request
 
@@ -22,21 +22,21 @@ RECHECK_SECONDS = 60.0
 """Seconds after which a waiting service is reconciled again without an event."""
 
 
-def why_waiting(turn: Turn) -> str:
+def why_waiting(permission: UpdatePermission) -> str:
     """Why the update waits. Running updates are not named: the status would change with each of them."""
-    if turn.failed or turn.failed_elsewhere:
+    if permission.failed or permission.failed_in_other_namespaces:
         return (
-            f"The update of {_failed(turn)} failed, and the same may happen here. Edit or roll back what failed, or "
-            "take its annotation llmservice.dev/update-requested away, and the next one begins."
+            f"The update of {_failed(permission)} failed, and the same may happen here. Edit or roll back what failed, "
+            "or take its annotation llmservice.dev/update-requested away, and the next one begins."
         )
-    return f"Other services are being updated, {turn.limit} at a time; this one's turn comes."
+    return f"Other services are being updated, {permission.limit} at a time; this one's turn comes."
 
 
-def _failed(turn: Turn) -> str:
+def _failed(permission: UpdatePermission) -> str:
     """Failed updates of the namespace by name, and the number of others."""
-    more = len(turn.failed) - _NAMED
-    named = [", ".join(turn.failed[:_NAMED]) + (f" and {more} more" if more > 0 else "")] if turn.failed else []
-    if count := turn.failed_elsewhere:
+    failed, more = permission.failed, len(permission.failed) - _NAMED
+    named = [", ".join(failed[:_NAMED]) + (f" and {more} more" if more > 0 else "")] if failed else []
+    if count := permission.failed_in_other_namespaces:
         named.append("one service of another namespace" if count == 1 else f"{count} services of other namespaces")
     return " and of ".join(named)
 
@@ -57,4 +57,4 @@ def update_of(
         return Update.FAILED
     is_done = rollout.get("stableRevision") == desired.label
     is_asked_for = desired.label != desired.key and desired.chosen.update_requested is not None
-    return None if is_done or not is_asked_for else Update.UNDER_WAY
+    return None if is_done or not is_asked_for else Update.RUNNING

@@ -72,7 +72,7 @@ class ChildFacts:
         return self.controller.uid if self.controller else None
 
     @property
-    def is_marked_ours(self) -> bool:
+    def has_operator_labels(self) -> bool:
         """Whether it has the labels that only this operator sets, whoever owns it."""
         return self.managed_by == OPERATOR and self.service is not None
 
@@ -177,7 +177,7 @@ class RevisionFacts(ChildFacts):
     """The hash in the pods' label REVISION_LABEL."""
     update_requested: str | None
     created_at: str
-    is_whole: bool
+    is_valid_record: bool
     """Whether this operator can have created it, with its content kept: others may create invalid or oversized ones."""
 
     @classmethod
@@ -193,7 +193,7 @@ class RevisionFacts(ChildFacts):
             label=obj["metadata"]["name"].rpartition("-")[2],
             update_requested=chosen.get("updateRequested"),
             created_at=str(obj["metadata"].get("creationTimestamp") or ""),
-            is_whole=data is not None and bool(common["body"]),
+            is_valid_record=data is not None and bool(common["body"]),
         )
 
     def data(self) -> dict[str, Any]:

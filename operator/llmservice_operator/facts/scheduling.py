@@ -38,7 +38,7 @@ REASONS = frozenset({reason for reason, _ in _KINDS} | {Reason.UNSCHEDULABLE})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AcceleratorRequest:
     """The accelerators of one pod."""
 
     resource: str
@@ -93,7 +93,7 @@ def is_taint(room: Room | None, pod_spec: Json | None) -> bool | None:
     return any(nodes_for(room, everywhere)) and not any(nodes_for(room, pod_spec))
 
 
-def remedy_of(reason: Reason, wanted: Wanted | None, room: Room | None, pod_spec: Json | None) -> str:
+def remedy_of(reason: Reason, wanted: AcceleratorRequest | None, room: Room | None, pod_spec: Json | None) -> str:
     """The remedy; for taints the tolerations for a node that fits otherwise."""
     if reason is not Reason.UNTOLERATED_TAINT or room is None or pod_spec is None:
         return reason.remedy
@@ -119,7 +119,9 @@ def _kinds(causes: Iterable[str]) -> frozenset[Reason]:
     return frozenset(reason for reason, pattern in _KINDS if any(pattern.search(cause) for cause in causes))
 
 
-def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, room: Room | None, namespace: str) -> str:
+def message_of(
+    causes: Iterable[str], reason: Reason, wanted: AcceleratorRequest | None, room: Room | None, namespace: str
+) -> str:
     """What all nodes lack, and for GPUs how many there are, if that was read."""
     if reason is Reason.SCHEDULING_GATED:
         gates = " and ".join(f"Kueue's {cause}" if cause.startswith(_KUEUE) else cause for cause in causes)
@@ -130,7 +132,7 @@ def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, roo
     return f"{message} {gpus_text(wanted, room, namespace)}"
 
 
-def gpus_text(wanted: Wanted, room: Room, namespace: str) -> str:
+def gpus_text(wanted: AcceleratorRequest, room: Room, namespace: str) -> str:
     """How many GPUs are free, by product, and which pods hold the others, as far as `namespace` may know."""
     asked = f"A pod asks for {wanted.count} {wanted.resource}"
     if room.unknown is not None:
@@ -149,7 +151,7 @@ def _products(free: Mapping[str | None, int]) -> str:
     return ", ".join([*shown, *_others(len(known) - len(shown), "products")])
 
 
-def _on_one_node(having: Iterable[NodeRoom], wanted: Wanted) -> str:
+def _on_one_node(having: Iterable[NodeRoom], wanted: AcceleratorRequest) -> str:
     most = max(int(node.free(wanted.resource)) for node in having)
     return f"at most {most} on one node"
 
@@ -170,8 +172,8 @@ def _others(count: int, what: str) -> Iterator[str]:
         yield f"{count} {what}"
 
 
-def wanted_of(effective: Mapping[str, Any]) -> Wanted | None:
+def accelerator_request(effective: Mapping[str, Any]) -> AcceleratorRequest | None:
     """Accelerators of a pod by the values in force; None on CPUs."""
     accelerator = effective.get("accelerator") or {}
     resource, count = accelerator.get("resourceName"), accelerator.get("count")
-    return Wanted(str(resource), int(count)) if resource and count else None
+    return AcceleratorRequest(str(resource), int(count)) if resource and count else None

@@ -25,7 +25,7 @@ from llmservice_operator.manifests.engine import max_model_len
 from llmservice_operator.manifests.meta import Manifest
 from llmservice_operator.manifests.pod_template import progress_deadline_seconds
 from llmservice_operator.manifests.resources import accelerator_resource
-from llmservice_operator.manifests.revision import NOTHING, Chosen
+from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
 
 Json = Mapping[str, Any]
 
@@ -105,7 +105,7 @@ SHORTEST_CONTEXT = 512
 
 
 @cached_by_service
-def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> dict[str, Any]:
+def effective(llm: LLMService, template: Manifest, chosen: RevisionChoices = NO_CHOICES) -> dict[str, Any]:
     """status.effective for the pods of one revision: values of the template, of the spec's fields, and of the choices.
 
     Values that only vLLM knows, once it has read the model, are absent.
@@ -134,7 +134,7 @@ def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> 
     }
 
 
-def _batching(llm: LLMService, runs: Server, chosen: Chosen) -> dict[str, Any]:
+def _batching(llm: LLMService, runs: Server, chosen: RevisionChoices) -> dict[str, Any]:
     sequences, tokens = _limits(llm, runs, chosen)
     return in_force(llm.spec.batching) | _known(
         maxNumSeqs=sequences, maxNumBatchedTokens=tokens, maxModelLen=max_model_len(llm, chosen)
@@ -164,7 +164,7 @@ def _optional_sections(spec: LLMServiceSpec) -> dict[str, Any]:
     return {name: in_force(section) for name, section in sections.items() if section is not None}
 
 
-def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, int | None]:
+def _limits(llm: LLMService, runs: Server, chosen: RevisionChoices) -> tuple[int | None, int | None]:
     """maxNumSeqs and maxNumBatchedTokens by the planner's rules; None where the possible GPUs differ."""
     given = llm.spec.batching
     request = request_of(
@@ -188,7 +188,7 @@ def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, 
     return limits.sequences, given.max_num_batched_tokens if is_open else limits.tokens
 
 
-def _longest(llm: LLMService, chosen: Chosen) -> int | None:
+def _longest(llm: LLMService, chosen: RevisionChoices) -> int | None:
     """Tokens: the maxModelLen that vLLM starts with, if the spec or the plan has it."""
     stated = max_model_len(llm, chosen)
     if isinstance(stated, int):
@@ -198,7 +198,7 @@ def _longest(llm: LLMService, chosen: Chosen) -> int | None:
     return None if llm.spec.context_extension is not None else llm.spec.model.architecture.max_position_embeddings
 
 
-def _devices(llm: LLMService, chosen: Chosen) -> tuple[Device, ...]:
+def _devices(llm: LLMService, chosen: RevisionChoices) -> tuple[Device, ...]:
     """GPUs that the pods may run on; empty if a product is unknown."""
     stated = None if llm.spec.accelerator.memory is None else gibibytes(llm.spec.accelerator.memory)
     products = llm.spec.accelerator.products or () if chosen.gpu is None else (chosen.gpu,)

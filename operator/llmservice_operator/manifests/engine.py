@@ -27,7 +27,7 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_vllm.flags import Flag
 from llmservice_vllm.versions import flag_table_or_default
 
-from llmservice_operator.manifests.revision import NOTHING, Chosen, revision_key
+from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices, revision_key
 from llmservice_operator.manifests.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.manifests.sources import draft_path, fetched, model_path
 
@@ -44,7 +44,7 @@ _OWN = (
 )
 
 
-def vllm_arguments(llm: LLMService, version: str, chosen: Chosen = NOTHING) -> tuple[str, ...]:
+def vllm_arguments(llm: LLMService, version: str, chosen: RevisionChoices = NO_CHOICES) -> tuple[str, ...]:
     """vLLM's arguments after the program, in a fixed order: flags of fields, the operator's own, extraArgs.
 
     Values that are vLLM's defaults are left out.
@@ -79,7 +79,7 @@ def _tokens(name: str, value: Any, flag: Flag | None) -> Iterator[str]:
         yield from value if isinstance(value, tuple) else (str(value),)
 
 
-def _computed(llm: LLMService, chosen: Chosen) -> dict[str, Any]:
+def _computed(llm: LLMService, chosen: RevisionChoices) -> dict[str, Any]:
     """Values that differ from their field's, by flag."""
     spec = llm.spec
     return {
@@ -99,7 +99,7 @@ def _computed(llm: LLMService, chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def max_model_len(llm: LLMService, chosen: Chosen) -> int | Literal["auto"] | None:
+def max_model_len(llm: LLMService, chosen: RevisionChoices) -> int | Literal["auto"] | None:
     """Tokens; `auto` is the plan's value, or vLLM's `auto` without a plan."""
     length = llm.spec.batching.max_model_len
     return chosen.max_model_len or length if length == "auto" else length
@@ -140,7 +140,7 @@ def _media_domains(spec: LLMServiceSpec) -> tuple[str, ...] | None:
     return None if ANY_DOMAIN in domains else domains or (NO_MEDIA_DOMAIN,)
 
 
-def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> ServeOptions:
+def serve_options(llm: LLMService, settings: Settings, chosen: RevisionChoices = NO_CHOICES) -> ServeOptions:
     """Options of the supervisor."""
     start = chosen.start or {}
     extension = llm.spec.context_extension

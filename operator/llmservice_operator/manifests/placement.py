@@ -15,7 +15,7 @@ from llmservice_planner.room import slice_label
 
 from llmservice_operator.manifests.meta import Manifest, selector
 from llmservice_operator.manifests.resources import RESOURCES, accelerator_resource
-from llmservice_operator.manifests.revision import NOTHING, Chosen
+from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
 
 _PRODUCT_LABELS = {"nvidia": "nvidia.com/gpu.product", "amd": "amd.com/gpu.product-name"}
 
@@ -27,7 +27,7 @@ def tolerations(llm: LLMService) -> list[dict[str, Any]]:
     return own + [t for t in llm.spec.pod_template.spec.tolerations if t not in own]
 
 
-def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
+def affinity(llm: LLMService, chosen: RevisionChoices = NO_CHOICES) -> dict[str, Any]:
     """The user's affinity, with the spec's products required in every term and preferred in their order.
 
     With a list, a planned product is the only acceptable one: on another the model or its maxModelLen may not fit.

@@ -20,7 +20,7 @@ from llmservice_operator.manifests.meta import (
 )
 from llmservice_operator.manifests.placement import affinity, spread_constraints, tolerations
 from llmservice_operator.manifests.resources import fetch_resources, init_resources, server_resources, with_requests
-from llmservice_operator.manifests.revision import NOTHING, Chosen
+from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.manifests.sources import fetched, needs_models_volume
 from llmservice_operator.manifests.volumes import RUNTIME_VOLUME, Mounted, fetch_volumes, volumes
@@ -38,7 +38,7 @@ def progress_deadline_seconds(llm: LLMService) -> int:
 _STARTUP_PERIOD = 1
 
 
-def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> Manifest:
+def pod_template(llm: LLMService, settings: Settings, chosen: RevisionChoices = NO_CHOICES) -> Manifest:
     """The template without the revision label, which is its hash. `chosen` are the plan's choices for open fields."""
     start = chosen.start or {}
     # By value: the recorded choices and the computed ones are two objects.
@@ -69,7 +69,7 @@ def _rendered(
 ) -> Manifest:
     times = {"budgetSeconds": budget_seconds, "usualSeconds": usual_seconds}
     start = {name: seconds for name, seconds in times.items() if seconds is not None}
-    chosen = Chosen(
+    chosen = RevisionChoices(
         gpu=gpu,
         max_model_len=max_model_len,
         start=start,
@@ -112,7 +112,7 @@ def _runtime_container(llm: LLMService, settings: Settings, host_memory_gib: int
 
 
 def _server(
-    llm: LLMService, settings: Settings, chosen: Chosen, host_memory_gib: int, mounted: list[Mounted]
+    llm: LLMService, settings: Settings, chosen: RevisionChoices, host_memory_gib: int, mounted: list[Mounted]
 ) -> Manifest:
     runtime, given = llm.spec.runtime, llm.spec.pod_template.spec
     flags = vllm_arguments(llm, vllm_version(llm, settings), chosen)
@@ -157,7 +157,7 @@ def _users_container(container: dict[str, Any], settings: Settings) -> dict[str,
     return with_requests(container, settings) | {"securityContext": security | (container.get("securityContext") or {})}
 
 
-def _placement(llm: LLMService, settings: Settings, chosen: Chosen) -> Manifest:
+def _placement(llm: LLMService, settings: Settings, chosen: RevisionChoices) -> Manifest:
     given = llm.spec.pod_template.spec
     placement: Manifest = {
         "nodeSelector": dict(given.node_selector),

@@ -22,7 +22,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RevisionChoices:
     """`data.chosen` of a ControllerRevision; earlier releases wrote fewer fields or none."""
 
     gpu: str | None = None
@@ -61,8 +61,8 @@ class Chosen:
         return {key: value for key, value in record.items() if value is not None}
 
 
-_RECORDED = {field.name: to_camel(field.name) for field in fields(Chosen) if field.name != "recorded"}
-NOTHING = Chosen()
+_RECORDED = {field.name: to_camel(field.name) for field in fields(RevisionChoices) if field.name != "recorded"}
+NO_CHOICES = RevisionChoices()
 
 
 # All other fields need no restart. Omitted on purpose: model.architecture and accelerator.memory on GPUs, which are
@@ -114,7 +114,7 @@ def recorded_spec(spec: LLMServiceSpec) -> dict[str, Any]:
     return fields | {"lora": fields.get("lora") or {}} if spec.is_lora_on else fields
 
 
-def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
+def with_recorded_fields(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
     """The spec with the recorded values of exactly the fields that the key covers; InvalidSpec where this release
     cannot read them.
 
@@ -187,7 +187,7 @@ KEPT = 5
 
 
 def controller_revision(
-    llm: LLMService, *, label: str, number: int, key: str, template: Manifest, chosen: Chosen
+    llm: LLMService, *, label: str, number: int, key: str, template: Manifest, chosen: RevisionChoices
 ) -> Manifest:
     """The ControllerRevision; the API server allows later changes of `revision` only."""
     meta = metadata(llm, f"{llm.name}-{label}")

@@ -14,14 +14,14 @@ ASK_SECONDS = 1.0
 SPREAD_SECONDS = 4.0
 """Seconds for which slices must exist before reports count: an answer may be three seconds old, two of them at the
 activator."""
-REST_SECONDS = 300.0
+AT_ZERO_SECONDS = 300.0
 """Seconds between two questions at zero replicas."""
-AGAIN_SECONDS = 60.0
+CONFIRM_SECONDS = 60.0
 """The same after a report that requests cannot be held; longer than the detection of a lost node."""
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class QuestionSubject:
     """The state about which the activators are asked."""
 
     uid: str
@@ -31,7 +31,7 @@ class About:
     """Of the activators that are asked."""
     slices: tuple[tuple[str, str], ...] = ()
     """uids and versions of the operator's EndpointSlices."""
-    is_at_rest: bool = False
+    is_at_zero: bool = False
     """No replica runs, and requests are held."""
     is_written: bool = False
     """The status is about this generation."""
@@ -56,16 +56,16 @@ class Reports:
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class ActivatorQuestions:
     """State of the questions about one service; times of the monotonic clock.
 
     While the last replica or a rollout is about to leave none, activators are asked every ASK_SECONDS. At zero they are
-    asked SPREAD_SECONDS after a change of generation, port, activators or slices, and otherwise every REST_SECONDS, at
-    an offset per service that spreads the load. One report may be of the moment in which an activator was lost; a
-    service gets a replica only if its requests cannot be held AGAIN_SECONDS later either.
+    asked SPREAD_SECONDS after a change of generation, port, activators or slices, and otherwise every AT_ZERO_SECONDS,
+    at an offset per service that spreads the load. One report may be of the moment in which an activator was lost; a
+    service gets a replica only if its requests cannot be held CONFIRM_SECONDS later either.
     """
 
-    about: About
+    about: QuestionSubject
     first_at: float
     slices_since: float
     tried_since: float
@@ -76,11 +76,11 @@ class Questions:
     unable_since: float | None = None
 
     @classmethod
-    def first(cls, about: About, now: float) -> Self:
+    def first(cls, about: QuestionSubject, now: float) -> Self:
         """The state without earlier questions. If the status is about this generation, holding was confirmed before."""
-        return cls(about, now, now, now, turn(about.uid, now) if about.is_written else now + SPREAD_SECONDS)
+        return cls(about, now, now, now, next_question_at(about.uid, now) if about.is_written else now + SPREAD_SECONDS)
 
-    def follow(self, about: About, now: float) -> Self:
+    def follow(self, about: QuestionSubject, now: float) -> Self:
         """The state after a change of `about`; unchanged parts keep their times."""
         before = self.about
         is_same = (about.generation, about.port, about.addresses) == (before.generation, before.port, before.addresses)
@@ -89,7 +89,7 @@ class Questions:
             self,
             about=about,
             slices_since=self.slices_since if is_as_made else now,
-            tried_since=self.tried_since if is_same and not about.is_at_rest else now,
+            tried_since=self.tried_since if is_same and not about.is_at_zero else now,
         )
         if is_same and is_as_made:
             return found
@@ -100,7 +100,7 @@ class Questions:
 
     def is_due(self, now: float) -> bool:
         """Whether to ask now."""
-        if self.about.is_at_rest:
+        if self.about.is_at_zero:
             return now >= self.due_at
         return now - self.read_at >= ASK_SECONDS or set(self.reports) != set(self.about.addresses)
 
@@ -108,7 +108,7 @@ class Questions:
         """The state after these reports at `now`."""
         is_able = not any(map(cannot_hold, reports.values()))
         unable_since = None if is_able else now if self.unable_since is None else self.unable_since
-        due_at = turn(self.about.uid, now) if is_able else now + AGAIN_SECONDS
+        due_at = next_question_at(self.about.uid, now) if is_able else now + CONFIRM_SECONDS
         return replace(self, reports=reports, read_at=now, unable_since=unable_since, due_at=due_at)
 
     def known(self, now: float) -> Reports:
@@ -129,6 +129,6 @@ def cannot_hold(report: HoldingReport) -> bool:
     return not report.unread and (not report.is_listening or bool(report.problem))
 
 
-def turn(uid: str, now: float) -> float:
+def next_question_at(uid: str, now: float) -> float:
     """Time of the next question for this service, by its offset."""
-    return now + ((zlib.crc32(uid.encode()) - now) % REST_SECONDS or REST_SECONDS)
+    return now + ((zlib.crc32(uid.encode()) - now) % AT_ZERO_SECONDS or AT_ZERO_SECONDS)

@@ -100,8 +100,8 @@ class Observed:
     slices: tuple[HoldingSliceFacts, ...] = ()
     """EndpointSlices that point at the activators."""
     unsettled_for: float = inf
-    """Seconds since pods, endpoints and the workload's counters began to disagree; reported from `progress.PATIENCE`
-    on."""
+    """Seconds since pods, endpoints and the workload's counters began to disagree; reported from
+    `progress.SETTLE_SECONDS` on."""
     inspection_jobs: tuple[JobFacts, ...] = ()
     """Jobs that inspect this service's model, the latest last."""
     inspections: tuple[InspectionFacts, ...] = ()
@@ -116,7 +116,7 @@ class Observed:
     """Reports of supervisors, by pod name."""
     hidden: frozenset[str] = frozenset()
     """Kinds that the operator cannot list, without permission or CRD: none is created."""
-    begun: tuple[str, str] | None = None
+    ongoing_rollout: tuple[str, str] | None = None
     """(revision, reason) of the rollout that this process last started: its status is written after its workload."""
 
     @classmethod

@@ -32,7 +32,7 @@ def ownership(child: ChildFacts, service: Owner) -> Ownership:
     if child.deleting:
         return Ownership.LEAVING
     if child.controller is None:
-        if not child.is_marked_ours or child.service != service.name:
+        if not child.has_operator_labels or child.service != service.name:
             return Ownership.FOREIGN
         # A retained claim has no owner: only its labels identify it.
         return Ownership.OURS if isinstance(child, ClaimFacts) else Ownership.ORPHAN

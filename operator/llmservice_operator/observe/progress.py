@@ -25,7 +25,7 @@ Json = Mapping[str, Any]
 Gates = Mapping[str, str]
 """By uid of pods that were seen with a scheduling gate: when their gates were gone, empty while they have one."""
 
-PATIENCE = 3.0
+SETTLE_SECONDS = 3.0
 """Seconds in which pods, endpoints and the workload's counters have to agree before the status reports a difference.
 
 Three watches bring the same change a fraction of a second apart; a status for each would show states that never
@@ -83,7 +83,7 @@ def progress(
     None: unknown, and each ready pod counts. `starting` is the state of a starting pod, if its supervisor answered.
     `before`: gates of the revision's pods at the last evaluation.
     """
-    there = [each for each in replicas if not (each.is_going or each.is_over)]
+    there = [each for each in replicas if not (each.is_terminating or each.has_ended)]
     present = [pod for each in there for pod in each.pods]
     ready = [each.first for each in there if each.ready]
     unlisted = tuple(pod.name for pod in ready if listed is not None and pod.uid not in listed)
@@ -236,7 +236,7 @@ _LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Rolling:
+class RolloutDecision:
     """Decisions about the rollout of a revision."""
 
     strategy: str = ""
@@ -260,7 +260,7 @@ class Rolling:
 
 
 def rollout_of(
-    rolling: Rolling,
+    rolling: RolloutDecision,
     revision: str,
     moment: Progress,
     failure: StatusFailure | None,
@@ -308,9 +308,9 @@ def _is_its_own(failure: StatusFailure | None) -> bool:
     return failure is not None and failure.is_final and failure.reason not in _OF_OTHERS
 
 
-def stored_rolling(previous: Json) -> Rolling:
+def stored_rollout(previous: Json) -> RolloutDecision:
     """From the stored status.rollout: an edit that is held or refused changes no rollout."""
-    return Rolling(
+    return RolloutDecision(
         strategy=str(previous.get("strategy") or ""),
         reason=str(previous.get("reason") or ""),
         pinned=bool(previous.get("pinned")),

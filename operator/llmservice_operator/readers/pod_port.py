@@ -122,7 +122,7 @@ def _parsed(body: bytes, port: int) -> State:
 
 MOST_REQUESTS = 9_999_999
 """In flight in one pod; a supervisor reports no more."""
-MOST_BEGUN = 999_999_999_999_999
+MAX_STARTED = 999_999_999_999_999
 """As many digits as the supervisor writes."""
 
 _LAST = re.compile(f'^{LAST_REQUEST}{{method="({METHOD})",path="({PATH})"}} ([0-9]{{1,15}})$'.encode(), re.MULTILINE)
@@ -134,8 +134,8 @@ class Requests:
 
     in_flight: int
     """Including waiting ones; 0 to MOST_REQUESTS."""
-    begun: int | None
-    """Since the container's start, 0 to MOST_BEGUN; None: the pod's version does not count them."""
+    started: int | None
+    """Since the container's start, 0 to MAX_STARTED; None: the pod's version does not count them."""
     last: LastUse | None = None
     """The last request; None: none came, or unknown."""
 
@@ -153,7 +153,7 @@ def parsed_requests(body: bytes, port: int) -> Requests:
     in_flight = _value(body, REQUESTS_IN_FLIGHT, MOST_REQUESTS, port)
     if in_flight is None:
         raise _unreadable(REQUESTS_IN_FLIGHT, port)
-    return Requests(in_flight, _value(body, REQUESTS_BEGUN, MOST_BEGUN, port), _last(body))
+    return Requests(in_flight, _value(body, REQUESTS_BEGUN, MAX_STARTED, port), _last(body))
 
 
 def _last(body: bytes) -> LastUse | None:

@@ -16,8 +16,8 @@ from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.meta import Manifest
 from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.revision import (
-    NOTHING,
-    Chosen,
+    NO_CHOICES,
+    RevisionChoices,
     labelled,
     recorded_spec,
     revision_key,
@@ -39,11 +39,11 @@ class RevisionMatch:
     """The latest revision with the spec's key, or the one that is to run instead."""
     template: Manifest | None = None
     """Its template, if no change needs another one."""
-    chosen: Chosen | None = None
+    chosen: RevisionChoices | None = None
     """Its recorded choices, likewise."""
     of_key: tuple[RevisionFacts, ...] = ()
     """All revisions with the spec's key, if another template is needed: it may be one of theirs."""
-    is_renewed: bool = False
+    is_rerendered: bool = False
     """The recorded template never ran, and is rendered again."""
 
     @property
@@ -72,7 +72,7 @@ class DesiredRevision:
     key: str
     template: Manifest
     """With the revision label, as in the workload."""
-    chosen: Chosen
+    chosen: RevisionChoices
     update_pending: bool
     """The current rendering differs, and waits for the next rollout."""
 
@@ -105,7 +105,7 @@ def match_protected(service: LLMService, revisions: Sequence[RevisionFacts], ret
     return RevisionMatch(key, newest, None, chosen=chosen)
 
 
-def renewed(
+def rerendered(
     service: LLMService,
     match: RevisionMatch,
     observed: Observed,
@@ -120,10 +120,10 @@ def renewed(
         return match
     if any(_runs(pod) and pod.revision != match.latest.label for pod in observed.pods):
         return match
-    if _rendered(service, settings, match.chosen or NOTHING, match.latest.label) == match.template:
+    if _rendered(service, settings, match.chosen or NO_CHOICES, match.latest.label) == match.template:
         return match
     of_key = _of_key(match.key, revisions)
-    return RevisionMatch(match.key, match.newest, match.latest, of_key=of_key, is_renewed=True)
+    return RevisionMatch(match.key, match.newest, match.latest, of_key=of_key, is_rerendered=True)
 
 
 def _runs(pod: PodFacts) -> bool:
@@ -159,7 +159,7 @@ def _is_first(pod: PodFacts, record: RevisionFacts) -> bool:
     return abs(age) <= _MADE_WITHIN
 
 
-def _rendered(service: LLMService, settings: Settings, chosen: Chosen, label: str) -> Manifest:
+def _rendered(service: LLMService, settings: Settings, chosen: RevisionChoices, label: str) -> Manifest:
     return labelled(pod_template(service, settings, chosen), label)
 
 
@@ -173,13 +173,15 @@ def _with_record(key: str, newest: int, record: RevisionFacts) -> RevisionMatch:
 
 
 @cached_by_text
-def _recorded(text: bytes) -> tuple[Manifest, Chosen]:
+def _recorded(text: bytes) -> tuple[Manifest, RevisionChoices]:
     """Template and choices of a record, by its stored body: records are immutable, and each evaluation reads them."""
     data = orjson.loads(text)["data"]
-    return data["template"], Chosen.from_document(data.get("chosen") or {})
+    return data["template"], RevisionChoices.from_document(data.get("chosen") or {})
 
 
-def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: Settings) -> DesiredRevision:
+def desired_revision(
+    service: LLMService, match: RevisionMatch, chosen: RevisionChoices, settings: Settings
+) -> DesiredRevision:
     """The recorded template, or a new one with these choices."""
     if match.template is not None and match.latest is not None:
         label = match.latest.label
@@ -195,11 +197,11 @@ def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: 
     start, spec = start_plan(service, chosen.plan), recorded_spec(service.spec)
     chosen = replace(chosen, start=start, update_requested=requested, spec=spec, recorded=None)
     rendered = pod_template(service, settings, chosen)
-    is_first = match.latest is None or (requested is None and not match.is_renewed)
+    is_first = match.latest is None or (requested is None and not match.is_rerendered)
     label = match.key if is_first else revision_label(match.key, rendered, requested)
     known = next((record for record in match.of_key if record.label == label), None)
     if known is not None:  # recorded content is immutable
-        return choose(service, match.on(known), _recorded(known.body)[1], settings)
+        return desired_revision(service, match.on(known), _recorded(known.body)[1], settings)
     return DesiredRevision(label, match.newest + 1, match.key, labelled(rendered, label), chosen, update_pending=False)
 
 

@@ -23,7 +23,7 @@ from llmservice_runtime.contract import API_KEYS_FILE
 from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.manifests.effective import server_arguments
 from llmservice_operator.manifests.engine import NO_MEDIA_DOMAIN
-from llmservice_operator.manifests.revision import returned_to, spec_digest
+from llmservice_operator.manifests.revision import spec_digest, with_recorded_fields
 
 Json = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ class Rollback:
     record: RevisionFacts
     service: LLMService
     """With the recorded values of all fields that need a restart."""
-    is_whole: bool
+    has_spec: bool
     """The record has its spec; one of an earlier release does not, and `service` has the current spec."""
     failed: str | None = None
     """The failed revision that this one replaces; None: it is pinned."""
@@ -92,10 +92,14 @@ def _returned(
     data = record.data()
     made_of = (data.get("chosen") or {}).get("spec")
     try:
-        then = returned_to(service.spec, made_of) if made_of else None
+        then = with_recorded_fields(service.spec, made_of) if made_of else None
     except InvalidSpec:
         then = None  # its template need not be read
-    lacks = lacking(then, service.spec) if then is not None else _lacking(data.get("template") or {}, service.spec)
+    lacks = (
+        missing_protection(then, service.spec)
+        if then is not None
+        else _missing_protection(data.get("template") or {}, service.spec)
+    )
     is_protected = bool(lacks) and record.label != runs
     if is_protected and then is None:
         return _unprotected(record.label, lacks)
@@ -113,10 +117,10 @@ _KEY, _DOMAINS, _CODE, _SECURITY = (
 )
 
 
-def lacking(then: LLMServiceSpec, now: LLMServiceSpec) -> tuple[str, ...]:
+def missing_protection(then: LLMServiceSpec, now: LLMServiceSpec) -> tuple[str, ...]:
     """Fields of `now` whose protection `then` lacks."""
     key, security = now.endpoint.api_key_secret_ref, now.pod_template.spec.security_context
-    return _open(
+    return _open_fields(
         now,
         key=key is not None and then.endpoint.api_key_secret_ref != key,
         domains=then.multimodal.allowed_media_domains,
@@ -125,7 +129,7 @@ def lacking(then: LLMServiceSpec, now: LLMServiceSpec) -> tuple[str, ...]:
     )
 
 
-def _lacking(template: Json, now: LLMServiceSpec) -> tuple[str, ...]:
+def _missing_protection(template: Json, now: LLMServiceSpec) -> tuple[str, ...]:
     """The same for a record without its spec, by its pod template."""
     arguments = [str(argument) for argument in server_arguments(template)]
     key, security = now.endpoint.api_key_secret_ref, now.pod_template.spec.security_context
@@ -133,7 +137,7 @@ def _lacking(template: Json, now: LLMServiceSpec) -> tuple[str, ...]:
     pod = pod if isinstance(pod, Mapping) else {}
     runs_as = pod.get("securityContext")
     runs_as = runs_as if isinstance(runs_as, Mapping) else {}
-    return _open(
+    return _open_fields(
         now,
         key=key is not None and not (any(API_KEYS_FILE in one for one in arguments) and _mounts(pod, key)),
         domains=_values(arguments, "--allowed-media-domains") or (ANY_DOMAIN,),
@@ -142,7 +146,9 @@ def _lacking(template: Json, now: LLMServiceSpec) -> tuple[str, ...]:
     )
 
 
-def _open(now: LLMServiceSpec, *, key: bool, domains: Sequence[str], code: bool, security: bool) -> tuple[str, ...]:
+def _open_fields(
+    now: LLMServiceSpec, *, key: bool, domains: Sequence[str], code: bool, security: bool
+) -> tuple[str, ...]:
     """Fields of `now` whose protection is missing, given a record's protection."""
     asked = now.multimodal.allowed_media_domains
     opens = {

@@ -14,7 +14,7 @@ from llmservice_api.spec import LLMServiceSpec
 from llmservice_planner.checks import check
 
 from llmservice_operator.facts.children import RevisionFacts
-from llmservice_operator.inputs import Turn
+from llmservice_operator.inputs import UpdatePermission
 from llmservice_operator.manifests.engine import image, vllm_arguments, vllm_version
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
@@ -23,7 +23,7 @@ from llmservice_operator.revisions.match import (
     RevisionMatch,
     match_protected,
     match_revision,
-    renewed,
+    rerendered,
 )
 from llmservice_operator.revisions.rollback import Rollback, digest_of, rollback_for
 from llmservice_operator.workload.port import WorkloadFacts
@@ -31,7 +31,7 @@ from llmservice_operator.workload.port import WorkloadFacts
 Json = Mapping[str, Any]
 
 
-def waits_on(
+def running_until_update(
     service: LLMService, observed: Observed, match: RevisionMatch, revisions: Sequence[RevisionFacts]
 ) -> RevisionFacts | None:
     """The revision that keeps running until the update may start; None: the next template is not just an update."""
@@ -68,9 +68,9 @@ class Selection:
     """The problems prevent a requested update."""
     spec_hash: str | None = None
     """Hash of the current spec, for an automatic rollback."""
-    needs_turn: bool = False
+    needs_update_permission: bool = False
     """A requested update would start, and others may be running."""
-    waits_for: Turn | None = None
+    waiting_update: UpdatePermission | None = None
     """Why the requested update may not start."""
 
     @property
@@ -80,9 +80,9 @@ class Selection:
 
 
 def select(
-    service: LLMService, observed: Observed, settings: Settings, turn: Turn | None
+    service: LLMService, observed: Observed, settings: Settings, update_permission: UpdatePermission | None
 ) -> Selection | tuple[Problem, ...]:
-    """The selection, or problems for which nothing may run. Without `turn`, an update may start."""
+    """The selection, or problems for which nothing may run. Without `update_permission`, an update may start."""
     revisions = own_revisions(service, observed)
     live = own_workload(service, observed)
     rollback = rollback_for(service, revisions, live.revision if live is not None else None)
@@ -101,21 +101,21 @@ def select(
     if is_refused and match.latest is not None:  # the recorded revision of the spec keeps running
         match = match.on(match.latest)
     if rollback is None and not problems:
-        match = renewed(service, match, observed, revisions, settings)
-    is_requested = rollback is None and not match.is_renewed
-    running = waits_on(service, observed, match, revisions) if is_requested else None
-    waits_for = None
-    if running is not None and turn is not None and not turn.is_granted:
-        waits_for, match = turn, match.on(running)
+        match = rerendered(service, match, observed, revisions, settings)
+    is_requested = rollback is None and not match.is_rerendered
+    running = running_until_update(service, observed, match, revisions) if is_requested else None
+    waiting_update = None
+    if running is not None and update_permission is not None and not update_permission.is_granted:
+        waiting_update, match = update_permission, match.on(running)
     return Selection(
-        service, asked, revisions, match, rollback, problems, is_refused, spec_hash, running is not None, waits_for
+        service, asked, revisions, match, rollback, problems, is_refused, spec_hash, running is not None, waiting_update
     )
 
 
 def own_revisions(service: LLMService, observed: Observed) -> list[RevisionFacts]:
     """Includes those of an orphaned service: its model may still be running."""
     ours = (Ownership.OURS, Ownership.ORPHAN)
-    return [r for r in observed.revisions if r.is_whole and ownership(r, service) in ours]
+    return [r for r in observed.revisions if r.is_valid_record and ownership(r, service) in ours]
 
 
 def own_workload(service: LLMService, observed: Observed) -> WorkloadFacts | None:

@@ -32,11 +32,11 @@ MEMORY = 128 * 2**20
 """Bytes of address space of the whole process; it starts with 22 MiB."""
 WALL_SECONDS = 30.0
 """Seconds for one configuration, if the CPU is busy."""
-PATIENCE = 0.5
+WAIT_SECONDS = 0.5
 """Seconds that a reconcile waits for an answer; later the service is queued again."""
-LOOKS = 4
+MAX_WAITING = 4
 """Reconciles that wait at the same time, one per namespace: each occupies one of eight workers."""
-REMEMBERED = 1024
+MAX_CACHED = 1024
 """Cached answers of at most `reading.LARGEST_ANSWER` bytes. The oldest one of the namespace with the most is
 evicted."""
 
@@ -62,14 +62,14 @@ class ConfigReader:
         observe: Callable[[str], None] = lambda result: None,
         seconds: float = CPU_SECONDS,
         wall: float = WALL_SECONDS,
-        patience: float = PATIENCE,
+        wait_seconds: float = WAIT_SECONDS,
         command: Sequence[str] = (sys.executable, "-B", "-m", reader_process.__name__),
     ) -> None:
         self.wake = wake
         self._observe = observe
         self._command = (*command, str(seconds), str(MEMORY))
         self._wall = wall
-        self._patience = patience
+        self._patience = wait_seconds
         self._process: asyncio.subprocess.Process | None = None
         self._known: OrderedDict[bytes, tuple[str, bytes]] = OrderedDict()
         """The namespace that an answer counts for, and the answer."""
@@ -91,7 +91,7 @@ class ConfigReader:
         if key in self._failed:
             raise self._failed.pop(key)
         asked = self._ask(key.namespace, digest, document)
-        if key.namespace not in self._looking and len(self._looking) < LOOKS:
+        if key.namespace not in self._looking and len(self._looking) < MAX_WAITING:
             self._looking.add(key.namespace)
             try:
                 done, _ = await asyncio.wait({asked}, timeout=self._patience)
@@ -99,10 +99,10 @@ class ConfigReader:
                 self._looking.discard(key.namespace)
             if done:
                 return None if asked.cancelled() else asked.result()
-        asked.add_done_callback(partial(self._tell, key))
+        asked.add_done_callback(partial(self._queue_key, key))
         return None
 
-    def _tell(self, key: Key, asked: asyncio.Future[bytes]) -> None:
+    def _queue_key(self, key: Key, asked: asyncio.Future[bytes]) -> None:
         if asked.cancelled():
             return
         error = asked.exception()
@@ -161,7 +161,7 @@ class ConfigReader:
         owner, answer = found
         self._known.move_to_end(digest)
         if self._held[namespace] < self._held[owner]:
-            self._disown(owner)
+            self._forget_owner(owner)
             self._known[digest] = (namespace, answer)
             self._held[namespace] += 1
         return answer
@@ -169,12 +169,12 @@ class ConfigReader:
     def _remember(self, namespace: str, digest: bytes, answer: bytes) -> None:
         self._known[digest] = (namespace, answer)
         self._held[namespace] += 1
-        if len(self._known) > REMEMBERED:
+        if len(self._known) > MAX_CACHED:
             most = max(self._held, key=self._held.__getitem__)
             del self._known[next(each for each, (owner, _) in self._known.items() if owner == most)]
-            self._disown(most)
+            self._forget_owner(most)
 
-    def _disown(self, namespace: str) -> None:
+    def _forget_owner(self, namespace: str) -> None:
         self._held[namespace] -= 1
         if not self._held[namespace]:
             del self._held[namespace]

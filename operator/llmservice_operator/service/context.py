@@ -23,7 +23,7 @@ from llmservice_operator.decision import Decision, Update
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.inputs import Inputs, Requirements
 from llmservice_operator.manifests.settings import Settings
-from llmservice_operator.observe.activators import Questions
+from llmservice_operator.observe.activators import ActivatorQuestions
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
 from llmservice_operator.readers.nodes import Nodes
 from llmservice_operator.readers.pod_port import Requests
@@ -35,7 +35,7 @@ from llmservice_operator.service.in_work import InWork
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.state_poller import StatePoller
 from llmservice_operator.service.updates import Updates
-from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, of_itself
+from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, priority_of_service
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 60.0
@@ -52,7 +52,7 @@ async def _unclaimed(key: Key, uid: str, stored: int | None) -> int:
 
 
 @dataclass(slots=True)
-class Memory:
+class ServiceMemory:
     """State of this process about one service; not needed after a restart."""
 
     uid: str
@@ -61,15 +61,15 @@ class Memory:
     """Refused writes. While there are some, only `Decision.routes` are written."""
     unanswered: dict[ChildId, tuple[str, float]] = field(default_factory=dict)
     """Writes that failed or were not answered: the last message, and the time of the first one."""
-    declined: dict[ChildId, Refusal] = field(default_factory=dict)
+    skipped: dict[ChildId, Refusal] = field(default_factory=dict)
     """Refused applies that this generation does without."""
-    declined_until: dict[ChildId, float] = field(default_factory=dict)
+    skipped_until: dict[ChildId, float] = field(default_factory=dict)
     """When some of them are retried within this generation."""
     kept: dict[ChildId, tuple[float, Refusal]] = field(default_factory=dict)
     """Refused deletions and adoptions, and when they are retried within this generation."""
     room: tuple[float, str | None, Room] | None = None
     """Free resources at the last read: time, resource, and room."""
-    holding: Questions | None = None
+    holding: ActivatorQuestions | None = None
     """Questions to the activators while the last replica was about to end, and since."""
     claimed: tuple[float, PortClaim] | None = None
     """Time and result of allocating or confirming the port."""
@@ -83,8 +83,8 @@ class Memory:
     """Failed writes of the children in a row."""
     passes: int = 0
     """Passes in a row that wrote children and found more to write."""
-    begun: tuple[str, str] | None = None
-    """`Decision.begun` of the last decision."""
+    ongoing_rollout: tuple[str, str] | None = None
+    """`Decision.ongoing_rollout` of the last decision."""
     parent_version: str = ""
     """resourceVersion of the LLMService after the last own status write or live read."""
     events: Bucket = field(default_factory=event_bucket)
@@ -97,7 +97,7 @@ class Memory:
     _unsettled_since: float | None = None
     _unknown_since: float | None = None
 
-    def note(self, is_unsettled: bool, now: float) -> None:
+    def record_settled(self, is_unsettled: bool, now: float) -> None:
         """Record whether the last decision found that pods, endpoints and workload disagree."""
         if not is_unsettled:
             self._unsettled_since = None
@@ -116,34 +116,34 @@ class Memory:
             self._unknown_since = now
         return 0.0 if self._unknown_since is None else now - self._unknown_since
 
-    def refuse(self, child: ChildId, refusal: Refusal, now: float) -> None:
+    def record_refusal(self, child: ChildId, refusal: Refusal, now: float) -> None:
         """Record a refusal, with a time to retry: no event says when a name or a quota becomes free."""
         self.refused[child] = refusal
         self._tries += 1
         self._try_again_at = now + min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(self._tries - 1, 10))
 
-    def decline(self, child: ChildId, refusal: Refusal, until: float | None) -> None:
+    def skip(self, child: ChildId, refusal: Refusal, until: float | None) -> None:
         """Go on without a child until a time, or for this generation."""
-        self.declined[child] = refusal
+        self.skipped[child] = refusal
         if until is not None:
-            self.declined_until[child] = until
+            self.skipped_until[child] = until
 
-    def miss(self, child: ChildId, message: str, now: float) -> None:
+    def record_unanswered(self, child: ChildId, message: str, now: float) -> None:
         """Record a failed or unanswered write, which the queue's back-off retries."""
         self.unanswered[child] = message, self.unanswered.get(child, (message, now))[1]
 
-    def keep(self, child: ChildId, refusal: Refusal, until: float) -> None:
+    def postpone(self, child: ChildId, refusal: Refusal, until: float) -> None:
         """Record a refused deletion or adoption until a time."""
         self.kept[child] = until, refusal
 
-    def accepted(self, child: ChildId, record: AppliedRecord) -> None:
+    def record_applied(self, child: ChildId, record: AppliedRecord) -> None:
         """Record a successful write."""
         self.made.add(child)
         self.applied[child] = record
         self.refused.pop(child, None)
         self.unanswered.pop(child, None)
-        self.declined.pop(child, None)
-        self.declined_until.pop(child, None)
+        self.skipped.pop(child, None)
+        self.skipped_until.pop(child, None)
         if not self.refused:  # otherwise the rest was not tried
             self._tries = 0
 
@@ -152,17 +152,17 @@ class Memory:
         if generation != self._generation or now >= self._try_again_at:
             self.refused.clear()
         if generation != self._generation:
-            self.declined.clear()
-            self.declined_until.clear()
+            self.skipped.clear()
+            self.skipped_until.clear()
             self.kept.clear()
-        for child in [each for each, until in self.declined_until.items() if now >= until]:
-            del self.declined[child], self.declined_until[child]
+        for child in [each for each, until in self.skipped_until.items() if now >= until]:
+            del self.skipped[child], self.skipped_until[child]
         self.kept = {child: (until, refusal) for child, (until, refusal) in self.kept.items() if now < until}
         self._generation = generation
 
     def wait(self, now: float) -> float | None:
         """Seconds until a refused write is retried."""
-        times = [*self.declined_until.values(), *(until for until, _ in self.kept.values())]
+        times = [*self.skipped_until.values(), *(until for until, _ in self.kept.values())]
         times += [self._try_again_at] if self.refused else []
         return max(0.0, min(times) - now) if times else None
 
@@ -195,7 +195,7 @@ class Context:
     clock: Callable[[], float] = time.monotonic
     unique: Callable[[], int] = time.time_ns
     """A new number, for names of Events."""
-    memories: dict[Key, Memory] = field(default_factory=dict)
+    memories: dict[Key, ServiceMemory] = field(default_factory=dict)
     updates: Updates = field(default_factory=Updates)
     configs: Configs = field(default_factory=ConfigReader)
     errors: InternalErrors = field(default_factory=InternalErrors)
@@ -207,11 +207,11 @@ class Context:
     hidden: Callable[[str], frozenset[str]] = lambda namespace: frozenset()
     """Optional kinds that the operator may not list in a namespace."""
 
-    def memory(self, key: Key, uid: str) -> Memory:
+    def memory(self, key: Key, uid: str) -> ServiceMemory:
         """The state about the object with this uid; a later object of the same name starts with a new one."""
         memory = self.memories.get(key)
         if memory is None or memory.uid != uid:
-            memory = self.memories[key] = Memory(uid)
+            memory = self.memories[key] = ServiceMemory(uid)
         return memory
 
     def forget(self, key: Key) -> None:
@@ -227,12 +227,12 @@ class Context:
         if memory is not None and pod.cut:
             memory.gone.append(pod)
 
-    def take_up(self, keys: Iterable[Key]) -> None:
+    def enqueue(self, keys: Iterable[Key]) -> None:
         """Queue services, with the priority of their own state."""
         for key in keys:
             priority = Priority.REST
             with self.errors.contained(Part.BOOKKEEPING, key, "priority"):
-                priority = of_itself(self.cache.get(PARENT, *key))
+                priority = priority_of_service(self.cache.get(PARENT, *key))
             self.queue.add(key, priority)
 
     def report_update(self, key: Key, update: Update | None) -> None:

@@ -14,19 +14,29 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
 from llmservice_operator.behaviours.fit.assess import FitAssessment, assess
-from llmservice_operator.behaviours.holding.gap import Gap, gap, gap_events
-from llmservice_operator.behaviours.holding.zero import Known, Zero, needless_slices, with_replicas, zero
-from llmservice_operator.behaviours.rollout import Change, current_strategy, first, rollout_events, rollout_step
+from llmservice_operator.behaviours.holding.rollout_holding import (
+    RolloutHolding,
+    rollout_holding,
+    rollout_holding_events,
+)
+from llmservice_operator.behaviours.holding.scale_to_zero import (
+    HoldingInputs,
+    ScaleToZero,
+    scale_to_zero,
+    undesired_slices,
+    with_replicas,
+)
+from llmservice_operator.behaviours.rollout import Change, current_strategy, initial_step, rollout_events, rollout_step
 from llmservice_operator.behaviours.updates import RECHECK_SECONDS, update_of, why_waiting
 from llmservice_operator.children import (
     DesiredChild,
     adopted_records,
     applies,
-    blocking,
     desired_children,
     finished_jobs,
+    held_edit_children,
     is_pending,
-    maintained,
+    obstacle_to_apply,
     prunes,
     undesired_children,
     with_hash,
@@ -42,9 +52,9 @@ from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.ownership import Ownership, name_conflicts, ownership
-from llmservice_operator.observe.progress import Rolling, stored_rolling
+from llmservice_operator.observe.progress import RolloutDecision, stored_rollout
 from llmservice_operator.observe.status.verdict import Obstacle, Subject, Verdict
-from llmservice_operator.revisions.match import DesiredRevision, choose
+from llmservice_operator.revisions.match import DesiredRevision, desired_revision
 from llmservice_operator.revisions.rollback import Rollback
 from llmservice_operator.revisions.selection import Selection, own_revisions, own_workload, select
 from llmservice_operator.service.report import Case, refuse, report, subject_of
@@ -56,7 +66,7 @@ Json = Mapping[str, Any]
 
 AT_ONCE = 0.0
 """Seconds until the next reconcile, where the status that is written now is an input of the next decision."""
-ADOPTION_PATIENCE = 30.0
+ADOPTION_SECONDS = 30.0
 """Seconds after the creation of a later service in which the garbage collector may delete children of the earlier
 one."""
 
@@ -78,19 +88,19 @@ def _decide(inputs: Inputs) -> tuple[Decision | Requirements, Rollback | None]:
     """The decision, and the recorded revision that runs instead of the spec's, if any."""
     if inputs.stored is None:
         return _invalid(inputs), None
-    at_zero = zero(inputs.stored, inputs.observed, inputs.settings, _known(inputs))
-    if at_zero.needs_port:
-        return Requirements(port=HoldingQuery(at_zero.port, at_zero.is_held)), None
-    service = with_replicas(inputs.stored, at_zero.replicas)
-    selection = select(service, inputs.observed, inputs.settings, value_of(inputs.turn, None))
-    case = Case(inputs, subject_of(service), service, at_zero, is_selected=isinstance(selection, Selection))
+    holding = scale_to_zero(inputs.stored, inputs.observed, inputs.settings, _holding_inputs(inputs))
+    if holding.needs_port:
+        return Requirements(port=HoldingQuery(holding.port, holding.is_held)), None
+    service = with_replicas(inputs.stored, holding.replicas)
+    selection = select(service, inputs.observed, inputs.settings, value_of(inputs.update_permission, None))
+    case = Case(inputs, subject_of(service), service, holding, is_selected=isinstance(selection, Selection))
     if not isinstance(selection, Selection):
         return refuse(case, selection, service.spec.scaling.replicas), None
-    return _of_selection(case, at_zero, selection), selection.rollback
+    return _of_selection(case, holding, selection), selection.rollback
 
 
-def _known(inputs: Inputs) -> Known:
-    return Known(
+def _holding_inputs(inputs: Inputs) -> HoldingInputs:
+    return HoldingInputs(
         inputs.activators,
         inputs.unknown_for,
         value_of(inputs.port_claim, None),
@@ -99,24 +109,24 @@ def _known(inputs: Inputs) -> Known:
     )
 
 
-def _of_selection(case: Case, at_zero: Zero, selection: Selection) -> Decision | Requirements:
+def _of_selection(case: Case, holding: ScaleToZero, selection: Selection) -> Decision | Requirements:
     inputs = case.inputs
-    if selection.needs_turn and inputs.turn is None:
-        return Requirements(turn=True)
-    if needed := inputs.reports_of(HoldingQuery(at_zero.port, at_zero.is_held, at_zero.asks)):
+    if selection.needs_update_permission and inputs.update_permission is None:
+        return Requirements(update_permission=True)
+    if needed := inputs.reports_of(HoldingQuery(holding.port, holding.is_held, holding.asks)):
         return needed
-    if at_zero.counts and inputs.in_flight is None:
-        return Requirements(in_flight=at_zero.counts)
+    if holding.counts and inputs.in_flight is None:
+        return Requirements(in_flight=holding.counts)
     fit = assess(inputs, selection)
     if isinstance(fit, Requirements):
         return fit
-    desired = choose(selection.service, selection.match, fit.chosen, inputs.settings)
+    desired = desired_revision(selection.service, selection.match, fit.chosen, inputs.settings)
     live = inputs.observed.workload
     runs = live is not None and live.revision == desired.label
     if fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs:
-        return hold_back(case, at_zero, selection.service, fit)
+        return hold_edit(case, holding, selection.service, fit)
     step = _step(inputs, selection, desired)
-    return step if isinstance(step, Requirements) else _roll_out(case, at_zero, selection, fit, desired, step)
+    return step if isinstance(step, Requirements) else _roll_out(case, holding, selection, fit, desired, step)
 
 
 def _invalid(inputs: Inputs) -> Decision | Requirements:
@@ -133,15 +143,20 @@ def _invalid(inputs: Inputs) -> Decision | Requirements:
 
 
 def _roll_out(
-    case: Case, at_zero: Zero, selection: Selection, fit: FitAssessment, desired: DesiredRevision, step: RolloutStep
+    case: Case,
+    holding: ScaleToZero,
+    selection: Selection,
+    fit: FitAssessment,
+    desired: DesiredRevision,
+    step: RolloutStep,
 ) -> Decision | Requirements:
     """Roll out a known revision, with everything else that is to do."""
     inputs, service, observed = case.inputs, selection.service, case.inputs.observed
-    ahead = gap(inputs, at_zero.port, step, desired.label)
-    asks = ahead.asks if ahead is not None else ()
-    if needed := inputs.reports_of(HoldingQuery(at_zero.port, at_zero.is_held, asks)):
+    holding_step = rollout_holding(inputs, holding.port, step, desired.label)
+    asks = holding_step.asks if holding_step is not None else ()
+    if needed := inputs.reports_of(HoldingQuery(holding.port, holding.is_held, asks)):
         return needed
-    slices = at_zero.slices if ahead is None else ahead.slices
+    slices = holding.slices if holding_step is None else holding_step.slices
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
     made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
     # Before the workload, so that requests are held before the last replica ends.
@@ -151,39 +166,39 @@ def _roll_out(
         return refuse(case, problems, service.spec.scaling.replicas)
     apply = tuple(applies(service, observed, children))
     obstacle = (
-        blocking(service, observed, children)
+        obstacle_to_apply(service, observed, children)
         or _rolled_back(selection.rollback)
         or _refused(selection)
         or step.obstacle
     )
-    verdict = _verdict(selection, desired, fit, step, ahead, obstacle, is_pending=is_pending(apply))
+    verdict = _verdict(selection, desired, fit, step, holding_step, obstacle, is_pending=is_pending(apply))
     shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
-    unheld = tuple(needless_slices(service, observed, slices))
+    unheld = tuple(undesired_slices(service, observed, slices))
     if service.spec.paused:
         held = tuple(item for item in apply if item.kind == HoldingSliceFacts.kind)
         return report(case, verdict, apply=held, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
-    if step.is_reported_first or step.is_held or (ahead is not None and ahead.waits):
+    if step.is_reported_first or step.is_held or (holding_step is not None and holding_step.is_waiting):
         apply = tuple(item for item in apply if not is_workload(item.kind))
     gone = prunes(service, selection.asked, observed, desired, inputs.settings)
     prune = (*unheld, *gone, *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
         step.recheck_after,
-        ahead.recheck_after if ahead is not None else None,
+        holding_step.recheck_after if holding_step is not None else None,
         AT_ONCE if step.is_reported_first else None,
-        RECHECK_SECONDS if selection.waits_for is not None else None,
+        RECHECK_SECONDS if selection.waiting_update is not None else None,
     )
     decision = report(case, verdict, apply=apply, prune=prune, requeue_after=wait, **shown)
     if isinstance(decision, Requirements):
         return decision
     decision = _with_rollout(decision, selection, desired, step, obstacle)
-    return replace(decision, events=(*decision.events, *gap_events(service.status, ahead)))
+    return replace(decision, events=(*decision.events, *rollout_holding_events(service.status, holding_step)))
 
 
 def _step(inputs: Inputs, selection: Selection, desired: DesiredRevision) -> RolloutStep | Requirements:
     live = own_workload(selection.service, inputs.observed)
     if live is None:
-        return first(selection.service)
+        return initial_step(selection.service)
     change = Change(selection.service, desired.label, live, desired.template, inputs)
     return rollout_step(change, may_choose=selection.may_choose_strategy)
 
@@ -213,16 +228,16 @@ def _with_rollout(
     """The decision with consequences of its status.rollout: updates of other services, Events, a rollback."""
     before = selection.service.status.get("rollout") or {}
     after = before if decision.status is None else decision.status.get("rollout") or {}
-    waits, replicas = selection.waits_for is not None, selection.service.spec.scaling.replicas
+    waits, replicas = selection.waiting_update is not None, selection.service.spec.scaling.replicas
     update = update_of(desired, selection.revisions, after, waits=waits, replicas=replicas)
-    if update is Update.UNDER_WAY and obstacle is not None and obstacle.is_final:
+    if update is Update.RUNNING and obstacle is not None and obstacle.is_final:
         update = Update.FAILED  # it no longer counts as running, and the status of waiting services names it
     has_just_failed = "failedSpec" in after and after["failedSpec"] != before.get("failedSpec")
     return replace(
         decision,
         update=update,
-        claims_turn=selection.needs_turn and not waits,
-        begun=(desired.label, step.reason) if step.reason else None,
+        claims_update=selection.needs_update_permission and not waits,
+        ongoing_rollout=(desired.label, step.reason) if step.reason else None,
         events=(*decision.events, *rollout_events(before, after, step)),
         requeue_after=soonest(decision.requeue_after, AT_ONCE if has_just_failed else None),
     )
@@ -233,7 +248,7 @@ def _verdict(
     desired: DesiredRevision,
     fit: FitAssessment,
     step: RolloutStep,
-    ahead: Gap | None,
+    holding_step: RolloutHolding | None,
     obstacle: Obstacle | None,
     *,
     is_pending: bool,
@@ -245,7 +260,7 @@ def _verdict(
         paused=service.spec.paused,
         replicas=service.spec.scaling.replicas,
         revision=desired.label,
-        rolling=_rolling(selection, desired, step, ahead),
+        rolling=_rolling(selection, desired, step, holding_step),
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=endpoint(service),
@@ -260,18 +275,20 @@ def _verdict(
     )
 
 
-def _rolling(selection: Selection, desired: DesiredRevision, step: RolloutStep, ahead: Gap | None) -> Rolling:
-    back, turn = selection.rollback, selection.waits_for
-    return Rolling(
+def _rolling(
+    selection: Selection, desired: DesiredRevision, step: RolloutStep, holding_step: RolloutHolding | None
+) -> RolloutDecision:
+    back, waiting = selection.rollback, selection.waiting_update
+    return RolloutDecision(
         strategy=step.strategy,
         reason=back.reason if back is not None and back.failed is not None else step.reason,
         kept=back.kept if back is not None else "",
-        gap=ahead.text if ahead is not None else "",
+        gap=holding_step.text if holding_step is not None else "",
         pinned=back is not None and back.failed is None,
         failed=back.failed if back is not None else None,
         spec=selection.spec_hash,
-        update_pending=turn is not None or (desired.update_pending and (back is None or back.is_whole)),
-        update_waiting=why_waiting(turn) if turn is not None else "",
+        update_pending=waiting is not None or (desired.update_pending and (back is None or back.has_spec)),
+        update_waiting=why_waiting(waiting) if waiting is not None else "",
         update_blocked=" ".join(map(str, selection.problems)),
     )
 
@@ -313,12 +330,12 @@ def _found(inputs: Inputs, back: Rollback | None) -> tuple[Reason, str] | None:
     return reason, f"Revision {back.record.label} runs without {names} of the spec. {reason.remedy}"
 
 
-def hold_back(case: Case, at_zero: Zero, service: LLMService, fit: FitAssessment) -> Decision | Requirements:
+def hold_edit(case: Case, holding: ScaleToZero, service: LLMService, fit: FitAssessment) -> Decision | Requirements:
     """Apply nothing of the desired revision: `fit.hold` has the cause."""
     inputs, observed, previous = case.inputs, case.inputs.observed, service.status
     live = observed.workload
     serving = _serving(service, observed, inputs.settings)
-    children = [*(at_zero.slices or ()), *serving] if serving else []
+    children = [*(holding.slices or ()), *serving] if serving else []
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return refuse(case, problems, service.spec.scaling.replicas)
@@ -328,7 +345,7 @@ def hold_back(case: Case, at_zero: Zero, service: LLMService, fit: FitAssessment
         is_pending=is_pending(apply),
         replicas=service.spec.scaling.replicas,
         revision=live.revision if live is not None else "",
-        rolling=replace(stored_rolling(previous.get("rollout") or {}), strategy=_strategy(service, observed)),
+        rolling=replace(stored_rollout(previous.get("rollout") or {}), strategy=_strategy(service, observed)),
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=endpoint(service) | (_served_names(previous) if live is not None else {}),
@@ -345,7 +362,7 @@ def hold_back(case: Case, at_zero: Zero, service: LLMService, fit: FitAssessment
         desired=tuple(child.manifest for child in children),
         apply=(*inspect, *apply),
         prune=(
-            *needless_slices(service, observed, at_zero.slices),
+            *undesired_slices(service, observed, holding.slices),
             *undesired_children(service, observed, inputs.settings),
             *finished_jobs(service, observed, fit.job),
         ),
@@ -361,11 +378,11 @@ def _serving(service: LLMService, observed: Observed, settings: Settings) -> lis
     record = next((r for r in own_revisions(service, observed) if r.label == live.revision), None)
     listed = observed.service.adapters if observed.service is not None else None
     template = record.data()["template"] if record is not None else None
-    return maintained(service, template, _strategy(service, observed), listed, settings)
+    return held_edit_children(service, template, _strategy(service, observed), listed, settings)
 
 
 def _strategy(service: LLMService, observed: Observed) -> Strategy:
-    return first(service).strategy if observed.workload is None else current_strategy(service, observed.workload)
+    return initial_step(service).strategy if observed.workload is None else current_strategy(service, observed.workload)
 
 
 def _served_names(previous: Json) -> dict[str, Any]:
@@ -389,17 +406,17 @@ def with_adoption(decision: Decision, inputs: Inputs) -> Decision:
     unchanged: what serves goes on, and what is not desired is pruned.
     """
     metadata = inputs.parent["metadata"]
-    left, created = list(_left(metadata, inputs.observed)), metadata.get("creationTimestamp")
+    left, created = list(_orphans(metadata, inputs.observed)), metadata.get("creationTimestamp")
     if not left or created is None or is_paused(inputs.parent["spec"]):
         return decision
     age = (inputs.now - datetime.fromisoformat(created)).total_seconds()
-    if age < ADOPTION_PATIENCE:
-        return replace(decision, requeue_after=soonest(decision.requeue_after, ADOPTION_PATIENCE - age))
+    if age < ADOPTION_SECONDS:
+        return replace(decision, requeue_after=soonest(decision.requeue_after, ADOPTION_SECONDS - age))
     kept = inputs.observed.kept
     return replace(decision, adopt=tuple(each for each in left if (each.kind, each.name) not in kept))
 
 
-def _left(metadata: Json, observed: Observed) -> Iterator[Adopt]:
+def _orphans(metadata: Json, observed: Observed) -> Iterator[Adopt]:
     for child in observed.children():
         owner = child.controller
         if owner is not None and not child.deleting and owner.is_earlier(metadata["name"], metadata["uid"]):

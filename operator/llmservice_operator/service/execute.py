@@ -31,19 +31,21 @@ from llmservice_operator.facts.children import ChildFacts, is_marked
 from llmservice_operator.facts.drift import removal_patch, restoring_patch
 from llmservice_operator.facts.metadata import Controller, controller_of
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
-from llmservice_operator.service.context import Context, Memory
+from llmservice_operator.service.context import Context, ServiceMemory
 from llmservice_operator.service.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.workload.kinds import is_workload
 
-SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
+FOREIGN_CHILD = Refusal(409, "this operator did not make it")
 _NO_ANSWER = (ServerError, TooManyRequests, Unreachable)
 
 
-class Changed(KubeError):
+class ChildChanged(KubeError):
     """A child is not as the decision assumed; the cache now has its actual state."""
 
 
-async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+async def execute(
+    decision: Decision, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
+) -> bool:
     """Write routes of requests first, then adoptions, applies in their order, and prunes. Deletion costs precede the
     workload's apply, since no pod ends if an earlier apply is refused.
 
@@ -52,18 +54,18 @@ async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory:
     """
     failed: list[KubeError] = []
     for apply in filter(is_route, decision.apply):
-        await _carry(apply, parent, ctx, memory, log)
+        await _execute_apply(apply, parent, ctx, memory, log)
     for prune in filter(is_route, decision.prune):
-        failed += await _tried(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
+        failed += await _unanswered(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
     for adopt in decision.adopt:
-        failed += await _tried(_adopt(adopt, parent, ctx, memory, log), adopt, ctx, memory)
+        failed += await _unanswered(_adopt(adopt, parent, ctx, memory, log), adopt, ctx, memory)
     for apply in filterfalse(is_route, decision.apply):
         if is_workload(apply.kind):
             await _write_deletion_costs(decision.deletion_costs, parent, ctx, log)
-        if not await _carry(apply, parent, ctx, memory, log):
+        if not await _execute_apply(apply, parent, ctx, memory, log):
             return False
     for prune in filterfalse(is_route, decision.prune):
-        failed += await _tried(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
+        failed += await _unanswered(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
     if failed:
         raise failed[0]
     return True
@@ -86,55 +88,59 @@ async def _write_deletion_costs(
         ctx.cache.update(POD.kind, pod)
 
 
-async def _tried(request: Awaitable[None], what: Adopt | Prune, ctx: Context, memory: Memory) -> list[KubeError]:
+async def _unanswered(
+    request: Awaitable[None], what: Adopt | Prune, ctx: Context, memory: ServiceMemory
+) -> list[KubeError]:
     """Errors of an unanswered request, which are recorded and raised later."""
     try:
         await request
     except _NO_ANSWER as error:
-        memory.miss((what.kind, what.name), error.message, ctx.clock())
+        memory.record_unanswered((what.kind, what.name), error.message, ctx.clock())
         return [error]
     memory.unanswered.pop((what.kind, what.name), None)
     return []
 
 
-async def _carry(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+async def _execute_apply(
+    apply: Apply, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
+) -> bool:
     """Execute an apply; False where it was refused and others need it. An unanswered request is recorded and raised."""
     try:
-        return await (_apply_unread if apply.is_unread else _apply)(apply, parent, ctx, memory, log)
+        return await (_apply_unread if apply.is_unreadable else _apply)(apply, parent, ctx, memory, log)
     except _NO_ANSWER as error:
-        memory.miss((apply.kind, apply.name), error.message, ctx.clock())
+        memory.record_unanswered((apply.kind, apply.name), error.message, ctx.clock())
         raise
 
 
-async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger) -> None:
     """Adopt a child in its live state, whatever the cache has."""
     resource = BY_KIND[adopt.kind]
     live = await ctx.kube.get(resource, parent.namespace, adopt.name)
     if live is None:
         ctx.cache.remove(adopt.kind, parent.namespace, adopt.name, adopt.uid)
         return
-    operations = handed_over(live, adopt, parent.uid)
+    operations = adoption_patch(live, adopt, parent.uid)
     if operations is not None:
         try:
             live = await ctx.kube.json_patch(resource, parent.namespace, adopt.name, operations, manager=MANAGER)
         except (Invalid, Forbidden) as error:
             refusal = _refusal_of(error)
             log.warning("%s %s could not be taken over: %s", adopt.kind, adopt.name, refusal.message)
-            memory.keep((adopt.kind, adopt.name), refusal, ctx.clock() + RETRY_SECONDS)
+            memory.postpone((adopt.kind, adopt.name), refusal, ctx.clock() + RETRY_SECONDS)
             return
         ctx.metrics.writes.labels(adopt.kind, "patch").inc()
         log.info("took %s %s over from an earlier LLMService of this name", adopt.kind, adopt.name)
     ctx.cache.update(adopt.kind, live)
 
 
-async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger) -> bool:
     try:
         raw = await _send_or_restore(apply, parent, ctx)
     except Conflict as conflict:
         live = await _read_live(apply, parent, ctx)
         if apply.known_uid is not None:
             memory.applied.pop((apply.kind, apply.name), None)
-            raise Changed(f"{apply.kind} {apply.name} changed under our hands: {conflict.message}") from conflict
+            raise ChildChanged(f"{apply.kind} {apply.name} changed under our hands: {conflict.message}") from conflict
         if live is None or live.owner_uid != parent.uid:
             return _refused(apply, _owned_by(live, conflict), ctx, memory, log)
         raw = await _send(apply, live.uid, ctx)
@@ -145,30 +151,32 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
             raise
         return _refused(apply, _refusal_of(error), ctx, memory, log)
     _applied(apply, ctx, log)
-    await _keep(apply, raw, parent, ctx, memory)
+    await _store_response(apply, raw, parent, ctx, memory)
     return True
 
 
-async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+async def _apply_unread(
+    apply: Apply, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
+) -> bool:
     """Apply with force if the child has the service's controller reference; an orphan is adopted without; others are
     refused."""
     try:
         there = await ctx.kube.metadata_of(BY_KIND[apply.kind], parent.namespace, apply.name, manager=DRY_RUN_MANAGER)
         owner = controller_of(there) if there is not None else None
-        if there is not None and not _may_take(there, parent):
+        if there is not None and not _may_adopt(there, parent):
             return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
         await _send(apply, None if there is None or owner is None else there["uid"], ctx)
     except (Conflict, Invalid, Forbidden) as error:
         return _refused(apply, _refusal_of(error), ctx, memory, log)
     _applied(apply, ctx, log)
-    memory.accepted((apply.kind, apply.name), AppliedRecord(apply.input_hash, ""))
+    memory.record_applied((apply.kind, apply.name), AppliedRecord(apply.input_hash, ""))
     return True
 
 
 def _refusal_of(error: ApiError) -> Refusal:
     """A missing permission is named here; a refusal by admission is passed on, and the decision adds the remedy."""
     if isinstance(error, ForeignObject):
-        return SOMEBODY_ELSES
+        return FOREIGN_CHILD
     return Refusal(error.code, str(error) if lacks_right(error) else error.message)
 
 
@@ -177,7 +185,7 @@ def _applied(apply: Apply, ctx: Context, log: ObjectLogger) -> None:
     log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
 
 
-def _may_take(there: Mapping[str, Any], parent: ParentFacts) -> bool:
+def _may_adopt(there: Mapping[str, Any], parent: ParentFacts) -> bool:
     """Whether an uncached object is the service's own, or an orphan of an earlier service of this name."""
     owner = controller_of(there)
     return is_marked(there, parent.name) if owner is None else owner.uid == parent.uid
@@ -186,9 +194,9 @@ def _may_take(there: Mapping[str, Any], parent: ParentFacts) -> bool:
 def _unread_owner(apply: Apply, owner: Controller | None, parent: ParentFacts) -> Refusal:
     """The refusal for a foreign child, or for one of an earlier LLMService of this name, which will be deleted."""
     if owner is None:
-        return SOMEBODY_ELSES
+        return FOREIGN_CHILD
     if owner.is_earlier(parent.name, parent.uid):
-        raise Changed(f"{apply.kind} {apply.name} still belongs to an earlier {owner.kind} of this name")
+        raise ChildChanged(f"{apply.kind} {apply.name} still belongs to an earlier {owner.kind} of this name")
     return Refusal(409, f"it belongs to {owner.kind} {owner.name}")
 
 
@@ -205,7 +213,7 @@ async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> d
     try:
         return await _send(apply, apply.known_uid, ctx)
     except (Invalid, Refused) as refused:
-        if apply.known_uid is None or not apply.expel or isinstance(refused, ForeignObject):
+        if apply.known_uid is None or not apply.remove_foreign_fields or isinstance(refused, ForeignObject):
             raise
         resource = BY_KIND[apply.kind]
         live = await ctx.kube.get(resource, parent.namespace, apply.name)
@@ -222,9 +230,11 @@ async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> d
         return await _send(apply, apply.known_uid, ctx)
 
 
-async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
+async def _store_response(
+    apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context, memory: ServiceMemory
+) -> None:
     """Store the response in the cache, so that its watch event queues nothing."""
-    operations = removal_patch(raw) if apply.expel else []
+    operations = removal_patch(raw) if apply.remove_foreign_fields else []
     if operations:
         try:
             raw = await ctx.kube.json_patch(
@@ -233,11 +243,11 @@ async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Con
         except (Conflict, Invalid, NotFound) as error:
             # The apply succeeded; the watch shows the rest.
             ctx.cache.update(apply.kind, raw)
-            raise Changed(f"{apply.kind} {apply.name} changed while a foreign field was taken out") from error
+            raise ChildChanged(f"{apply.kind} {apply.name} changed while a foreign field was taken out") from error
         ctx.metrics.writes.labels(apply.kind, "patch").inc()
     facts = _cached(apply, raw, parent, ctx)
     record = AppliedRecord(apply.input_hash, facts.managed_hash, facts.resource_version)
-    memory.accepted((apply.kind, apply.name), record)
+    memory.record_applied((apply.kind, apply.name), record)
 
 
 def _cached(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context) -> ChildFacts:
@@ -248,13 +258,13 @@ def _cached(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context
     return facts
 
 
-def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: ServiceMemory, log: ObjectLogger) -> bool:
     log.warning("%s %s was refused: %s", apply.kind, apply.name, refusal.message)
     if apply.is_optional:
         until = None if apply.retry_after is None else ctx.clock() + apply.retry_after
-        memory.decline((apply.kind, apply.name), refusal, until)
+        memory.skip((apply.kind, apply.name), refusal, until)
         return True
-    memory.refuse((apply.kind, apply.name), refusal, ctx.clock())
+    memory.record_refusal((apply.kind, apply.name), refusal, ctx.clock())
     return False
 
 
@@ -276,7 +286,7 @@ def _owned_by(live: ChildFacts | None, conflict: Conflict) -> Refusal:
     return Refusal(409, conflict.message)
 
 
-async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger) -> None:
     resource, uid = BY_KIND[prune.kind], prune.uid
     try:
         if uid is None and (uid := await _own_uid(prune, parent, ctx)) is None:
@@ -289,7 +299,7 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
             raise
         refusal = _refusal_of(error)
         log.warning("%s %s could not be deleted: %s", prune.kind, prune.name, refusal.message)
-        memory.keep((prune.kind, prune.name), refusal, ctx.clock() + RETRY_SECONDS)
+        memory.postpone((prune.kind, prune.name), refusal, ctx.clock() + RETRY_SECONDS)
         return
     ctx.metrics.writes.labels(prune.kind, "delete").inc()
     log.info("deleted %s %s: %s", prune.kind, prune.name, prune.reason)
@@ -309,10 +319,10 @@ async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | Non
         there = await ctx.kube.metadata_of(BY_KIND[prune.kind], parent.namespace, prune.name, manager=DRY_RUN_MANAGER)
     except ForeignObject:
         return None
-    return str(there["uid"]) if there is not None and _may_take(there, parent) else None
+    return str(there["uid"]) if there is not None and _may_adopt(there, parent) else None
 
 
-def handed_over(live: Mapping[str, Any], adopt: Adopt, uid: str) -> list[dict[str, Any]] | None:
+def adoption_patch(live: Mapping[str, Any], adopt: Adopt, uid: str) -> list[dict[str, Any]] | None:
     """The JSON patch that makes a live object this service's; None for another object, or one of another owner."""
     references = live["metadata"].get("ownerReferences") or ()
     places = [index for index, reference in enumerate(references) if reference["uid"] == adopt.of]

@@ -16,14 +16,14 @@ from llmservice_planner.model.reading import Reading
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
-from llmservice_operator.behaviours.holding.zero import SELDOM_AFTER
+from llmservice_operator.behaviours.holding.scale_to_zero import SELDOM_AFTER
 from llmservice_operator.decision import QUOTAS_SECONDS, Decision
 from llmservice_operator.inputs import HoldingQuery, Inputs, Part, Requirements, RoomQuery
-from llmservice_operator.observe.activators import About, Questions, Reports, turn
+from llmservice_operator.observe.activators import ActivatorQuestions, QuestionSubject, Reports, next_question_at
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import ChildId, Observed, Unanswered
 from llmservice_operator.readers.pod_port import Unreadable
-from llmservice_operator.service.context import Context, Memory
+from llmservice_operator.service.context import Context, ServiceMemory
 from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, key_of
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ VERIFY_SECONDS = 3600.0
 zero."""
 
 
-PASSING = (Gone, ServerError, TooManyRequests, Unreachable)
+TRANSIENT_ERRORS = (Gone, ServerError, TooManyRequests, Unreachable)
 """Errors of an overloaded API server; the next request may succeed."""
 READERS = 64
 """Pods of one service that are read at once."""
@@ -66,24 +66,24 @@ async def decided(parent: ParentFacts, ctx: Context) -> Decision:
     return found
 
 
-def _observed(key: Key, memory: Memory, ctx: Context) -> Observed:
+def _observed(key: Key, memory: ServiceMemory, ctx: Context) -> Observed:
     found = Observed.of(
         key.name,
         ctx.cache.of_service(key),
         ctx.hidden(key.namespace),
         applied=_frozen(memory.applied),
-        refused=_frozen(memory.declined | memory.refused),
+        refused=_frozen(memory.skipped | memory.refused),
         unanswered=_unanswered(memory, ctx.clock()),
         kept=_frozen({child: refusal for child, (_, refusal) in memory.kept.items()}),
         reports=ctx.state_poller.reports(key),
         unsettled_for=memory.unsettled_for(ctx.clock()),
-        begun=memory.begun,
+        ongoing_rollout=memory.ongoing_rollout,
     )
     memory.made.update((c.kind, c.name) for c in found.children() if c.owner_uid == memory.uid and not c.deleting)
     return found
 
 
-def _unanswered(memory: Memory, now: float) -> Mapping[ChildId, Unanswered]:
+def _unanswered(memory: ServiceMemory, now: float) -> Mapping[ChildId, Unanswered]:
     """Failures that occurred at least twice in a row."""
     if memory.failures < 2:
         return _frozen({})
@@ -92,8 +92,8 @@ def _unanswered(memory: Memory, now: float) -> Mapping[ChildId, Unanswered]:
 
 async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) -> Inputs:
     read: dict[str, Any] = {}
-    if needed.turn:
-        read["turn"] = Part(ctx.updates.peek(key, ctx.cache), "updates of other services")
+    if needed.update_permission:
+        read["update_permission"] = Part(ctx.updates.check(key, ctx.cache), "updates of other services")
     if needed.sibling_model is not None:
         read["sibling_model"] = Part(sibling_model(needed.sibling_model, key, ctx), "status of another LLMService")
     if needed.reading is not None:
@@ -147,7 +147,7 @@ async def room(needed: RoomQuery, key: Key, ctx: Context) -> Part[Room]:
         return Part(kept[2], source, now - kept[0], needed)
     try:
         found = await ctx.nodes.room(needed.resource)
-    except PASSING as error:
+    except TRANSIENT_ERRORS as error:
         logger.warning("the nodes could not be listed for %s: %s", key, error)
         if kept is None or not needed.is_only_shown:
             return Part(NOT_READ, source, asked=needed)
@@ -166,7 +166,7 @@ async def quotas(inputs: Inputs, key: Key, ctx: Context) -> Part[Quotas | None]:
         return Part(kept[2], source, now - kept[0])
     try:
         found = await ctx.quotas.of(key.namespace)
-    except PASSING as error:
+    except TRANSIENT_ERRORS as error:
         logger.warning("the ResourceQuotas of %s could not be listed: %s", key.namespace, error)
         return Part(None, source)
     counted = (pod.asked for pod in inputs.observed.pods if pod.phase not in ("Failed", "Succeeded"))
@@ -178,7 +178,7 @@ async def pod_events(pods: tuple[str, ...], key: Key, ctx: Context) -> PodEvents
     """Events of pods; empty where they could not be listed: the status is then written without."""
     try:
         return PodEvents.of(await ctx.pod_events.of(key.namespace, pods))
-    except PASSING as error:
+    except TRANSIENT_ERRORS as error:
         logger.warning("the Events of %s could not be listed: %s", key, error)
         return PodEvents()
 
@@ -203,9 +203,9 @@ async def claim(query: HoldingQuery, key: Key, inputs: Inputs, ctx: Context) -> 
     """
     assert inputs.stored is not None
     memory, now, uid, stored = ctx.memories[key], ctx.clock(), inputs.stored.uid, stored_port(inputs.stored.status)
-    if memory.claimed is None and stored is not None and query.is_at_rest:
+    if memory.claimed is None and stored is not None and query.is_at_zero:
         # After a start of the operator, services at zero are spread over time.
-        memory.claimed = turn(uid, now) - VERIFY_SECONDS, PortClaim(stored)
+        memory.claimed = next_question_at(uid, now) - VERIFY_SECONDS, PortClaim(stored)
     if memory.claimed is not None:
         read_at, known = memory.claimed
         is_in_doubt = bool(known.problem) or (memory.holding is not None and memory.holding.unable_since is not None)
@@ -225,7 +225,7 @@ async def claim(query: HoldingQuery, key: Key, inputs: Inputs, ctx: Context) -> 
 async def reports(query: HoldingQuery, key: Key, inputs: Inputs, ctx: Context) -> Reports:
     """Reports of these activators, read concurrently and only when due."""
     memory, now, about, addresses = ctx.memories[key], ctx.clock(), _about(query, inputs), query.addresses
-    asked = Questions.first(about, now) if memory.holding is None else memory.holding.follow(about, now)
+    asked = ActivatorQuestions.first(about, now) if memory.holding is None else memory.holding.follow(about, now)
     if asked.is_due(now):
         said = await asyncio.gather(*(_report(address, key, about, ctx) for address in addresses))
         asked = asked.answered(dict(zip(addresses, said, strict=True)), now)
@@ -233,21 +233,21 @@ async def reports(query: HoldingQuery, key: Key, inputs: Inputs, ctx: Context) -
     return asked.known(now)
 
 
-def _about(query: HoldingQuery, inputs: Inputs) -> About:
+def _about(query: HoldingQuery, inputs: Inputs) -> QuestionSubject:
     service = inputs.stored
     assert service is not None
-    return About(
+    return QuestionSubject(
         service.uid,
         service.generation,
         query.port,
         query.addresses,
         tuple((each.uid, each.resource_version) for each in inputs.observed.slices),
-        is_at_rest=query.is_at_rest,
+        is_at_zero=query.is_at_zero,
         is_written=service.status.get("observedGeneration") == service.generation,
     )
 
 
-async def _report(address: str, key: Key, about: About, ctx: Context) -> HoldingReport:
+async def _report(address: str, key: Key, about: QuestionSubject, ctx: Context) -> HoldingReport:
     assert about.port is not None, "activators are asked about a port"
     try:
         return await ctx.ask_activator(address, key, about.uid, about.port)

@@ -15,12 +15,12 @@ from llmservice_api.kinds import LLMSERVICE
 
 from llmservice_operator.decision import Decision, soonest
 from llmservice_operator.facts.pods import replicas
-from llmservice_operator.facts.scheduling import wanted_of
+from llmservice_operator.facts.scheduling import accelerator_request
 from llmservice_operator.service.containment import Part
-from llmservice_operator.service.context import Context, Memory
+from llmservice_operator.service.context import Context, ServiceMemory
 from llmservice_operator.service.execute import execute
 from llmservice_operator.service.gather import decided
-from llmservice_operator.service.status_writer import paced, report, report_drains
+from llmservice_operator.service.status_writer import rate_limited, report, report_drains
 from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, has_no_status, key_of
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Next(NamedTuple):
     """Why it has to be retried, with back-off."""
 
 
-NOTHING = Next()
+NOTHING_TO_DO = Next()
 AGAIN = Next(after=0.0)
 
 
@@ -48,7 +48,7 @@ async def reconcile(key: Key, ctx: Context) -> Next:
     """Bring the cluster to the desired state, or report in the status why not."""
     parent = known(key, ctx)
     if parent is None:
-        return NOTHING
+        return NOTHING_TO_DO
     memory, log = ctx.memory(key, parent.uid), object_logger(logger, key)
     memory.expire(parent.content["generation"], ctx.clock())
     if stored := parent.obj.get("status"):
@@ -59,10 +59,10 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         await report_drains(parent, ctx, log)
     decision = await evaluate(parent, ctx)
     if decision.is_steady:
-        return settled(decision, parent, ctx, memory)
-    live = await (read(parent, ctx) if remakes(decision, parent, ctx) else fresh(parent, ctx))
+        return finish(decision, parent, ctx, memory)
+    live = await (read(parent, ctx) if recreates_child(decision, parent, ctx) else fresh(parent, ctx))
     if live is None:
-        return NOTHING
+        return NOTHING_TO_DO
     if live is not parent:
         decision = await evaluate(live, ctx)
     if decision.has_work:
@@ -77,11 +77,13 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
     decision = await decided(parent, ctx)
-    while decision.claims_turn and not ctx.updates.claim(key):  # another service claimed it while the nodes were listed
+    while decision.claims_update and not ctx.updates.claim(
+        key
+    ):  # another service claimed it while the nodes were listed
         decision = await decided(parent, ctx)
     decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.recheck_after(key)))
-    memory.note(decision.is_unsettled, ctx.clock())
-    memory.begun = decision.begun or memory.begun
+    memory.record_settled(decision.is_unsettled, ctx.clock())
+    memory.ongoing_rollout = decision.ongoing_rollout or memory.ongoing_rollout
     if memory.refused:
         decision = decision.routes
     if not decision.has_work:
@@ -89,11 +91,11 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
         if memory.unanswered:  # unanswered writes are no longer desired
             memory.unanswered.clear()
             decision = await decided(parent, ctx)
-    return paced(decision, parent, ctx, memory)
+    return rate_limited(decision, parent, ctx, memory)
 
 
 async def write_children(
-    decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger
+    decision: Decision, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
 ) -> Decision:
     """Execute, and decide again with the API server's answers."""
     try:
@@ -109,7 +111,7 @@ async def write_children(
 
 
 async def write_status(
-    decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger
+    decision: Decision, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
 ) -> Next:
     """Write the status once per pass, if it changed. Children that are still missing become a failure."""
     failure, wait = None, None
@@ -119,11 +121,11 @@ async def write_status(
         wait = FIRST_STATUS_AFTER
     else:
         await report(decision, parent, ctx, memory, log)
-    then = settled(decision, parent, ctx, memory)
+    then = finish(decision, parent, ctx, memory)
     return Next(soonest(then.after, wait), failure)
 
 
-def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Next:
+def finish(decision: Decision, parent: ParentFacts, ctx: Context, memory: ServiceMemory) -> Next:
     """Apply other consequences of the decision after the writes; returns when the next pass is due."""
     key = key_of(parent)
     pods = ctx.cache.of_service(key).get(POD.kind, {})
@@ -131,7 +133,7 @@ def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memor
         ctx.report_update(key, decision.update)
         ctx.state_poller.poll(key, decision.asks, pods.keys())
     with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
-        gpus = wanted_of((parent.obj.get("status") or {}).get("effective") or {})
+        gpus = accelerator_request((parent.obj.get("status") or {}).get("effective") or {})
         ctx.metrics.set_pods(key, replicas(pods.values()), gpus.resource if gpus is not None else "")
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
 
@@ -166,7 +168,7 @@ async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
     return await read(parent, ctx)
 
 
-def remakes(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
+def recreates_child(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
     """Whether the decision creates a child that existed before.
 
     The garbage collector deletes the children of a deleted LLMService, and their watch may be first. So a missing child
@@ -179,7 +181,7 @@ def remakes(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
         ctx.cache.get(apply.kind, parent.namespace, apply.name) is None
         and (is_new_here or (apply.kind, apply.name) in memory.made)
         for apply in decision.apply
-        if not apply.is_unread
+        if not apply.is_unreadable
     )
 
 

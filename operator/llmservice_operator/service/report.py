@@ -13,20 +13,25 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 
 from llmservice_operator.behaviours.autoscaling import autoscaled, deletion_costs, pods_to_count
-from llmservice_operator.behaviours.holding.zero import Zero, is_listed, needless_slices, remembered_slices
-from llmservice_operator.children import DesiredChild, apply_of, lingering
+from llmservice_operator.behaviours.holding.scale_to_zero import (
+    ScaleToZero,
+    is_listed,
+    slices_without_spec,
+    undesired_slices,
+)
+from llmservice_operator.children import DesiredChild, apply_of, obstacle_to_prune
 from llmservice_operator.decision import QUOTAS_SECONDS, REFRESH_SECONDS, Apply, Decision, Event, Prune, soonest
 from llmservice_operator.facts import scheduling
-from llmservice_operator.inputs import NOTHING, Inputs, Requirements, RoomQuery, value_of
+from llmservice_operator.inputs import NO_REQUIREMENTS, Inputs, Requirements, RoomQuery, value_of
 from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.observe.failures.failure import may_be_of_nodes
 from llmservice_operator.observe.failures.pod_events import EventQuery, event_query
 from llmservice_operator.observe.failures.status_failure import ENDS_BY_TIME
 from llmservice_operator.observe.ownership import name_conflicts
-from llmservice_operator.observe.progress import PATIENCE, stored_rolling
+from llmservice_operator.observe.progress import SETTLE_SECONDS, stored_rollout
 from llmservice_operator.observe.reports import asks
 from llmservice_operator.observe.status.plan import plan_of
-from llmservice_operator.observe.status.status import is_stored, may_wait, moment_of, status_of
+from llmservice_operator.observe.status.status import is_stored, may_wait, progress_snapshot, status_of
 from llmservice_operator.observe.status.verdict import Subject, Verdict
 from llmservice_operator.workload.kinds import is_workload
 
@@ -44,7 +49,7 @@ class Case:
     subject: Subject
     service: LLMService | None = None
     """With the number of replicas that its workload is to have."""
-    zero: Zero | None = None
+    scale_to_zero: ScaleToZero | None = None
     is_selected: bool = False
     """The revision to run is known, and the cause of a failure is worth reading."""
 
@@ -55,10 +60,10 @@ def report(case: Case, verdict: Verdict, *, prune: tuple[Prune, ...] = (), **act
     inputs, subject = case.inputs, case.subject
     observed, now = inputs.observed, inputs.now
     if observed.kept or observed.unanswered:
-        verdict = replace(verdict, obstacle=verdict.obstacle or lingering(case.service, observed, prune))
+        verdict = replace(verdict, obstacle=verdict.obstacle or obstacle_to_prune(case.service, observed, prune))
         prune = tuple(each for each in prune if (each.kind, each.name) not in observed.kept)
     scaled = _with_scaling(verdict, case)
-    needed = scaled if isinstance(scaled, Requirements) else NOTHING
+    needed = scaled if isinstance(scaled, Requirements) else NO_REQUIREMENTS
     query = event_query(observed.pods, observed.reports, verdict.revision, now)
     if case.is_selected:
         needed |= _of_failures(case, verdict, query)
@@ -66,7 +71,7 @@ def report(case: Case, verdict: Verdict, *, prune: tuple[Prune, ...] = (), **act
     if needed or isinstance(scaled, Requirements):
         return needed
     verdict = scaled
-    moment = moment_of(subject, observed, verdict, now)
+    moment = progress_snapshot(subject, observed, verdict, now)
     room = inputs.room.value if inputs.room is not None else None
     pod_events = inputs.pod_events.value if inputs.pod_events is not None else None
     status = status_of(subject, observed, verdict, moment, now, room=room, pod_events=pod_events)
@@ -78,14 +83,14 @@ def report(case: Case, verdict: Verdict, *, prune: tuple[Prune, ...] = (), **act
         actions.get("requeue_after"),
         REFRESH_SECONDS if is_unplaced or may_last else None,
         moment.progress.overdue_in,
-        None if case.zero is None else case.zero.recheck_after,
+        None if case.scale_to_zero is None else case.scale_to_zero.recheck_after,
         QUOTAS_SECONDS if is_at_quota else None,
         query.again,
     )
     asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
     decision = _with_deletion_costs(Decision(asks=asked, is_unsettled=is_unsettled, prune=prune, **actions), case)
     if is_unsettled and may_wait(subject, observed, verdict):
-        patience = PATIENCE - observed.unsettled_for
+        patience = SETTLE_SECONDS - observed.unsettled_for
         return replace(decision, requeue_after=min(patience, decision.requeue_after or patience))
     if is_stored(status, subject.previous):
         return decision
@@ -99,7 +104,7 @@ def _of_failures(case: Case, verdict: Verdict, query: EventQuery) -> Requirement
     failure = case.subject.previous.get("failure") or {}
     if not may_be_of_nodes(inputs.observed.pods, verdict.revision, failure):
         return needed
-    shown = scheduling.wanted_of(case.subject.previous.get("effective") or {})
+    shown = scheduling.accelerator_request(case.subject.previous.get("effective") or {})
     own = accelerator_resource(case.service) if case.service is not None else None
     room = inputs.free_room(
         RoomQuery(shown.resource if shown is not None else own, REFRESH_SECONDS, is_only_shown=True)
@@ -110,13 +115,13 @@ def _of_failures(case: Case, verdict: Verdict, query: EventQuery) -> Requirement
 def _of_deletion(case: Case, applies: Iterable[Apply]) -> Requirements:
     """Requests in flight of the pods, where the workload is about to be scaled down."""
     if case.service is None or case.inputs.in_flight is not None or not any(is_workload(each.kind) for each in applies):
-        return NOTHING
+        return NO_REQUIREMENTS
     return Requirements(in_flight=pods_to_count(case.service, case.inputs.observed))
 
 
 def _with_scaling(verdict: Verdict, case: Case) -> Verdict | Requirements:
     """The verdict with autoscaling and holding of requests."""
-    inputs, previous, found = case.inputs, case.subject.previous, case.zero
+    inputs, previous, found = case.inputs, case.subject.previous, case.scale_to_zero
     if case.service is None or found is None:
         return replace(verdict, holding_port=stored_port(previous), idle=stored_idle(previous))
     scaled = autoscaled(case.service, inputs, found.problem, is_accepted=case.is_selected)
@@ -150,7 +155,7 @@ def refuse(case: Case, problems: tuple[Problem, ...], replicas: int) -> Decision
         problems=problems,
         replicas=replicas,
         revision=live.revision if live is not None else "",
-        rolling=stored_rolling(previous.get("rollout") or {}),
+        rolling=stored_rollout(previous.get("rollout") or {}),
         selector=selector_text(subject.name),
         gpus=int(previous.get("gpus") or 0),
         endpoint=previous.get("endpoint") or {},
@@ -169,15 +174,15 @@ def _slices(case: Case) -> dict[str, Any]:
     ours = [each for each in slices or () if not name_conflicts(subject, observed, {each.id})]
     return {
         "apply": tuple(apply for each in ours if (apply := apply_of(each, subject, observed)) is not None),
-        "prune": tuple(needless_slices(subject, observed, slices)),
+        "prune": tuple(undesired_slices(subject, observed, slices)),
     }
 
 
 def _held(case: Case) -> tuple[DesiredChild, ...] | None:
-    if case.zero is not None:
-        return case.zero.slices
+    if case.scale_to_zero is not None:
+        return case.scale_to_zero.slices
     inputs, subject = case.inputs, case.subject
-    return remembered_slices(subject, stored_port(subject.previous), inputs.observed, inputs.activators)
+    return slices_without_spec(subject, stored_port(subject.previous), inputs.observed, inputs.activators)
 
 
 def subject_of(service: LLMService) -> Subject:

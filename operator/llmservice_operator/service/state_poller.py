@@ -35,7 +35,7 @@ LONGEST_INTERVAL = 60.0
 LONGEST_SILENCE = 600.0
 """Seconds between two attempts for a ready pod that never answers: network policies are rarely lifted, and with
 thousands of such pods each attempt waits for its timeout."""
-QUIET = 15.0
+REPORT_SECONDS = 15.0
 """Seconds between two reports of a service without a new phase."""
 PATIENCE = 3
 """Failed attempts after which a pod counts as not answering."""
@@ -49,7 +49,7 @@ class _Pod(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PolledPod:
     """One polled pod."""
 
     ask: Ask
@@ -61,9 +61,9 @@ class _Asked:
 class _Service:
     """Polled pods of one service, and their reports."""
 
-    asked: dict[str, _Asked] = field(default_factory=dict)
+    asked: dict[str, _PolledPod] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
-    held: dict[str, Report] = field(default_factory=dict)
+    unpublished: dict[str, Report] = field(default_factory=dict)
     """Reports that decisions do not have yet: the service's pods changed too often."""
     steps: Bucket = field(default_factory=step_bucket)
     stepped_at: float = float("-inf")
@@ -107,15 +107,15 @@ class StatePoller:
             if known is not None and known.ask == ask:
                 service.asked[ask.pod] = known
             else:
-                asked = service.asked[ask.pod] = _Asked(ask)
+                asked = service.asked[ask.pod] = _PolledPod(ask)
                 # Ready pods can wait; starting ones have priority.
                 self._queue.add_after(_Pod(key, ask.pod), 0.0 if ask.is_starting else self._interval(asked))
         service.reports = {name: report for name, report in service.reports.items() if name in pods}
-        service.held = {name: report for name, report in service.held.items() if name in pods}
+        service.unpublished = {name: report for name, report in service.unpublished.items() if name in pods}
         for name in before.keys() - service.asked.keys():
             self._metrics.forget_pod(key, name)
             self._errors.ended(Part.STATE, key, f"of pod {name}")
-        last = {name: service.held.pop(name) for name in service.held.keys() - service.asked.keys()}
+        last = {name: service.unpublished.pop(name) for name in service.unpublished.keys() - service.asked.keys()}
         if last:  # no further reports of these will pass them on
             service.reports |= last
             self._changed(key)
@@ -157,15 +157,15 @@ class StatePoller:
                 return  # no longer polled
             if report is not None:
                 self._record(pod, service, asked, report)
-            elif service.held and self._is_due(service):
-                self._pass_on(pod.key, service)
+            elif service.unpublished and self._is_due(service):
+                self._publish(pod.key, service)
         if contained.failed:
             self._metrics.state_reads.labels("failed").inc()
             asked.silent += 1
         if self._asked(pod) is asked:
             self._queue.add_after(pod, self._interval(asked))
 
-    async def _read_report(self, pod: _Pod, asked: _Asked) -> Report | None:
+    async def _read_report(self, pod: _Pod, asked: _PolledPod) -> Report | None:
         """The pod's report; None if it did not answer, fewer than PATIENCE times in a row."""
         ask = asked.ask
         try:
@@ -180,36 +180,36 @@ class StatePoller:
         asked.silent = 0
         return Report(ask.uid, ask.restarts, replace(state, phase_seconds=0.0))
 
-    def _record(self, pod: _Pod, service: _Service, asked: _Asked, report: Report) -> None:
+    def _record(self, pod: _Pod, service: _Service, asked: _PolledPod, report: Report) -> None:
         known = service.reports.get(pod.name)
-        asked.unchanged = asked.unchanged + 1 if report == service.held.get(pod.name, known) else 0
+        asked.unchanged = asked.unchanged + 1 if report == service.unpublished.get(pod.name, known) else 0
         self._metrics.set_progress(pod.key, pod.name, report.state)
-        service.held.pop(pod.name, None)
-        is_due, is_step = self._is_due(service), step(known) != step(report)
+        service.unpublished.pop(pod.name, None)
+        is_due, is_step = self._is_due(service), reported_step(known) != reported_step(report)
         if is_step or (is_due and report != known):
-            service.held[pod.name] = report
-        if not service.held:
+            service.unpublished[pod.name] = report
+        if not service.unpublished:
             return
         # A report that is due also takes a token, if there is one.
         if (is_step and service.steps.take(self._clock())) or is_due:
-            self._pass_on(pod.key, service)
+            self._publish(pod.key, service)
         elif is_step:
             self._metrics.rate_limited.labels("report").inc()
 
     def _is_due(self, service: _Service) -> bool:
-        return self._clock() - service.stepped_at >= QUIET
+        return self._clock() - service.stepped_at >= REPORT_SECONDS
 
-    def _pass_on(self, key: Key, service: _Service) -> None:
-        service.reports |= service.held
-        service.held.clear()
+    def _publish(self, key: Key, service: _Service) -> None:
+        service.reports |= service.unpublished
+        service.unpublished.clear()
         service.stepped_at = self._clock()
         self._changed(key)
 
-    def _asked(self, pod: _Pod) -> _Asked | None:
+    def _asked(self, pod: _Pod) -> _PolledPod | None:
         service = self._services.get(pod.key)
         return service.asked.get(pod.name) if service is not None else None
 
-    def _interval(self, asked: _Asked) -> float:
+    def _interval(self, asked: _PolledPod) -> float:
         """Starting pods are polled often; pods that do not answer, or whose adapters do not change, less."""
         if asked.silent and not asked.ask.is_starting:
             idle, longest, growth = asked.silent, LONGEST_SILENCE, 4.0
@@ -219,7 +219,7 @@ class StatePoller:
         return min(longest, INTERVAL * growth ** min(idle, 10)) * (0.75 + self._rng() / 2)
 
 
-def step(report: Report | None) -> object:
+def reported_step(report: Report | None) -> object:
     """The part of a report whose change reaches decisions at once; progress within a phase does not."""
     if report is None or report.state is None:
         return report

@@ -21,11 +21,11 @@ from llmservice_api.reasons import Reason
 from llmservice_operator.decision import Decision, Event
 from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_operator.service.containment import Part
-from llmservice_operator.service.context import Context, Memory
+from llmservice_operator.service.context import Context, ServiceMemory
 from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, key_of
 
 
-def paced(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Decision:
+def rate_limited(decision: Decision, parent: ParentFacts, ctx: Context, memory: ServiceMemory) -> Decision:
     """The decision without status and Events if this service's status is written too often; retried later.
 
     The first status about an edit is always written.
@@ -44,7 +44,9 @@ def _is_of_edit(status: Mapping[str, Any], parent: ParentFacts) -> bool:
     return bool(status.get("observedGeneration") != written)
 
 
-async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+async def report(
+    decision: Decision, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
+) -> None:
     """Write a changed status, then the Events of the change."""
     if decision.status is not None:
         if _is_of_edit(decision.status, parent):
@@ -55,7 +57,7 @@ async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: 
             await write_event(event, parent, ctx, log)
 
 
-async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
+async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: ServiceMemory) -> None:
     """Write the status. Its watch event queues nothing; an edit in the response queues the service."""
     manifest = {
         "apiVersion": LLMSERVICE.api_version,
@@ -65,7 +67,7 @@ async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Cont
     }
     with ctx.cache.expecting(PARENT, parent.with_status(status)):
         answer = await ctx.kube.apply_status(LLMSERVICE, manifest, manager=STATUS_MANAGER)
-        ctx.take_up(ctx.cache.update(PARENT, answer))
+        ctx.enqueue(ctx.cache.update(PARENT, answer))
     memory.writes.take(ctx.clock())
     memory.parent_version = answer["metadata"]["resourceVersion"]
     ctx.metrics.status_writes.inc()

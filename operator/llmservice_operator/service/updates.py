@@ -12,7 +12,7 @@ from kubeloop.cache import Cache
 from kubeloop.resources import CONTROLLER_REVISION, Key
 
 from llmservice_operator.decision import Update
-from llmservice_operator.inputs import Turn
+from llmservice_operator.inputs import UpdatePermission
 from llmservice_operator.revisions.selection import is_by_request
 from llmservice_operator.service.containment import InternalErrors, Part
 from llmservice_operator.service.watch.kinds import PARENT
@@ -24,75 +24,75 @@ class Updates:
     """Running and waiting updates."""
 
     limit: int = 1
-    _under_way: dict[Key, Update] = field(default_factory=dict)
+    _running: dict[Key, Update] = field(default_factory=dict)
     _waiting: dict[Key, None] = field(default_factory=dict)
     _reported: set[Key] = field(default_factory=set)
     _is_known: bool = False
-    _gained: set[Key] = field(default_factory=set)
+    _taken_over: set[Key] = field(default_factory=set)
     errors: InternalErrors = field(default_factory=InternalErrors)
 
-    def peek(self, key: Key, cache: Cache) -> Turn:
+    def check(self, key: Key, cache: Cache) -> UpdatePermission:
         """Whether this service's update may start now, or has started."""
-        if not self._is_known or self._gained:
+        if not self._is_known or self._taken_over:
             self._learn(cache)
         failed = self._failed_but(key)
         own = tuple(sorted(k.name for k in failed if k.namespace == key.namespace))
-        return Turn(self._is_free(key, failed), self.limit, own, len(failed) - len(own))
+        return UpdatePermission(self._is_free(key, failed), self.limit, own, len(failed) - len(own))
 
     def claim(self, key: Key) -> bool:
         """Start the update, until another state of it is reported. False: another service's started meanwhile."""
         if not self._is_free(key, self._failed_but(key)):
             return False
-        self._under_way.setdefault(key, Update.UNDER_WAY)
+        self._running.setdefault(key, Update.RUNNING)
         self._waiting.pop(key, None)
         return True
 
     def _failed_but(self, key: Key) -> list[Key]:
-        return [k for k, update in self._under_way.items() if update is Update.FAILED and k != key]
+        return [k for k, update in self._running.items() if update is Update.FAILED and k != key]
 
     def _is_free(self, key: Key, failed: list[Key]) -> bool:
-        return key in self._under_way or (not failed and len(self._under_way) < self.limit)
+        return key in self._running or (not failed and len(self._running) < self.limit)
 
     def report(self, key: Key, update: Update | None) -> tuple[Key, ...]:
         """Record the state of an update (None: none, or done); returns services that should check again."""
-        if not self._is_known or self._gained:
+        if not self._is_known or self._taken_over:
             self._reported.add(key)
-        before = self._under_way.get(key)
+        before = self._running.get(key)
         self._waiting.pop(key, None)
         if update is Update.WAITS:
-            self._under_way.pop(key, None)
+            self._running.pop(key, None)
             self._waiting[key] = None
         elif update is None:
-            self._under_way.pop(key, None)
+            self._running.pop(key, None)
         else:
-            self._under_way[key] = update
-        now = self._under_way.get(key)
+            self._running[key] = update
+        now = self._running.get(key)
         if before is now:
             return ()
         if Update.FAILED in (before, now):
             return tuple(other for other in self._waiting if other != key)
-        free = max(0, self.limit - len(self._under_way))
+        free = max(0, self.limit - len(self._running))
         return tuple(other for other in self._waiting if other != key)[:free]
 
     def forget(self, key: Key) -> None:
         """Remove a service that is deleted or no longer this process's."""
         self._reported.discard(key)
-        self._gained.discard(key)
+        self._taken_over.discard(key)
 
-    def gain(self, keys: Iterable[Key]) -> None:
+    def take_over(self, keys: Iterable[Key]) -> None:
         """These services are this process's now; their running updates are determined as after a start."""
-        self._gained.update(keys)
+        self._taken_over.update(keys)
 
     def _learn(self, cache: Cache) -> None:
         """After a start: find running updates in the watched objects."""
-        unknown = self._gained if self._is_known else cache.all_keys()
+        unknown = self._taken_over if self._is_known else cache.all_keys()
         for key in unknown:
             # This reads the revisions of all services for one: errors of others must not fail it.
             with self.errors.contained(Part.BOOKKEEPING, key, "updates"):
                 if key not in self._reported and (update := _seen(key, cache)) is not None:
-                    self._under_way[key] = update
+                    self._running[key] = update
         self._is_known = True
-        self._gained.clear()
+        self._taken_over.clear()
         self._reported.clear()
 
 
@@ -109,4 +109,4 @@ def _seen(key: Key, cache: Cache) -> Update | None:
     if running is not None and failed is not None and failed.key == running.key and is_by_request(failed):
         return Update.FAILED
     is_done = running is None or rollout.get("stableRevision") == running.label
-    return None if is_done or running is None or not is_by_request(running) else Update.UNDER_WAY
+    return None if is_done or running is None or not is_by_request(running) else Update.RUNNING

@@ -16,7 +16,7 @@ from llmservice_operator.service.containment import Attempt, Part
 from llmservice_operator.service.context import Context
 from llmservice_operator.service.reconcile import Next, reconcile
 from llmservice_operator.service.status_writer import report_unhandled
-from llmservice_operator.service.watch.kinds import PARENT, of_itself
+from llmservice_operator.service.watch.kinds import PARENT, priority_of_service
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Workers:
         if not self._ctx.errors.has_failed_lately(key):
             self._ctx.queue.succeeded(key)
         if then.after == 0:  # its status is not written yet, so it goes on before those that are well
-            self._ctx.queue.add_after(key, 0, of_itself(self._ctx.cache.get(PARENT, *key)))
+            self._ctx.queue.add_after(key, 0, priority_of_service(self._ctx.cache.get(PARENT, *key)))
         elif then.after is not None:
             self._ctx.queue.add_after(key, then.after)
 

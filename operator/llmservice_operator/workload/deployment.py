@@ -14,7 +14,7 @@ from llmservice_operator.facts.children import ChildFacts, common_of, own_annota
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.meta import Manifest, metadata, selector
 from llmservice_operator.manifests.pod_template import progress_deadline_seconds
-from llmservice_operator.workload.port import USUAL, Replica, Strategy, Workload, WorkloadFacts
+from llmservice_operator.workload.port import DEFAULT_STRATEGY, Replica, Strategy, Workload, WorkloadFacts
 
 Json = Mapping[str, Any]
 
@@ -65,7 +65,7 @@ _STRATEGIES: dict[Strategy, Any] = {
 
 def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifest:
     meta = metadata(llm, llm.name)
-    if llm.spec.rollout.strategy == "Auto" and strategy != USUAL:
+    if llm.spec.rollout.strategy == "Auto" and strategy != DEFAULT_STRATEGY:
         meta["annotations"] = {STRATEGY_ANNOTATION: strategy}
     return {
         "apiVersion": "apps/v1",

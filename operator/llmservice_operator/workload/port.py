@@ -19,7 +19,7 @@ from llmservice_operator.manifests.meta import Manifest
 
 Strategy = Literal["Surge", "Replace", "Recreate"]
 """How pods of a new template replace the old ones: one more first, one less first, or none first."""
-USUAL: Strategy = "Surge"
+DEFAULT_STRATEGY: Strategy = "Surge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Replica:
         return self.first.revision
 
     @property
-    def is_going(self) -> bool:
+    def is_terminating(self) -> bool:
         """Whether one of its pods is being deleted."""
         return any(pod.deleting for pod in self.pods)
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether one of its pods has ended, and will be recreated."""
         return any(pod.phase in ("Failed", "Succeeded") for pod in self.pods)
 

@@ -23,12 +23,12 @@ from llmservice_runtime.preflight.cpu_features import Requirement
 
 from llmservice_operator.behaviours.fit import planning
 from llmservice_operator.behaviours.fit.model_facts import ModelFacts, facts_for
-from llmservice_operator.behaviours.fit.planning import Question
+from llmservice_operator.behaviours.fit.planning import PlannerInput
 from llmservice_operator.inputs import GPUsQuery, Inputs, Requirements, RoomQuery, value_of
 from llmservice_operator.manifests import placement
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.resources import accelerator_resource
-from llmservice_operator.manifests.revision import NOTHING, Chosen
+from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
 from llmservice_operator.observe.failures.pod_failure import gpu_of
 from llmservice_operator.observe.status.plan import document, fitness, plan_of
 from llmservice_operator.observe.status.verdict import Finding, Obstacle
@@ -51,7 +51,7 @@ class FitAssessment:
     """The plan and its consequences."""
 
     fitness: Finding
-    chosen: Chosen = NOTHING
+    chosen: RevisionChoices = NO_CHOICES
     """Choices with which the revision is or was created."""
     plan: Json | None = None
     """The value of status.plan."""
@@ -85,7 +85,7 @@ def is_to_be_planned(selection: Selection, digest: str | None) -> bool:
 def device_of(selection: Selection) -> Device | None:
     """The GPU that was chosen with a recorded revision; None where none was, or one is still to be chosen."""
     recorded = selection.match.chosen
-    return None if recorded is None else planning.frozen_device(selection.service, recorded)
+    return None if recorded is None else planning.recorded_device(selection.service, recorded)
 
 
 def assess(inputs: Inputs, selection: Selection) -> FitAssessment | Requirements:
@@ -93,7 +93,7 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment | Requirements
     service, recorded = selection.service, selection.match.chosen
     if not is_assessed(service):
         ignored = Finding(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, Reason.POLICY_IGNORE.summary)
-        return FitAssessment(ignored, recorded or NOTHING)
+        return FitAssessment(ignored, recorded or NO_CHOICES)
     facts = facts_for(service, selection.match, inputs.observed, inputs.now, value_of(inputs.sibling_model, None))
     if facts.sibling_key is not None:
         return Requirements(sibling_model=facts.sibling_key)
@@ -140,14 +140,14 @@ def misplaced(
     inputs: Inputs, selection: Selection, facts: ModelFacts, model: bytes, gpus: Mapping[str, GPU]
 ) -> Mapping[str, str]:
     """By pod of `failed_gpus` on whose GPU the model does not fit: the verdict, naming the GPU."""
-    service, recorded = selection.service, selection.match.chosen or NOTHING
-    asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
+    service, recorded = selection.service, selection.match.chosen or NO_CHOICES
+    asked = planning.planner_input(service, inputs.settings, model, facts.tensors, selection.match.template)
     if recorded.max_model_len is not None:
         asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
     planned_for = f", and was planned for {recorded.gpu}" if recorded.gpu else ""
     found = {}
     for name, gpu in gpus.items():
-        plan = planning.judged(service, asked, catalogue.device(gpu.name, gpu.memory_gib))
+        plan = planning.plan_for_device(service, asked, catalogue.device(gpu.name, gpu.memory_gib))
         if plan.verdict is Fit.DOES_NOT_FIT:
             found[name] = f"Pod {name} came to a {gpu.name} ({gpu.memory_gib:.1f} GiB){planned_for}: {plan.reason}"
     return found
@@ -176,7 +176,7 @@ def _other_model(service: LLMService) -> Json | None:
 
 def _as_planned(selection: Selection, digest: str | None) -> FitAssessment:
     """The plan as it was recorded with the revision, or added once later."""
-    recorded = selection.match.chosen or NOTHING
+    recorded = selection.match.chosen or NO_CHOICES
     is_of_previous = digest is not None and digest != _recorded_facts(selection)
     return _of_record(recorded, _previous_plan(selection) if is_of_previous else recorded.plan)
 
@@ -185,10 +185,10 @@ def _recorded(
     inputs: Inputs, selection: Selection, facts: ModelFacts, digest: str | None, model: bytes | None
 ) -> FitAssessment | Requirements:
     """Plan a recorded revision once more where other facts became known."""
-    service, recorded = selection.service, selection.match.chosen or NOTHING
+    service, recorded = selection.service, selection.match.chosen or NO_CHOICES
     if model is None:  # the read of the model queues the key again
         return _of_record(recorded, _previous_plan(selection) or recorded.plan)
-    asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
+    asked = planning.planner_input(service, inputs.settings, model, facts.tensors, selection.match.template)
     if recorded.max_model_len is not None:
         asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
     pick = _planned(inputs, service, planning.on(asked, device_of(selection)))
@@ -208,7 +208,7 @@ def _recorded_facts(selection: Selection) -> str | None:
     return ((recorded.plan if recorded is not None else None) or {}).get("facts")
 
 
-def _of_record(recorded: Chosen, plan: Json | None) -> FitAssessment:
+def _of_record(recorded: RevisionChoices, plan: Json | None) -> FitAssessment:
     return FitAssessment(_unknown(_OF_AN_EARLIER_RELEASE) if plan is None else fitness(plan), recorded, plan)
 
 
@@ -230,8 +230,12 @@ def _new(
     service = selection.service
     if facts.is_known and model is None:
         return _waiting(inputs, service, replace(facts, why_not=_IS_READ))
-    asked = planning.question(service, inputs.settings, model, facts.tensors)
-    pick = _planned(inputs, service, asked) if facts.is_known else planning.unplanned(service, asked, facts.why_not)
+    asked = planning.planner_input(service, inputs.settings, model, facts.tensors)
+    pick = (
+        _planned(inputs, service, asked)
+        if facts.is_known
+        else planning.plan_without_facts(service, asked, facts.why_not)
+    )
     if isinstance(pick, Requirements):
         return pick
     chosen, plan = _chosen(service, pick, digest)
@@ -260,20 +264,20 @@ def _on_cpus(
     return replace(found, fitness=fitness(plan), chosen=chosen, plan=plan, hold=hold, requeue_after=wait)
 
 
-def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[Chosen, Json]:
+def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[RevisionChoices, Json]:
     """Choices for a revision, and the value of status.plan."""
     plan = document(pick.plan, digest)
     excluded, left_out = list(pick.excluded) or None, list(pick.left_out) or None
     length = _length(service, pick.plan)
-    return Chosen(pick.product, length, plan, excluded_gpus=excluded, excluded_architectures=left_out), plan
+    return RevisionChoices(pick.product, length, plan, excluded_gpus=excluded, excluded_architectures=left_out), plan
 
 
-def _planned(inputs: Inputs, service: LLMService, asked: Question) -> Pick | Requirements:
+def _planned(inputs: Inputs, service: LLMService, asked: PlannerInput) -> Pick | Requirements:
     """The plan for the known device, or for the best one of the cluster."""
     if asked.request.device is not None or service.spec.accelerator.type == "cpu":
-        return planning.planned(service, asked)
+        return planning.plan_for_input(service, asked)
     if inputs.gpus is not None:
-        return planning.picked(service, asked, inputs.gpus.value)
+        return planning.pick_device(service, asked, inputs.gpus.value)
     resource = accelerator_resource(service)
     assert resource is not None, "services on GPUs have one"
     selector = service.spec.pod_template.spec.node_selector

@@ -31,9 +31,9 @@ from llmservice_operator.revisions.match import RevisionMatch
 
 Json = Mapping[str, Any]
 
-START_PATIENCE = 30.0
+JOB_START_SECONDS = 30.0
 """Seconds in which the Job's pod must start: a full cluster, a quota or a missing image may last."""
-LOOK_PATIENCE = 120.0
+JOB_SECONDS = 120.0
 """Seconds from the Job's creation to its result."""
 _GIVE = "Give the model's facts in spec.model.architecture."
 _OR_GIVE = "Or give the model's facts in spec.model.architecture."
@@ -84,8 +84,8 @@ def facts_for(
 ) -> ModelFacts:
     """Facts for the revision that is to run; `sibling_model` as for `facts_of`."""
     is_reported = match.latest is not None and match.latest.label == revision_of(service.status)
-    may_ask = match.chosen is None and not service.spec.paused
-    return facts_of(service, observed, now, sibling_model, may_borrow=not is_reported, may_ask=may_ask)
+    creates_job = match.chosen is None and not service.spec.paused
+    return facts_of(service, observed, now, sibling_model, uses_sibling=not is_reported, creates_job=creates_job)
 
 
 def facts_of(
@@ -94,13 +94,13 @@ def facts_of(
     now: datetime,
     sibling_model: Json | None,
     *,
-    may_borrow: bool,
-    may_ask: bool,
+    uses_sibling: bool,
+    creates_job: bool,
 ) -> ModelFacts:
-    """The spec's own facts, else those of an inspection, with `may_borrow` also of another service's.
+    """The spec's own facts, else those of an inspection, with `uses_sibling` also of another service's.
 
-    `sibling_model` is the other service's status.model, empty where there is none; None: not read yet. With `may_ask` a
-    Job is requested where there is no inspection.
+    `sibling_model` is the other service's status.model, empty where there is none; None: not read yet. With
+    `creates_job` a Job is requested where there is no inspection.
     """
     stated = spec_facts.from_spec(service.spec.model.architecture)
     if stated and is_enough(text := _text(stated)):
@@ -108,20 +108,20 @@ def facts_of(
     key, previous = inspection_key(service.spec), service.status.get("model") or {}
     # A failure counts for one edit: the next edit inspects again, since the cause may be gone.
     is_current = previous.get("inspection") == key
-    if is_current and (previous.get("config") or not may_ask or _is_reported(service)):
+    if is_current and (previous.get("config") or not creates_job or _is_reported(service)):
         return _from_record(previous, stated)
     job = observed.inspection_job(job_name(service))
     if job is not None:
         return _from_job(job, observed.inspection(job), key, stated, now)
     if not is_wanted(service):
         return ModelFacts(why_not=f"{_where(service)} {_GIVE}")
-    if may_borrow and sibling_model is None:
+    if uses_sibling and sibling_model is None:
         return ModelFacts(sibling_key=key, is_waiting=True)
-    if may_borrow and sibling_model:
+    if uses_sibling and sibling_model:
         return _from_record(sibling_model, stated)
-    if not may_ask:
+    if not creates_job:
         return ModelFacts(why_not=f"The model was not looked at before it started. {_GIVE}")
-    return _asked(service, observed)
+    return _from_new_job(service, observed)
 
 
 def _where(service: LLMService) -> str:
@@ -130,7 +130,7 @@ def _where(service: LLMService) -> str:
     return "The model lies in the runtime image, which only its own pod can read."
 
 
-def _asked(service: LLMService, observed: Observed) -> ModelFacts:
+def _from_new_job(service: LLMService, observed: Observed) -> ModelFacts:
     """Request a Job, unless the API server refuses it."""
     if JOB_KIND in observed.hidden:
         return ModelFacts(
@@ -159,7 +159,7 @@ def _from_job(job: JobFacts, pod: InspectionFacts | None, key: str, stated: Json
 def _awaited(job: JobFacts, pod: InspectionFacts | None, now: datetime) -> ModelFacts:
     runs = pod is not None and pod.state is InspectionState.RUNNING
     age = (now - datetime.fromisoformat(job.created_at)).total_seconds()
-    left = (LOOK_PATIENCE if runs else START_PATIENCE) - age
+    left = (JOB_SECONDS if runs else JOB_START_SECONDS) - age
     pod_says = pod.message if pod is not None else "its pod is not there yet"
     waits = f": {pod_says}" if pod_says and not runs else ""
     if left <= 0:

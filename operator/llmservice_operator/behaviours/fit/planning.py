@@ -30,7 +30,7 @@ from llmservice_operator.manifests.effective import Server, server
 from llmservice_operator.manifests.engine import vllm_version
 from llmservice_operator.manifests.placement import tolerations
 from llmservice_operator.manifests.resources import accelerator_resource, effective_cpu_kv_cache_gib
-from llmservice_operator.manifests.revision import Chosen
+from llmservice_operator.manifests.revision import RevisionChoices
 from llmservice_operator.manifests.settings import DEFAULT_VLLM_VERSION, Settings
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlannerInput:
     """Input of the planner, in a form that is cheap to compare: an architecture has thousands of values."""
 
     request: Request
@@ -74,9 +74,9 @@ class Question:
     """Memory limit of the container, where the model is in its memory."""
 
 
-def question(
+def planner_input(
     service: LLMService, settings: Settings, model: bytes | None, tensors: str | None, template: Json | None = None
-) -> Question:
+) -> PlannerInput:
     """The question for a service's spec; without a device, except on CPUs.
 
     `template`: the recorded one for an existing revision, for its vLLM version and memory.
@@ -90,25 +90,25 @@ def question(
         vllm_version=runs.vllm_version or vllm_version(service, settings),
         cpu_kv_cache_gib=runs.cpu_kv_cache_gib or effective_cpu_kv_cache_gib(service, settings),
     )
-    return Question(request, model, tensors, spec.context_extension, limit_gib(spec))
+    return PlannerInput(request, model, tensors, spec.context_extension, limit_gib(spec))
 
 
-def on(asked: Question, device: Device | None) -> Question:
+def on(asked: PlannerInput, device: Device | None) -> PlannerInput:
     """The same question for one device."""
     return asked if device is None else replace(asked, request=replace(asked.request, device=device))
 
 
-def picked(service: LLMService, asked: Question, cluster: ClusterGPUs) -> Pick:
+def pick_device(service: LLMService, asked: PlannerInput, cluster: ClusterGPUs) -> Pick:
     """The choice among the cluster's GPUs, with remedies where it may not fit."""
-    choice = pick(demand(service), cluster, lambda device: judged(service, asked, device))
+    choice = pick(demand(service), cluster, lambda device: plan_for_device(service, asked, device))
     most = max((group.per_node for group in cluster.groups), default=_MOST_GPUS)
     if choice.device is not None and is_part(choice.device.name, cluster.groups):
         most = 1
-    plan = remedied(service, choice.plan, on(asked, choice.device), choice.others, most)
+    plan = with_remedies(service, choice.plan, on(asked, choice.device), choice.others, most)
     return replace(choice, plan=plan)
 
 
-def judged(service: LLMService, asked: Question, device: Device | None) -> Plan:
+def plan_for_device(service: LLMService, asked: PlannerInput, device: Device | None) -> Plan:
     """The plan for one product; DoesNotFit where the planner cannot compute it, whatever its memory."""
     plan = answer(on(asked, device))
     problems = () if device is None else verdicts(Combination.from_spec(service.spec, device.name))
@@ -118,18 +118,18 @@ def judged(service: LLMService, asked: Question, device: Device | None) -> Plan:
     return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=reason, margin_gib=None)
 
 
-def planned(service: LLMService, asked: Question) -> Pick:
+def plan_for_input(service: LLMService, asked: PlannerInput) -> Pick:
     """The plan for the question's device, with remedies where it may not fit."""
-    return Pick(remedied(service, answer(asked), asked))
+    return Pick(with_remedies(service, answer(asked), asked))
 
 
-def unplanned(service: LLMService, asked: Question, why_not: str) -> Pick:
+def plan_without_facts(service: LLMService, asked: PlannerInput, why_not: str) -> Pick:
     """The plan without facts about the model, with the reason for the status."""
-    return Pick(replace(planned(service, asked).plan, reason=why_not))
+    return Pick(replace(plan_for_input(service, asked).plan, reason=why_not))
 
 
-def remedied(
-    service: LLMService, plan: Plan, asked: Question, others: tuple[Device, ...] = (), most_gpus: int = _MOST_GPUS
+def with_remedies(
+    service: LLMService, plan: Plan, asked: PlannerInput, others: tuple[Device, ...] = (), most_gpus: int = _MOST_GPUS
 ) -> Plan:
     """The plan with changes that would help, where memory is missing or the planner refuses the request.
 
@@ -143,7 +143,7 @@ def remedied(
     if is_part(asked.request.device.name, ()):
         most_gpus = 1
     spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
-    find = _remedied if len(spec) <= MAX_CACHED_BYTES else _remedied.__wrapped__
+    find = _try_remedies if len(spec) <= MAX_CACHED_BYTES else _try_remedies.__wrapped__
     found = find(asked, plan, others, most_gpus, spec)
     return plan if is_refused and not found.remedies else found
 
@@ -170,7 +170,7 @@ def stated_memory_gib(service: LLMService) -> float | None:
     return None if stated is None else gibibytes(stated)
 
 
-def frozen_device(service: LLMService, chosen: Chosen) -> Device | None:
+def recorded_device(service: LLMService, chosen: RevisionChoices) -> Device | None:
     """The GPU of an existing revision, if one was chosen that the catalogue knows.
 
     For shared GPUs, and for slices with their GPU's label, it has the memory that a pod gets.
@@ -217,7 +217,7 @@ def _fault(doing: str, what: str) -> str:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def answer(asked: Question) -> Plan:
+def answer(asked: PlannerInput) -> Plan:
     """The plan without remedies; Unknown where the planner fails."""
     try:
         return _answer(asked)
@@ -227,7 +227,7 @@ def answer(asked: Question) -> Plan:
         return Plan(Fit.UNKNOWN, reason, ("spec.model.architecture",), gpu=None if device is None else device.name)
 
 
-def _answer(asked: Question) -> Plan:
+def _answer(asked: PlannerInput) -> Plan:
     model = None if asked.model is None else architecture(asked.model)
     plan = host.within(memory.plan(_request(asked)), asked.memory_limit_gib)
     if plan.verdict is not Fit.UNKNOWN:
@@ -244,7 +244,7 @@ def _answer(asked: Question) -> Plan:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _remedied(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
+def _try_remedies(asked: PlannerInput, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
     """If the search for remedies fails, the plan has none."""
     try:
         return _with_remedies(asked, plan, others, most_gpus, spec)
@@ -253,7 +253,7 @@ def _remedied(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus
         return replace(plan, reason=f"{plan.reason} {said}", margin_gib=None)
 
 
-def _with_remedies(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
+def _with_remedies(asked: PlannerInput, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
     """A change that the operator would refuse is no remedy, unless it refuses the spec already."""
     stored: Json = json.loads(spec)
     version = asked.request.vllm_version or DEFAULT_VLLM_VERSION
@@ -288,7 +288,7 @@ def _with(spec: Json, fields: Sequence[tuple[str, object]]) -> dict[str, Any]:
     return changed
 
 
-def _request(asked: Question) -> Request:
+def _request(asked: PlannerInput) -> Request:
     model = None if asked.model is None else architecture(asked.model)
     return replace(
         asked.request,

@@ -170,7 +170,7 @@ class FailureContext:
 
     reports: Reports
     events: PodEvents | None = None
-    wanted: scheduling.Wanted | None = None
+    wanted: scheduling.AcceleratorRequest | None = None
     """Accelerators of one pod."""
     room: Room | None = None
     """Free resources; None: not read."""
@@ -186,7 +186,7 @@ class FailureContext:
     """As `Verdict.where_pods_go`; empty: the reason's own remedy."""
 
 
-NOTHING = FailureContext({})
+NO_CONTEXT = FailureContext({})
 
 
 def failure_of(
@@ -195,7 +195,7 @@ def failure_of(
     revision: str,
     previous: Json | None,
     now: str,
-    context: FailureContext = NOTHING,
+    context: FailureContext = NO_CONTEXT,
 ) -> StatusFailure | None:
     """The failure of the desired revision, or None.
 

@@ -30,7 +30,7 @@ from llmservice_operator.observe.failures.failure import (
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.progress import PATIENCE, Progress, gates_of, progress, rollout_of
+from llmservice_operator.observe.progress import SETTLE_SECONDS, Progress, gates_of, progress, rollout_of
 from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
 from llmservice_operator.observe.status.verdict import Subject, Verdict
 from llmservice_operator.workload.port import WorkloadFacts
@@ -40,14 +40,14 @@ Json = Mapping[str, Any]
 _OURS = {field.alias or name for name, field in LLMServiceStatus.model_fields.items()} - {"conditions"}
 
 
-class Moment(NamedTuple):
+class ProgressSnapshot(NamedTuple):
     """Progress of the desired revision, and the pod that `status.progress` is about."""
 
     progress: Progress
     starting: Json | None
 
 
-def moment_of(subject: Subject, observed: Observed, verdict: Verdict, now: datetime) -> Moment:
+def progress_snapshot(subject: Subject, observed: Observed, verdict: Verdict, now: datetime) -> ProgressSnapshot:
     """Computed once from the observed state, for the status and for other decisions."""
     starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
     state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
@@ -57,14 +57,14 @@ def moment_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
     found = progress(
         workload, observed.replicas, listed, verdict.revision, verdict.replicas, state, before=before, now=now
     )
-    return Moment(found, starting)
+    return ProgressSnapshot(found, starting)
 
 
 def status_of(
     subject: Subject,
     observed: Observed,
     verdict: Verdict,
-    moment: Moment,
+    moment: ProgressSnapshot,
     now: datetime,
     *,
     room: Room | None = None,
@@ -127,7 +127,7 @@ def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
     is_of_now = previous.get("observedGeneration") == subject.generation
     is_same = (previous.get("rollout") or {}).get("revision") == verdict.revision
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
-    return is_of_now and is_same and is_applied and observed.unsettled_for < PATIENCE
+    return is_of_now and is_same and is_applied and observed.unsettled_for < SETTLE_SECONDS
 
 
 def is_stored(status: Json, previous: Json) -> bool:
@@ -157,7 +157,7 @@ def _failure_context(
 ) -> FailureContext:
     workload = _own_workload(subject, observed)
     template = workload.template() if workload is not None and room else {}
-    wanted, pod = scheduling.wanted_of(verdict.effective), template.get("spec")
+    wanted, pod = scheduling.accelerator_request(verdict.effective), template.get("spec")
     built = _built_containers(observed, verdict.revision)
     return FailureContext(
         observed.reports,
@@ -177,7 +177,7 @@ def _built_containers(observed: Observed, revision: str) -> frozenset[str] | Non
     pods = [pod for pod in observed.pods if pod.revision == revision and not pod.ready]
     if all(pod.container in {"", *OPERATORS_CONTAINERS} and not pod.unready for pod in pods):
         return None
-    record = next((each for each in observed.revisions if each.label == revision and each.is_whole), None)
+    record = next((each for each in observed.revisions if each.label == revision and each.is_valid_record), None)
     if record is None:
         return None
     pod_spec = (record.data().get("template") or {}).get("spec") or {}

@@ -12,7 +12,7 @@ from llmservice_api.conditions import ConditionStatus
 from llmservice_api.errors import Problem
 from llmservice_api.reasons import Reason
 
-from llmservice_operator.observe.progress import Rolling
+from llmservice_operator.observe.progress import RolloutDecision
 
 Json = Mapping[str, Any]
 _EMPTY: Json = MappingProxyType({})
@@ -67,7 +67,7 @@ class Verdict:
     """A child is not as desired: nothing counts as rolled out, whatever the pods show."""
     replicas: int = 0
     revision: str = ""
-    rolling: Rolling = field(default_factory=Rolling)
+    rolling: RolloutDecision = field(default_factory=RolloutDecision)
     selector: str = ""
     gpus: int = 0
     endpoint: Json = field(default_factory=lambda: _EMPTY)

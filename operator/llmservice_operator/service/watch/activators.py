@@ -52,12 +52,12 @@ class ActivatorsWatch:
     def updated(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         """A slice was added or changed."""
         self._slices[_where(obj)] = tuple(ready(obj))
-        self._weigh()
+        self._update_known()
 
     def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         """A slice was deleted."""
         self._slices.pop(_where(obj), None)
-        self._weigh()
+        self._update_known()
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
@@ -65,7 +65,7 @@ class ActivatorsWatch:
         """Remove all slices that the list lacks."""
         self._slices = {where: found for where, found in self._slices.items() if where in uids}
         self._is_synced = True
-        self._weigh()
+        self._update_known()
 
     def _reported(self, error: KubeError | None) -> None:
         if error is None:
@@ -75,9 +75,9 @@ class ActivatorsWatch:
             if self._refusals == TRIES:
                 logger.warning("no service can be at zero, since the activators cannot be listed: %s", error)
                 self._is_synced = True
-        self._weigh()
+        self._update_known()
 
-    def _weigh(self) -> None:
+    def _update_known(self) -> None:
         """Update `known`: at once while there are activators; that there is none only once it lasts."""
         if not self._is_synced:
             return

@@ -14,7 +14,7 @@ from kubeloop.transport import Transport
 from llmservice_api.kinds import BY_KIND, CHILD_KINDS
 
 from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import OF_CHILDREN, selector
+from llmservice_operator.service.watch.kinds import CHILD_RESOURCES, selector
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ChildrenWatch:
         handler: EventHandler,
         namespaces: Iterable[str | None],
         sync: SyncState,
-        kinds: Sequence[Resource] = OF_CHILDREN,
+        kinds: Sequence[Resource] = CHILD_RESOURCES,
     ) -> None:
         self._informers = [
             (resource, Informer(transport, resource, namespace, selector(resource), handler, report=report.update))

@@ -107,13 +107,13 @@ PROJECTIONS: Mapping[str, Project] = {PARENT: checked_reader(PARENT, ParentFacts
 """Each raises UnreadableObject for an object without its kind's shape; the cache then keeps the earlier state."""
 
 WATCHED: tuple[Resource, ...] = tuple(BY_KIND[kind] for kind in PROJECTIONS)
-OF_CHILDREN: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not LLMSERVICE)
+CHILD_RESOURCES: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not LLMSERVICE)
 
 
 def watched_children(settings: Settings) -> tuple[Resource, ...]:
     """Kinds of children that services have with these settings."""
     unused = {child.kind for child in CHILD_KINDS if child.setting and getattr(settings, child.setting) is None}
-    return tuple(resource for resource in OF_CHILDREN if resource.kind not in unused)
+    return tuple(resource for resource in CHILD_RESOURCES if resource.kind not in unused)
 
 
 def selector(resource: Resource) -> str:
@@ -149,7 +149,7 @@ def placed(cache: Cache) -> Iterator[Placed]:
             yield Placed(facts.node, facts.asked, facts.namespace, facts.service or facts.name)
 
 
-def of_itself(parent: ParentFacts | None) -> Priority:
+def priority_of_service(parent: ParentFacts | None) -> Priority:
     """Priority of an LLMService that changed, or that is found at a start.
 
     The same for both: edits made while no operator ran come before thousands of steady services.
@@ -163,7 +163,7 @@ def of_itself(parent: ParentFacts | None) -> Priority:
     )
 
 
-def of_children(parent: ParentFacts | None) -> Priority:
+def priority_after_child(parent: ParentFacts | None) -> Priority:
     """Priority of a service whose children changed."""
     if parent is None or parent.deleting:
         return Priority.REST

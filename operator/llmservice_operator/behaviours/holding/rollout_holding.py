@@ -1,23 +1,23 @@
-"""Requests are held while a rollout leaves no replica: pure.
+"""Holding of requests while a rollout leaves no replica. Pure.
 
-It is about services whose requests are held (`zero.py`), for rollouts that end the last ready pod on purpose: Recreate,
-and Replace of a single replica. `new` and `old` are pods of the revision that comes and of others.
+For services with holding (`scale_to_zero.py`) and rollouts that end the last ready pod on purpose: Recreate, and
+Replace of a single replica. `new` and `old` are pods of the new revision and of others.
 
 | the workload has | the cluster lists | activators | slices | the workload |
 |-|-|-|-|-|
-| the old template | old pods | all can hold, and the status has no gap yet | as they are | waits |
-| the old template | old pods | all can hold, not proven yet | made | waits |
-| the old template | old pods | all can hold, proven | made | gets the new template |
+| the old template | old pods | all can hold, not in the status yet | unchanged | waits |
+| the old template | old pods | all can hold, not confirmed yet | created | waits |
+| the old template | old pods | all can hold, confirmed | created | gets the new template |
 | the old template | old pods | one cannot hold yet | none | waits |
-| the old template | old pods | not proven for PATIENCE seconds | made where all can hold | gets the new template |
+| the old template | old pods | not confirmed for MAX_WAIT_SECONDS | created if all can hold | gets the new template |
 | the old template | old pods | none, or slices are refused | none | gets the new template |
-| the old template | old pods | not known | as they are | waits |
-| the old template | old pods | not known for PATIENCE seconds | as they are | gets the new template |
-| the new template | old pods | some | as they were when it was changed | is as asked for |
-| the new template | none, or a new pod | any | as by the table of `zero.py` | is as asked for |
+| the old template | old pods | unknown | unchanged | waits |
+| the old template | old pods | unknown for MAX_WAIT_SECONDS | unchanged | gets the new template |
+| the new template | old pods | some | as when it changed | is as desired |
+| the new template | none, or a new pod | any | by the table of `scale_to_zero.py` | is as desired |
 
-Proven is as there, without the look at requests in flight: the pods that go drain. So the slices are there before the
-cluster takes the last pod out of its own, and until it lists a new one.
+Confirmed is as there, without the check of requests in flight: old pods drain. So slices exist before the cluster
+removes the last pod from its own, and until it lists a new one.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from typing import Any
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 
-from llmservice_operator.behaviours.holding.zero import (
+from llmservice_operator.behaviours.holding.scale_to_zero import (
     KIND,
     UNKNOWN,
     addresses_of,
-    are_made,
+    are_applied,
     is_listed,
     problem_of,
     refusals,
     slices_for,
-    trial,
+    trial_slices,
 )
 from llmservice_operator.children import DesiredChild
 from llmservice_operator.decision import Event, RolloutStep
@@ -47,7 +47,7 @@ from llmservice_operator.observe.activators import ASK_SECONDS, SPREAD_SECONDS, 
 from llmservice_operator.revisions.selection import own_workload
 from llmservice_operator.workload.port import WorkloadFacts
 
-PATIENCE = 60.0
+MAX_WAIT_SECONDS = 60.0
 """Seconds that a rollout waits until requests can be held."""
 WAITING = "The rollout waits until requests can be held: from the end of the last replica on, none answers."
 HELD = "Requests are held until a new replica is ready."
@@ -55,26 +55,26 @@ LOST = "Requests are lost until a new replica is ready."
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """What follows for one rollout."""
+class RolloutHolding:
+    """The result for one rollout."""
 
     slices: tuple[DesiredChild, ...] | None = ()
-    """As `Zero.slices`."""
-    waits: bool = False
-    """The workload is not to be changed yet."""
+    """As `ScaleToZero.slices`."""
+    is_waiting: bool = False
+    """The workload must not change yet."""
     text: str = ""
-    """The value of status.rollout.gap; empty: as it is."""
+    """The value of status.rollout.gap; empty: unchanged."""
     is_lost: bool = False
-    """Requests that come in the gap are lost."""
+    """Requests during the interruption are lost."""
     asks: tuple[str, ...] = ()
-    """As `Zero.asks`."""
+    """As `ScaleToZero.asks`."""
 
     recheck_after: float | None = None
 
 
-def gap(inputs: Inputs, port: int | None, step: RolloutStep, label: str) -> Gap | None:
-    """By the table above; None: the table of `zero.py` holds alone. `port` is the service's at the activators, and
-    `label` the revision that comes."""
+def rollout_holding(inputs: Inputs, port: int | None, step: RolloutStep, label: str) -> RolloutHolding | None:
+    """By the table above; None: only the table of `scale_to_zero.py` applies. `port` is the service's at the
+    activators, `label` the new revision."""
     stored, observed = inputs.stored, inputs.observed
     live = None if stored is None else own_workload(stored, observed)
     if stored is None or live is None or stored.spec.paused or not stored.spec.scaling.holds:
@@ -82,28 +82,39 @@ def gap(inputs: Inputs, port: int | None, step: RolloutStep, label: str) -> Gap 
     replicas = stored.spec.scaling.replicas
     if not (replicas and _ends_all(step, replicas)) or not is_listed(observed) or is_listed(observed, label):
         return None
-    if not _is_begun(live, step, label):
-        return None if step.is_held or step.is_reported_first else _reported_first(_ahead(inputs, port), stored, label)
+    if not _is_started(live, step, label):
+        return (
+            None
+            if step.is_held or step.is_reported_first
+            else _reported_first(_before_rollout(inputs, port), stored, label)
+        )
     if inputs.activators is None:
-        return Gap(None, text=_reported(stored, label))
+        return RolloutHolding(None, text=_reported(stored, label))
     text = _reported(stored, label) or (HELD if observed.slices else LOST)
     is_kept = bool(inputs.activators and observed.slices)
-    return Gap(slices_for(stored, port, inputs.activators) if is_kept and port is not None else (), text=text)
+    return RolloutHolding(
+        slices_for(stored, port, inputs.activators) if is_kept and port is not None else (), text=text
+    )
 
 
-def gap_events(before: Mapping[str, Any], found: Gap | None) -> Iterator[Event]:
-    """That requests will be lost is one, before it begins; `before` is the status as it was written last."""
-    if found is not None and found.is_lost and (before.get("rollout") or {}).get("gap") != found.text and found.waits:
+def rollout_holding_events(before: Mapping[str, Any], found: RolloutHolding | None) -> Iterator[Event]:
+    """A warning before requests will be lost; `before` is the stored status."""
+    if (
+        found is not None
+        and found.is_lost
+        and (before.get("rollout") or {}).get("gap") != found.text
+        and found.is_waiting
+    ):
         yield Event("Warning", Reason.HOLDING_UNAVAILABLE, found.text)
 
 
-def _ahead(inputs: Inputs, port: int | None) -> Gap:
-    """The workload is about to be changed."""
+def _before_rollout(inputs: Inputs, port: int | None) -> RolloutHolding:
+    """The result before the workload changes."""
     stored, observed, activators = inputs.stored, inputs.observed, inputs.activators
     assert stored is not None
     if inputs.settings.activator_service is None:
         return _lost("The chart's autoscaling.enabled is false.")
-    if activators is None and inputs.unknown_for < PATIENCE:
+    if activators is None and inputs.unknown_for < MAX_WAIT_SECONDS:
         return _waiting(None)
     if activators is None:
         return _lost(UNKNOWN, None)
@@ -119,44 +130,44 @@ def _ahead(inputs: Inputs, port: int | None) -> Gap:
     addresses, reports = addresses_of(activators), value_of(inputs.holding, None)
     if reports is None or any(each not in reports.by_address for each in addresses):
         return _waiting(None, addresses)
-    return _by(reports, port, slices, is_made=are_made(stored, observed, slices))
+    return _from_reports(reports, port, slices, is_made=are_applied(stored, observed, slices))
 
 
-def _by(reports: Reports, port: int, slices: tuple[DesiredChild, ...], *, is_made: bool) -> Gap:
+def _from_reports(reports: Reports, port: int, slices: tuple[DesiredChild, ...], *, is_made: bool) -> RolloutHolding:
     found = reports.by_address.values()
     can_hold = all(report.is_listening and not report.problem for report in found)
     are_reached = all(report.is_reachable for report in found)
     if can_hold and is_made and are_reached and reports.made_for >= SPREAD_SECONDS:
-        return Gap(slices, text=HELD)
-    if reports.asked_for >= PATIENCE:
+        return RolloutHolding(slices, text=HELD)
+    if reports.asked_for >= MAX_WAIT_SECONDS:
         why = problem_of(reports, port) or "The activators' slices were not applied in time."
         return _lost(why, slices if can_hold else ())
     # Old replicas serve beside the slices.
-    is_tried = are_reached or trial(reports.tried_for)[0]
+    is_tried = are_reached or trial_slices(reports.tried_for)[0]
     return _waiting(slices if can_hold and is_tried else ())
 
 
-def _waiting(slices: tuple[DesiredChild, ...] | None, asks: tuple[str, ...] = ()) -> Gap:
-    return Gap(slices, waits=True, text=WAITING, asks=asks, recheck_after=ASK_SECONDS)
+def _waiting(slices: tuple[DesiredChild, ...] | None, asks: tuple[str, ...] = ()) -> RolloutHolding:
+    return RolloutHolding(slices, is_waiting=True, text=WAITING, asks=asks, recheck_after=ASK_SECONDS)
 
 
-def _lost(why: str, slices: tuple[DesiredChild, ...] | None = ()) -> Gap:
-    return Gap(slices, text=f"{LOST} {why}", is_lost=True)
+def _lost(why: str, slices: tuple[DesiredChild, ...] | None = ()) -> RolloutHolding:
+    return RolloutHolding(slices, text=f"{LOST} {why}", is_lost=True)
 
 
-def _reported_first(found: Gap, service: LLMService, label: str) -> Gap:
-    """The status reports a gap before there are slices for it: activators forward nothing beside replicas otherwise.
-    And a loss before it begins; that stays, whatever activators report meanwhile."""
+def _reported_first(found: RolloutHolding, service: LLMService, label: str) -> RolloutHolding:
+    """Report an interruption in the status before slices are created, since activators forward nothing beside replicas
+    otherwise; and a loss before it begins. A reported loss stays, whatever activators report later."""
     if not found.is_lost:
         rollout = service.status.get("rollout") or {}
         is_reported = rollout.get("revision") == label and rollout.get("gap")
         return found if is_reported or not found.slices else replace(_waiting(None), recheck_after=0.0)
     reported = _reported(service, label)
-    return replace(found, text=reported) if reported else replace(found, waits=True, recheck_after=0.0)
+    return replace(found, text=reported) if reported else replace(found, is_waiting=True, recheck_after=0.0)
 
 
 def _reported(service: LLMService, label: str) -> str:
-    """What the status says of the loss in this rollout; empty: nothing."""
+    """The loss that the status reports for this rollout, or ""."""
     rollout = service.status.get("rollout") or {}
     text = str(rollout.get("gap") or "")
     return text if rollout.get("revision") == label and text.startswith(LOST) else ""
@@ -166,5 +177,5 @@ def _ends_all(step: RolloutStep, replicas: int) -> bool:
     return step.strategy == "Recreate" or (step.strategy == "Replace" and replicas == 1)
 
 
-def _is_begun(live: WorkloadFacts, step: RolloutStep, label: str) -> bool:
+def _is_started(live: WorkloadFacts, step: RolloutStep, label: str) -> bool:
     return live.revision == label and live.strategy_in_force() == step.strategy

@@ -1,30 +1,30 @@
-"""Whether the last replica may go, and when requests are sent to the activators: pure.
+"""Whether the last replica may end, and when requests are sent to the activators. Pure.
 
-It holds for a service whose autoscaling may set zero and, from one replica upwards, for one with `holding.rollouts`, in
-an installation with autoscaling; while it is paused, or after autoscaling was removed at zero, slices that there are
-stay until a pod is listed, and the activators refuse with the reason. `asked for` is spec.scaling.replicas, or 1
-where minReplicas was raised at zero, `runs` is what the workload has, `slices` are the EndpointSlices of ours, which
+Applies to a service whose autoscaling may set zero and, with at least one replica, to one with `holding.rollouts`, in
+an installation with autoscaling. While the service is paused, or after autoscaling was removed at zero, existing slices
+stay until a pod is listed, and the activators refuse with the reason. `requested` is spec.scaling.replicas, or 1 where
+minReplicas was raised at zero, `running` are the workload's replicas, `slices` are the operator's EndpointSlices, which
 send requests to the activators.
 
-| asked for | a pod is listed | activators | runs | slices | the workload gets |
+| requested | a pod is listed | activators | running | slices | the workload gets |
 |-|-|-|-|-|-|
-| 1 or more | yes | any | any | none | what is asked for |
-| 1 or more | no | some | any | made | what is asked for |
-| 1 or more | no | none, not known | any | as they are | what is asked for |
-| 0 | any | some | 0 | made | 0; 1 once they reported twice that they cannot hold |
-| 0 | no | some | 1 or more | made | 0 once it is proven, until then 1 |
-| 0 | yes | some | 1 or more | made once all listen without a problem | 0 once it is proven, until then 1 |
-| 0 | no | none, or slices are refused | any | as they are | 1 |
+| 1 or more | yes | any | any | none | what is requested |
+| 1 or more | no | some | any | created | what is requested |
+| 1 or more | no | none, unknown | any | unchanged | what is requested |
+| 0 | any | some | 0 | created | 0; 1 once they reported twice that they cannot hold |
+| 0 | no | some | 1 or more | created | 0 once holding is confirmed, until then 1 |
+| 0 | yes | some | 1 or more | created once all listen without a problem | 0 once holding is confirmed, until then 1 |
+| 0 | no | none, or slices are refused | any | unchanged | 1 |
 | 0 | yes | none, or slices are refused | any | none | 1 |
-| 0 | any | not known | any | as they are | 1 if it has more, else what it has; reported after a minute |
+| 0 | any | unknown | any | unchanged | 1 if it has more, else unchanged; reported after a minute |
 
-Proven: the slices are as they were applied, every activator listens on the service's port, reports no problem and was
-reached through the ClusterIP, and then each ready pod says that it has no request in flight. Where the activators are
-not reached, the slices are made for PATIENCE seconds at a time only, since a replica serves beside them, and each pause
-is twice as long as the one before, up to LONGEST_PAUSE.
+Confirmed: the slices are as applied, every activator listens on the service's port, reports no problem and was reached
+through the ClusterIP, and then each ready pod reports no request in flight. While the activators are not reached,
+slices are created for SPREAD_LIMIT_SECONDS at a time only, since a replica serves beside them, with pauses that double
+up to LONGEST_TRIAL_PAUSE.
 
-So a service has a pod or the slices at any time, an operator that starts changes neither before it knows the
-activators, and each step follows from what is in the cluster.
+So a service always has a pod or slices, a starting operator changes neither before it knows the activators, and each
+step follows from the cache.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ from llmservice_operator.facts.children import HoldingSliceFacts
 from llmservice_operator.manifests.children import holding_slices
 from llmservice_operator.manifests.meta import Owner
 from llmservice_operator.manifests.settings import Settings
-from llmservice_operator.observe.activators import AGAIN_SECONDS, ASK_SECONDS, SPREAD_SECONDS, Reports
+from llmservice_operator.observe.activators import ASK_SECONDS, CONFIRM_SECONDS, SPREAD_SECONDS, Reports
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.ownership import Ownership, ownership
 from llmservice_operator.revisions.selection import own_workload
 
 SELDOM_SECONDS, SELDOM_AFTER = 10.0, 60.0
-"""Between two questions, once it has not been proven for so long: a key that cannot be read, a stream of an hour."""
-LONGEST_PAUSE = 1800.0
-"""Between two trials of slices by which the activators are not reached."""
-PATIENCE = 10.0
-"""Seconds that a new slice may take to reach every node before the status says that it does not."""
+"""Seconds between two questions, once holding has not been confirmed for SELDOM_AFTER seconds: a key that cannot be
+read, a stream of an hour."""
+LONGEST_TRIAL_PAUSE = 1800.0
+"""Longest pause in seconds between two trials of slices with which the activators are not reached."""
+SPREAD_LIMIT_SECONDS = 10.0
+"""Seconds that a new slice may take to reach every node before the status reports that it does not."""
 KIND = HoldingSliceFacts.kind
 UNKNOWN = (
     "The activators are not known: the EndpointSlices of their Service cannot be listed. The operator's log has the "
@@ -63,33 +64,33 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What no watch of the service's own objects brings; None: not read."""
+class HoldingInputs:
+    """Inputs that no watch of the service's own objects brings; None: not read."""
 
     activators: Activators = None
     unknown_for: float = 0.0
-    """Seconds for which the activators have not been known."""
+    """Seconds for which the activators have been unknown."""
     claim: PortClaim | None = None
     reports: Reports | None = None
     in_flight: Mapping[str, int] | None = None
-    """Requests of each pod that answered, by its name."""
+    """Requests by pod name, of pods that answered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Zero:
-    """What follows for one service."""
+class ScaleToZero:
+    """The result for one service."""
 
     replicas: int
-    """What the workload is to have."""
+    """Replicas of the workload."""
     port: int | None = None
     is_held: bool = False
     """No replica is to run, and requests are held."""
     idle: bool | None = None
-    """The 0 that is asked for is autoscaling's. False: it was, and a replica is to serve before no request is held."""
+    """Whether autoscaling set the requested 0. False: it did, and requests are held until a replica serves."""
     slices: tuple[DesiredChild, ...] | None = ()
-    """Those that are to be there; None: those that are."""
+    """Desired slices; None: unchanged."""
     problem: str = ""
-    """Why a replica runs though none is asked for."""
+    """Why a replica runs though none is requested."""
     needs_port: bool = False
     asks: tuple[str, ...] = ()
     """Addresses of the activators whose reports are needed."""
@@ -98,55 +99,57 @@ class Zero:
     recheck_after: float | None = None
 
 
-def zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
-    """By the table above. `service` is as it is stored."""
+def scale_to_zero(service: LLMService, observed: Observed, settings: Settings, known: HoldingInputs) -> ScaleToZero:
+    """By the table above. `service` is the stored one."""
     scaling = service.spec.scaling
     idle = is_idle(scaling, service.status)
-    # Nobody waits for KEDA to carry out a minReplicas that was raised at zero.
+    # A minReplicas that was raised at zero applies without KEDA.
     is_raised = idle and not (scaling.may_be_at_zero or service.spec.paused or service.replicas_stated_by)
-    found = _zero(with_replicas(service, 1) if is_raised else service, observed, settings, known)
+    found = _scale_to_zero(with_replicas(service, 1) if is_raised else service, observed, settings, known)
     if scaling.holds or idle:
         return replace(found, idle=idle or None)
-    is_over = found.port is None or is_listed(observed) or not (scaling.replicas or found.slices)
-    return replace(found, port=None) if is_over else replace(found, idle=False if scaling.autoscaling else None)
+    has_ended = found.port is None or is_listed(observed) or not (scaling.replicas or found.slices)
+    return replace(found, port=None) if has_ended else replace(found, idle=False if scaling.autoscaling else None)
 
 
-def _zero(service: LLMService, observed: Observed, settings: Settings, known: Known) -> Zero:
+def _scale_to_zero(service: LLMService, observed: Observed, settings: Settings, known: HoldingInputs) -> ScaleToZero:
     scaling = service.spec.scaling
     replicas = scaling.replicas
     stored, activators = stored_port(service.status), known.activators
     if not holds(scaling, service.status) or settings.activator_service is None:
-        return Zero(replicas, stored if scaling.may_be_at_zero and not replicas else None)
+        return ScaleToZero(replicas, stored if scaling.may_be_at_zero and not replicas else None)
     if service.spec.paused or not (replicas or scaling.holds or scaling.autoscaling):
-        # Nothing is started. Where requests came to the activators, these answer them with the reason.
-        return Zero(replicas, stored, slices=_remaining(service, observed, stored, activators))
+        # Nothing is started. Activators that get requests answer them with the reason.
+        return ScaleToZero(replicas, stored, slices=_remaining_slices(service, observed, stored, activators))
     if not (replicas or scaling.may_be_at_zero):
-        return Zero(replicas, stored)
+        return ScaleToZero(replicas, stored)
     if activators is None:
-        return _unknown(_as_it_is(service, observed, stored), replicas, known.unknown_for)
+        return _unknown(_unchanged(service, observed, stored), replicas, known.unknown_for)
     if not activators:
-        return _without(service, observed, stored, "No activator is ready.")
+        return _without_activators(service, observed, stored, "No activator is ready.")
     if KIND in observed.hidden:
-        return _without(service, observed, stored, "The operator may not list endpointslices.discovery.k8s.io.")
+        return _without_activators(
+            service, observed, stored, "The operator may not list endpointslices.discovery.k8s.io."
+        )
     claim = known.claim if known.claim is not None or stored is None else PortClaim(stored)
     if claim is None or (known.claim is None and replicas and not is_listed(observed)):
-        # The stored port may be another service's by now, where Leases were deleted.
-        return replace(_as_it_is(service, observed, stored), needs_port=True)
+        # After Leases were deleted, the stored port may be another service's.
+        return replace(_unchanged(service, observed, stored), needs_port=True)
     if claim.port is None:
-        found = _without(service, observed, None, f"No port could be allotted: {claim.problem.rstrip('.')}.")
+        found = _without_activators(service, observed, None, f"No port could be allotted: {claim.problem.rstrip('.')}.")
         return replace(found, recheck_after=SELDOM_AFTER)
-    return _with(service, observed, claim.port, activators, known)
+    return _with_activators(service, observed, claim.port, activators, known)
 
 
-def _as_it_is(service: LLMService, observed: Observed, port: int | None) -> Zero:
-    """Nothing is known yet of the activators, or of the port."""
-    asked, runs = service.spec.scaling.replicas, _runs(service, observed)
+def _unchanged(service: LLMService, observed: Observed, port: int | None) -> ScaleToZero:
+    """The result while the activators or the port are unknown."""
+    asked, runs = service.spec.scaling.replicas, _workload_replicas(service, observed)
     replicas = asked or min(runs, 1)
-    return Zero(replicas, port, is_held=not replicas, slices=() if asked and is_listed(observed) else None)
+    return ScaleToZero(replicas, port, is_held=not replicas, slices=() if asked and is_listed(observed) else None)
 
 
-def _unknown(staying: Zero, asked: int, seconds: float) -> Zero:
-    """The status reports what the last replica waits for, once an operator that starts had its time."""
+def _unknown(staying: ScaleToZero, asked: int, seconds: float) -> ScaleToZero:
+    """Report that the activators are unknown, after the time that a starting operator needs."""
     if asked or not staying.replicas:
         return staying
     if seconds < SELDOM_AFTER:
@@ -154,71 +157,76 @@ def _unknown(staying: Zero, asked: int, seconds: float) -> Zero:
     return replace(staying, problem=UNKNOWN)
 
 
-def _without(service: LLMService, observed: Observed, port: int | None, problem: str) -> Zero:
-    """Nobody can hold a request."""
+def _without_activators(service: LLMService, observed: Observed, port: int | None, problem: str) -> ScaleToZero:
+    """The result without an activator that can hold requests."""
     asked, slices = service.spec.scaling.replicas, () if is_listed(observed) else None
-    return Zero(asked or 1, port, slices=slices, problem="" if asked else problem)
+    return ScaleToZero(asked or 1, port, slices=slices, problem="" if asked else problem)
 
 
-def _with(service: LLMService, observed: Observed, port: int, activators: tuple[Activator, ...], known: Known) -> Zero:
-    asked, runs, serves = service.spec.scaling.replicas, _runs(service, observed), is_listed(observed)
+def _with_activators(
+    service: LLMService, observed: Observed, port: int, activators: tuple[Activator, ...], known: HoldingInputs
+) -> ScaleToZero:
+    asked, runs, serves = service.spec.scaling.replicas, _workload_replicas(service, observed), is_listed(observed)
     if asked and serves and runs:
-        return Zero(asked, port)
+        return ScaleToZero(asked, port)
     slices = slices_for(service, port, activators)
     if asked:
-        return Zero(asked, port, slices=slices)
+        return ScaleToZero(asked, port, slices=slices)
     without = () if serves else slices
     if refusal := next(refusals(service, observed, slices), ""):
-        return Zero(1, port, slices=without, problem=refusal)
+        return ScaleToZero(1, port, slices=without, problem=refusal)
     addresses = addresses_of(activators)
     if not runs:
-        return _at_rest(Zero(0, port, is_held=True, slices=slices, asks=addresses), known.reports)
+        return _at_zero(ScaleToZero(0, port, is_held=True, slices=slices, asks=addresses), known.reports)
     if known.reports is None or any(each not in known.reports.by_address for each in addresses):
-        return Zero(1, port, slices=None, asks=addresses, recheck_after=ASK_SECONDS)
-    return _down(Zero(1, port, slices=slices), without, runs, observed, known.reports, known.in_flight, service)
+        return ScaleToZero(1, port, slices=None, asks=addresses, recheck_after=ASK_SECONDS)
+    return _scale_down(
+        ScaleToZero(1, port, slices=slices), without, runs, observed, known.reports, known.in_flight, service
+    )
 
 
-def _at_rest(resting: Zero, reports: Reports | None) -> Zero:
-    """No replica runs. What was proven on the way down may not hold any more: a key's Role is revoked, say."""
+def _at_zero(resting: ScaleToZero, reports: Reports | None) -> ScaleToZero:
+    """The result without a replica. Holding that was confirmed before may fail later, for example if a key's Role is
+    revoked."""
     if reports is None:
         return resting
-    if reports.unable_for < AGAIN_SECONDS:
+    if reports.unable_for < CONFIRM_SECONDS:
         return replace(resting, recheck_after=reports.due_in)
     return replace(resting, replicas=1, is_held=False, problem=problem_of(reports, resting.port))
 
 
-def _down(
-    staying: Zero,
+def _scale_down(
+    staying: ScaleToZero,
     without: tuple[DesiredChild, ...],
     runs: int,
     observed: Observed,
     reports: Reports,
     in_flight: Mapping[str, int] | None,
     service: LLMService,
-) -> Zero:
-    """The last replica is to go; `without` are the slices while it stays."""
+) -> ScaleToZero:
+    """The result while the last replica is about to end; `without` are the slices while it stays."""
     slices = staying.slices or ()
     wait = ASK_SECONDS if reports.asked_for < SELDOM_AFTER else SELDOM_SECONDS
     staying = replace(staying, recheck_after=wait, problem=problem_of(reports, staying.port))
     found = reports.by_address.values()
     if not all(report.is_listening and not report.problem for report in found):
         return replace(staying, slices=without)
-    if not are_made(service, observed, slices) or not all(report.is_reachable for report in found):
-        is_tried, change_in = trial(reports.tried_for)
+    if not are_applied(service, observed, slices) or not all(report.is_reachable for report in found):
+        is_tried, change_in = trial_slices(reports.tried_for)
         staying = replace(staying, recheck_after=min(wait, max(change_in, ASK_SECONDS)))
         return staying if is_tried else replace(staying, slices=without)
     is_proven = runs == 1 and reports.made_for >= SPREAD_SECONDS
-    return _counted(staying, observed, in_flight, reports) if is_proven else staying
+    return _without_requests(staying, observed, in_flight, reports) if is_proven else staying
 
 
-def trial(seconds: float) -> tuple[bool, float]:
-    """Whether slices by which the activators were not reached yet are made, so long after the first trial began; and
-    in how many seconds that changes."""
+def trial_slices(seconds: float) -> tuple[bool, float]:
+    """Whether to create slices with which the activators were not reached yet, `seconds` after the first trial; and in
+    how many seconds that changes."""
     begins, pause = 0.0, SELDOM_AFTER
     while seconds >= begins + pause:
-        begins, pause = begins + pause, min(2 * pause, LONGEST_PAUSE)
+        begins, pause = begins + pause, min(2 * pause, LONGEST_TRIAL_PAUSE)
     since = seconds - begins
-    return since < PATIENCE, (PATIENCE if since < PATIENCE else pause) - since
+    return since < SPREAD_LIMIT_SECONDS, (SPREAD_LIMIT_SECONDS if since < SPREAD_LIMIT_SECONDS else pause) - since
 
 
 @cached_by_service
@@ -227,10 +235,10 @@ def slices_for(service: LLMService, port: int, activators: tuple[Activator, ...]
 
 
 def problem_of(reports: Reports, port: int | None) -> str:
-    """What activators say of themselves at once; what may only take its time, once it did."""
+    """Problems that activators report, at once; problems that may only need time, after SPREAD_LIMIT_SECONDS."""
     if stated := next((report.problem for report in reports.by_address.values() if report.problem), ""):
         return stated
-    if reports.asked_for < PATIENCE:
+    if reports.asked_for < SPREAD_LIMIT_SECONDS:
         return ""
     for address, report in reports.by_address.items():
         if report.unread:
@@ -242,23 +250,25 @@ def problem_of(reports: Reports, port: int | None) -> str:
     return ""
 
 
-def _counted(staying: Zero, observed: Observed, in_flight: Mapping[str, int] | None, reports: Reports) -> Zero:
-    """Last: a request may have come to a pod before the slices were known on its client's node."""
-    ready = [each.first for each in observed.replicas if each.ready and not each.is_going]
+def _without_requests(
+    staying: ScaleToZero, observed: Observed, in_flight: Mapping[str, int] | None, reports: Reports
+) -> ScaleToZero:
+    """The last check: a request may have reached a pod before the slices reached its client's node."""
+    ready = [each.first for each in observed.replicas if each.ready and not each.is_terminating]
     addresses = tuple((pod.name, pod.address) for pod in ready if pod.address)
     if addresses and in_flight is None:
         return replace(staying, counts=addresses)
     silent = [pod.name for pod in ready if in_flight is None or pod.name not in in_flight]
     if silent:
         text = f"Pod {silent[0]} does not say how many requests it has in flight."
-        return replace(staying, problem=text if reports.asked_for >= PATIENCE else "")
+        return replace(staying, problem=text if reports.asked_for >= SPREAD_LIMIT_SECONDS else "")
     if in_flight is not None and any(in_flight[pod.name] for pod in ready):
         return staying
     return replace(staying, replicas=0, is_held=True, recheck_after=None)
 
 
 def addresses_of(activators: tuple[Activator, ...]) -> tuple[str, ...]:
-    """One address of each: where there are two families, each activator has both."""
+    """One address of each activator: with two families, each has both."""
     of_ipv4 = tuple(each.address for each in activators if not each.is_ipv6)
     return of_ipv4 or tuple(each.address for each in activators)
 
@@ -272,39 +282,40 @@ def refusals(service: LLMService, observed: Observed, slices: tuple[DesiredChild
             yield f"{KIND} {each.id[1]} cannot be applied: {normalize.replica_failure(refusal.message)}."
 
 
-def are_made(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> bool:
+def are_applied(service: LLMService, observed: Observed, slices: tuple[DesiredChild, ...]) -> bool:
     live = [observed.child(*each.id) for each in slices]
     are_ours = all(each is not None and ownership(each, service) is Ownership.OURS for each in live)
     return are_ours and next(applies(service, observed, list(slices)), None) is None
 
 
 def is_listed(observed: Observed, revision: str | None = None) -> bool:
-    """Whether the cluster sends requests to a replica that stays, of a revision or of any: by its own slices, or where
-    nobody may list those, by readiness. The slices may list a pod that ends a moment longer."""
+    """Whether the cluster sends requests to a replica that stays, of a revision or of any: by its own slices, or by
+    readiness if those may not be listed. Slices may list a terminating pod a moment longer."""
     uids = observed.endpoints
-    found = (each for each in observed.replicas if revision in (None, each.revision) and not each.is_going)
+    found = (each for each in observed.replicas if revision in (None, each.revision) and not each.is_terminating)
     return any(each.ready if uids is None else each.first.uid in uids for each in found)
 
 
-def _runs(service: LLMService, observed: Observed) -> int:
+def _workload_replicas(service: LLMService, observed: Observed) -> int:
     live = own_workload(service, observed)
     return 0 if live is None else live.spec_replicas
 
 
-def _remaining(
+def _remaining_slices(
     service: LLMService, observed: Observed, port: int | None, activators: Activators
 ) -> tuple[DesiredChild, ...] | None:
-    """The slices that there are, with the activators of now; None: as they are."""
+    """The current slices, with the current activators; None: unchanged."""
     if is_listed(observed) or port is None or not observed.slices:
         return ()
     slices = slices_for(service, port, activators) if activators else None
     return None if slices is None or next(refusals(service, observed, slices), "") else slices
 
 
-def remembered_slices(
+def slices_without_spec(
     owner: Owner, port: int | None, observed: Observed, activators: Activators
 ) -> tuple[DesiredChild, ...] | None:
-    """As `Zero.slices`, for a spec that cannot be parsed: requests are held as they were, by the activators of now."""
+    """As `ScaleToZero.slices`, for a spec that cannot be parsed: requests are held as before, by the current
+    activators."""
     live = observed.workload
     is_held = bool(observed.slices) or (live is not None and live.spec_replicas > 0)
     if port is None or not activators or not is_held:
@@ -312,8 +323,8 @@ def remembered_slices(
     return tuple(map(with_hash, holding_slices(owner, port, activators)))
 
 
-def needless_slices(service: Owner, observed: Observed, slices: tuple[DesiredChild, ...] | None) -> Iterator[Prune]:
-    """Slices of ours that are not to be there, where these are."""
+def undesired_slices(service: Owner, observed: Observed, slices: tuple[DesiredChild, ...] | None) -> Iterator[Prune]:
+    """The operator's slices that are not desired."""
     desired = None if slices is None else {each.id for each in slices}
     for live in observed.slices:
         may_go = ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN)
@@ -322,7 +333,7 @@ def needless_slices(service: Owner, observed: Observed, slices: tuple[DesiredChi
 
 
 def with_replicas(service: LLMService, replicas: int) -> LLMService:
-    """The service as its workload is to be made: with another number than is stored in spec.scaling.replicas."""
+    """The service with another number of replicas for its workload than the stored one."""
     if replicas == service.spec.scaling.replicas:
         return service
     return replace(service, spec=_with_replicas(service.spec, replicas))
@@ -330,5 +341,5 @@ def with_replicas(service: LLMService, replicas: int) -> LLMService:
 
 @cached_by_spec
 def _with_replicas(spec: LLMServiceSpec, replicas: int) -> LLMServiceSpec:
-    """One value for one number, by whose identity results are cached."""
+    """The same object for the same number: results are cached by its identity."""
     return spec.model_copy(update={"scaling": spec.scaling.model_copy(update={"replicas": replicas})})

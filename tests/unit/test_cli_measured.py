@@ -20,6 +20,7 @@ from llmservice_cli.bench.result import Result, Slo, Time
 from llmservice_cli.bench.result import to_document as bench_document
 from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Batching, Discipline, Gathered, LoadOptions, Point, Row
 from llmservice_cli.load.answer import Loss
+from llmservice_cli.load.figures import counted
 from llmservice_cli.probe.arguments import Mode, Options
 from llmservice_cli.probe.report import Report, to_document, to_lines
 from llmservice_cli.probe.tally import Mark
@@ -41,7 +42,7 @@ def answered(index: int, arrival: float, late: float, tokens: int, gap: float) -
 def gathered(point: Point, gap: float, *failed: Row) -> Gathered:
     """Six requests, of which one came to nothing at some points."""
     late = {Discipline.STATIC: 0.4, Discipline.DYNAMIC: 0.15, Discipline.CONTINUOUS: 0.001}[point.discipline]
-    whole = [answered(index, index / 10, late, 8 - index % 2, gap) for index in range(6 - len(failed))]
+    whole = [answered(index, index / 10, late * (1 + index), 8 - index % 2, gap) for index in range(6 - len(failed))]
     return Gathered(point, 6, 6, [*reversed(whole), *failed])
 
 
@@ -131,11 +132,13 @@ def test_a_bench_for_programs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_page_of_a_bench_and_the_words_of_its_picture(name: str) -> None:
+def test_a_page_of_a_bench_and_words_and_lines_of_its_picture(name: str) -> None:
     text = page(RESULTS[name]())
     (picture,) = re.findall(r"<svg.*</svg>\n?", text, re.DOTALL)
     words = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
-    recorded(f"bench-{name}.html", text.replace(picture, "".join(f"{word}\n" for word in words)))
+    styles = counted(re.findall(r"(?:stroke|fill)[^\"]*: #[^\"]*", picture))
+    told = [*words, *(f"{times} x {style}" for style, times in styles.items())]
+    recorded(f"bench-{name}.html", text.replace(picture, "".join(f"{line}\n" for line in told)))
 
 
 BEGAN = 1_767_323_045.0

@@ -1,4 +1,4 @@
-"""The scheduler's limits where the spec sets none (vLLM's engine/arg_utils.py, get_batch_defaults)."""
+"""The scheduler's limits, where the spec sets none (vLLM's engine/arg_utils.py, get_batch_defaults)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from llmservice_vllm.facts import facts
 from llmservice_planner.model.architecture import Architecture, Encoder, Kind
 from llmservice_planner.plan import Request
 
-# What an engine profiles an encoder with: one item of the kind that becomes most tokens, a picture or a video.
-#
-# As vllm/multimodal/encoder_budget.py chooses it (MultiModalBudget.get_modality_with_max_tokens), with what the
-# models answer there (models/qwen2_vl.py and qwen3_vl.py, get_mm_max_tokens_per_item). With --limit-mm-per-prompt
-# '{"video": 0}' a model that takes both is profiled with pictures.
+# An encoder is profiled with one item of the kind with the most tokens, an image or a video:
+# vllm/multimodal/encoder_budget.py (MultiModalBudget.get_modality_with_max_tokens), with get_mm_max_tokens_per_item of
+# models/qwen2_vl.py and qwen3_vl.py. With --limit-mm-per-prompt '{"video": 0}' a model that takes both is profiled with
+# images.
 
 
 def profiled_tokens(
     model: Architecture, length: int | None, step_tokens: int, without: frozenset[str] = frozenset()
 ) -> int:
-    """Tokens that the encoder works on at a time, and whose results are kept while the language model runs.
+    """Tokens that the encoder processes at a time, and whose results are kept while the language model runs.
 
-    `step_tokens`: of one step; `length`: of the longest request, None: unlimited; `without`: kinds of input (image,
-    video) that the model is started without. 0 where nothing is encoded.
+    `step_tokens`: of one step; `length`: of the longest request, None: unlimited; `without`: input kinds (image, video)
+    that are switched off. 0 where nothing is encoded.
     """
     image = 0 if "image" in without else model.encoder.tokens
     video = 0 if "video" in without else _video_tokens(model.encoder, length)
@@ -30,7 +29,7 @@ def profiled_tokens(
 
 
 def whole_item(model: Architecture, without: frozenset[str] = frozenset()) -> tuple[int, str]:
-    """Tokens of the largest item that has to be in one step, and what it is; 0: items may be cut."""
+    """Tokens of the largest item that must be in one step, and its kind; 0: items may be cut."""
     encoder = model.encoder
     items = {"image": encoder.tokens, "video": encoder.video} if encoder.is_whole else {}
     left = [(tokens, kind) for kind, tokens in items.items() if kind not in without]
@@ -38,7 +37,7 @@ def whole_item(model: Architecture, without: frozenset[str] = frozenset()) -> tu
 
 
 def _video_tokens(encoder: Encoder, length: int | None) -> int:
-    """The longest video that a request can hold: pairs of frames, or as many tokens as all frames share."""
+    """The longest video in a request: pairs of frames, or the number of tokens that all frames share."""
     each = encoder.frames
     if not each or length is None:
         return encoder.video
@@ -53,7 +52,7 @@ _LARGEST = (1024, 16384)
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """What one step works on at most."""
+    """Limits of one step."""
 
     sequences: int
     """max_num_seqs."""
@@ -81,13 +80,13 @@ def batching(request: Request) -> Batching:
 
 
 def _is_encoder(request: Request) -> bool:
-    """Whether tokens attend to later ones too, so that no prompt can be cut into steps."""
+    """Whether tokens attend to later ones too, so that a prompt cannot be cut into steps."""
     model = request.architecture
     return model is not None and any(layer.attention.kind is Kind.ENCODER for layer, _ in model.distinct_layers)
 
 
 def longest_length(request: Request) -> int | None:
-    """The length that vLLM starts from: the requested one, else the model's own longest; None: unlimited."""
+    """The requested length, else the model's maximum; None: unlimited."""
     if isinstance(request.max_model_len, int):
         return request.max_model_len
     model = request.architecture
@@ -109,9 +108,9 @@ def _defaults(request: Request) -> tuple[int, int]:
 
 
 def steps_in_flight(request: Request) -> int:
-    """Batches that are scheduled and not yet settled: a stage each, and one more where scheduling runs ahead.
+    """Batches that are scheduled and not finished: one per stage, and one more with asynchronous scheduling.
 
-    vLLM schedules ahead everywhere but on CPUs, and but for speculation that its GPU cannot draft by itself.
+    vLLM schedules asynchronously except on CPUs, and except for speculation whose drafts are not made on the GPU.
     """
     runs_ahead = request.device is None or not request.device.is_cpu
     if request.draft is not None and request.draft.method in facts(request.vllm_version).methods_in_turn:

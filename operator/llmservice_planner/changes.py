@@ -1,7 +1,7 @@
-"""Single changes of a service that need less memory or bring more of it: what remedies.py tries.
+"""Single changes of a service that need less memory or provide more: candidates for remedies.py.
 
-Each kind yields its variants in the order in which they are wanted; the first that fits is proposed. A kind that can
-bring nothing near what is missing yields none, so that little is planned in vain.
+Each kind yields its variants by preference; the first that fits is proposed. A kind that cannot provide nearly enough
+yields none, to avoid needless plans.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ Fields = tuple[tuple[str, object], ...]
 """Paths under spec, and their new values."""
 
 USEFUL_TOKENS = 2048
-"""A length that serves a chat; below it a request is not what was asked for, unless that was short as well."""
+"""A length that is sufficient for chat. A shorter one is no remedy, unless a short one was requested."""
 USEFUL_SHARE = 8
-"""Of the wanted length, at least one eighth."""
+"""Of the requested length, at least one eighth."""
 HIGHER_UTILIZATIONS = (0.93, 0.94, 0.95)
-"""Beyond the last nothing is left for what the engine does not count."""
+"""Above the last one nothing is left for memory that the engine does not count."""
 LOWER_UTILIZATIONS = (0.95, 0.92, 0.9, 0.85)
-"""For who asked for nearly all, or has a GPU so small that the CUDA context is a tenth of it."""
+"""For a request of nearly all memory, and for small GPUs, where the CUDA context is a tenth."""
 LESS_BATCHING = ((256, 2048), (64, 1024), (16, 512))
-"""maxNumSeqs and maxNumBatchedTokens, from vLLM's own for GPUs below 70 GiB down."""
+"""maxNumSeqs and maxNumBatchedTokens, from vLLM's defaults for GPUs below 70 GiB down."""
 RANKS = (2, 4, 8)
-"""Times the tensor-parallel size."""
+"""Factors for the tensor-parallel size."""
 INT4 = Quantization("awq", 4, 128, zero_bits=4)
-"""What most int4 checkpoints are: groups of 128 with a scale and a zero point."""
+"""The usual int4 format: groups of 128 with a scale and a zero point."""
 _PRODUCT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is done, what it sets, and what the planner is asked then."""
+    """A change in words, its fields, and the changed request."""
 
     words: str
     fields: Fields
@@ -54,13 +54,13 @@ class Change:
 
     @classmethod
     def setting(cls, request: Request, **fields: object) -> Change:
-        """These fields of the spec get these values; section__field stands for spec.section.field."""
+        """A change that sets these fields; section__field stands for spec.section.field."""
         patch = tuple((name.replace("__", "."), value) for name, value in fields.items())
         words = " and ".join(f"spec.{path} to {str(value).lower()}" for path, value in patch)
         return cls(f"set {words}", patch, request)
 
     def then(self, other: Change) -> Change:
-        """Both; `other` was made from this one's request."""
+        """Both changes; `other` was derived from this one's request."""
         return Change(
             f"{self.words}, and {other.words}", (*self.fields, *other.fields), other.request, other.gpu or self.gpu
         )
@@ -72,14 +72,14 @@ class Alternatives:
 
     others: Sequence[Device] = ()
     most_gpus: int = 8
-    """That one replica may have."""
+    """For one replica."""
 
 
 ChangeKind = Callable[[Request, Plan, Alternatives], Iterator[Change]]
 
 
 def what_is_taken(request: Request, _: Plan, __: Alternatives) -> Iterator[Change]:
-    """What vLLM takes of settings that it refuses, as the refusal names it."""
+    """Settings that vLLM accepts in place of refused ones, as named by the refusal."""
     new, fields = served.taken(request)
     model, step = request.architecture, request.max_num_batched_tokens
     if model is not None and request.device is not None and not request.device.is_cpu:
@@ -92,25 +92,25 @@ def what_is_taken(request: Request, _: Plan, __: Alternatives) -> Iterator[Chang
 
 
 def shorter(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
-    """A shorter maxModelLen: the longest that fits, rounded down, where a useful length is left."""
+    """A shorter maxModelLen: the longest that fits, rounded down, if it is useful."""
     requested, longest = plan.requested_max_model_len, plan.max_model_len
     if not requested or not longest or request.max_model_len == "auto":
         return
     length = rounded_length(min(longest, requested - 1))
-    # A change of the length moves other things a little (blocks, batched tokens): so a step shorter is tried too.
+    # The length affects other values slightly (blocks, batched tokens), so the next shorter step is tried too.
     for tokens in (length, rounded_length(length * 7 // 8)):
         if tokens and (tokens >= USEFUL_TOKENS or tokens * USEFUL_SHARE >= requested):
             yield Change.setting(replace(request, max_model_len=tokens), batching__maxModelLen=tokens)
 
 
 def rounded_length(tokens: int) -> int:
-    """Rounded down to a number that one can remember, by a sixteenth at most."""
+    """Rounded down to a round number, by a sixteenth at most."""
     step = 1 << max(0, tokens.bit_length() - 5)
     return tokens // step * step
 
 
 def smaller_batches(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
-    """Fewer sequences and tokens a step: a lower activation peak and fewer CUDA graphs, for less throughput."""
+    """Fewer sequences and tokens per step: a lower activation peak and fewer CUDA graphs, for less throughput."""
     if _missing_gib(plan) > (plan.activation_gib or 0.0) + (plan.graph_gib or 0.0):
         return
     now = batching(request)
@@ -130,18 +130,18 @@ def smaller_batches(request: Request, plan: Plan, _: Alternatives) -> Iterator[C
 
 
 def more_of_the_gpu(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
-    """A higher gpuMemoryUtilization, where that little is enough."""
+    """A higher gpuMemoryUtilization, where little is missing."""
     yield from _utilizations(request, plan, HIGHER_UTILIZATIONS, is_higher=True)
 
 
 def less_of_the_gpu(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
-    """A lower gpuMemoryUtilization, where the engine would ask for more than is free when it starts."""
+    """A lower gpuMemoryUtilization, where the engine would request more than is free at its start."""
     if plan.margin_gib is not None and plan.margin_gib >= 0:
         yield from _utilizations(request, plan, LOWER_UTILIZATIONS, is_higher=False)
 
 
 def _utilizations(request: Request, plan: Plan, shares: Sequence[float], *, is_higher: bool) -> Iterator[Change]:
-    """Those of the shares that leave the cache what it needs; none where the budget does not follow from one."""
+    """The shares that leave the cache enough; none where the budget does not depend on a share."""
     if request.device is None or request.device.is_cpu or not plan.budget_gib or not plan.memory_gib:
         return
     if request.kv_cache_memory_bytes is not None:
@@ -156,7 +156,7 @@ def _utilizations(request: Request, plan: Plan, shares: Sequence[float], *, is_h
 
 
 def fp8_cache(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
-    """Half the bytes of each token, where GPU and model have a kernel for it."""
+    """Half the bytes per token, where GPU and model have a kernel for it."""
     if request.kv_cache_dtype not in ("auto", "float16", "bfloat16") or (plan.kv_cache_gib or 0.0) <= 0:
         return
     if request.device is None or _is_old_amd(request.device):
@@ -167,7 +167,7 @@ def fp8_cache(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]
 
 
 def without_graphs(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
-    """No CUDA graphs: their memory for the cache, for slower decoding."""
+    """No CUDA graphs: more memory for the cache, slower decoding."""
     if request.enforce_eager or request.cuda_graphs is not None or _missing_gib(plan) > (plan.graph_gib or 0.0):
         return
     if plan.graph_gib:
@@ -175,7 +175,7 @@ def without_graphs(request: Request, plan: Plan, _: Alternatives) -> Iterator[Ch
 
 
 def fp8_weights(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
-    """A 16-bit checkpoint, converted while it is loaded."""
+    """Convert a 16-bit checkpoint while it is loaded."""
     device, model = request.device, request.architecture
     if device is None or device.is_cpu or model is None or _is_old_amd(device):
         return
@@ -186,7 +186,7 @@ def fp8_weights(request: Request, plan: Plan, _: Alternatives) -> Iterator[Chang
 
 
 def int4_checkpoint(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
-    """Another checkpoint of the model: nobody can set a field to have it, so there is no patch."""
+    """Another checkpoint of the model; without a patch, since no field converts it."""
     if _may_save_enough(plan, 4):
         yield from _int4(request)
 
@@ -204,16 +204,16 @@ def _int4(request: Request) -> Iterator[Change]:
 
 
 def int4_over_ranks(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
-    """Another checkpoint over more GPUs, for models that neither helps by itself. The patch is of the GPUs only."""
+    """Another checkpoint over more GPUs, for models where neither is enough. The patch has the GPUs only."""
     for int4 in _int4(request):
-        # Planned as if the weights were a quarter already.
+        # Planned as if the weights were already a quarter.
         quarter = None if plan.weights_gib is None else plan.weights_gib / 4
         for ranks in more_ranks(int4.request, replace(plan, weights_gib=quarter), alternatives):
             yield int4.then(ranks)
 
 
 def fp8_over_ranks(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
-    """Half the weights over more GPUs: fewer of them than it takes without."""
+    """Half the weights over more GPUs, but fewer than without."""
     for fp8 in fp8_weights(request, replace(plan, weights_gib=None), alternatives):
         half = None if plan.weights_gib is None else plan.weights_gib / 2
         for ranks in more_ranks(fp8.request, replace(plan, weights_gib=half), alternatives):
@@ -240,14 +240,14 @@ def more_stages(request: Request, plan: Plan, alternatives: Alternatives) -> Ite
 
 
 def whole_experts(request: Request, _: Plan, __: Alternatives) -> Iterator[Change]:
-    """Experts whole on some ranks, where slices of them would not be whole groups of the quantization."""
+    """Whole experts per rank, where slices would cut groups of the quantization."""
     new = replace(request, enable_expert_parallel=True)
     if not request.enable_expert_parallel and not splits.possible(request) and splits.possible(new):
         yield Change.setting(new, parallelism__expertParallel=True)
 
 
 def another_split(request: Request, _: Plan, __: Alternatives) -> Iterator[Change]:
-    """As many GPUs, with fewer ranks and more stages, where so many ranks cannot share the model."""
+    """The same number of GPUs with fewer ranks and more stages, where the ranks cannot share the model."""
     if splits.possible(request) or request.architecture is None:
         return
     gpus = request.tensor_parallel_size * request.pipeline_parallel_size
@@ -262,7 +262,7 @@ def another_split(request: Request, _: Plan, __: Alternatives) -> Iterator[Chang
 
 
 def another_gpu(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
-    """The same number of another product, the smallest first: what a GPU costs goes with what it holds."""
+    """The same number of another product, the smallest first: cost follows memory."""
     now = request.device
     if now is None or now.is_cpu:
         return
@@ -277,7 +277,7 @@ def another_gpu(request: Request, plan: Plan, alternatives: Alternatives) -> Ite
 
 
 def is_compatible(old: Request, new: Request) -> bool:
-    """Whether nothing speaks against the new request that does not against the old one already."""
+    """Whether the new request is refused for nothing that the old one is not refused for."""
     return _refused(_values(new)) <= _refused(_values(old))
 
 
@@ -288,7 +288,7 @@ def _refused(values: frozenset[tuple[str, str]]) -> frozenset[int]:
 
 
 def _values(request: Request) -> frozenset[tuple[str, str]]:
-    """What the compatibility matrix asks, as far as a request says it."""
+    """Values for the compatibility matrix, as far as a request has them."""
     device, model, draft = request.device, request.architecture, request.draft
     known: dict[str, str | None] = {
         "weights": request.weights,
@@ -326,12 +326,12 @@ def _is_old_amd(device: Device) -> bool:
 
 
 def _may_split(old: Request, new: Request) -> bool:
-    """MIG slices cannot talk to each other."""
+    """False for MIG slices, which cannot communicate."""
     return old.device is not None and "mig" not in old.device.name.lower() and is_compatible(old, new)
 
 
 def weights_may_fit(request: Request, plan: Plan, split: Request) -> bool:
-    """False where the weights of `request`, evenly over the GPUs of `split`, are more than these have."""
+    """False where the weights of `request`, divided evenly over the GPUs of `split`, exceed their memory."""
     if plan.weights_gib is None or split.device is None:
         return True
     ranks = request.tensor_parallel_size * request.pipeline_parallel_size
@@ -341,12 +341,12 @@ def weights_may_fit(request: Request, plan: Plan, split: Request) -> bool:
 
 
 def _missing_gib(plan: Plan) -> float:
-    """GiB per GPU without which it does not surely fit."""
+    """GiB per GPU that are missing to fit surely."""
     return (plan.error_band_gib or 0.0) - (plan.margin_gib or 0.0)
 
 
 def _may_save_enough(plan: Plan, times: float) -> bool:
-    """False where even weights of one `times`-th would not go into the budget."""
+    """False where the weights, divided by `times`, exceed the budget."""
     if plan.weights_gib is None or plan.budget_gib is None:
         return True
     return plan.weights_gib / times < plan.budget_gib

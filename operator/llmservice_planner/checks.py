@@ -1,4 +1,4 @@
-"""What the schema cannot know: each problem with what to do about it, before any pod is made."""
+"""Problems of a spec beyond its schema, each with a remedy, before any pod is created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmservice_planner.model.heads import sizes
 def check(
     spec: LLMServiceSpec, *, image: str | None, vllm_version: str, arguments: Sequence[str] = ()
 ) -> tuple[Problem, ...]:
-    """Every problem; empty when nothing speaks against starting. `arguments` is what is rendered from the fields."""
+    """Every problem; empty where nothing prevents a start. `arguments` is rendered from the fields."""
     return tuple(_problems(spec, image, vllm_version, arguments))
 
 
@@ -39,7 +39,7 @@ def _problems(
 
 
 def _start(spec: LLMServiceSpec) -> Iterator[Problem]:
-    """As a rule of the schema it would cost more than all others: values may be long, and there may be many."""
+    """As a rule of the schema its cost would exceed all others': values may be long and many."""
     for index, item in enumerate(spec.runtime.env):
         if item["name"] in SECONDS_VARIABLES and not _SECONDS.fullmatch(str(item.get("value", ""))):
             yield Problem(

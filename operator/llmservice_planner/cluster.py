@@ -17,57 +17,57 @@ Json = Mapping[str, Any]
 
 _MIB = 2**20
 _MOST, _MOST_MIB = 1_000_000, 10**12
-"""Of a resource on one node, and of the memory of one GPU."""
+"""Limits: accelerators of one node, and memory of one GPU."""
 IMAGES = "amd64"
-"""The architecture that the operator's image and the chart's default images are built for."""
+"""The architecture of the operator's image and the chart's default images."""
 ARCHITECTURE = "kubernetes.io/arch"
 MOST_TAINTS = 4
 """Of one node, in a remedy."""
 TRANSIENT_TAINTS = "node.kubernetes.io/"
-"""Kubernetes puts these on nodes with a transient condition; they change no verdict."""
+"""Set by Kubernetes for transient conditions; they do not affect a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are alike as far as one kind of accelerator goes."""
+    """Nodes with equal properties for one kind of accelerator."""
 
     product: str | None
-    """Value of the node label that names the GPU; None: the label is not there."""
+    """Value of the node label that names the GPU; None: no label."""
     per_node: int
     """Allocatable accelerators of one node."""
     nodes: int = 1
     memory_mib: float | None = None
-    """Of one GPU, by its label; of a MIG slice without one by its profile."""
+    """Of one GPU, by its label; of a MIG slice without a label by its profile."""
     capability: tuple[int, int] | None = None
     is_amd: bool = False
     architecture: str = IMAGES
     """Of the CPUs, by Kubernetes' label."""
     taints: tuple[tuple[str, str, str], ...] = ()
-    """(key, value, effect) of those that keep pods away."""
+    """(key, value, effect) of taints that keep pods away."""
     sharing: Sharing | None = None
-    """None: each pod has accelerators of its own."""
+    """None: each pod has its own accelerators."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterGPUs:
-    """What the nodes have that a service's pods may go to."""
+    """GPUs of the nodes that a service's pods may use."""
 
     groups: tuple[NodeGroup, ...] = ()
     missing_right: str | None = None
-    """The operator's right without which nothing could be read."""
+    """The missing permission, if nodes could not be read."""
     not_listed: str | None = None
-    """Why no nodes were listed, as a clause, where it is not for the operator's rights."""
+    """Why no nodes were listed for another reason, as a clause."""
 
     @classmethod
     def of(cls, nodes: Iterable[NodeRoom], resource: str) -> Self:
-        """What these nodes have of an extended resource."""
+        """GPUs of an extended resource on these nodes."""
         counts = Counter(filter(None, (group_of(node, resource) for node in nodes)))
         groups = (replace(group, nodes=number) for group, number in counts.items())
         return cls(tuple(sorted(groups, key=repr)))
 
     @property
     def unread(self) -> str | None:
-        """Why nothing is known of the nodes, as a clause; None: they were listed."""
+        """Why nodes are unknown, as a clause; None: they were listed."""
         return f"the operator has no right to {self.missing_right}" if self.missing_right else self.not_listed
 
 
@@ -77,19 +77,19 @@ class Offer:
 
     product: str | None
     device: Device | None
-    """None: neither its labels nor the catalogue say how much memory it has."""
+    """None: neither labels nor the catalogue have its memory."""
     per_node: int
-    """The most that one node has."""
+    """Maximum on one node."""
     sharing: Sharing | None = None
-    """On some nodes with this product, which pods may come to; None: each pod has devices of its own."""
+    """Of nodes with this product that share devices; None: each pod has its own."""
     devices: int = 0
-    """How many a node that shares them has, however many pods share each."""
+    """Devices of a node that shares them, regardless of pods per device."""
     whole: int = 0
-    """The most that one node has which shares none."""
+    """Maximum on one node without sharing."""
 
 
 def group_of(node: NodeRoom, resource: str) -> NodeGroup | None:
-    """What one node has of a resource; None where it has none."""
+    """Accelerators of a resource on one node, or None."""
     per_node = int(min(node.allocatable.get(resource, Decimal(0)), Decimal(_MOST)))
     if per_node <= 0:
         return None
@@ -106,7 +106,7 @@ def group_of(node: NodeRoom, resource: str) -> NodeGroup | None:
 
 
 def offers(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> tuple[Offer, ...]:
-    """Each product on nodes whose taints the pods tolerate, the smallest first."""
+    """Each product on nodes with tolerated taints, the smallest first."""
     found: dict[str | None, Offer] = {}
     for group in _reachable(cluster, tolerations):
         known, other = found.get(group.product), _offer(group)
@@ -115,7 +115,7 @@ def offers(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> tuple[Offer, ..
 
 
 def device_of(group: NodeGroup) -> Device | None:
-    """The catalogue knows what a driver reports; the label counts memory that the driver keeps for itself."""
+    """The catalogue has what the driver reports; the label includes memory that the driver reserves."""
     if group.product is None:
         return None
     if group.memory_mib is not None:
@@ -140,7 +140,7 @@ def _offer(group: NodeGroup) -> Offer:
 
 
 def _both(one: Offer, other: Offer) -> Offer:
-    """Two pools of one product: pods may come to the one on which they have less."""
+    """Two pools of one product combined: pods may be scheduled to the smaller."""
     whole = max(one.whole, other.whole)
     shared = [offer for offer in (one, other) if offer.sharing is not None]
     if not shared:
@@ -155,13 +155,13 @@ def _memory(offer: Offer) -> float:
 
 
 def is_part(product: str, groups: Iterable[NodeGroup]) -> bool:
-    """Whether a pod gets a part of a GPU: more of such parts are no more GPUs."""
+    """Whether a pod gets a part of a GPU: several parts are not several GPUs."""
     is_shared = any(group.sharing is not None for group in groups if group.product == product)
     return is_shared or gpus.is_slice(product) or product.endswith("-SHARED")
 
 
 def why_not_several(product: str, offer: Offer | None, count: int) -> tuple[Fit, str] | None:
-    """Why a pod that asks for several of these has fewer GPUs than that, or may have; None: it has as many.
+    """Why a pod that requests several of these gets fewer GPUs, or may; None: it gets as many.
 
     `offer`: None where no node has the product now.
     """
@@ -195,9 +195,9 @@ def _size(offer: Offer) -> tuple[float, tuple[int, int], str]:
 def tolerations_missing(
     cluster: ClusterGPUs, tolerations: Sequence[Json], count: int, product: str | None = None
 ) -> str:
-    """What the pods lack for the nearest nodes that have so many GPUs (of this product) behind taints, in YAML.
+    """Missing tolerations for the nearest nodes with enough GPUs (of this product) behind taints, in YAML.
 
-    Empty where there are none such.
+    Empty if there are none.
     """
     lacking = (
         tuple(taint for taint in _lasting(group) if not tolerates(taint, tolerations))
@@ -219,7 +219,7 @@ def _reachable(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> Iterator[No
 
 
 def _memory_mib(labels: Mapping[str, str], resource: str) -> float | None:
-    """A MIG slice has labels under its resource's own name; AMD's label is a quantity such as 192G."""
+    """A MIG slice has labels under its resource's name; AMD's label is a quantity such as 192G."""
     profile = profile_of(resource)
     for label in (f"{resource.removesuffix(SHARED)}.memory", *(() if profile else ("nvidia.com/gpu.memory",))):
         if (mib := count(labels.get(label, ""), _MOST_MIB)) is not None:

@@ -1,4 +1,4 @@
-"""Does what a spec asks for go together? One value says what is combined, one function judges it by the matrix."""
+"""Checks a spec against the compatibility matrix."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from llmservice_planner.gpus import GPU, find
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What is combined: a value for each dimension that is known. What is unknown never refuses."""
+    """The combined values, for each known dimension. Unknown ones refuse nothing."""
 
     values: Mapping[str, str]
     product: str | None = None
-    """The GPU product that the capability is of."""
+    """The GPU product of the capability."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """The field that a value comes from, where it is not the dimension's own."""
+    """The field that a value comes from, if not the dimension's own."""
 
     @classmethod
     def from_spec(cls, spec: LLMServiceSpec, product: str | None = None) -> Combination:
-        """What a spec asks for, on one of the GPU products that it accepts."""
+        """The combination of a spec, on one of its acceptable GPU products."""
         values: dict[str, str | None] = {
             **_accelerator(spec, None if product is None else find(product)),
             **_precision(spec),
@@ -41,19 +41,19 @@ class Combination:
         return cls(MappingProxyType(known), product, MappingProxyType(_fields(spec)))
 
     def field_of(self, dimension: str) -> str:
-        """Where the user said it."""
+        """The field to name in a message."""
         return self.fields.get(dimension, DIMENSIONS[dimension].field)
 
 
 def problems(spec: LLMServiceSpec) -> tuple[Problem, ...]:
-    """Every row of the matrix that a spec falls into, on any of the products that it accepts; none twice."""
+    """A problem for every entry of the matrix that matches a spec, on any acceptable product, without duplicates."""
     products: Iterable[str | None] = spec.accelerator.products or (None,)
     found = (problem for product in products for problem in verdicts(Combination.from_spec(spec, product)))
     return tuple(dict.fromkeys(found))
 
 
 def verdicts(combination: Combination) -> tuple[Problem, ...]:
-    """A problem for each row that a combination falls into, in the matrix's order."""
+    """A problem for each matching entry, in the matrix's order."""
     rows, values = _rows_by_rare_value(), combination.values
     numbers = sorted(number for named in values.items() for number in rows.get(named, ()))
     return tuple(_problem(ROWS[number], combination) for number in numbers if matches(ROWS[number], values))
@@ -61,10 +61,10 @@ def verdicts(combination: Combination) -> tuple[Problem, ...]:
 
 @functools.cache
 def _rows_by_rare_value() -> Mapping[tuple[str, str], Sequence[int]]:
-    """Numbers of rows by a dimension and value that they refuse and that no plain service has.
+    """Indices of entries by a dimension and value that no plain service has.
 
-    Such a dimension is in every row, or the plainest service would be refused. So of hundreds of rows a look at a
-    service reads those few of what it says itself.
+    Every entry has such a dimension, or it would refuse the plainest service. So a check reads only few of hundreds of
+    entries.
     """
     plain = Combination.from_spec(LLMServiceSpec.model_validate({"model": {"uri": "hf://plain/service"}})).values
     rows: dict[tuple[str, str], list[int]] = {}
@@ -76,7 +76,7 @@ def _rows_by_rare_value() -> Mapping[tuple[str, str], Sequence[int]]:
 
 
 def matches(row: Incompatibility, values: Mapping[str, str]) -> bool:
-    """Whether all that a row names is known and among what it refuses."""
+    """Whether all dimensions of an entry are known and have one of its values."""
     return all(values.get(dimension) in refused for dimension, refused in row.when.items())
 
 
@@ -89,7 +89,7 @@ def _problem(row: Incompatibility, combination: Combination) -> Problem:
 
 
 def _sentence(row: Incompatibility, combination: Combination) -> str:
-    """What is combined, by field and value, and why it does not go together."""
+    """The combined fields and values, and why they are incompatible."""
     named = [
         f"{combination.field_of(name).removeprefix('spec.')} {combination.values[name]}"
         for name in row.when
@@ -114,7 +114,7 @@ def _precision(spec: LLMServiceSpec) -> Mapping[str, str | None]:
 
 
 def _fields(spec: LLMServiceSpec) -> dict[str, str]:
-    """weights can stand for the compute type and for a method."""
+    """weights may determine the compute type and the method."""
     weights = DIMENSIONS["weights"].field
     fields = {"dtype": weights} if spec.precision.dtype == "auto" else {}
     return fields | ({"method": weights} if spec.precision.quantization is None else {})

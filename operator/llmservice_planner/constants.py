@@ -1,7 +1,7 @@
-"""The numbers that no source code gives away: fitted on measured start-ups, each with its unit, source and uncertainty.
+"""Numbers that are not in any source code: fitted to measured starts, with unit, source and uncertainty.
 
-`python -m benchmarks.calibration` fits them again and writes docs/reference/planner-accuracy.md, where each stands with
-what was left when its own model was kept out of the fit.
+`python -m benchmarks.calibration` fits them and writes docs/reference/planner-accuracy.md, which also has each model's
+error when it is left out of the fit.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number, and how far it is to be trusted."""
+    """A number with its uncertainty."""
 
     value: float
     unit: str
     uncertainty: float
-    """In the same unit: nine of ten measured start-ups lie within."""
+    """In the same unit: nine of ten measured starts lie within."""
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """One set; the calibration makes others, each without one model."""
+    """A set of constants; the calibration creates others, each without one model."""
 
     hidden_copies: Constant = Constant(
         3.0,
@@ -85,7 +85,7 @@ class Constants:
     )
 
     def named(self) -> dict[str, Constant]:
-        """All of them by name."""
+        """All constants by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -96,10 +96,10 @@ TAKEN_OF_UNIFIED = Constant(
     "What the system has of a memory that GPU and node share, when the engine starts: 101 to 106 of 121.7 GiB are free "
     "on a GB10 after its boot (three reports), and 0.85 of it serves.",
 )
-"""Not fitted: it is the node's and no engine's."""
+"""Not fitted: it depends on the node and not on the engine."""
 
 PRIOR = Constants()
-"""What sources and single measurements say of each; the fit does not go far from it."""
+"""Values from sources and single measurements; the fit stays near them."""
 
 FITTED: dict[str, float] = {
     "hidden_copies": 3.29,
@@ -107,6 +107,6 @@ FITTED: dict[str, float] = {
     "non_torch_peer": 0.25,
     "graph_mib": 0.38,
 }
-"""The values of the last calibration."""
+"""Values of the last calibration."""
 
 CONSTANTS = replace(PRIOR, **{name: replace(PRIOR.named()[name], value=value) for name, value in FITTED.items()})

@@ -1,7 +1,6 @@
-"""Whether nodes' CPUs have the instruction sets that vLLM needs, by what their labels say.
+"""Whether nodes' CPUs have the instruction sets that vLLM needs, by their labels.
 
-node-feature-discovery labels nodes with the features of their processors. A node without its labels is unknown, and
-what is unknown never refuses.
+node-feature-discovery labels nodes with CPU features. A node without its labels is unknown, and refuses nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ Json = Mapping[str, Any]
 
 PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
 _ALWAYS_LABELLED = ("AVX", "AVX2")
-"""node-feature-discovery publishes these of each x86 processor that vLLM runs on: a node without them is unlabelled."""
+"""Published for each x86 CPU that vLLM runs on: a node without them is unlabelled."""
 
 
 def unmet(requirements: Iterable[Requirement], room: Room, pod_spec: Json) -> tuple[Requirement, int] | None:
-    """The first requirement that no node meets on which pods of this spec may run, and how many nodes these are.
+    """The first requirement that no suitable node meets, and the number of these nodes.
 
-    None: some node may meet it, nothing is known of one, or there is no node (which is the scheduler's to say).
+    None: a node may meet each, a node is unknown, or there is none (which the scheduler reports).
     """
     nodes = () if room.unknown is not None else tuple(nodes_for(room, pod_spec))
     for required in requirements:
@@ -33,7 +32,7 @@ def unmet(requirements: Iterable[Requirement], room: Room, pod_spec: Json) -> tu
 
 
 def is_too_old(node: NodeRoom, required: Requirement) -> bool:
-    """Whether a node's labels say that its processor does not meet a requirement."""
+    """Whether a node's labels show that its CPU does not meet a requirement."""
     if node.labels.get("kubernetes.io/arch", "amd64") != "amd64":
         return required.is_x86_only
     if not any(f"{PREFIX}{feature}" in node.labels for feature in _ALWAYS_LABELLED):

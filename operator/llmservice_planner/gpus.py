@@ -1,4 +1,4 @@
-"""Which GPU is meant, by a node label or by what people call it: what it can compute, and how much it holds."""
+"""The GPU catalogue: finds a GPU by node label or common name, with compute capability and memory."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from types import MappingProxyType
 
 from llmservice_planner.plan import Device
 
-# How many GPUs a node has at most: a replica is one pod, so one node must have all of its GPUs.
+# Most GPUs per node: a replica is one pod, so that one node must have all of its GPUs.
 
 USUAL_PER_NODE = 8
-"""What machines with GPUs have at most."""
+"""Maximum in usual machines."""
 _MORE_PER_NODE = {"NVIDIA-A100-SXM4-40GB": 16, "Tesla-V100-SXM3-32GB": 16}
-"""Products of which larger machines are rented or sold (a2-megagpu-16g, DGX-2)."""
+"""Products that exist in larger machines (a2-megagpu-16g, DGX-2)."""
 
 
 def most_per_node(product: str | None) -> int:
-    """The most that a node with this product has anywhere."""
+    """Maximum of GPUs in any machine with this product."""
     return _MORE_PER_NODE.get(product or "", USUAL_PER_NODE)
 
 
 def note(needed: int, product: str | None) -> str:
-    """Where the nodes are not known: that none is sold that would do; empty where one may be."""
+    """For unknown nodes: that no machine has enough GPUs; empty if one may."""
     if needed <= (most := most_per_node(product)):
         return ""
     return f"One replica is one pod and needs a node with {needed} GPUs; such nodes usually have {most} at most."
 
 
-# GPU products of gpus.tsv by the node label that names them: what they can compute, and how much memory they have.
+# GPU products of gpus.tsv by node label: capability and memory.
 
 Capability = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class GPU:
-    """One product."""
+    """A GPU product."""
 
     product: str
     memory_gib: float
-    """What the driver reports as total."""
+    """Total memory by the driver."""
     capability: Capability | None
     """NVIDIA's compute capability; None for other vendors."""
     sold_as: tuple[int, ...] = ()
-    """The GB in its name and in its data sheet."""
+    """GB in its name and in its data sheet."""
     is_amd: bool = False
 
 
 def _rows() -> Iterator[tuple[str, list[str]]]:
-    """Each line of the table, with the section that it is in."""
+    """Lines of the table with their section."""
     section = ""
     for line in Path(__file__).with_name("gpus.tsv").read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
@@ -69,7 +69,7 @@ def _gpu(section: str, row: list[str]) -> GPU:
 _ROWS = tuple(_rows())
 GPUS = tuple(_gpu(section, row) for section, row in _ROWS if section != "slices")
 ALSO_CALLED = {row[0]: tuple(row[3].split(", ")) for _, row in _ROWS if len(row) > 3}
-"""What people write for a label."""
+"""Common names of a label."""
 SLICES = {row[0]: float(row[1]) for section, row in _ROWS if section == "slices"}
 """GiB of MIG profiles."""
 
@@ -91,32 +91,33 @@ __all__ = [
 ]
 
 CATALOGUE: Mapping[str, GPU] = MappingProxyType({gpu.product: gpu for gpu in reversed(GPUS)})
-"""By label; where one label stands for cards of two sizes, the smaller one."""
+"""By label; of two sizes with one label the smaller."""
 
 _SHARED = re.compile(r"[\s-]+shared$", re.IGNORECASE)
 _SLICE = re.compile(r"[\s-]+mig[\s-]+(?:\d+c\.)?(?P<profile>\d+g\.(?P<gb>\d+)gb)\S*$", re.IGNORECASE)
 _LEAST_OF_SLICE = 0.88
-"""Least share of the GB in a profile's name that it has in GiB, over all known profiles (1g.12gb, 1g.18gb)."""
+"""Lowest ratio of GiB to the GB in a profile's name, over all known profiles (1g.12gb, 1g.18gb)."""
 
 _KEPT_GIB = 0.4
 _KEPT_SHARE = 0.005
-"""What the driver keeps of nvidia-smi's total: 0.4 GiB and half a percent cover the measured cards to 0.3 GiB."""
+"""Memory that the driver reserves of nvidia-smi's total: 0.4 GiB and half a percent match the measured GPUs to 0.3
+GiB."""
 _LABEL_ABOVE = 1.06
-"""nvidia-smi's total is up to 5.2% above CUDA's (8 GB cards)."""
+"""nvidia-smi's total exceeds CUDA's by up to 5.2% (8 GB GPUs)."""
 
 
 def find(product: str) -> GPU | None:
-    """The GPU behind a label value, shared and sliced ones included; None for one that nobody entered here."""
+    """The GPU for a label value, including shared and sliced ones; None if unknown."""
     whole, profile = _unsliced(product)
     gpu = CATALOGUE.get(whole)
     return gpu if gpu is None or profile is None else replace(gpu, product=product, memory_gib=profile, sold_as=())
 
 
 def device(name: str, memory_gib: float | None = None) -> Device | None:
-    """The GPU that a label or a person names ("Tesla T4", "A100-80", "NVIDIA H100 NVL (94GB)").
+    """The GPU for a label or common name ("Tesla T4", "A100-80", "NVIDIA H100 NVL (94GB)").
 
-    A label that stands for several cards is the smallest of them. memory_gib, what the driver reports, wins over the
-    catalogue. Without it None for an unknown name, and for one of cards with different memory ("A100").
+    Of several GPUs with one label, the smallest. memory_gib, the driver's value, overrides the catalogue. Without it
+    None for an unknown name, and for a name of GPUs with different memory ("A100").
     """
     gpu = find(name) or (None if memory_gib is None and _is_ambiguous(name) else _by_words(name, memory_gib))
     if gpu is not None:
@@ -126,10 +127,10 @@ def device(name: str, memory_gib: float | None = None) -> Device | None:
 
 
 def labels(name: str) -> tuple[str, ...]:
-    """The label values that a name may stand for which is none itself: `A100-80`, `H100`, `nvidia-l4`.
+    """Label values that a common name may stand for: `A100-80`, `H100`, `nvidia-l4`.
 
-    Empty for a label of the catalogue, and for what may be the label of a card that is not in it: a name with a word or
-    a size that no known card has.
+    Empty for a label of the catalogue, and for a possible label of an unknown GPU: a name with a word or size that no
+    known GPU has.
     """
     whole, _ = _unsliced(name)
     if find(name) is not None:
@@ -140,9 +141,9 @@ def labels(name: str) -> tuple[str, ...]:
 
 
 def label(name: str, memory_gib: float | None = None) -> str | None:
-    """The label value that a name is taken for; None where there is none, and where it may be several.
+    """The label value for a name; None if there is none, or several.
 
-    memory_gib, what the driver reports, tells cards apart; a card with another size has a label that is not known.
+    memory_gib, the driver's value, distinguishes GPUs; another size means an unknown label.
     """
     whole, profile = _unsliced(name)
     parsed = _parsed_name(whole)
@@ -155,16 +156,15 @@ def label(name: str, memory_gib: float | None = None) -> str | None:
 
 
 def sizes(product: str) -> tuple[float, ...]:
-    """GiB of all cards that have this label."""
+    """GiB of all GPUs with this label."""
     return tuple(gpu.memory_gib for gpu in GPUS if gpu.product == product)
 
 
 def from_label_mib(product: str, mib: float) -> Device:
     """The GPU of a node, by the labels nvidia.com/gpu.product and nvidia.com/gpu.memory.
 
-    The memory label is nvidia-smi's total: above what CUDA can have by what the driver keeps. A known card has its
-    measured figure, and the label says which card where two sizes have one name; another one has the label less what
-    drivers keep.
+    The memory label is nvidia-smi's total, which includes memory that the driver reserves. A known GPU has its measured
+    value, with the label deciding between two sizes of one name; another has the label's minus the reserved memory.
     """
     labelled = mib / 1024
     known = [gpu for gpu in _same_label(product) if gpu.memory_gib * 0.98 <= labelled <= gpu.memory_gib * _LABEL_ABOVE]
@@ -177,27 +177,27 @@ def from_label_mib(product: str, mib: float) -> Device:
 
 
 def slice_gib(profile: str) -> float | None:
-    """GiB of a MIG profile, as resources name it ("3g.40gb", "1g.10gb.me"); None where it names no size."""
+    """GiB of a MIG profile as in resource names ("3g.40gb", "1g.10gb.me"); None if it has no size."""
     return _unsliced(f"-MIG-{profile}")[1]
 
 
 def slice_of(product: str, profile: str) -> str:
-    """The label of a card's slices, as GPU feature discovery writes it; of a label of slices itself."""
+    """The label of a GPU's slices, as GPU feature discovery writes it; unchanged for a label of slices."""
     return product if "-MIG-" in product else f"{product}-MIG-{profile}"
 
 
 def any_slice(memory_gib: float) -> str:
-    """What a slice is called whose card is not known."""
+    """The name of a slice of an unknown GPU."""
     return f"a MIG slice of {memory_gib:g} GiB"
 
 
 def is_slice(name: str) -> bool:
-    """Whether a device is a MIG slice, by its label or by `any_slice`."""
+    """Whether a device is a MIG slice, by its label or `any_slice`."""
     return "-MIG-" in name or name.startswith("a MIG slice")
 
 
 def _unsliced(name: str) -> tuple[str, float | None]:
-    """The name of the whole card, and the GiB of the MIG slice that is meant."""
+    """The name of the whole GPU, and GiB of the MIG slice."""
     name = _SHARED.sub("", name.strip())
     found = _SLICE.search(name)
     if found is None:
@@ -214,9 +214,8 @@ def _same_label(product: str) -> list[GPU]:
     return [] if gpu is None else [gpu]
 
 
-# What people write. A name is taken apart into the words that tell products apart, those that tell variants of one
-# product apart, and a number of GB; the first must be the same set of words, so that "RTX 4000" is no "RTX 4090" and
-# "A10" no "A100".
+# Common names. A name is split into words that identify the product, words that identify a variant, and a number of GB.
+# The first must be equal sets, so that "RTX 4000" does not match "RTX 4090", nor "A10" "A100".
 
 _MEMORY = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)\s*(?:gib|gb|g)\b")
 _BARE_NUMBER = re.compile(r"\d{1,3}")
@@ -237,7 +236,7 @@ _SPELLINGS = (
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A name taken apart."""
+    """A name split into its parts."""
 
     core: frozenset[str]
     variant: frozenset[str]
@@ -269,7 +268,7 @@ _ENTRIES = tuple(_entries())
 
 
 def _is_ambiguous(name: str) -> bool:
-    """Whether it is a name of cards with different memory, and of no one of them alone."""
+    """Whether several GPUs with different memory share the name, and none has it alone."""
     whole, profile = _unsliced(name)
     parsed = _parsed_name(whole)
     if find(name) is not None or profile is not None or _exactly_named(parsed):
@@ -286,7 +285,7 @@ _SAME_SIZE = 1.02
 
 
 def _exactly_named(parsed: _Name) -> list[tuple[_Name, GPU]]:
-    """The cards that have just this name: by their label, else by what people write for it."""
+    """GPUs with exactly this name: by label, else by common name."""
     exact = [(entry, gpu) for entry, gpu in _named(parsed) if (entry.variant, entry.gb) == (parsed.variant, parsed.gb)]
     return [(entry, gpu) for entry, gpu in exact if entry == _parsed_name(gpu.product)] or exact
 
@@ -297,7 +296,7 @@ def _named(parsed: _Name) -> list[tuple[_Name, GPU]]:
 
 
 def _of_generation(parsed: _Name) -> list[tuple[_Name, GPU]]:
-    """The cards with this core name, of its generation where the name says one."""
+    """GPUs with this core name, of its generation if the name has one."""
     return [
         (entry, gpu)
         for entry, gpu in _ENTRIES
@@ -329,13 +328,13 @@ def _choose(parsed: _Name, found: list[tuple[_Name, GPU]], memory_gib: float | N
 
 
 def _best(parsed: _Name, found: list[tuple[_Name, GPU]]) -> list[GPU]:
-    """Those that have most of the words that tell variants apart."""
+    """Those with the most matching variant words."""
     alike = [sum(any(own.startswith(word) for own in entry.variant) for word in parsed.variant) for entry, _ in found]
     return [gpu for (_, gpu), score in zip(found, alike, strict=True) if score == max(alike)]
 
 
 def _of_size(found: list[tuple[_Name, GPU]], gb: float) -> list[tuple[_Name, GPU]]:
-    """The cards that somebody can mean by so many GB: what they are sold as, or what a tool prints for them."""
+    """GPUs of so many GB: by their name when sold, or as tools print it."""
     off = [min(abs(gb / known - 1) for known in (*gpu.sold_as, gpu.memory_gib)) for _, gpu in found]
     return [one for one, away in zip(found, off, strict=True) if away <= 0.03 and away <= min(off) + 0.005]
 

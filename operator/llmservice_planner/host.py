@@ -1,4 +1,4 @@
-"""The node's memory: what vLLM pins of it beside GPUs, and the container's limit, which on CPUs holds the model."""
+"""Memory of the node: what vLLM pins beside GPUs, and the container's limit, which on CPUs includes the model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from llmservice_planner.plan import GIB, Fit, Line, Plan, Remedy, Request
 
 
 def pinned_gib(request: Request) -> float:
-    """GiB that one replica on GPUs pins beside its processes; each data-parallel engine has tables of its own.
+    """GiB that one replica on GPUs pins beside its processes; each data-parallel engine has its own tables.
 
-    vLLM would share tables between engines in /dev/shm where that is large enough, which the pods' is not.
+    vLLM would share tables between engines in a large enough /dev/shm, which the pods lack.
     """
     return sum(size for _, size, _, _ in _pinned(request))
 
 
 def lines(request: Request) -> tuple[Line, ...]:
-    """The arithmetic of it."""
+    """Lines of the explanation."""
     return tuple(
         Line(f"node memory: {name}", size, formula, source) for name, size, formula, source in _pinned(request)
     )
@@ -41,9 +41,9 @@ def _pinned(request: Request) -> Iterator[tuple[str, float, str, str]]:
 
 
 def within(plan: Plan, limit_gib: float | None) -> Plan:
-    """The plan, which does not fit where weights and KV cache alone are more than the container's memory limit.
+    """The plan; DoesNotFit where weights and KV cache alone exceed the container's memory limit.
 
-    What torch, the tokenizer and a request need besides is not counted: a verdict of DoesNotFit is certain.
+    Memory of torch, the tokenizer and requests is not counted, so that DoesNotFit is certain.
     """
     if limit_gib is not None and plan.memory_gib is not None:
         return _pinned_within(plan, limit_gib)
@@ -61,7 +61,7 @@ def within(plan: Plan, limit_gib: float | None) -> Plan:
 
 
 def _pinned_within(plan: Plan, limit_gib: float) -> Plan:
-    """On GPUs the limit must hold what vLLM pins."""
+    """On GPUs the limit must include the pinned memory."""
     needed = plan.host_memory_gib or 0.0
     if needed <= limit_gib or plan.verdict is Fit.DOES_NOT_FIT:
         return plan

@@ -1,7 +1,7 @@
-"""The KV cache of an engine: its blocks, the tokens that they hold, and what one request needs of them.
+"""The KV cache of an engine: its blocks, their tokens, and the needs of one request.
 
-Exactly what vLLM computes and prints (v1/core/kv_cache_utils.py); tests hold both against each other. Bytes are
-those of one GPU: of the pipeline stage whose blocks are the largest, since all stages get as many blocks as that one.
+Equal to what vLLM computes and prints (v1/core/kv_cache_utils.py); tests compare both. Bytes are of one GPU, of the
+pipeline stage with the largest blocks, since all stages get as many blocks as that one.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from llmservice_planner.kv.types import is_compressed, stored_type
 from llmservice_planner.model.architecture import Incomplete, Kind
 from llmservice_planner.plan import Request
 
-# Layers that share their block tables, as vLLM groups them (v1/core/kv_cache_utils.py, get_kv_cache_groups).
-#
-# All groups take their blocks from one pool, so a block has the same bytes in each: what the widest group needs.
+# Layers that share block tables, grouped as in vLLM (v1/core/kv_cache_utils.py, get_kv_cache_groups). All groups take
+# blocks from one pool, so a block has the same size in each: that of the widest group.
 
 
 class Group(NamedTuple):
-    """Layers that are given blocks together."""
+    """Layers that get blocks together."""
 
     spec: Spec
-    """Of its first layer: what a request takes is the same for all of them."""
+    """Of its first layer: a request takes the same for all."""
     bytes_of_stages: tuple[int, ...]
-    """Of one block, for the layers that each pipeline stage has of this group."""
+    """Bytes of one block, for the group's layers on each pipeline stage."""
 
 
 def groups(layers: Sequence[Placed], stages: int) -> tuple[Group, ...]:
-    """One group where all layers need the same number of blocks; else as many as the pattern of layers has places."""
+    """One group where all layers need the same number of blocks; else one for each position in the pattern of
+    layers."""
     if not layers:
         return ()
     if _is_uniform([layer.spec for layer in layers]):
@@ -53,7 +53,7 @@ def _group(layers: Sequence[Placed], stages: int) -> Group:
 
 
 def _is_uniform(specs: Sequence[Spec]) -> bool:
-    """Whether every layer needs as many blocks as the others, if not as large ones."""
+    """Whether all layers need the same number of blocks, of whatever size."""
     first = specs[0]
     alike = set(specs)
     if len(alike) == 1:
@@ -69,7 +69,7 @@ def _is_uniform(specs: Sequence[Spec]) -> bool:
 
 
 def _unified(layers: Sequence[Placed]) -> list[Placed]:
-    """With pages of one size: by more tokens a block where that comes out even, else by padding."""
+    """The layers with equal page sizes: by more tokens per block where that divides evenly, else by padding."""
     largest = max(layer.spec.page for layer in layers)
     changed = {spec: _widened(spec, largest) for spec in {layer.spec for layer in layers}}
     if None in changed.values():
@@ -95,7 +95,7 @@ def _promoted(spec: Spec, layers: Sequence[Placed]) -> Spec:
 
 
 def _split(buckets: list[list[Placed]]) -> list[list[Placed]]:
-    """Groups of as many layers as the rarest kind has, or the commonest where the two are close.
+    """Groups of as many layers as the rarest kind has, or the most frequent where the two are close.
 
     The layers of a group are taken at even distances, so that every pipeline stage has some of each group.
     """
@@ -109,11 +109,11 @@ def _split(buckets: list[list[Placed]]) -> list[list[Placed]]:
 
 
 def _packed(layers: Sequence[Placed]) -> list[list[Placed]]:
-    """Groups whose layers lie side by side in a block, of whatever size (_get_packed_kv_cache_groups).
+    """Groups whose layers lie side by side in a block of any size (_get_packed_kv_cache_groups).
 
-    Layers with as many blocks for a request go together. Where such a bucket has as many layers of each page size, they
-    repeat a pattern; buckets that do are split into groups of about as many repeats, never fewer than the longest
-    pattern of several sizes has. Without such a pattern, windows are split to fit the block that the others need.
+    Layers with the same number of blocks per request form a bucket. If a bucket has as many layers of each page size,
+    they repeat a pattern; such buckets are split into groups of about as many repeats, at least the longest pattern of
+    several sizes. Without such a pattern, windows are split to fit the others' block.
     """
     buckets: dict[tuple[Kind, int, int], dict[int, list[Placed]]] = {}
     for layer in layers:
@@ -142,12 +142,12 @@ def _packed(layers: Sequence[Placed]) -> list[list[Placed]]:
 
 
 def _repeats(sizes: Mapping[int, list[Placed]]) -> list[tuple[Placed, ...]]:
-    """One layer of each size together; nothing where there are more of one size than of another."""
+    """One layer of each size together; empty where the numbers differ."""
     return list(zip(*sizes.values(), strict=True)) if len(set(map(len, sizes.values()))) == 1 else []
 
 
 def _least_padding(counts: Sequence[int], least: int) -> int:
-    """The size of a group, from `least` on, with the fewest empty places; the largest of such (_approximate_gcd)."""
+    """The group size, from `least` on, with the fewest empty places; the largest of those (_approximate_gcd)."""
     return min(range(least, max(least, *counts) + 1), key=lambda size: (sum(-count % size for count in counts), -size))
 
 
@@ -156,45 +156,45 @@ class Capacity:
     """What fits into some memory."""
 
     tokens: int
-    """As vLLM prints them: `GPU KV cache size: N tokens`. One engine holds them, over all its GPUs."""
+    """As vLLM prints: `GPU KV cache size: N tokens`. Of one engine, over all its GPUs."""
     num_blocks: int
     max_concurrency: float
-    """Requests of the full length at once: `Maximum concurrency for N tokens per request`."""
+    """Requests of full length at once: `Maximum concurrency for N tokens per request`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an engine lays out its KV cache."""
+    """An engine's layout of the KV cache."""
 
     block_size: int
-    """Tokens of a block of the layers that keep everything, or of the others where there are none."""
+    """Tokens per block of layers that keep everything, or of the others without such layers."""
     bytes_per_block: int
     """On one GPU."""
     groups: tuple[Group, ...]
     in_flight: int
-    """Tokens that are scheduled and not settled; sliding windows wait for them."""
+    """Tokens that are scheduled and not finished; sliding windows keep them."""
 
     @property
     def bytes_per_token(self) -> float:
-        """On one GPU, for each further token of a long request; of a short one where nothing grows with length.
+        """On one GPU, for each further token of a long request; of a short one if nothing grows with length.
 
-        0 for models that keep states only, and without any cache.
+        0 for models with states only, and without a cache.
         """
         growing = [one for one in self.groups if one.spec.kind in (Kind.FULL, Kind.LATENT, Kind.COMPRESSED)]
         chosen = growing or [one for one in self.groups if one.spec.kind is Kind.SLIDING]
         return sum(self.bytes_per_block / one.spec.block_size for one in chosen)
 
     def blocks_of(self, length: int) -> int:
-        """Blocks that one request of that length takes, over all groups."""
+        """Blocks of one request of that length, over all groups."""
         return sum(group.spec.blocks_of(length, self.in_flight) for group in self.groups)
 
     def needed(self, length: int) -> int:
-        """Bytes with which vLLM starts for requests of that length, one block included that no request gets."""
+        """Bytes with which vLLM starts for requests of that length, including one block that no request gets."""
         spare = 1 if self.groups else 0
         return self.bytes_per_block * (self.blocks_of(length) + spare)
 
     def capacity(self, available_bytes: int, max_model_len: int) -> Capacity:
-        """Of that much memory. Models without a cache have one block and no tokens."""
+        """Capacity of that much memory. Models without a cache have one block and no tokens."""
         if not self.groups:
             return Capacity(0, 1, 0.0)
         count = max(0, available_bytes) // self.bytes_per_block
@@ -202,7 +202,7 @@ class Layout:
         return Capacity(int(concurrency * max_model_len), count, concurrency)
 
     def longest(self, available_bytes: int, limit: int) -> int:
-        """The largest length up to `limit` that vLLM would start with; 0: not even one token fits."""
+        """The largest length up to `limit` with which vLLM would start; 0: not even one token fits."""
         if self.needed(limit) <= available_bytes:
             return limit
         fits, too_long = 0, limit
@@ -216,10 +216,10 @@ class Layout:
 
 
 def layout(request: Request, *, amx: bool = False, wide_states: bool = False) -> Layout:
-    """Of the request's model on its device.
+    """The layout of the request's model on its device.
 
-    `amx`: a CPU with AMX tiles, whose MLA kernel takes blocks of 128 tokens instead of 16. `wide_states`: one with
-    AVX-512 BF16, where recurrent states are float32. Both are nothing to GPUs. Incomplete: without an architecture.
+    `amx`: a CPU with AMX tiles, whose MLA kernel has blocks of 128 tokens instead of 16. `wide_states`: one with
+    AVX-512 BF16, where recurrent states are float32. Both have no effect on GPUs. Incomplete without an architecture.
     """
     architecture = request.architecture
     if architecture is None:

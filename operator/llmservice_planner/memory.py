@@ -1,7 +1,7 @@
-"""From a question to its answer: the budget of one GPU, what is taken out of it, and whether the rest is enough.
+"""Computes a Plan from a Request: the budget of one GPU, what is subtracted, and whether the rest is enough.
 
-budget = gpu_memory_utilization x memory; KV cache = budget - weights - non-torch - activation peak - CUDA graphs: so
-the engine reckons itself once it runs (vllm/v1/worker/gpu_worker.py, determine_available_memory).
+budget = gpu_memory_utilization x memory; KV cache = budget - weights - non-torch - activation peak - CUDA graphs, as
+the engine itself computes at run time (vllm/v1/worker/gpu_worker.py, determine_available_memory).
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ from llmservice_planner.overheads import Overheads, load, model_runner, overhead
 from llmservice_planner.plan import GIB, GPU_MEMORY_UTILIZATION, Device, Fit, Line, Plan, Request
 from llmservice_planner.served import unserved, unsure
 
-# What attention itself would store for one sequence: all its scores, or with FlashAttention only its result.
-#
-# Not part of the budget: every backend of vLLM works as FlashAttention does. It is shown for those who ask why.
+# Memory of attention for one sequence: all its scores, or with FlashAttention only its result. Not part of the budget,
+# since every backend of vLLM works as FlashAttention; informational.
 
 SUM_BYTES = 4
 """FlashAttention keeps one 32-bit sum of exponentials for each query and head."""
 
 
 def naive_attention_bytes(heads: int, tokens: int, value_bytes: int = 2, window: int | None = None) -> int:
-    """Bytes of the scores QK^T of one layer: heads x tokens x tokens, or x window where attention looks no further."""
+    """Bytes of the scores QK^T of one layer: heads x tokens x tokens, or x window with a sliding window."""
     return heads * tokens * min(tokens, window or tokens) * value_bytes
 
 
 def flash_attention_bytes(heads: int, head_dim: int, tokens: int, value_bytes: int = 2) -> int:
-    """Bytes of what FlashAttention stores for one layer: the result, and a sum for each row of scores."""
+    """Bytes that FlashAttention stores for one layer: the result, and a sum for each row of scores."""
     return heads * tokens * (head_dim * value_bytes + SUM_BYTES)
 
 
 def attention_per_gpu(
     model: Architecture, tokens: int, tensor_parallel_size: int = 1, value_bytes: int = 2
 ) -> tuple[float, float]:
-    """GiB of naive attention and of FlashAttention, of the layer that needs most; layers run one after the other.
+    """GiB of naive attention and of FlashAttention, of the largest layer; layers run one after the other.
 
     Tensor parallelism splits the heads. Both are 0 for models without attention.
     """
@@ -54,7 +53,7 @@ def attention_per_gpu(
 
 
 def _width(attention: Attention) -> int:
-    """Of the result of one head: a value's, also where a latent vector stands for it in the cache."""
+    """Width of the result of one head: a value's, also where the cache has a latent vector."""
     return attention.value_dim or attention.key_dim or attention.latent_dim
 
 
@@ -63,19 +62,19 @@ _SEQUENCES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 7
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Whether a GPU has free what the engine takes when it starts."""
+    """Whether the memory that the engine takes at its start is free."""
 
     spare: float = math.inf
-    """Bytes that are left then; negative where it has less than the engine takes."""
+    """Bytes that remain; negative where it is too little."""
     band: float = 0.0
-    """How far that is to be trusted, in bytes."""
+    """Uncertainty in bytes."""
     short: str = ""
-    """What is said where it surely has less, and where it may have."""
+    """Texts for surely too little, and for possibly too little."""
     unsure: str = ""
 
     @property
     def verdict(self) -> Fit:
-        """Of the start alone."""
+        """The verdict of the start alone."""
         if self.spare < -self.band:
             return Fit.DOES_NOT_FIT
         return Fit.FITS if self.spare >= self.band else Fit.TIGHT
@@ -83,7 +82,7 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """What one GPU has for the KV cache, in bytes."""
+    """Memory of one GPU for the KV cache, in bytes."""
 
     total: float
     weights: weights.Weights
@@ -93,11 +92,12 @@ class _Budget:
     lines: tuple[Line, ...]
     start: _Start = _Start()
     has_cache: bool = True
-    """Whether any layer stores something; else `available` is what weights and overheads leave free."""
+    """Whether any layer stores something; if not, `available` is what weights and overheads leave."""
 
 
 def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
-    """The verdict and its arithmetic, without remedies. Never raises for what is unknown: that is a verdict too."""
+    """The verdict with its arithmetic, without remedies. Does not raise for unknown facts: the verdict is then
+    Unknown."""
     found = _plan(request, constants)
     why = unsure(request)
     if why is None or found.verdict is Fit.DOES_NOT_FIT:
@@ -131,7 +131,8 @@ def _plan(request: Request, constants: Constants) -> Plan:
 
 
 def _with_longest(found: Plan, request: Request, constants: Constants) -> Plan:
-    """With the longest request that fits once it is asked for: a longer one may make steps larger (batching.py)."""
+    """The plan with the longest request that fits when it is requested: a longer one may enlarge steps
+    (batching.py)."""
     requested, longest = request.max_model_len, found.max_model_len
     if not isinstance(requested, int) or not longest or longest <= requested:
         return found
@@ -165,7 +166,7 @@ def _without_figures(request: Request, verdict: Fit, reason: str, missing: tuple
 
 
 def _refused(request: Request, why: str) -> Plan:
-    """A plan that does not fit, whatever the memory; of a CPU none is shown."""
+    """A plan that does not fit whatever the memory; a CPU's memory is not shown."""
     plan = _without_figures(request, Fit.DOES_NOT_FIT, why)
     return replace(plan, memory_gib=None) if request.device is not None and request.device.is_cpu else plan
 
@@ -176,8 +177,8 @@ def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
 
 
 def _cut_item(request: Request, model: Architecture, device: Device) -> str | None:
-    """Why vLLM refuses a step that is smaller than one picture or video, where these cannot be cut
-    (vllm/v1/core/encoder_cache_manager.py, compute_mm_encoder_budget); it raises its own default as far as needed."""
+    """Why vLLM refuses a step smaller than one image or video that cannot be cut
+    (vllm/v1/core/encoder_cache_manager.py, compute_mm_encoder_budget); it raises its own default as needed."""
     (tokens, kind), step = whole_item(model, request.without), request.max_num_batched_tokens
     if device.is_cpu or step is None or step >= tokens:
         return None
@@ -237,7 +238,7 @@ def _budget(
     lines = (line, *weighed.lines, *overhead.lines)
     band = constants.band_gib.value * GIB + constants.band_share.value * overhead.counted
     if request.kv_cache_memory_bytes is not None:
-        # The engine takes it as it is, whatever the utilization says.
+        # The engine takes it whatever the utilization.
         given = float(request.kv_cache_memory_bytes)
         taken = weighed.per_gpu + overhead.counted + given
         start = _start_with_given(device, taken, band, context)
@@ -255,8 +256,8 @@ def _without_cache(
     context: Constant,
     constants: Constants,
 ) -> _Budget:
-    """vLLM profiles nothing and sizes nothing then (v1/engine/core.py, has_kv_cache): weights and a step have all that
-    is free, whatever share of the memory was asked for at the start."""
+    """vLLM then profiles nothing (v1/engine/core.py, has_kv_cache): weights and a step have all free memory, whatever
+    share was requested."""
     taken = overhead.activation + overhead.non_torch + overhead.graphs
     free = (device.memory_gib - context.value) * GIB
     line = Line("free memory", free / GIB, f"{device.memory_gib:.2f} - {context.value:g} GiB", "free_at_start")
@@ -266,7 +267,7 @@ def _without_cache(
 
 
 def _context(request: Request, device: Device, constants: Constants) -> Constant:
-    """GiB that are not free when the engine starts; of a memory that the node shares, also what it pins there."""
+    """GiB that are not free when the engine starts; with unified memory also what it pins."""
     if not device.is_unified:
         return constants.free_at_start
     share = TAKEN_OF_UNIFIED
@@ -346,7 +347,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
 
 
 def _requested_length(request: Request, model: Architecture) -> int | None:
-    """Tokens that one request must be able to have; None where the longest that fits will do."""
+    """Tokens that one request must be able to have; None where the longest that fits is sufficient."""
     if request.max_model_len == "auto":
         return None
     if request.max_model_len is not None:
@@ -355,7 +356,7 @@ def _requested_length(request: Request, model: Architecture) -> int | None:
 
 
 def _limit(request: Request, limit: int | None) -> int:
-    """Longer than this vLLM refuses, unless it is asked for."""
+    """vLLM refuses a longer one, unless it is requested."""
     requested = request.max_model_len if isinstance(request.max_model_len, int) else 0
     return max(limit or 2**31, requested)
 
@@ -377,14 +378,14 @@ def _share(band: float, available: float) -> float:
 
 
 def _recommended(tokens: int, length: int, step: Batching) -> int:
-    """As many sequences as the KV cache holds of usual ones, and no more than vLLM's default: others would wait in it,
-    or be preempted and computed again."""
+    """The number of usual sequences that the KV cache holds, at most vLLM's default: others would wait, or be preempted
+    and recomputed."""
     usual = tokens // max(1, min(length, TYPICAL_REQUEST))
     return max(size for size in _SEQUENCES if size <= max(1, min(usual, step.sequences)))
 
 
 def _reason(budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
-    """Every shortage, the worse first, so that both can be mended at once."""
+    """All shortages, the larger first."""
     cache, start = _cache_verdict(budget, needed, length), budget.start.verdict
     sentences = []
     if start is Fit.FITS or cache is not Fit.FITS:

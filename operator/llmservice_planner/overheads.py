@@ -1,8 +1,8 @@
-"""What lies on a GPU beside weights and KV cache: activations at their peak, CUDA graphs, and memory outside torch.
+"""GPU memory beside weights and KV cache: peak of activations, CUDA graphs, and memory outside torch.
 
-The engine runs one step of its largest size before it sizes the KV cache (vllm/v1/worker/gpu_worker.py,
-determine_available_memory); the peak of that step is inside one layer, in the sampler, or in the encoder of pictures.
-First the sizes that count, without constants (`load`); then bytes (`overheads`): the calibration varies only these.
+The engine runs one step of maximum size before it sizes the KV cache (vllm/v1/worker/gpu_worker.py,
+determine_available_memory); the peak is inside one layer, in the sampler, or in the image encoder. First the relevant
+sizes, without constants (`load`); then bytes (`overheads`), the only part that calibration varies.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from llmservice_planner.kv.types import is_compressed, value_bytes
 from llmservice_planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer, Split
 from llmservice_planner.plan import GIB, Device, Line, Request
 
-# Which of vLLM's two model runners takes a model: they profile themselves differently before they size the KV cache.
-#
-# From 0.32 on the second one (vllm/v1/worker/gpu/model_runner.py) takes every model; from 0.28 to 0.31 dense text
-# models that are not quantized.
+# vLLM's two model runners profile themselves differently before they size the KV cache. From 0.32 on the second one
+# (vllm/v1/worker/gpu/model_runner.py) runs every model; from 0.28 to 0.31 dense text models without quantization.
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +29,12 @@ class ModelRunner:
     """How a runner profiles itself."""
 
     has_bare_logits: bool
-    """Whether its dummy step asks for no sampling parameters (_dummy_sampler_run), so that logits are not copied."""
+    """Whether its dummy step has no sampling parameters (_dummy_sampler_run), so that logits are not copied."""
     graphs_in_budget: bool
-    """Whether CUDA graphs are estimated and taken out of the budget before the KV cache is sized."""
+    """Whether CUDA graphs are estimated and subtracted before the KV cache is sized."""
 
     def sampler_bytes(self, constants: Constants) -> Constant:
-        """Bytes per sequence and token of the vocabulary while it samples."""
+        """Bytes per sequence and vocabulary entry during sampling."""
         return constants.sampler_bytes_bare if self.has_bare_logits else constants.sampler_bytes_plain
 
 
@@ -68,33 +66,33 @@ def _is_dense_text(model: Architecture) -> bool:
 
 MIB = 2**20
 GRAPH_LIMIT = 512
-"""Largest batch that graphs are captured for (vllm/config/vllm.py, _set_cudagraph_sizes); twice that from 10.0 on."""
+"""Largest batch for which graphs are captured (vllm/config/vllm.py, _set_cudagraph_sizes); twice that from 10.0 on."""
 DATA_CENTER_BLACKWELL = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the largest step consists of, on one GPU."""
+    """The largest step, on one GPU."""
 
     tokens: int
     hidden_size: int
     layer_values: float
-    """That a token holds inside the widest layer, copies of the hidden state and experts apart."""
+    """Per token inside the widest layer, except copies of the hidden state and experts."""
     expert_values: float
-    """That a token holds inside the widest layer of experts."""
+    """Per token inside the widest layer of experts."""
     value_bytes: int
     sequences: int
     vocab_size: int
     encoder_tokens: int
-    """That pictures or a video of one step become: as many as the step has, and one of them at least."""
+    """Tokens of images or a video in one step: as many as the step has, at least one item."""
     encoder_results: int
-    """Values that are kept of them while the language model runs."""
+    """Values of their results, kept while the language model runs."""
     encoder_values: float
-    """That the encoder holds for each of them."""
+    """Values per such token inside the encoder."""
     index_bytes: int
     """Of the keys that one step gathers for an index, or of the vectors (sparse MLA, DeepSeek V4)."""
     gathers_vectors: bool
-    """The latter."""
+    """Whether vectors are gathered."""
     peers: int
     """Further ranks of the tensor-parallel group."""
     graph_layers: int
@@ -108,18 +106,18 @@ class Overheads:
     activation: float
     non_torch: float
     graphs: float
-    """What graphs take; `counted_graphs` of it before the KV cache is sized."""
+    """Memory of graphs; `counted_graphs` of it before the KV cache is sized."""
     counted_graphs: float
     lines: tuple[Line, ...]
 
     @property
     def counted(self) -> float:
-        """What is taken out of the budget."""
+        """Subtracted from the budget."""
         return self.activation + self.non_torch + self.counted_graphs
 
 
 def load(request: Request, model: Architecture, device: Device, step: Batching) -> Load:
-    """The sizes that count."""
+    """The relevant sizes."""
     guesses = request.draft.num_speculative_tokens if request.draft is not None else 0
     has_graphs = not (request.enforce_eager or request.cuda_graphs == "none" or device.is_cpu)
     layers = [layer for layer, _ in model.distinct_layers]
@@ -179,8 +177,8 @@ def _index_bytes(request: Request, layers: list[Layer]) -> int:
 
 
 def _gathered_bytes(request: Request, layers: list[Layer], tokens: int) -> int:
-    """DeepSeek V4 has one workspace for the vectors of four requests that one step gathers in 16 bit and for the keys
-    of its index; beside it, room for the index's scores."""
+    """DeepSeek V4 has one workspace for the vectors of four requests that a step gathers in 16 bit and for the keys of
+    its index, and memory for the index's scores."""
     found = [layer.attention for layer in layers if layer.attention.kind is Kind.COMPRESSED]
     length = longest_length(request)
     if not found or length is None:
@@ -201,7 +199,7 @@ _INDEX_SCORES = 512 * MIB
 """VLLM_SPARSE_INDEXER_MAX_LOGITS_MB, which profiling takes (sparse_attn_indexer.py)."""
 _INDEX_ENTRIES = 576 * 2 // 132
 _INDEX_FACTOR, _INDEX_FACTOR_LONG = 5, 2
-"""sparse_mla_prefill_workspace_factor where nobody sets it (vllm/config/vllm.py)."""
+"""Defaults of sparse_mla_prefill_workspace_factor (vllm/config/vllm.py)."""
 _INDEX_LONG = 256 * 1024
 
 
@@ -209,7 +207,7 @@ def _activation(load: Load, runner: ModelRunner, constants: Constants) -> tuple[
     values = max(load.layer_values, load.expert_values) + constants.hidden_copies.value * load.hidden_size
     entry = runner.sampler_bytes(constants).value
     size = load.value_bytes
-    # What the encoder made lies beside the language model's own step (gpu_model_runner.py, profile_run).
+    # The encoder's results exist beside the language model's own step (gpu_model_runner.py, profile_run).
     pictures = load.encoder_results * size
     peaks = (
         (load.tokens * values * size + pictures, "layer", f"{load.tokens} tokens x {values:.0f} values x {size} bytes"),
@@ -244,7 +242,7 @@ def _layer_values(request: Request, model: Architecture, layer: Layer) -> float:
 
 
 def _stream_values(request: Request, model: Architecture) -> float:
-    """Residual streams before and after they are mixed, and three times more where a layer predicts from them."""
+    """Residual streams before and after mixing, and three more where a layer predicts from them."""
     streams = model.residual_streams
     if streams == 1:
         return 0.0
@@ -253,8 +251,8 @@ def _stream_values(request: Request, model: Architecture) -> float:
 
 
 _BROKEN_GRAPHS = 3
-"""Graphs of DeepSeek V4 are broken at each layer's attention (VLLM_USE_BREAKABLE_CUDAGRAPH). A start-up that prints
-them: 2.51 GiB for 51 sizes of 43 layers (vllm#50576)."""
+"""Graphs of DeepSeek V4 are split at each layer's attention (VLLM_USE_BREAKABLE_CUDAGRAPH). A start that logs them:
+2.51 GiB for 51 sizes of 43 layers (vllm#50576)."""
 
 
 def _attention_values(attention: Attention, hidden_size: int, ranks: int) -> float:
@@ -270,8 +268,8 @@ def _attention_values(attention: Attention, hidden_size: int, ranks: int) -> flo
 
 
 def _compressed_values(layer: Layer, ranks: int) -> float:
-    """Queries, and once more beside the result for as many heads as the kernel takes; what is projected down, the
-    index's queries, and the sums of compressors in 32 bit."""
+    """Queries, and once more beside the result for the kernel's number of heads; down-projections, the index's queries,
+    and 32-bit sums of compressors."""
     heads = layer.attention.heads / ranks
     whole = [one for one in layer.linears if one.module.startswith("self_attn.") and one.split is Split.NONE]
     projected = sum(
@@ -281,7 +279,7 @@ def _compressed_values(layer: Layer, ranks: int) -> float:
 
 
 def _feed_forward_values(layer: FeedForward, ranks: int) -> float:
-    """Gate and up, and what becomes of them."""
+    """Gate and up, and their product."""
     matrices = 3 if layer.gated else 2
     return matrices * max(layer.intermediate, layer.shared_intermediate) / ranks
 
@@ -299,7 +297,7 @@ def _expert_values(request: Request, model: Architecture, layer: Layer) -> float
 
 
 def capture_sizes(device: Device, step: Batching, tokens_per_seq: int = 1) -> Iterator[int]:
-    """Batch sizes that graphs are captured for (vllm/config/vllm.py, _set_cudagraph_sizes)."""
+    """Batch sizes for which graphs are captured (vllm/config/vllm.py, _set_cudagraph_sizes)."""
     is_blackwell = device.capability is not None and device.capability[0] == DATA_CENTER_BLACKWELL
     limit = GRAPH_LIMIT * 2 if is_blackwell else GRAPH_LIMIT
     largest = min(step.sequences * tokens_per_seq * 2, limit, step.tokens)

@@ -1,4 +1,4 @@
-"""Which of the cluster's GPUs a service gets: the first acceptable product on which it fits and that nodes have."""
+"""Chooses a GPU of the cluster for a service: the first acceptable product on which it fits and that nodes have."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ USUAL = (
     "AMD_Instinct_MI300X_OAM",
     "AMD_Instinct_MI325_OAM",
 )
-"""What clouds rent, by memory: named where the cluster has nothing that fits."""
+"""Usual products of clouds, by memory: named where the cluster has none that fits."""
 _SMALL = ("Tesla-T4", "Tesla-V100-SXM2-16GB", "NVIDIA-A10G")
-"""Further ones that an autoscaler may bring, smaller than most models need."""
+"""Further ones that an autoscaler may add, too small for most models."""
 _MOST_EXCLUDED = 256
 _MEMORY = "spec.accelerator.memory"
 _GPU_FIELDS = f"spec.accelerator.products or {_MEMORY}"
@@ -37,24 +37,24 @@ _TOLERATIONS = "spec.podTemplate.spec.tolerations"
 
 @dataclass(frozen=True, slots=True)
 class GPUDemand:
-    """What a spec says about its GPUs."""
+    """The spec's requirements of GPUs."""
 
     gpus: int
-    """That one node must have for one replica."""
+    """On one node, for one replica."""
     resource: str
     products: tuple[str, ...] = ()
     """Acceptable ones, in order of preference; empty: all."""
     memory_gib: float | None = None
-    """Of one GPU, for when nothing else says it."""
+    """Of one GPU, if nothing else states it."""
     tolerations: tuple[Json, ...] = ()
     is_length_planned: bool = False
-    """The model length is what fits on the GPU that is chosen."""
+    """maxModelLen is what fits on the chosen GPU."""
     names_architecture: bool = False
-    """The spec says which CPUs the nodes have."""
+    """The spec selects a CPU architecture."""
 
     @property
     def profile(self) -> str | None:
-        """Of the MIG slices that are asked for; None: whole GPUs, or slices that the label of the GPU names."""
+        """Of the requested MIG slices; None: whole GPUs, or slices that the GPU's label names."""
         return profile_of(self.resource)
 
 
@@ -64,25 +64,25 @@ class Pick:
 
     plan: Plan
     product: str | None = None
-    """The node label's value that was chosen: pods must go there where the spec lists products, else they prefer it.
-    None: the spec's own list decides."""
+    """The chosen value of the node label: required for pods where the spec lists products, else preferred. None: the
+    spec's own list decides."""
     device: Device | None = None
     others: tuple[Device, ...] = ()
-    """Further products of the cluster whose nodes have enough GPUs: what a remedy may name."""
+    """Further products of the cluster with enough GPUs per node, for remedies."""
     is_short: bool = False
     """Other nodes would change the answer."""
     excluded: tuple[str, ...] = ()
-    """Where the spec lists no products: those on which the model does not fit, of nodes and of what clouds rent."""
+    """Without products in the spec: those on which the model does not fit, of nodes and of clouds."""
     left_out: tuple[str, ...] = ()
-    """Architectures of nodes that the images are not built for, where others have the GPU."""
+    """Architectures of nodes that the images are not built for, where other nodes have the GPU."""
 
 
 def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
-    """The first acceptable product that surely fits, else the first that is tight, else what stands in the way.
+    """The first acceptable product that surely fits, else the first that is tight, else the obstacle.
 
-    A product that the spec names and of which no node has enough yet counts as one that an autoscaler may bring, after
-    all that are there; not so where no machine is made with as many GPUs as one replica needs. Without a word about
-    the GPU from nodes or spec the verdict is Unknown and says what to give.
+    A product in the spec that no node has in sufficient number yet may be added by an autoscaler, and comes after all
+    that exist; except where no machine has as many GPUs as one replica needs. If neither nodes nor spec name a GPU, the
+    verdict is Unknown, with what to set.
     """
     if demand.profile is not None:
         return _pick_slice(demand, demand.profile, cluster, plan_for)
@@ -90,9 +90,9 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
 
 
 def _pick_slice(demand: GPUDemand, profile: str, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
-    """The choice among slices of one profile, which may be listed, or labelled, as the whole card.
+    """The choice among slices of one profile, whose label may be the whole GPU's.
 
-    All are planned as slices; pods are bound by the label that is listed, else by the one that nodes have.
+    All are planned as slices; pods require the listed label, else the nodes' label.
     """
     listed = {gpus.slice_of(product, profile): product for product in reversed(demand.products)}
     groups, labels = [], dict(listed)
@@ -108,7 +108,7 @@ def _pick_slice(demand: GPUDemand, profile: str, cluster: ClusterGPUs, plan_for:
             groups.append(group)
     sliced = replace(
         demand,
-        # A nickname stays one, whose remedy is the label.
+        # A common name stays one; its remedy is the label.
         products=tuple(
             dict.fromkeys(one if gpus.labels(one) else gpus.slice_of(one, profile) for one in demand.products)
         ),
@@ -126,7 +126,7 @@ def _pick_built(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> P
         return _pick(demand, cluster, plan_for)
     built = tuple(group for group in cluster.groups if group.architecture == IMAGES)
     found = {offer.product for offer in offers(replace(cluster, groups=built), demand.tolerations)}
-    # What the spec names and only they have is wanted all the same.
+    # Products of the spec that only such nodes have are kept.
     named = tuple(
         group
         for group in cluster.groups
@@ -188,7 +188,7 @@ def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
 
 
 def _not_built_for(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
-    """Architectures of nodes that may be left out; none where no other has an acceptable GPU, or the spec names one."""
+    """Architectures of nodes to leave out; none where no other node has an acceptable GPU, or the spec selects one."""
     built = tuple(group for group in cluster.groups if group.architecture == IMAGES)
     found = offers(replace(cluster, groups=built), demand.tolerations)
     if demand.names_architecture or not any(not demand.products or one.product in demand.products for one in found):
@@ -197,7 +197,7 @@ def _not_built_for(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
 
 
 def _nicknames(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
-    """Products that are no value of the node label, but what people write for one; none while nodes are not seen."""
+    """Products in the spec that are common names and not label values; none while nodes are unknown."""
     seen = {group.product for group in cluster.groups}
     if cluster.unread is not None:
         return ()
@@ -205,7 +205,7 @@ def _nicknames(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
 
 
 def _without_nicknames(nicknames: Sequence[str], demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
-    """The choice among the other products; where there is none, what to write instead."""
+    """The choice among the other products; if there is none, the labels to use."""
     others = tuple(product for product in demand.products if product not in nicknames)
     hints = " ".join(_labels_for(nickname, cluster) for nickname in nicknames)
     if others:
@@ -224,7 +224,7 @@ def _without_nicknames(nicknames: Sequence[str], demand: GPUDemand, cluster: Clu
 
 
 def _labels_for(nickname: str, cluster: ClusterGPUs) -> str:
-    """What to write for a nickname, what this cluster has first."""
+    """Labels for a common name, those of this cluster first."""
     labels = gpus.labels(nickname)
     seen = {group.product for group in cluster.groups}
     here = [label for label in labels if label in seen]
@@ -238,7 +238,7 @@ def _with_label(label: str, plan_for: PlanFor) -> Remedy:
 
 
 def _candidates(demand: GPUDemand, offered: Sequence[Offer]) -> Iterator[Device]:
-    """What nodes have first, in the spec's order or the smallest first; then what they may yet have."""
+    """Devices of nodes first, in the spec's order or the smallest first; then those that may be added."""
     by_product = {offer.product: offer for offer in offered}
     named = tuple(product for product in by_product if product is not None)
     for product in demand.products or named:
@@ -261,13 +261,13 @@ def _candidates(demand: GPUDemand, offered: Sequence[Offer]) -> Iterator[Device]
 
 
 def _any_gpu(demand: GPUDemand) -> str:
-    """What a GPU is called of which only the memory is known."""
+    """The name of a GPU of which only the memory is known."""
     memory = demand.memory_gib or 0.0
     return f"a GPU of {memory:g} GiB" if demand.profile is None else gpus.any_slice(memory)
 
 
 def _limited_by_nodes(plan: Plan, device: Device, demand: GPUDemand, offered: Sequence[Offer]) -> Plan:
-    """The plan, which does not fit where one replica needs more GPUs than any node has or could have, or shares."""
+    """The plan; DoesNotFit where one replica needs more GPUs than any node has, can have, or shares."""
     product = None if device.name == _any_gpu(demand) else device.name
     offer = next((offer for offer in offered if offer.product == product), None)
     if plan.verdict is not Fit.DOES_NOT_FIT and (found := why_not_several(device.name, offer, demand.gpus)):
@@ -294,7 +294,7 @@ def _of_too_few_devices(
 
 
 def _too_many(demand: GPUDemand, offered: Sequence[Offer]) -> str:
-    """All GPUs of a replica are in one pod, and so on one node: pipeline stages too."""
+    """All GPUs of a replica are in one pod, and so on one node, including pipeline stages."""
     has = max((offer.per_node for offer in offered), default=0)
     most = max(has, gpus.USUAL_PER_NODE)
     return (
@@ -309,14 +309,14 @@ def _of_stated_memory(product: str, demand: GPUDemand) -> Device | None:
 
 
 def _chosen_product(device: Device, demand: GPUDemand, offered: Sequence[Offer]) -> str | None:
-    """A product that came from nodes, or out of several."""
+    """The product, if it comes from nodes, or is one of several."""
     is_offered = any(offer.product == device.name for offer in offered)
     return device.name if is_offered or (device.name in demand.products and len(demand.products) > 1) else None
 
 
 def _excluded(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> tuple[str, ...]:
-    """Products on which what was planned does not fit, those of nodes before others where they are too many to be
-    recorded; none where the spec lists those that do."""
+    """Products on which the plan does not fit, those of nodes first if there are too many to record; none where the
+    spec lists products."""
     if demand.products:
         return ()
     offered = offers(cluster, _ALL)
@@ -340,7 +340,7 @@ def _does(other: Plan, plan: Plan, demand: GPUDemand) -> bool:
 
 
 def _with_notes(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer]) -> Plan:
-    """The plan, with what the nodes do not say."""
+    """The plan with notes on what the nodes do not show."""
     seen, notes = {offer.product for offer in offered}, []
     if not demand.products and plan.gpu in seen:
         notes.append(
@@ -389,7 +389,7 @@ def _with_notes(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, offered: Se
 
 
 def _most(offered: Sequence[Offer], product: str) -> int:
-    """How many of a product the largest node has; 0: no node has it."""
+    """Number of a product on the largest node; 0: no node has it."""
     return max((offer.per_node for offer in offered if offer.product == product), default=0)
 
 
@@ -400,7 +400,7 @@ def _margin(plan: Plan) -> float:
 def _would_fit(
     elsewhere: Iterable[Device], best: Device, demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor
 ) -> str:
-    """The smallest that would do: of the cluster, behind taints, else of those that can be had."""
+    """The smallest sufficient product: of the cluster, behind taints, else of clouds."""
     for device in elsewhere:
         if plan_for(device).verdict is Fit.FITS:
             return f"It would fit on {device.name}, which this cluster has."
@@ -423,9 +423,9 @@ def _would_fit(
 
 
 def _too_few(demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer], plan_for: PlanFor) -> Pick | None:
-    """No node has as many GPUs as one replica needs, and none is named.
+    """The answer where no node has as many GPUs as one replica needs, and none is named.
 
-    A larger node may be one that an autoscaler brings for a pod that waits, so this keeps no pod back.
+    An autoscaler may add a larger node for a waiting pod, so that this holds no pod back.
     """
     most = max(offered, key=lambda offer: offer.per_node, default=None)
     if demand.products or most is None or most.per_node >= demand.gpus:
@@ -447,7 +447,7 @@ def _too_few(demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer], 
 
 
 def _are_unlabelled(offered: Iterable[Offer]) -> bool:
-    """Whether some nodes do not say which GPU they have: no list of products leads to them."""
+    """Whether some nodes lack a label for their GPU, so that no list of products selects them."""
     return any(offer.product is None for offer in offered)
 
 
@@ -456,7 +456,7 @@ def _behind_taints(what: str, missing: str) -> str:
 
 
 def _unknown_gpu(demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer], plan: Plan) -> Plan:
-    """Which GPU it will be cannot be said, or what it has; what the plan misses besides stays named."""
+    """The answer where the GPU or its memory is unknown; other missing facts stay named."""
     unknown = demand.products
     if not unknown and not _are_unlabelled(offered):
         unknown = tuple(offer.product for offer in offered if offer.product is not None and offer.device is None)

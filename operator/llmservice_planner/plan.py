@@ -1,6 +1,6 @@
-"""`Request`, what the planner is asked, and `Plan`, its answer; memory.py computes one from the other.
+"""`Request`, the planner's input, and `Plan`, its answer; memory.py computes one from the other.
 
-Everything per GPU is of the fullest one (the last or the widest pipeline stage); GiB are 2**30 bytes.
+Per-GPU values are of the fullest GPU (the last or the widest pipeline stage); GiB are 2**30 bytes.
 """
 
 from __future__ import annotations
@@ -22,38 +22,36 @@ if TYPE_CHECKING:  # the command line starts without the spec's models
 
 GIB = 2**30
 NOT_READ = "config.json"
-"""In `Plan.missing`: reading the model's configuration was stopped, and nothing of it is known."""
+"""In `Plan.missing`: the read of the model's configuration was stopped, and nothing is known."""
 
 
 _UNIFIED = re.compile(r"(?<![a-z0-9])(gb10|dgx[\s-]spark|thor|orin)(?![a-z0-9])")
-"""Names of such GPUs: GB10, Jetson Thor, Jetson Orin."""
+"""Names of GPUs with unified memory: GB10, Jetson Thor, Jetson Orin."""
 
 
 class Fit(StrEnum):
-    """The verdict."""
-
     FITS = "Fits"
     TIGHT = "Tight"
-    """The margin lies inside the error band: it may start or not."""
+    """The margin is within the error band: it may start or not."""
     DOES_NOT_FIT = "DoesNotFit"
     UNKNOWN = "Unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU as the engine finds it, or one CPU rank."""
+    """A GPU as the engine sees it, or a CPU rank."""
 
     name: str
-    """A product label, or what the user called it."""
+    """A product label, or the user's name for it."""
     memory_gib: float
-    """What the driver reports as total; on CPUs the KV cache space in whole GiB."""
+    """Total by the driver; on CPUs the KV cache space in whole GiB."""
     capability: tuple[int, int] | None = None
     is_cpu: bool = False
     is_amd: bool = False
 
     @property
     def is_unified(self) -> bool:
-        """Whether the GPU's memory is the node's own: what the system and other processes have of it is not free."""
+        """Whether the GPU uses the node's memory, which the system and other processes use too."""
         return _UNIFIED.search(self.name.lower()) is not None
 
     @property
@@ -64,19 +62,19 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What speculation adds."""
+    """Speculative decoding."""
 
     method: SpeculativeMethod
     """As in the spec."""
     num_speculative_tokens: int = 0
     architecture: Architecture | None = None
-    """Of a draft model or head, where it is known."""
+    """Of a draft model or head, if known."""
     tensor_parallel_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """What LoRA adds."""
+    """LoRA."""
 
     max_loras: int = MAX_LORAS
     max_lora_rank: int = MAX_LORA_RANK
@@ -84,17 +82,17 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Everything that memory depends on, under vLLM's names. None: not set, and vLLM's default applies."""
+    """Everything that memory depends on, with vLLM's names. None: not set, vLLM's default applies."""
 
     architecture: Architecture | None
-    """None: nothing is known of the model but perhaps `parameters` or `weights_gib`."""
+    """None: the model is unknown except perhaps `parameters` or `weights_gib`."""
     device: Device | None
     """None: no GPU is known, and the verdict is Unknown."""
     tensors: Tensors | None = None
     dtype: DType = "auto"
     """As stated; `compute_dtype` is what vLLM gets."""
     quantization: str | None = None
-    """vLLM's method, where it is given beside (or against) the checkpoint's own."""
+    """vLLM's method, if stated in addition to (or against) the checkpoint's own."""
     weights: Weights = "auto"
     """spec.precision.weights."""
     kv_cache_dtype: KVCache = "auto"
@@ -105,38 +103,38 @@ class Request:
     gpu_memory_utilization: float | None = None
     kv_cache_memory_bytes: int | None = None
     max_model_len: int | Literal["auto"] | None = None
-    """None: the model's own longest."""
+    """None: the model's own maximum."""
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     chunked_prefill: bool | None = None
     block_size: int | None = None
     attention_backend: str | None = None
-    """None: the one that vLLM chooses."""
+    """None: vLLM chooses."""
     enforce_eager: bool = False
     cuda_graphs: CudaGraphs | None = None
-    """As spec.compilation comes down to; None: vLLM's default, which records some."""
+    """From spec.compilation; None: vLLM's default, which records some."""
     own_image: bool = False
-    """The image is the user's, so the GPUs that its vLLM was built for are unknown."""
+    """A user's image, for which the GPUs of its vLLM build are unknown."""
     allow_deprecated_quantization: bool = False
-    """--allow-deprecated-quantization is among the further arguments."""
+    """--allow-deprecated-quantization is among extraArgs."""
     cpu_offload_gib: float = 0.0
     """--cpu-offload-gb: weights of each GPU that stay in the node's memory."""
     kv_offloading_gib: float = 0.0
     """KV cache in the node's memory, of all GPUs."""
     tables_on_gpu: bool = False
-    """Tables of n-grams are not offloaded (--engram-config)."""
+    """N-gram tables are not offloaded (--engram-config)."""
     without: frozenset[str] = frozenset()
-    """Kinds of input (image, video) that the model is started without."""
+    """Input kinds (image, video) that are switched off."""
     draft: Draft | None = None
     adapters: Adapters | None = None
     own_class: bool = True
-    """vLLM's class is by config.json; not where the further arguments name another one."""
+    """vLLM's class follows from config.json; False where extraArgs name another one."""
     parameters: int | None = None
-    """Stated by the user; wins over what is counted."""
+    """Stated by the user; overrides counted ones."""
     weights_gib: float | None = None
-    """Of the whole model, stated by the user; wins over everything."""
+    """Of the whole model, stated by the user; overrides everything."""
     vllm_version: str | None = None
-    """None: the version that this operator is made for."""
+    """None: the operator's default version."""
 
     @property
     def compute_dtype(self) -> DType:
@@ -144,7 +142,7 @@ class Request:
 
     @property
     def gpus(self) -> int:
-        """That one replica needs."""
+        """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
@@ -156,43 +154,43 @@ class Line:
     """weights, non-torch, activation, graphs, KV cache, ..."""
     gib: float | None
     formula: str
-    """With the numbers put in."""
+    """With numbers inserted."""
     source: str = ""
-    """The constants and where they come from."""
+    """The constants and their sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change that would make it fit, planned again."""
+    """A change with which it would fit, with the new plan's values."""
 
     change: str
-    """In plain words: `set spec.batching.maxModelLen to 20480`."""
+    """In words: `set spec.batching.maxModelLen to 20480`."""
     patch: tuple[tuple[str, object], ...]
-    """Fields of the spec (dotted paths under spec) and their new values; empty where another GPU is the change."""
+    """Fields of the spec (dotted paths under spec) with new values; empty for another GPU."""
     gpu: str | None
-    """Another product, where that is the change."""
+    """Another product, if that is the change."""
     verdict: Fit
     max_model_len: int | None
     kv_cache_tokens: int | None
 
     @classmethod
     def of(cls, change: str, patch: tuple[tuple[str, object], ...], plan: Plan, gpu: str | None = None) -> Remedy:
-        """With what the plan after the change says."""
+        """A remedy with values of the plan after the change."""
         return cls(change, patch, gpu, plan.verdict, plan.max_model_len, plan.kv_cache_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer. None: not known (see `missing`)."""
+    """The answer. None: unknown (see `missing`)."""
 
     verdict: Fit
     reason: str
-    """One or two sentences with the figures that decided."""
+    """One or two sentences with the decisive figures."""
     missing: tuple[str, ...] = ()
-    """What an Unknown verdict would need, in the words of config.json or of the spec."""
+    """Facts that an Unknown verdict needs, named as in config.json or the spec."""
     gpu: str | None = None
     gpus: int = 1
-    """That one replica needs."""
+    """GPUs of one replica."""
     memory_gib: float | None = None
     budget_gib: float | None = None
     """gpu_memory_utilization x memory."""
@@ -209,36 +207,36 @@ class Plan:
     block_size: int | None = None
     num_blocks: int | None = None
     kv_groups: int | None = None
-    """Groups of layers that take blocks of their own for the same tokens: several with windows or states."""
+    """Groups of layers with blocks of their own for the same tokens: several with windows or states."""
     max_model_len: int | None = None
-    """The largest that fits for sure: below the error band, and no longer than the model allows."""
+    """The largest that surely fits: below the error band, and within the model's limit."""
     requested_max_model_len: int | None = None
     max_concurrency: float | None = None
     """Requests of the requested length at once."""
     recommended_max_num_seqs: int | None = None
     error_band: float | None = None
-    """Of kv_cache_tokens, as a share of them: nine of ten starts lie within."""
+    """Relative error of kv_cache_tokens: nine of ten starts lie within."""
     error_band_gib: float | None = None
     """The same in GiB per GPU."""
     margin_gib: float | None = None
-    """KV cache left over beside one request of the requested length; negative where it is too little."""
+    """KV cache left beside one request of the requested length; negative where it is too little."""
     weights_total_gib: float | None = None
     """Over all GPUs of one replica."""
     kv_cache_total_gib: float | None = None
     host_memory_gib: float | None = None
-    """Of the node's memory, what vLLM pins for one replica beside its processes; None: nothing."""
+    """Memory of the node that vLLM pins for one replica beside its processes; None: none."""
     naive_attention_gib: float | None = None
-    """What attention that stores all scores would need for one sequence of the requested length, per GPU."""
+    """Memory of attention with all scores for one sequence of the requested length, per GPU."""
     flash_attention_gib: float | None = None
     explanation: tuple[Line, ...] = ()
     remedies: tuple[Remedy, ...] = ()
 
     @property
     def kv_cache_text(self) -> str:
-        """The tokens that vLLM will print, and the blocks that it makes of the memory.
+        """The tokens that vLLM will print, and its number of blocks.
 
-        With several groups of layers the tokens are of requests of the full length, each of which takes blocks of
-        every group, but no more than a window has: tokens and blocks are not multiples of each other then.
+        With several groups of layers, the tokens are of requests of full length, each of which takes blocks of every
+        group, at most a window's: then tokens are not a multiple of blocks.
         """
         tokens, blocks = f"{self.kv_cache_tokens or 0:,} tokens", f"{self.num_blocks or 0:,} blocks"
         if (self.kv_groups or 1) == 1:

@@ -1,8 +1,7 @@
-"""Numbers that users, nodes and repositories write as text: Kubernetes quantities (`500m`, `16Gi`, `1e3`) and counts.
+"""Numbers from text of users, nodes and repositories: Kubernetes quantities (`500m`, `16Gi`, `1e3`) and counts.
 
-This is the one place where such a text becomes a number. Reading it takes the same time whatever it says: texts have a
-longest length, and numbers are clamped before anything is computed with them. `int(Decimal("1e9999999"))` would take
-minutes, and the event loop with it.
+All such texts are parsed here, in bounded time: texts have a maximum length, and numbers are clamped before any
+arithmetic. `int(Decimal("1e9999999"))` would block the event loop for minutes.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ LONGEST = 64
 LARGEST = Decimal(2**63 - 1)
 """Kubernetes clamps quantities to this, and so does `amount`."""
 LEAST = Decimal("1e-9")
-"""And rounds what is finer away from zero to this."""
+"""Smaller ones are rounded away from zero to this, as in Kubernetes."""
 
 
 def amount(quantity: str | int | float) -> Decimal:
-    """The number that a quantity stands for, between -LARGEST and LARGEST; ValueError where it is none."""
+    """The number of a quantity, between -LARGEST and LARGEST; ValueError if invalid."""
     text = str(quantity)
     if len(text) > LONGEST:
         raise ValueError(f"{text[:LONGEST]!r} is no quantity")
@@ -41,7 +40,7 @@ def amount(quantity: str | int | float) -> Decimal:
 
 @functools.lru_cache(maxsize=4096)
 def _amount(text: str) -> Decimal:
-    """Cached: all pods and nodes of a cluster say the same few."""
+    """Cached: pods and nodes of a cluster have few distinct quantities."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise ValueError(f"{text!r} is no quantity")
@@ -59,7 +58,7 @@ def _amount(text: str) -> Decimal:
 
 
 def count(text: str, most: int) -> int | None:
-    """A whole number from 0 on, clamped to `most`; None where the text is none."""
+    """An integer from 0 on, clamped to `most`; None for other text."""
     if not (text.isascii() and text.isdecimal()):
         return None
     return most if len(text) > LONGEST else min(int(text), most)
@@ -71,7 +70,7 @@ def gibibytes(quantity: str | int) -> float:
 
 
 def same_amount(one: object, other: object) -> bool:
-    """Whether two quantities mean the same."""
+    """Whether two quantities are equal."""
     try:
         return amount(str(one)) == amount(str(other))
     except ValueError:
@@ -79,7 +78,7 @@ def same_amount(one: object, other: object) -> bool:
 
 
 def add_memory(quantity: str | int, added_gib: int) -> str:
-    """A memory quantity plus whole GiB, written in GiB or MiB where that is exact."""
+    """A memory quantity plus whole GiB, in GiB or MiB if that is exact."""
     total = amount(quantity) + added_gib * GIB
     for suffix in ("Gi", "Mi", "Ki"):
         if total % _SUFFIXES[suffix] == 0:

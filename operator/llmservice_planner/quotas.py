@@ -1,6 +1,6 @@
-"""How many replicas of a service the ResourceQuotas of its namespace admit.
+"""Number of replicas that the ResourceQuotas of a namespace admit.
 
-Anyone who may write a ResourceQuota chooses what it says, so it is read here and nowhere else, within bounds.
+Anyone who may write a ResourceQuota chooses its content, so it is read only here, within bounds.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _PLAIN = ("cpu", "memory")
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """One ResourceQuota that applies to all pods of its namespace."""
+    """A ResourceQuota that applies to all pods of its namespace."""
 
     name: str
     hard: Amounts
     """By the quota's own keys: `pods`, `requests.cpu`, ..."""
     used: Amounts
-    """Of the same keys; one that the API server has not counted yet is absent."""
+    """By the same keys; absent if the API server has not counted it yet."""
 
     @classmethod
     def from_object(cls, obj: object) -> Self | None:
-        """None where it has scopes, as whether those take in the service's pods is not known, or is no quota."""
+        """None for other objects, and with scopes, which may not apply to the service's pods."""
         metadata, spec, status = (_object(_object(obj).get(part)) for part in ("metadata", "spec", "status"))
         name = metadata.get("name")
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST or spec.get("scopes") or spec.get("scopeSelector"):
@@ -44,14 +44,14 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The quotas of a namespace, and what the pods of a service had of them at that time."""
+    """The quotas of a namespace, with the service's pods at that time."""
 
     quotas: tuple[Quota, ...]
     pods: tuple[Amounts, ...]
-    """Requests of each of the service's pods; empty for one of which they are not known."""
+    """Requests of each of the service's pods; empty if unknown."""
 
     def admitted(self, per_replica: Amounts) -> Admitted | None:
-        """By the quota that ends first; None where none of them limits replicas. `per_replica`: of one pod."""
+        """The lowest limit of any quota; None where none limits replicas. `per_replica`: of one pod."""
         own: Amounts = {}
         for asked in self.pods:
             own = plus(own, asked or per_replica)
@@ -60,7 +60,7 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """How many replicas a quota admits, and by which of its keys."""
+    """Replicas that a quota admits, and its key."""
 
     replicas: int
     quota: str
@@ -68,10 +68,10 @@ class Admitted:
 
 
 def least_admitted(quotas: Iterable[Quota], per_replica: Amounts, own: Amounts) -> Admitted | None:
-    """By the quota that ends first; None where none of them limits replicas.
+    """The lowest limit of any quota; None where none limits replicas.
 
-    `per_replica` are the requests of one pod and `own` those of all pods that the service has, by resource; a pod
-    counts as one piece of `pods`.
+    `per_replica` are the requests of one pod and `own` those of all of the service's pods, by resource; a pod counts as
+    one of `pods`.
     """
     found = (each for quota in quotas for each in _admitted(quota, per_replica, own))
     return min(found, key=lambda each: (each.replicas, each.quota, each.key), default=None)
@@ -90,7 +90,7 @@ def _admitted(quota: Quota, per_replica: Amounts, own: Amounts) -> Iterator[Admi
 
 
 def _resource(key: str) -> str | None:
-    """What of a pod a key of a quota limits; None where it is not one of its requests."""
+    """The resource of a pod that a quota's key limits; None if it is not one of its requests."""
     if key in (PODS, "count/pods"):
         return PODS
     if key in _PLAIN:

@@ -1,7 +1,7 @@
-"""What would make a service fit: the three cheapest changes, each planned again.
+"""Changes with which a service would fit: the three cheapest, each planned again.
 
-Cheap is, in this order, what costs nothing that was asked for, then throughput, then a little accuracy, then more
-GPUs, then larger ones. Two changes together where too few are enough by themselves; none without its new verdict.
+In order of cost: what affects nothing that was requested, then throughput, then a little accuracy, then more GPUs, then
+larger ones. Pairs of changes where too few are enough alone. Each has its new verdict.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def with_remedies(
     accepts: Accepts = lambda _: True,
     most_gpus: int = 8,
 ) -> Plan:
-    """The plan of `request` with what would make it fit; as it is where it fits already or nothing is known.
+    """The plan of `request` with remedies; unchanged where it fits already or nothing is known.
 
-    `others` are GPUs that could be had instead, `most_gpus` what one replica may have, `accepts` whether a spec with
-    these fields is a valid one. Where no change or pair of changes is enough, the reason says what would be.
+    `others` are alternative GPUs, `most_gpus` the limit of one replica, `accepts` whether a spec with these fields is
+    valid. Where no change or pair is enough, the reason says what would be.
     """
     if plan.verdict not in (Fit.DOES_NOT_FIT, Fit.TIGHT) or request.device is None or request.architecture is None:
         return plan
@@ -54,13 +54,13 @@ def with_remedies(
 
 
 def counts(device: Device) -> Iterator[int]:
-    """Numbers of GPUs that one replica can have, the fewest first; of parts of a GPU one."""
+    """Numbers of GPUs for one replica, the fewest first; for parts of a GPU only one."""
     most = 1 if is_part(device.name, ()) else most_per_node(device.name)
     return (count for count in (1, 2, 4, 8, 16) if count <= most)
 
 
 def is_enough(request: Request, plan: Plan, count: int, device: Device, plan_for: PlanFor = memory.plan) -> bool:
-    """Whether the request surely fits over so many of a product. `plan` is the request's own."""
+    """Whether the request surely fits on so many of a product. `plan` is the request's own."""
     split = over(request, count, device)
     if split is None or not changes.weights_may_fit(request, plan, split) or not changes.is_compatible(request, split):
         return False
@@ -68,7 +68,7 @@ def is_enough(request: Request, plan: Plan, count: int, device: Device, plan_for
 
 
 def over(request: Request, count: int, device: Device) -> Request | None:
-    """The request on so many of a product: all ranks, or as many as share the heads, and stages; None: neither."""
+    """The request on so many of a product: as ranks, or ranks that share the heads and stages; None: impossible."""
     for ranks in (count, 8, 4, 2, 1):
         split = replace(
             request,
@@ -91,12 +91,12 @@ class _Tried:
 
     @property
     def remedy(self) -> Remedy:
-        """For the answer."""
+        """As a remedy of the answer."""
         return Remedy.of(self.change.words, self.change.fields, self.plan, self.change.gpu)
 
 
 class _Search:
-    """The changes of one request, in the order of their cost."""
+    """The changes of one request, in order of cost."""
 
     def __init__(
         self, request: Request, plan: Plan, alternatives: Alternatives, plan_for: PlanFor, accepts: Accepts
@@ -104,12 +104,12 @@ class _Search:
         self.request, self.plan, self.alternatives = request, plan, alternatives
         self.plan_for, self.accepts = plan_for, accepts
         self.tight: list[Remedy] = []
-        """Those that end in Tight."""
+        """Those with verdict Tight."""
         self.insufficient: list[tuple[ChangeKind, _Tried]] = []
         self.proposed: dict[ChangeKind, Change] = {}
 
     def singles(self) -> Iterator[Remedy]:
-        """One of each kind that is enough by itself. Stages are for where ranks are not."""
+        """One of each kind that is enough alone. Stages are tried where ranks are not enough."""
         for kind in self._by_cost():
             if kind is changes.more_stages and changes.more_ranks in self.proposed:
                 continue
@@ -121,7 +121,7 @@ class _Search:
                 yield from self._fewer_ranks()
 
     def _fewer_ranks(self) -> Iterator[Remedy]:
-        """Weights in 8 bit over fewer GPUs than it takes without, where they are not enough by themselves."""
+        """8-bit weights over fewer GPUs than without, where they are not enough alone."""
         if changes.fp8_weights in self.proposed:
             return
         alone = self.proposed.get(changes.more_ranks)
@@ -130,11 +130,10 @@ class _Search:
             yield tried.remedy
 
     def pairs(self) -> Iterator[Remedy]:
-        """For each kind of change that helps but is not enough, the cheapest further one with which it is.
+        """For each kind of change that helps but is not enough, the cheapest further change with which it is.
 
-        A further one that is enough by itself is not among them: the first would be for nothing. Nor is another
-        checkpoint, which no patch brings, except over more GPUs where nothing does on the same product: the words say
-        both then.
+        A further change that is enough alone is excluded: the first would be useless. So is another checkpoint, which
+        no patch sets, except over more GPUs if nothing else works on the same product: the text then names both.
         """
         if not self.proposed.keys() - {changes.another_gpu}:
             tried = self._first(changes.int4_over_ranks, self.request, self.plan)
@@ -155,7 +154,7 @@ class _Search:
                     break
 
     def _is_longer(self, second: ChangeKind, pair: _Tried) -> bool:
-        """A shorter length beside something else is worth it where it is longer than the one that does alone."""
+        """Whether a shorter length with another change is longer than the one that is enough alone."""
         alone = self.proposed.get(second)
         if alone is None:
             return True
@@ -163,7 +162,7 @@ class _Search:
         return isinstance(one, int) and isinstance(other, int) and one > other
 
     def _is_cheaper(self, kind: ChangeKind, change: Change) -> bool:
-        """A second change beside another product is worth it where that is clearly smaller than one that does alone."""
+        """Whether a second change with another product uses a clearly smaller one than is enough alone."""
         alone = self.proposed.get(kind)
         if kind is not changes.another_gpu or alone is None:
             return True
@@ -171,7 +170,7 @@ class _Search:
         return one is not None and other is not None and one.memory_gib < CLEARLY_SMALLER * other.memory_gib
 
     def least_gpus(self) -> str:
-        """The least memory of known GPUs on which it would run as it is asked for."""
+        """The smallest total memory of known GPUs on which it would run as requested."""
         device = self.request.device
         assert device is not None
         alike = {other.name: other for other in (device, *self.alternatives.others) if other.is_amd == device.is_amd}
@@ -183,7 +182,7 @@ class _Search:
         return f"Nothing that was tried is enough, up to {most} GPUs of each kind on one node."
 
     def _by_cost(self) -> tuple[ChangeKind, ...]:
-        """A shorter length costs nothing where nobody asked for one, and what was asked for where somebody did."""
+        """A shorter length costs nothing unless a length was requested."""
         is_requested = isinstance(self.request.max_model_len, int)
         free = () if is_requested else (changes.shorter,)
         costly = (changes.shorter,) if is_requested else ()

@@ -1,4 +1,4 @@
-"""From a spec to a question to the planner."""
+"""Builds the planner's Request from a spec."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from llmservice_planner.plan import Adapters, Device, Draft, Request
 from llmservice_planner.quantity import amount, gibibytes
 from llmservice_planner.versions import given, is_on
 
-# Which kinds of input a multimodal model is started without, by the flags that have no field of their own.
+# Input kinds of a multimodal model that are switched off, by flags without a field.
 
 _LIMITS, _TEXT_ONLY, _UNPROFILED = "--limit-mm-per-prompt", "--language-model-only", "--skip-mm-profiling"
 ENCODED = frozenset({"image", "video"})
 _MOST = 4096
-"""Characters of a value that is read; longer ones say more than a few numbers."""
+"""Characters of a value that is read; longer ones contain more than a few numbers."""
 
 
 def without(arguments: Sequence[str], version: str) -> frozenset[str]:
-    """Of `image` and `video`, those that vLLM profiles nothing for: the limit is 0, or nothing is profiled.
+    """Of `image` and `video`, those that vLLM does not profile: the limit is 0, or profiling is off.
 
-    In every spelling of that vLLM's parser; the last one counts.
+    In every spelling of that vLLM's parser; of duplicates the last.
     """
     found: dict[str, bool] = {}
     nothing: dict[str, bool] = {}
@@ -59,7 +59,7 @@ def _limits(text: str) -> Iterator[tuple[str, object]]:
 
 CPU = "cpu"
 _GRAPHS_OF_LEVEL: Mapping[int | None, CudaGraphs] = {0: "none", 1: "piecewise"}
-"""Where cudaGraphs is not set; from level 2 on vLLM records all."""
+"""Without cudaGraphs; from level 2 on vLLM records all."""
 _CPU_OFFLOAD, _TABLES = "--cpu-offload-gb", "--engram-config"
 _MOST_OFFLOADED = 2.0**20
 _ALLOW_DEPRECATED = "--allow-deprecated-quantization"
@@ -79,8 +79,8 @@ def request_of(
 ) -> Request:
     """Everything in a spec that memory depends on.
 
-    `device` is one GPU of those that a replica gets; on CPUs it is made here, of `cpu_kv_cache_gib`. `draft` is the
-    architecture of the draft model, where it is known.
+    `device` is one GPU of a replica; on CPUs it is derived from `cpu_kv_cache_gib`. `draft` is the draft model's
+    architecture, if known.
     """
     precision, parallelism, batching = spec.precision, spec.parallelism, spec.batching
     return Request(
@@ -124,7 +124,7 @@ def cpu(kv_cache_gib: int) -> Device:
 
 
 def extended(architecture: Architecture | None, extension: ContextExtension | None) -> Architecture | None:
-    """With the length that spec.contextExtension stretches it to."""
+    """The architecture with the length of spec.contextExtension."""
     if architecture is None or extension is None:
         return architecture
     original = extension.original_max_position_embeddings or architecture.max_position_embeddings
@@ -134,8 +134,8 @@ def extended(architecture: Architecture | None, extension: ContextExtension | No
 
 
 def _cuda_graphs(spec: LLMServiceSpec) -> CudaGraphs | None:
-    """What level, mode and cudaGraphs come down to in vLLM (vllm/config/vllm.py, OPTIMIZATION_LEVEL_TO_CONFIG and
-    _normalize_piecewise_cudagraph_mode): pieces are cut by its own compilation only."""
+    """CUDA graphs by level, mode and cudaGraphs (vllm/config/vllm.py, OPTIMIZATION_LEVEL_TO_CONFIG and
+    _normalize_piecewise_cudagraph_mode): only vLLM's own compilation creates piecewise graphs."""
     compilation = spec.compilation
     requested, level = compilation.cuda_graphs, compilation.optimization_level
     mode = compilation.mode or ("none" if level == 0 else "vllmCompile")
@@ -153,7 +153,7 @@ def _draft(spec: LLMServiceSpec, architecture: Architecture | None) -> Draft | N
 
 
 def _adapters(spec: LLMServiceSpec) -> Adapters | None:
-    """vLLM keeps room for adapters from the start, whether or not there are any yet."""
+    """vLLM reserves memory for adapters at its start, even without any."""
     if not spec.is_lora_on:
         return None
     if spec.lora is None:
@@ -163,7 +163,7 @@ def _adapters(spec: LLMServiceSpec) -> Adapters | None:
 
 
 def kv_offloading_gib(spec: LLMServiceSpec) -> float:
-    """KV cache that vLLM itself keeps in the node's memory; LMCache has a process of its own for it."""
+    """KV cache that vLLM itself keeps in the node's memory; LMCache uses a separate process."""
     batching = spec.batching
     if batching.kv_offloading_size is None or batching.kv_offloading_backend == "lmcache":
         return 0.0
@@ -197,7 +197,7 @@ def _has_tables_on_gpu(spec: LLMServiceSpec, vllm_version: str) -> bool:
 
 
 def _kv_bytes(arguments: Sequence[str]) -> int | None:
-    """--kv-cache-memory-bytes has no field of its own and decides everything; the last one counts, as in argparse."""
+    """--kv-cache-memory-bytes, which has no field and overrides the budget; of duplicates the last, as in argparse."""
     found: str | None = None
     for index, argument in enumerate(arguments):
         name, equals, value = argument.replace("_", "-").partition("=")
@@ -207,7 +207,7 @@ def _kv_bytes(arguments: Sequence[str]) -> int | None:
 
 
 def _bytes(text: str) -> int | None:
-    """As vLLM writes it: 8G is 10**9 x 8 with a small letter, 2**30 x 8 with a capital one; None where it is none."""
+    """As vLLM parses it: 8G is 2**30 x 8, 8g is 10**9 x 8; None if invalid."""
     unit = text[-1:]
     try:
         if unit in ("K", "M", "G", "T"):

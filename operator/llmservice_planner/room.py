@@ -1,6 +1,6 @@
-"""What is free on the cluster's nodes, as a value: readers/nodes.py reads it, and a rollout that must choose asks it.
+"""Free resources of the cluster's nodes, as a value: readers/nodes.py reads it, rollouts use it.
 
-The scheduler has the last word: what pods want of each other (anti-affinity, spreading, volumes) is not looked at.
+The scheduler decides: rules between pods (anti-affinity, spreading, volumes) are not considered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Amounts = Mapping[str, Decimal]
 """By resource: CPUs, bytes, pieces."""
 
 PODS = "pods"
-"""Nodes take so many pods and no more, as if that were a resource."""
+"""The maximum of pods per node, as a resource."""
 _NOTHING: Amounts = MappingProxyType({})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
@@ -28,47 +28,47 @@ _MOST_SHARES = 10_000
 """Pods of one device."""
 _VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?", re.ASCII)
 MIG = "nvidia.com/mig-"
-"""Begins the resource of a GPU's slice (MIG strategy mixed)."""
+"""Prefix of the resource of a GPU's slice (MIG strategy mixed)."""
 SHARED = ".shared"
-"""Ends the resource's name where NVIDIA's device plugin is told to rename what it shares; labels have none of it."""
+"""Suffix of the resource where NVIDIA's device plugin renames shared ones; labels lack it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Devices that several pods get at once, by the labels of their node."""
+    """Devices that several pods share, by the labels of their node."""
 
     pods: int | None
-    """Of one device; None: no label says how many."""
+    """Per device; None: no label states it."""
     has_own_memory: bool
-    """Each pod has an equal part of the memory (MPS). False: all have the same memory (time slicing)."""
+    """Each pod has an equal part of the memory (MPS). False: all use the same memory (time slicing)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has accelerators of a node."""
+    """A holder of accelerators on a node."""
 
     namespace: str
     name: str
-    """The LLMService, else what the pods belong to, else the pod."""
+    """The LLMService, else the pods' controller, else the pod."""
     count: int
-    """What one pod has."""
+    """Accelerators of one pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Who has accelerators, as the namespace of a service may know it: what runs elsewhere is not named."""
+    """Holders of accelerators, as far as a service's namespace may know: other namespaces are not named."""
 
     own: tuple[tuple[str, int], ...]
     """Of this namespace by name, those with the most first."""
     elsewhere: int
-    """What pods of all other namespaces have together."""
+    """Sum over all other namespaces."""
     pods: int
     namespaces: int
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A pod on a node, as far as it takes room there."""
+    """A pod on a node, with its resources."""
 
     node: str
     asked: Amounts
@@ -79,7 +79,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """One node that takes pods: what it has, and what its pods asked for."""
+    """A node that takes pods: its resources, and the requests of its pods."""
 
     name: str
     product: str | None = None
@@ -87,20 +87,20 @@ class NodeRoom:
     allocatable: Amounts = field(default_factory=lambda: _NOTHING)
     used: Amounts = field(default_factory=lambda: _NOTHING)
     taints: tuple[tuple[str, str, str], ...] = ()
-    """(key, value, effect) of those that keep pods away."""
+    """(key, value, effect) of taints that keep pods away."""
     labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
     holders: tuple[Holder, ...] = ()
-    """Of the accelerator that was asked for."""
+    """Of the requested accelerator."""
 
     @property
     def driver(self) -> str:
-        """The version of its NVIDIA driver and which CUDA that supports, by its labels; empty where they do not say."""
+        """The version of its NVIDIA driver and the CUDA version that it supports, by its labels; empty if unknown."""
         version = _version(self.labels, "driver", "major", "minor", "rev")
         cuda = _version(self.labels, "runtime", "major", "minor")
         return f"{version}, which supports CUDA {cuda}" if version and cuda else version
 
     def product_of(self, resource: str) -> str | None:
-        """As the label of the resource names it: a MIG slice has its own beside the whole card's."""
+        """By the label of the resource: a MIG slice has its own beside the whole GPU's."""
         label = slice_label(resource)
         return self.product if label is None else self.labels.get(label, self.product)
 
@@ -117,7 +117,7 @@ class NodeRoom:
         return Sharing(pods if pods > 1 else None, has_own_memory=strategy == "mps")
 
     def free(self, resource: str) -> Decimal:
-        """What nobody asked for; never below 0, though pods may have been placed before a device broke."""
+        """Unrequested amount; at least 0, though a device may have failed since pods were scheduled."""
         return max(Decimal(0), _amount(self.allocatable, resource) - _amount(self.used, resource))
 
 
@@ -129,11 +129,11 @@ class Room:
     unknown: str | None = None
     """Why nothing could be read, as a clause."""
     may_be_known_soon: bool = False
-    """It could not be read just now: nothing is to be decided by that."""
+    """It could not be read for now: decide nothing from it."""
 
 
 def filled(nodes: Iterable[NodeRoom], placed: Iterable[Placed], resource: str | None) -> tuple[NodeRoom, ...]:
-    """Empty nodes with the pods that are on them; holders of `resource` are noted. Pods elsewhere are left out."""
+    """Nodes with the pods that are on them, and holders of `resource`. Other pods are ignored."""
     used: dict[str, dict[str, Decimal]] = {}
     holders: dict[str, list[Holder]] = {}
     for pod in placed:
@@ -146,7 +146,7 @@ def filled(nodes: Iterable[NodeRoom], placed: Iterable[Placed], resource: str | 
 
 
 def nodes_for(room: Room, pod_spec: Json) -> Iterator[NodeRoom]:
-    """Nodes that pods of this spec may go to, full ones too."""
+    """Nodes that pods of this spec may be scheduled to, including full ones."""
     tolerations = pod_spec.get("tolerations") or ()
     for node in room.nodes:
         if all(tolerates(taint, tolerations) for taint in node.taints) and _is_selected(node, pod_spec):
@@ -154,14 +154,14 @@ def nodes_for(room: Room, pod_spec: Json) -> Iterator[NodeRoom]:
 
 
 def fitting(node: NodeRoom, wanted: Amounts) -> int:
-    """How many more pods that ask for so much go onto one node."""
+    """Number of further pods with these requests on one node."""
     return int(min(node.free(resource) // each for resource, each in wanted.items() if each > 0))
 
 
 def fitting_apart(node: NodeRoom, wanted: Amounts, resource: str | None) -> int:
-    """How many more of these pods go onto one node without a device whose memory another pod may hold.
+    """Number of further pods on one node without a device whose memory another pod may use.
 
-    Which share is of which device is not known: each that is taken may be of another one.
+    The devices of taken shares are unknown: each may be of another device.
     """
     sharing = None if resource is None else node.sharing(resource)
     if resource is None or sharing is None or sharing.has_own_memory or not wanted.get(resource):
@@ -172,23 +172,23 @@ def fitting_apart(node: NodeRoom, wanted: Amounts, resource: str | None) -> int:
 
 
 def slice_label(resource: str) -> str | None:
-    """The node label with the product of a MIG slice; None: the resource is no slice's."""
+    """The node label with the product of a MIG slice; None for other resources."""
     return f"{resource.removesuffix(SHARED)}.product" if resource.startswith(MIG) else None
 
 
 def profile_of(resource: str) -> str | None:
-    """The MIG profile whose slices a resource stands for, such as 3g.40gb; None: it is no slice's."""
+    """The MIG profile of a resource, such as 3g.40gb; None for other resources."""
     return resource.removeprefix(MIG).removesuffix(SHARED) if resource.startswith(MIG) else None
 
 
 def product_label(resource: str) -> str:
-    """The node label with the product of what has this resource."""
+    """The node label with the product of this resource."""
     vendors = "amd.com/gpu.product-name" if resource.startswith("amd.com/") else "nvidia.com/gpu.product"
     return slice_label(resource) or vendors
 
 
 def free_gpus(room: Room, resource: str) -> dict[str | None, int]:
-    """Free accelerators by product, of all nodes that have any of them; None: the node does not say which they are."""
+    """Free accelerators by product, over all nodes that have any; None: the node has no label."""
     found: Counter[str | None] = Counter()
     for node in room.nodes:
         if node.allocatable.get(resource):
@@ -197,7 +197,7 @@ def free_gpus(room: Room, resource: str) -> dict[str | None, int]:
 
 
 def held(nodes: Iterable[NodeRoom], namespace: str) -> Held:
-    """Who has how many on these nodes together, as this namespace may know it."""
+    """Holders on these nodes, as far as this namespace may know."""
     own: Counter[str] = Counter()
     others: Counter[str] = Counter()
     pods = 0
@@ -213,13 +213,13 @@ def held(nodes: Iterable[NodeRoom], namespace: str) -> Held:
 
 
 def requests_of(pod_spec: Json) -> dict[str, Decimal]:
-    """What the scheduler counts for a pod: all containers together, or the init container that asks for more."""
+    """Requests of a pod as the scheduler counts them: the sum of all containers, or the largest init container."""
     sidecars: Amounts = _NOTHING
     most: Amounts = _NOTHING
     for container in pod_spec.get("initContainers") or ():
         asked = plus(sidecars, _requested(container))
         most = {name: max(_amount(most, name), _amount(asked, name)) for name in {*most, *asked}}
-        if container.get("restartPolicy") == "Always":  # it runs on beside all that start after it
+        if container.get("restartPolicy") == "Always":  # it keeps running beside all that start later
             sidecars = asked
     together = sidecars
     for container in pod_spec.get("containers") or ():
@@ -230,17 +230,17 @@ def requests_of(pod_spec: Json) -> dict[str, Decimal]:
 
 
 def plus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
-    """Both together."""
+    """The sum."""
     return {name: _amount(one, name) + _amount(other, name) for name in {*one, *other}}
 
 
 def minus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
-    """What is left of one without the other."""
+    """The difference."""
     return {name: max(Decimal(0), value - _amount(other, name)) for name, value in one.items()}
 
 
 def amounts(quantities: Json) -> dict[str, Decimal]:
-    """Quantities as numbers; what is none is left out, for a list of nodes is no place to fail."""
+    """Quantities as numbers; invalid ones are left out, so that one node does not fail a list."""
     found = {}
     for name, quantity in quantities.items():
         try:
@@ -251,7 +251,7 @@ def amounts(quantities: Json) -> dict[str, Decimal]:
 
 
 def tolerates(taint: tuple[str, str, str], tolerations: Sequence[Json]) -> bool:
-    """Whether a pod with these tolerations may go where this taint is."""
+    """Whether a pod with these tolerations tolerates the taint."""
     key, value, effect = taint
     return effect not in _KEEPS_AWAY or any(
         toleration.get("effect") in (None, "", effect)
@@ -262,14 +262,14 @@ def tolerates(taint: tuple[str, str, str], tolerations: Sequence[Json]) -> bool:
 
 
 def toleration(taint: tuple[str, str, str]) -> str:
-    """What tolerates a taint, in YAML, where `true` without quotes is no string."""
+    """A toleration of a taint in YAML, where `true` without quotes is not a string."""
     key, value, effect = taint
     matches = f'operator: Equal, value: "{value}"' if value else "operator: Exists"
     return f"{{key: {key}, {matches}, effect: {effect}}}"
 
 
 def _version(labels: Mapping[str, str], of: str, *parts: str) -> str:
-    """As GPU feature discovery labels it, in its older spelling only in parts; empty where it is no version."""
+    """As GPU feature discovery labels it, in older spellings in parts; empty if invalid."""
     in_parts = ".".join(labels.get(f"nvidia.com/cuda.{of}.{part}", "") for part in parts).rstrip(".")
     found = labels.get(f"nvidia.com/cuda.{of}-version.full", in_parts)
     return found if _VERSION.fullmatch(found) else ""
@@ -280,13 +280,13 @@ def _amount(found: Amounts, resource: str) -> Decimal:
 
 
 def _requested(owner: Json) -> dict[str, Decimal]:
-    """A limit without a request is a request too."""
+    """A limit without a request counts as a request."""
     resources = owner.get("resources") or {}
     return amounts((resources.get("limits") or {}) | (resources.get("requests") or {}))
 
 
 def _is_selected(node: NodeRoom, pod_spec: Json) -> bool:
-    """By the node selector and by one of the terms of the required node affinity."""
+    """By the node selector and one term of the required node affinity."""
     if any(node.labels.get(key) != value for key, value in (pod_spec.get("nodeSelector") or {}).items()):
         return False
     affinity = (pod_spec.get("affinity") or {}).get("nodeAffinity") or {}
@@ -322,6 +322,6 @@ def _holds(found: str | None, expression: Json) -> bool:
 
 
 def _is_more(one: str | None, other: str | None) -> bool:
-    """As numbers; what is none is neither more nor less than anything."""
+    """Compares as numbers; False if one is not a number."""
     numbers = [int(text) for text in (one, other) if text is not None and text.removeprefix("-").isdecimal()]
     return len(numbers) == 2 and numbers[0] > numbers[1]

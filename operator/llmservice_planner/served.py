@@ -1,5 +1,5 @@
-"""What vLLM does not serve on a device whatever its memory: too old a GPU, or one that cannot compute with a
-checkpoint as it is quantized. What the spec itself asks for is judged before, by compatibility.py."""
+"""What vLLM refuses on a device whatever its memory: an old GPU, or one that cannot compute with the checkpoint's
+quantization. compatibility.py checks the spec itself before."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Capability = tuple[int, int]
 _LEAST_OF_IMAGES: Capability = (7, 5)
 """Of an NVIDIA GPU, for the vLLM project's own images, by its installation guide."""
 _MX_BLOCK = 32
-"""Values that share one scale of 8 bit in the MX formats."""
+"""Values that share one 8-bit scale in the MX formats."""
 _COMPRESSED_LEAST: Capability = (7, 5)
-"""Of compressed-tensors the scheme decides and not the method; all of them but MXFP4 need this."""
+"""For compressed-tensors the scheme decides and not the method; all except MXFP4 need this."""
 
 
 _ANOTHER = "another checkpoint of the model: in 16 bit, or quantized with AWQ, GPTQ, compressed-tensors or fp8."
@@ -36,8 +36,7 @@ _PLUGINS: Mapping[str, str] = {"bitsandbytes": "a plugin, vllm-bnb-plugin", "ggu
 
 
 def unserved(request: Request) -> str | None:
-    """Why vLLM refuses to start, in a sentence with the device's name and what to do; None where nothing is known
-    that speaks against it."""
+    """Why vLLM refuses to start, in a sentence with the device's name and the remedy; None if no reason is known."""
     return next(_reasons(request), None)
 
 
@@ -82,8 +81,8 @@ def _reasons(request: Request) -> Iterator[str]:
 
 
 def _class_without_lora(request: Request) -> str | None:
-    """The model's class, where adapters are asked for and it takes none (vllm/config/lora.py,
-    verify_with_model_config; before 0.33 load_lora_model of the runners, once the weights are loaded)."""
+    """The model's class, if adapters are requested and it does not support them (vllm/config/lora.py,
+    verify_with_model_config; before 0.33 load_lora_model of the runners, after the weights are loaded)."""
     model, version = request.architecture, known_or_default(request.vllm_version)
     if model is None or request.adapters is None or not request.own_class:
         return None
@@ -91,14 +90,14 @@ def _class_without_lora(request: Request) -> str | None:
 
 
 def _other_width(model: Architecture | None) -> int:
-    """Width of heads that octave's kernels do not take (v1/attention/backends/rocm_octave_attn.py); 0: it has none."""
+    """Width of heads that octave's kernels do not support (v1/attention/backends/rocm_octave_attn.py), or 0."""
     layers = () if model is None else model.distinct_layers
     widths = [layer.attention.key_dim for layer, _ in layers if layer.attention.kind in (Kind.FULL, Kind.SLIDING)]
     return next((width for width in widths if width != OCTAVE_WIDTH), 0)
 
 
 _NOT_OF_V4 = ("FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120")
-"""Attention backends that DeepSeek V4 refuses; it takes its own where others are named (vllm/models/deepseek_v4,
+"""Attention backends that DeepSeek V4 refuses; it uses its own where others are named (vllm/models/deepseek_v4,
 nvidia/model.py, _select_dsv4_attn_cls)."""
 _FIELDS: Mapping[str, str] = {
     "attention_backend": "attention.backend",
@@ -108,8 +107,8 @@ _FIELDS: Mapping[str, str] = {
 
 
 def taken(request: Request) -> tuple[Request, tuple[tuple[str, object], ...]]:
-    """The request with the settings that its refusals name, and the fields of the spec that they are; as it is where
-    none names one."""
+    """The request with the settings that its refusals name, and their fields of the spec; unchanged where none names
+    one."""
     device, fields = request.device, dict[str, object]()
     if device is None:
         return request, ()
@@ -123,8 +122,8 @@ def taken(request: Request) -> tuple[Request, tuple[tuple[str, object], ...]]:
 
 
 def _of_compressed(request: Request, device: Device) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What DeepSeek V4's attention does not take (vllm/models/deepseek_v4), each with the request's fields that mend
-    it; nothing for other models."""
+    """What DeepSeek V4's attention does not support (vllm/models/deepseek_v4), each with the request's fields that
+    resolve it; empty for other models."""
     model, backend = request.architecture, request.attention_backend
     if model is None or device.is_cpu or not is_compressed(model):
         return
@@ -165,8 +164,8 @@ def _of_compressed(request: Request, device: Device) -> Iterator[tuple[str, Mapp
 
 
 def _has_whole_rows(request: Request, model: Architecture) -> bool:
-    """Whether a block of plain rows and of the index's keys is as long as some number of rows, on the GPUs of each
-    pipeline stage (_packed_block_span)."""
+    """Whether a block of plain rows and of the index's keys is a multiple of rows, on the GPUs of each pipeline stage
+    (_packed_block_span)."""
     row = max(layer.attention.key_dim for layer, _ in model.distinct_layers)
     size = 1 if request.kv_cache_dtype.startswith("fp8") else value_bytes(request)
     try:
@@ -178,7 +177,7 @@ def _has_whole_rows(request: Request, model: Architecture) -> bool:
 
 
 def unread_checkpoint(request: Request) -> str | None:
-    """Why vLLM reads the checkpoint on no device, in sentences with what to do; None where it does."""
+    """Why vLLM cannot read the checkpoint on any device, with the remedy; None if it can."""
     if (unread := _unread_words(request)) is not None and not request.own_image and _is_read(request):
         return f"{unread} Take a checkpoint with compress_ratios in its config.json, as its publisher has it."
     own = _own(request)
@@ -190,7 +189,7 @@ def unread_checkpoint(request: Request) -> str | None:
 
 
 def unsure(request: Request) -> str | None:
-    """What only the user's image can have, in sentences with what to do; None where nothing is."""
+    """What only a user's image may support, with the remedy, or None."""
     if (words := _unread_words(request)) is not None:
         return f"{words} Whether this version or image does is not known; as far as the arithmetic goes:"
     own = _own(request)
@@ -203,8 +202,7 @@ def unsure(request: Request) -> str | None:
 
 
 def _unread_words(request: Request) -> str | None:
-    """That vLLM's class asks for other keys than the file has (vllm/models/deepseek_v4/attention.py); None: it does
-    not, or reads both."""
+    """That vLLM's class requires other keys than the file has (vllm/models/deepseek_v4/attention.py), or None."""
     model = request.architecture
     if model is None or not model.ratios_by_word or facts(request.vllm_version).reads_layer_types:
         return None
@@ -215,14 +213,14 @@ def _unread_words(request: Request) -> str | None:
 
 
 def _own(request: Request) -> Quantization | None:
-    """The checkpoint's own quantization, where nobody states another one."""
+    """The checkpoint's own quantization, unless another one is stated."""
     model = request.architecture
     return None if model is None or request.quantization is not None else model.quantization
 
 
 def _foreign(request: Request, own: Quantization) -> str | None:
-    """Why this vLLM does not read checkpoints of that method, and what to do (vllm/config/model.py,
-    _verify_quantization); None where it does, and where nobody looked."""
+    """Why this vLLM does not read checkpoints of that method, with the remedy (vllm/config/model.py,
+    _verify_quantization); None if it does, or if that version was not examined."""
     name, version = own.method, known_or_default(request.vllm_version)
     if name in DEPRECATED:
         if request.allow_deprecated_quantization:
@@ -236,7 +234,7 @@ def _foreign(request: Request, own: Quantization) -> str | None:
 
 
 def _is_read(request: Request) -> bool:
-    """Whether the refusals of that version were read in its sources."""
+    """Whether the refusals of that version were read from its sources."""
     return facts(request.vllm_version).are_refusals_read
 
 
@@ -251,7 +249,7 @@ def method_of(own: Quantization) -> str:
 
 
 def least_capability(own: Quantization) -> Capability:
-    """What vLLM asks of an NVIDIA GPU for it (get_min_capability of the method, or of the scheme)."""
+    """The compute capability that vLLM requires for it (get_min_capability of the method, or of the scheme)."""
     method = method_of(own)
     if method == "compressed-tensors":
         is_mxfp4 = (own.bits, own.group_size, own.scale_bits) == (4, _MX_BLOCK, 8)
@@ -260,15 +258,15 @@ def least_capability(own: Quantization) -> Capability:
 
 
 def _below(device: Device, least: Capability) -> str | None:
-    """The least capability and the device's, where that is lower."""
+    """The required capability and the device's, if that is lower."""
     if device.is_cpu or device.is_amd or device.capability is None or device.capability >= least:
         return None
     return "{}.{}; the GPU has {}.{}".format(*least, *device.capability)
 
 
 def _refused(request: Request, device: Device, method: str) -> Iterator[str]:
-    """By the compatibility matrix, of which capabilities are the rows above."""
-    from llmservice_api.matrix import DIMENSIONS, ROWS  # and with them some of the spec's models
+    """Refusals by the compatibility matrix, except capabilities, which are checked above."""
+    from llmservice_api.matrix import DIMENSIONS, ROWS  # imports some of the spec's models
 
     values: Mapping[str, str] = {
         "accelerator": device.accelerator,

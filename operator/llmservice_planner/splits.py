@@ -1,8 +1,8 @@
-"""Which numbers of tensor-parallel ranks can share a model: its heads, and the groups and blocks of its quantization.
+"""Numbers of tensor-parallel ranks that can share a model, by its heads and by groups and blocks of its quantization.
 
-vLLM refuses to start with another number. Heads: config/model.py, verify_with_parallel_config. Groups and blocks: each
-rank needs whole ones of what it holds, by the method's own rule (model_executor/layers/quantization: auto_awq.py,
-utils/marlin_utils.py, utils/fp8_utils.py, modelopt.py, quark, compressed_tensors; fused_moe/oracle/fp8.py).
+vLLM refuses to start with others. Heads: config/model.py, verify_with_parallel_config. Groups and blocks: each rank
+needs whole ones, by the method's own rule (model_executor/layers/quantization: auto_awq.py, utils/marlin_utils.py,
+utils/fp8_utils.py, modelopt.py, quark, compressed_tensors; fused_moe/oracle/fp8.py).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from llmservice_planner.model import heads
 from llmservice_planner.model.architecture import Architecture, Incomplete, Kind, Layer, Linear, Quantization, Split
 from llmservice_planner.plan import Request
 
-# Which pipeline stage holds which layers, as vLLM deals them out (distributed/utils.py, get_pp_indices).
+# Layers of each pipeline stage, as in vLLM (distributed/utils.py, get_pp_indices).
 
 
 def layers_of_stages(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage, first to last. What does not divide goes to the stages before the last one, from behind:
-    the first and the last hold the embedding and the head."""
+    """Layers of each stage, first to last. A remainder goes to stages before the last one, from the end: the first and
+    the last hold the embedding and the head."""
     counts = [layers // stages] * stages
     for place in range(2, layers % stages + 2):
         counts[-place] += 1
@@ -29,11 +29,11 @@ def layers_of_stages(layers: int, stages: int) -> tuple[int, ...]:
 
 
 LEAST_BLOCK = 32
-"""vLLM makes blocks of fp8 experts, and groups of AWQ's and GPTQ's, as small as this where a slice needs it."""
+"""vLLM shrinks blocks of fp8 experts, and groups of AWQ and GPTQ, down to this if a slice needs it."""
 _INTEGERS = ("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "auto-round", "inc")
 _SCALED_IN_GROUPS = ("modelopt", "quark", "mxfp8")
 _MERGED = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "gate_proj", "up_proj")
-"""Of which vLLM makes one matrix; of fp8's own blocks it then lets each begin inside of one."""
+"""vLLM merges these into one matrix; with fp8's own blocks each may then begin inside one."""
 _SINGLE = ("self_attn.q_b_proj", "self_attn.kv_b_proj")
 _WITHOUT_HEADS = (1, 2, 4, 8, 16)
 
@@ -54,7 +54,7 @@ class Misfit:
 
 
 def problem(request: Request) -> str | None:
-    """Why vLLM refuses the number of tensor-parallel ranks, and what it takes; None where it does not."""
+    """Why vLLM refuses the number of tensor-parallel ranks, and which it accepts; None if it does not."""
     model, ranks = request.architecture, request.tensor_parallel_size
     if model is None:
         return None
@@ -76,13 +76,13 @@ def problem(request: Request) -> str | None:
 
 
 def possible(request: Request) -> bool:
-    """Whether vLLM takes the number of ranks, as far as heads and quantization decide."""
+    """Whether vLLM accepts the number of ranks, as far as heads and quantization decide."""
     model = request.architecture
     return model is not None and shares_heads(model, request.tensor_parallel_size) and misfit(request) is None
 
 
 def sizes(request: Request) -> tuple[int, ...]:
-    """Every number of ranks that vLLM takes."""
+    """Every accepted number of ranks."""
     model = request.architecture
     if model is None:
         return ()
@@ -96,13 +96,13 @@ def shares_heads(model: Architecture, ranks: int) -> bool:
 
 
 def _shared(model: Architecture) -> frozenset[tuple[int, int, int]]:
-    """Attention heads, key/value heads and groups of the output, as the layers have them."""
+    """Attention heads, key/value heads and output groups of the layers."""
     mixers = (layer.attention for layer, _ in model.distinct_layers if layer.attention.kind is not Kind.STATE)
     return frozenset((mixer.heads, mixer.kv_heads, mixer.output_groups) for mixer in mixers)
 
 
 def _unshared(model: Architecture, ranks: int) -> str:
-    """What so many ranks cannot share: groups of the output where the heads could be."""
+    """What so many ranks cannot share: output groups if the heads can be shared."""
     if all(heads.divides(ranks, *one) for *one, _ in _shared(model)):
         groups = next(groups for *_, groups in _shared(model) if groups % ranks)
         return f"{groups} groups of the output projection (o_groups)"
@@ -110,7 +110,7 @@ def _unshared(model: Architecture, ranks: int) -> str:
 
 
 def misfit(request: Request) -> Misfit | None:
-    """The first matrix that ranks cannot share in whole groups; None where nothing speaks against it."""
+    """The first matrix that ranks cannot share in whole groups, or None."""
     model = request.architecture
     if model is None or model.quantization is None or request.tensor_parallel_size == 1:
         return None
@@ -155,7 +155,7 @@ def _misfit(request: Request, layer: Layer, linear: Linear, form: Quantization) 
 
 
 def _has_whole_groups(form: Quantization) -> bool:
-    """Methods whose dense layers raise where a rank's share of the inputs is no multiple of the group."""
+    """Whether the method's dense layers raise if a rank's inputs are not a multiple of the group."""
     if form.group_rows > 1 or form.method in _INTEGERS or form.method.startswith(_SCALED_IN_GROUPS):
         return True
     return form.method == "compressed-tensors" and form.scale_bits > 8

@@ -1,7 +1,7 @@
-"""How long a start takes: what is usual, and the budget after which a server has to show that it still moves.
+"""Duration of a start: the usual one, and the budget after which a server has to show progress.
 
-Past its budget a start is slow, not failed, so the budget may be wrong by a lot. It has to be generous enough for
-"slow" to be news. Seconds; each step says how it was reckoned.
+A start beyond its budget is slow, not failed, so that the budget may be inaccurate; it has to be generous. In seconds,
+with the formula of each step.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from llmservice_runtime.contract import START_CEILING_SECONDS, START_SECONDS
 
 MIB = 2**20
 USUAL_PACE = 250 * MIB
-"""Bytes a second: a network volume of a cloud; a local NVMe disk is several times as fast."""
+"""Bytes per second of a cloud's network volume; a local NVMe disk is several times as fast."""
 SLOW_PACE = 40 * MIB
-"""Bytes a second: shared file systems, and volumes that are read for the first time from a snapshot."""
+"""Bytes per second of shared file systems, and of volumes that are first read from a snapshot."""
 ENGINE_SECONDS = 45
 """vLLM's imports and processes, profiling, KV cache, warm-up. Measured in pods: 26 to 46 s on two cores."""
 RANKS_SECONDS = 20
-"""More where several ranks have to find each other. Measured: 62 to 70 s with two ranks, against 46 s with one."""
+"""In addition for several ranks. Measured: 62 to 70 s with two ranks, 46 s with one."""
 CPU_COMPILE_SECONDS = 45
-"""Measured: 57 to 92 s compiled, against 26 to 46 s without."""
+"""Measured: 57 to 92 s compiled, 26 to 46 s without."""
 GPU_COMPILE_SECONDS = 80
 """torch.compile and CUDA graphs of an 8B model on an A10 without a cache, as users report it."""
 SLACK = 3
-"""A budget is as many times what is usual: other machines, a cold cache, busy nodes."""
+"""Factor of a budget over the usual time: other machines, a cold cache, busy nodes."""
 LEAST_BUDGET = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """What a start depends on."""
+    """Inputs of the estimate."""
 
     bytes_to_read: int | None
-    """Of the weights; None: nobody knows, and the budget is a generous one."""
+    """Of the weights; None: unknown, with a generous budget."""
     is_cpu: bool = False
     compiles: bool = True
     ranks: int = 1
     measured_seconds: float | None = None
-    """Of an earlier start of the same model in the same way."""
+    """Of an earlier start of the same model with the same settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """The answer."""
-
     budget_seconds: int
     usual_seconds: int | None
-    """None: nobody knows."""
+    """None: unknown."""
     steps: tuple[Step, ...]
 
 
 def plan(starting: Starting) -> StartPlan:
-    """What is usual: what was measured, else the sum of the steps. The budget is generous about each of them."""
+    """The usual time as measured, else the sum of the steps, with a generous budget."""
     steps = tuple(_steps(starting))
     measured = starting.measured_seconds
     if starting.bytes_to_read is None:
@@ -97,5 +95,5 @@ def _bounded(seconds: float) -> int:
 
 
 def _rounded(seconds: float) -> int:
-    """To 5 s, upwards: figures that are estimates should look like it."""
+    """Rounded up to 5 s, since figures are estimates."""
     return 5 * -int(-seconds // 5)

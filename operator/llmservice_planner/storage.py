@@ -1,4 +1,4 @@
-"""How many bytes a matrix takes as an engine holds it: the type, the method, and what stays in 16 bit."""
+"""Bytes of a matrix in an engine: type, quantization method, and what stays in 16 bit."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from llmservice_planner.model.architecture import KEPT, Architecture, Incomplete
 from llmservice_planner.plan import Request
 
 ROW_SCALE_BITS = 32
-"""Methods without groups keep one scale for each row of outputs, in 32 bit (per-channel fp8 and int8)."""
+"""Methods without groups keep one 32-bit scale for each output row (per-channel fp8 and int8)."""
 
 _OCP_MX = 32
-"""Weights to a scale."""
+"""Weights per scale."""
 _COPIES_MISALIGNED = ("qwen3next", "qwen35", "qwen4exp")
 """Classes or model types, without `_`, with Qwen3NextSparseMoeBlock (vLLM 0.32, models/qwen3_next.py)."""
 _SPLITS_ALWAYS = (
     *("afmoe", "aria", "bailing", "cohere2moe", "ernie45", "exaonemoe", "glm4", "granitemoe", "hyv3", "hyv4"),
     *("inkling", "laguna", "minimaxm3", "param2moe", "qwen2moe", "qwen3moe", "qwen3vlmoe", "sarvam", "step3"),
 )
-"""Those whose shared experts ranks share also where experts are spread over several engines (vLLM 0.32)."""
+"""Models whose shared experts ranks share also where experts are spread over several engines (vLLM 0.32)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The form that weights are held in."""
+    """The form of weights in memory or in files."""
 
     value_bytes: int
-    """Of one value that is not quantized."""
+    """Of an unquantized value."""
     quantization: Quantization | None = None
     own: bool = False
-    """The checkpoint is quantized so: its kept modules stay in 16 bit."""
+    """It is the checkpoint's quantization: its excluded modules stay in 16 bit."""
 
     def form_of(self, linear: Linear) -> Quantization | None:
-        """How a matrix is quantized; None where it is not."""
+        """The quantization of a matrix; None: unquantized."""
         form = linear.form if self.own else 0
         if self.quantization is None or linear.plain or form == KEPT:
             return None
@@ -56,8 +56,8 @@ class Storage:
 
 
 def pads(request: Request, linear: Linear, form: Quantization | None) -> bool:
-    """Whether each rank gets whole blocks of a shared expert, the last ones zeros: DeepSeek V4's in blocks of fp8, but
-    for AMD (vllm/models/deepseek_v4/nvidia/model.py, DeepseekV4MLP)."""
+    """Whether each rank gets whole blocks of a shared expert, padded with zeros: DeepSeek V4's in blocks of fp8, except
+    on AMD (vllm/models/deepseek_v4/nvidia/model.py, DeepseekV4MLP)."""
     model, device = request.architecture, request.device
     if model is None or form is None or form.group_rows == 1 or (device is not None and device.is_amd):
         return False
@@ -67,8 +67,8 @@ def pads(request: Request, linear: Linear, form: Quantization | None) -> bool:
 def copies(request: Request, linear: Linear, form: Quantization | None) -> bool:
     """Whether each rank holds all of a shared expert, where experts are spread over ranks.
 
-    On several engines each rank works on some of the tokens (vllm/config/parallel.py, use_sequence_parallel_moe). On
-    one engine some classes copy what is in OCP MX and has no whole groups for each rank.
+    With several engines each rank processes some of the tokens (vllm/config/parallel.py, use_sequence_parallel_moe).
+    With one engine some classes copy OCP MX experts without whole groups for each rank.
     """
     if request.architecture is None or not request.enable_expert_parallel or ".shared_experts." not in linear.module:
         return False
@@ -82,7 +82,7 @@ def copies(request: Request, linear: Linear, form: Quantization | None) -> bool:
 
 
 def quantized_bytes(quantization: Quantization, linear: Linear) -> float:
-    """bits for each value, a scale (and a zero) for each group; without groups a scale for each output."""
+    """Bits for each value, a scale (and a zero) for each group; without groups a scale for each output."""
     values, bits = linear.values, quantization.bits
     if quantization.group_size:
         groups = -(-linear.inputs // quantization.group_size) * -(-linear.outputs // quantization.group_rows)
@@ -93,12 +93,12 @@ def quantized_bytes(quantization: Quantization, linear: Linear) -> float:
 
 
 def checkpoint(architecture: Architecture) -> Storage:
-    """As the files hold it."""
+    """The form in the files."""
     return Storage(4 if architecture.dtype == "float32" else 2, architecture.quantization, own=True)
 
 
 def engine(request: Request) -> Storage:
-    """As the engine holds it: what the request says, else what the checkpoint is."""
+    """The form in the engine: the request's, else the checkpoint's."""
     own = request.architecture.quantization if request.architecture is not None else None
     value = value_bytes(request)
     if own is not None and not all(form.bits for form in own.forms):
@@ -117,11 +117,11 @@ def engine(request: Request) -> Storage:
 
 
 _BY_WEIGHTS: Mapping[str, str] = {"fp8": "fp8", "int8": "int8_per_channel_weight_only", "int4": "gptq"}
-"""What spec.precision.weights stands for where no method is named."""
+"""Meaning of spec.precision.weights without a named method."""
 
 
 def _means(stated: str | None, own: Quantization) -> bool:
-    """Whether what is stated is what the checkpoint is anyway: nothing, or its method under one of its names."""
+    """Whether the stated method equals the checkpoint's, or none is stated."""
     if stated is None:
         return True
     named, known = quantized.method(stated), quantized.method(own.method)

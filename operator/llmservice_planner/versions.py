@@ -1,4 +1,4 @@
-"""Which vLLM an image holds, and whether that one has the flags, values and parsers that the spec asks for."""
+"""The vLLM version of an image, and whether it has the flags, values and parsers that the spec uses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from llmservice_vllm.versions import (
     words,
 )
 
-# What is wrong with a list of extra flags, before any pod: each problem with what to do about it.
+# Problems of extraArgs before any pod is created, each with a remedy.
 
-# Flags of earlier versions that people still copy from old guides, and what took their place.
+# Flags of earlier versions in old guides, and their replacements.
 REMOVED: Mapping[str, str] = MappingProxyType(
     {
         "--swap-space": "Remove it; to keep cache blocks in the node's memory set spec.batching.kvOffloadingSize.",
@@ -105,7 +105,7 @@ def _ambiguous(ambiguous: Ambiguous, version: str) -> Problem:
 
 
 def _replacement(name: str) -> str | None:
-    """What took the place of a flag of earlier versions."""
+    """The replacement of a flag of earlier versions."""
     return REMOVED.get(name.replace("_", "-"))
 
 
@@ -128,7 +128,7 @@ _INVALID = Reason(FailureReason.INVALID_FLAG)
 
 
 def _fields_of_keys(argument: str, match: Match, values: tuple[str, ...]) -> Mapping[str, str]:
-    """Keys that have a field, of a flag that takes JSON: `--flag.key value` or `--flag '{"key": value}'`."""
+    """Keys with a field, of a flag that takes JSON: `--flag.key value` or `--flag '{"key": value}'`."""
     fields = KEYED.get(match.flag.name, {})
     keys = argument.partition("=")[0].split(".")[1:2]
     if not keys:
@@ -137,7 +137,7 @@ def _fields_of_keys(argument: str, match: Match, values: tuple[str, ...]) -> Map
 
 
 def _about_values(match: Match, values: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the values of a flag, and what to do about it."""
+    """Problems of a flag's values, with remedies."""
     flag = match.flag
     given = values if match.value is None else (match.value,)
     if flag.values == 0 and given:
@@ -169,13 +169,13 @@ _TAG = re.compile(
 
 
 def image_version(image: str) -> str | None:
-    """The version that an image's tag names; None for a digest alone, `latest`, and tags of other kinds."""
+    """The version in an image's tag; None for a digest alone, `latest`, and other tags."""
     tag = _TAG.search(image)
     return tag[1] if tag else None
 
 
 def problems(spec: LLMServiceSpec, vllm_version: str, arguments: Sequence[str]) -> Iterator[Problem]:
-    """An image whose vLLM is not known, fields that its vLLM has no flag for, and wrong extraArgs."""
+    """An image with an unknown vLLM, fields for which its vLLM has no flag, and wrong extraArgs."""
     image = spec.runtime.image
     if spec.runtime.version is None and image is not None and image_version(image) is None:
         yield _unread(image)
@@ -184,7 +184,7 @@ def problems(spec: LLMServiceSpec, vllm_version: str, arguments: Sequence[str]) 
     else:
         yield from _missing(arguments, vllm_version)
         yield from _parsers(spec, vllm_version)
-        # Making the table costs more than all else here; most services add no flag.
+        # Building the table is expensive; most services add no flag.
         if spec.runtime.extra_args:
             yield from check_extra_args(spec.runtime.extra_args, vllm_version)
             yield from _beside(spec, vllm_version)
@@ -219,16 +219,16 @@ _WORDS = {
     "--kv-cache-dtype": "kvCacheDtypes",
     "--quantization": "quantizations",
 }
-"""Flags whose values vLLM's configuration checks after its parser took any, and the list of a version's values."""
+"""Flags whose values vLLM's configuration checks after parsing, with the list of a version's values."""
 _SPECULATION = "--speculative-config"
 _INSTEAD = {"medusa": "eagle3 or ngram"}
-"""What serves in place of a word that newer versions dropped."""
+"""Replacements of values that newer versions dropped."""
 
 
 def _missing(arguments: Sequence[str], version: str) -> Iterator[Problem]:
-    """Flags that stand for fields, and values of them, that this version of vLLM would refuse.
+    """Flags of fields, and their values, that this version of vLLM would refuse.
 
-    Other flags are passed over: the operator's own are in every table, extraArgs have checks of their own.
+    The operator's own flags are in every table; extraArgs are checked separately.
     """
     for index, token in enumerate(arguments):
         field = _field(token, version)
@@ -264,7 +264,7 @@ def _method(flag: str, value: str) -> str | None:
 
 
 def _takes(version: str, spelling: str, value: str) -> bool:
-    """Whether a version has the flag, and takes the value."""
+    """Whether a version has the flag, and accepts the value."""
     flag = flag_table(version).by_spelling.get(spelling)
     if flag is None:
         return False
@@ -276,7 +276,7 @@ def _takes(version: str, spelling: str, value: str) -> bool:
 
 
 def _parsers(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
-    """Parsers of tool calls and of thinking that this vLLM does not have; a plugin in extraArgs may bring any."""
+    """Parsers of tool calls and reasoning that this vLLM lacks; a plugin in extraArgs may provide any."""
     generation = spec.generation
     for field, name, listed, plugin in (
         ("toolCallParser", generation.tool_call_parser, "toolCallParsers", "--tool-parser-plugin"),
@@ -293,9 +293,8 @@ def _parsers(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
 
 
 def given(flag: str, arguments: Sequence[str], version: str) -> tuple[str, str, bool] | None:
-    """A flag as it is written, its value, and whether it is switched off, in every spelling of that vLLM's parser; the
-    last one counts.
-    """
+    """A flag as written, its value, and whether it is negated, in every spelling of that vLLM's parser; of duplicates
+    the last."""
     if not arguments:
         return None
     last = None
@@ -306,13 +305,13 @@ def given(flag: str, arguments: Sequence[str], version: str) -> tuple[str, str, 
 
 
 def is_on(flag: str, arguments: Sequence[str], version: str) -> bool:
-    """Whether the arguments have a flag, and do not switch it off."""
+    """Whether the arguments have a flag without negating it."""
     found = given(flag, arguments, version)
     return found is not None and not found[2]
 
 
 def _beside(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
-    """Further arguments that this vLLM refuses beside what fields say."""
+    """Arguments that this vLLM refuses in combination with fields."""
     known, speculation, arguments = facts(version), spec.speculative_decoding, spec.runtime.extra_args
     method = "none" if speculation is None else speculation.method
     if is_on("--async-scheduling", arguments, version) and known.are_refusals_read:
@@ -346,7 +345,7 @@ _FIRST_RUNNER = {"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}
 
 
 def _sleepless(transfer: Mapping[str, Any], known: Mapping[str, tuple[str, object] | None]) -> str | None:
-    """The connector of a configuration, one or several in one, that cannot follow sleep; what is unknown can."""
+    """The connector of a configuration, possibly one of several, that does not support sleep; unknown ones may."""
     name, more = transfer.get("kv_connector"), transfer.get("kv_connector_extra_config")
     options = more if isinstance(more, dict) else {}
     if not isinstance(name, str) or transfer.get("kv_connector_module_path"):
@@ -368,7 +367,7 @@ def _refused(message: str, remedy: str) -> Problem:
 
 
 def _field(token: str, version: str) -> str | None:
-    """The field of a flag, in a spelling of this version or another one; None where none stands for it."""
+    """The field of a flag, in a spelling of this or another version, or None."""
     if not token.startswith("--"):
         return None
     tables = (flag_table(known).by_spelling for known in (version, *known_versions()))

@@ -1,10 +1,10 @@
-"""Bytes of weights, on the fullest GPU and in all, as vLLM shares them out.
+"""Bytes of weights, on the fullest GPU and in total, as vLLM distributes them.
 
-Linears are split over tensor-parallel ranks, key/value heads are copied where there are fewer of them than ranks,
-routers and the down-projections of MLA are on each rank, embedding and head are padded to 64 rows and split. Stages of
-a pipeline take layers as get_pp_indices deals them (vllm/distributed/utils.py); the first holds the embedding, the last
-the head. Experts are shared by all ranks of all data-parallel engines, whole or in slices. Where they are whole, some
-models have their shared expert on each rank (storage.py, copies).
+Linears are split over tensor-parallel ranks; key/value heads are copied if there are fewer than ranks; routers and the
+down-projections of MLA are on each rank; embedding and head are padded to 64 rows and split. Pipeline stages take
+layers by get_pp_indices (vllm/distributed/utils.py); the first holds the embedding, the last the head. Experts are
+shared by all ranks of all data-parallel engines, whole or in slices. With whole ones, some models have their shared
+expert on each rank (storage.py, copies).
 """
 
 from __future__ import annotations
@@ -30,19 +30,17 @@ from llmservice_planner.plan import GIB, Draft, Line, Request
 from llmservice_planner.splits import layers_of_stages
 from llmservice_planner.storage import Storage
 
-# What is loaded beside a model's own weights: draft models and heads that guess tokens, and room for LoRA adapters.
-#
-# Drafts stand on the last pipeline stage and share the target's embedding and head (vllm/v1/spec_decode/eagle.py).
-# Room for adapters is taken at start: max_loras x rank for each linear, whether an adapter uses it or not
-# (vllm/lora/layers).
+# Weights beside the model's own: draft models and heads, and memory for LoRA adapters. Drafts are on the last pipeline
+# stage and share the target's embedding and head (vllm/v1/spec_decode/eagle.py). Memory for adapters is reserved at
+# start: max_loras x rank for each linear, whether an adapter uses it or not (vllm/lora/layers).
 
 EAGLE3_VOCABULARY = 32_000
-"""Tokens that published EAGLE-3 heads guess among, with a head of their own."""
+"""Tokens that published EAGLE-3 heads predict, with a head of their own."""
 _WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 
 
 def own_model(request: Request) -> Request | None:
-    """The question for a draft model that is a whole model; None where there is none."""
+    """The request for a draft that is a whole model, or None."""
     draft = request.draft
     if draft is None or not _is_whole(draft):
         return None
@@ -68,10 +66,10 @@ def _is_whole(draft: Draft) -> bool:
 
 
 def head_linears(draft: Draft, target: Architecture) -> tuple[Linear, ...]:
-    """Matrices of heads and layers that guess: Medusa's, EAGLE's, and the model's own for multi-token prediction.
+    """Matrices of heads and layers that predict: Medusa's, EAGLE's, and the model's own for multi-token prediction.
 
-    Their own config.json says how many layers an EAGLE has; else it is one like the target's. They share embedding and
-    head with the target, but Medusa's heads and EAGLE-3's, whose vocabulary is smaller.
+    An EAGLE's own config.json has its number of layers; otherwise it is one like the target's. They share embedding and
+    head with the target, except Medusa's heads and EAGLE-3's, whose vocabulary is smaller.
     """
     if _is_whole(draft) or draft.method in _WITHOUT_WEIGHTS:
         return ()
@@ -98,13 +96,13 @@ def head_linears(draft: Draft, target: Architecture) -> tuple[Linear, ...]:
 
 
 def _plain_layer(target: Architecture) -> tuple[Layer, ...]:
-    """One dense layer of the target, or the first where it has none."""
+    """One dense layer of the target, or its first if it has none."""
     dense = [layer for layer, _ in target.distinct_layers if layer.feed_forward.intermediate]
     return tuple((dense or list(target.layers))[:1])
 
 
 def adapter_bytes(request: Request, layer: Layer, held: Storage) -> float:
-    """Of the room for adapters in one layer, on each GPU."""
+    """Memory for adapters in one layer, on each GPU."""
     if request.adapters is None:
         return 0
     ranks = request.tensor_parallel_size
@@ -114,7 +112,7 @@ def adapter_bytes(request: Request, layer: Layer, held: Storage) -> float:
 
 
 def vocabulary_bytes(request: Request, architecture: Architecture, held: Storage) -> float:
-    """Of the room for adapters of the embedding; as much is for the head. Ranks do not share it."""
+    """Memory for adapters of the embedding; the head has as much. Ranks do not share it."""
     if request.adapters is None:
         return 0
     size = architecture.vocab_size + architecture.hidden_size
@@ -131,17 +129,17 @@ def _adapter_values(linear: Linear, ranks: int) -> float:
 
 
 VOCABULARY_PADDING = 64
-"""Rows of embedding and head come in so many (vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE)."""
+"""Rows of embedding and head are a multiple of this (vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The answer, in bytes."""
+    """In bytes."""
 
     per_gpu: int
     """On the fullest GPU."""
     total: int
-    """Over all GPUs of one replica, copies counted."""
+    """Over all GPUs of one replica, including copies."""
     lines: tuple[Line, ...]
     """The arithmetic of the fullest GPU."""
 
@@ -151,7 +149,7 @@ class Amounts:
     """Bytes of one part of a stage."""
 
     whole: float = 0
-    """If one GPU held it all."""
+    """On a single GPU."""
     rank: float = 0
     """On each of the stage's GPUs."""
 
@@ -159,19 +157,19 @@ class Amounts:
         return Amounts(self.whole + other.whole, self.rank + other.rank)
 
     def times(self, factor: float) -> Amounts:
-        """Both, so often."""
+        """Both multiplied."""
         return Amounts(self.whole * factor, self.rank * factor)
 
 
 Stage = dict[Part, Amounts]
-"""What the GPUs of one pipeline stage hold."""
+"""Bytes of one pipeline stage by part."""
 
 
 def weigh(request: Request) -> Weights:
     """The bytes of a model's weights for a request.
 
-    What is stated wins: weights_gib of the whole model, then the checkpoint's real tensors, then arithmetic that is
-    scaled to the stated number of parameters. Incomplete where nothing is known that weights could follow from.
+    In order of precedence: stated weights_gib of the whole model, the checkpoint's tensors, arithmetic that is scaled
+    to the stated number of parameters. Incomplete where nothing determines them.
     """
     architecture = request.architecture
     if architecture is None or not any(layer.linears for layer in architecture.layers):
@@ -183,7 +181,7 @@ def weigh(request: Request) -> Weights:
 
 
 def _offloaded(request: Request, whole: Weights) -> Weights:
-    """Without what --cpu-offload-gb leaves in the node's memory, as much as there is."""
+    """The weights without what --cpu-offload-gb leaves in the node's memory, as far as there are any."""
     left = min(request.cpu_offload_gib * GIB, whole.per_gpu)
     if not left:
         return whole
@@ -192,7 +190,7 @@ def _offloaded(request: Request, whole: Weights) -> Weights:
 
 
 def _unknown_model(request: Request) -> Weights:
-    """Nothing but a size is known: it is shared evenly."""
+    """Only a size is known: it is divided evenly."""
     gpus = request.tensor_parallel_size * request.pipeline_parallel_size
     if request.weights_gib is not None:
         size, how = request.weights_gib * GIB, f"{request.weights_gib:g} GiB stated"
@@ -207,7 +205,7 @@ def _unknown_model(request: Request) -> Weights:
 
 
 def _stages(request: Request, architecture: Architecture, held: Storage) -> Iterator[Stage]:
-    """Each stage's parts. Equal layers are one object and are weighed once."""
+    """Each stage's parts. Equal layers are one object and are computed once."""
     known = {id(layer): _layer(layer, held, request) for layer, _ in architecture.distinct_layers}
     sizes = layers_of_stages(len(architecture.layers), request.pipeline_parallel_size)
     start = 0
@@ -233,7 +231,7 @@ def _layer(layer: Layer, held: Storage, request: Request) -> Stage:
 
 
 def _padded_share(linear: Linear, held: Storage, request: Request) -> float:
-    """Of a layer's matrix, with what its rank holds beside its part."""
+    """Share of a layer's matrix, with padding of its rank."""
     if storage.copies(request, linear, held.form_of(linear)):
         return 1
     ranks, whole_experts = request.tensor_parallel_size, request.enable_expert_parallel
@@ -243,9 +241,9 @@ def _padded_share(linear: Linear, held: Storage, request: Request) -> float:
 
 
 def _padding(linear: Linear, held: Storage, request: Request, slices: int) -> float:
-    """What kernels for MXFP4 experts add: the hidden size comes in 256 values, the inside of a slice in 128
-    (fused_moe/oracle/mxfp4.py, mxfp4_round_up_hidden_size_and_intermediate_size). 20B and 120B as measured: 1.07.
-    Beside them what completes the blocks of shared experts."""
+    """Padding of kernels for MXFP4 experts: the hidden size is a multiple of 256 values, the inside of a slice of 128
+    (fused_moe/oracle/mxfp4.py, mxfp4_round_up_hidden_size_and_intermediate_size). 20B and 120B as measured: 1.07. Also
+    completes the blocks of shared experts."""
     form = held.form_of(linear)
     is_down = linear.module.endswith("down_proj")
     inside, hidden = (linear.inputs, linear.outputs) if is_down else (linear.outputs, linear.inputs)
@@ -262,7 +260,7 @@ def _rounded(value: int, step: int) -> int:
 
 
 def _share(linear: Linear, ranks: int, sharing: int, whole_experts: bool) -> float:
-    """Of a matrix, on the rank with most of it."""
+    """Share of a matrix on the rank with most of it."""
     if linear.split is Split.NONE:
         return 1
     if linear.split is Split.EXPERTS:
@@ -309,7 +307,7 @@ def _vocabulary(architecture: Architecture, ranks: int, held: Storage, *, head: 
 def _as_stated(
     request: Request, architecture: Architecture, held: Storage, stages: list[Stage]
 ) -> tuple[list[Stage], str]:
-    """The stages, brought to what is known better than by counting; and how that is."""
+    """The stages, adjusted to facts that are more exact than counting, with their source."""
     if request.weights_gib is not None:
         factor = request.weights_gib * GIB / _whole(stages)
         return [_scaled(stage, factor) for stage in stages], f"{request.weights_gib:g} GiB stated"
@@ -325,14 +323,14 @@ def _as_stated(
 
 
 UNKNOWN_SHARE = 0.003
-"""Parameters beyond the count are an encoder or the like where they are more than this share of the model; fewer are
+"""Parameters beyond the count are an unknown part, such as an encoder, above this share of the model; below it they are
 biases and rounding."""
 
 
 def _scaled_to_total(
     architecture: Architecture, held: Storage, stages: list[Stage], total: int, counted: int, ranks: int
 ) -> list[Stage]:
-    """More than was counted is something unknown beside the layers, in 16 bit; less means smaller layers."""
+    """More than counted is an unknown part beside the layers, in 16 bit; less means smaller layers."""
     over = total - counted
     if UNKNOWN_SHARE * total < over and not architecture.encoder.parameters and over < total / 2:
         size = over * held.value_bytes
@@ -346,7 +344,7 @@ def _whole(stages: list[Stage]) -> float:
     """Bytes of one copy of the model."""
     total = sum(amount.whole for stage in stages for amount in stage.values())
     if len(stages) > 1:
-        # Held by the first stage and by the last.
+        # Held by the first and the last stage.
         total -= stages[-1].get(Part.OTHER, Amounts()).whole
         total -= stages[-1].get(Part.EMBEDDING, Amounts()).whole
     return total
@@ -369,7 +367,7 @@ _MEASURED: Mapping[Part, str] = {
 def _measured(
     request: Request, architecture: Architecture, held: Storage, stages: list[Stage], tensors: Tensors
 ) -> list[Stage]:
-    """Each part takes its real size, converted from how the files hold it to how the engine does."""
+    """Each part with its real size, converted from the files' form to the engine's."""
     found = storage.checkpoint(architecture)
     tensors = _without_tables(tensors, architecture.table_bytes)
     if found.quantization is None and tensors.parameters:
@@ -393,7 +391,7 @@ def _measured(
 
 
 def _without_tables(tensors: Tensors, size: int) -> Tensors:
-    """Tables of n-grams stand among a layer's tensors, and are no weights of a GPU."""
+    """N-gram tables are among a layer's tensors, but not in a GPU's memory."""
     if not size:
         return tensors
     of_layers = min(size, tensors.attention)
@@ -430,7 +428,7 @@ _ADDITIONS: Mapping[str, str] = {
 
 
 def _additions(request: Request, architecture: Architecture, held: Storage) -> list[dict[str, float]]:
-    """By stage, the bytes of what is not in the checkpoint: second copies, room for adapters, and what guesses."""
+    """By stage, bytes that the checkpoint lacks: second copies, memory for adapters, and drafts."""
     known = {
         id(layer): {
             "MLA's expanded projections": _expanded(layer, held, request.tensor_parallel_size),
@@ -455,7 +453,7 @@ def _additions(request: Request, architecture: Architecture, held: Storage) -> l
 
 
 def _expanded(layer: Layer, held: Storage, ranks: int) -> float:
-    """MLA keeps kv_b_proj a second time, out of its quantization, for decoding."""
+    """MLA keeps kv_b_proj a second time, unquantized, for decoding."""
     if layer.attention.kind is not Kind.LATENT:
         return 0
     return sum(
@@ -473,7 +471,7 @@ def _speculation(request: Request, architecture: Architecture, held: Storage) ->
     if model is not None:
         return weigh(model).per_gpu
     if request.draft.method != "mtp":
-        # Heads of other checkpoints do not follow the target's quantization.
+        # Heads of other checkpoints do not have the target's quantization.
         held = Storage(held.value_bytes)
     return sum(
         held.bytes_of(linear) * _padded_share(linear, held, request)
@@ -498,7 +496,7 @@ _MOST_FORMS = 4
 
 
 def _form(architecture: Architecture, held: Storage) -> str:
-    """How the weights are held: the checkpoint's own form, and which parts have another one."""
+    """How the weights are held: the checkpoint's own form, and parts with another one."""
     rest = f"{held.value_bytes} bytes a value"
     if held.quantization is None:
         return rest

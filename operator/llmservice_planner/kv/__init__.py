@@ -1,1 +1,1 @@
-"""How vLLM lays out the KV cache: specs of layers, groups of them, blocks."""
+"""vLLM's layout of the KV cache: specs of layers, groups of layers, blocks."""

@@ -1,4 +1,4 @@
-"""How many tokens a block has: the user's choice, or what the attention backend takes (vLLM, platforms/)."""
+"""Tokens per block: the requested number, or the attention backend's (vLLM, platforms/)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from llmservice_planner.plan import Request
 
 _KERNEL = 4
 _SHORT_KERNEL = 3
-"""Width of the convolution in published models, with a recurrent state and without; its state has one value less."""
+"""Width of the convolution in published models, with and without a recurrent state; its state has one value less."""
 _HEEDED = ("NemotronH", "Nemotron_Nano", "Qwen3_5", "Qwen4Exp")
-"""Classes for which vLLM heeds the type of the recurrent state in config.json."""
+"""Classes for which vLLM uses the type of the recurrent state in config.json."""
 _FLOAT32 = ("NemotronH", "Nemotron_Nano", "KimiLinear", "KimiK3", "Glm5Next")
-"""Classes that keep it in float32 where config.json does not say it."""
+"""Classes whose state is float32 unless config.json sets a type."""
 
 
 def has_state(attention: Attention) -> bool:
-    """Whether a layer keeps one, alone or beside attention."""
+    """Whether a layer keeps a state, alone or beside attention."""
     return bool(attention.conv_values or attention.recurrent_values)
 
 
 def state_bytes(request: Request, attention: Attention, ranks: int, wide: bool) -> int:
-    """Of one request's state in one layer on one GPU. `wide`: CPUs with AVX-512 BF16 keep it in float32."""
+    """Bytes of one request's state in one layer on one GPU. `wide`: float32, as on CPUs with AVX-512 BF16."""
     size = value_bytes(request)
     conv = attention.conv_values
     if attention.state_groups % ranks:
-        # Every rank needs the groups of its own heads: they are made to be as many as ranks.
+        # Every rank holds the groups of its own heads: there are as many as ranks.
         conv += (ranks - attention.state_groups) * attention.group_values
-    # Speculation keeps the values of tokens that may be taken back.
+    # Speculation keeps values of tokens that may be rejected.
     kernel = _KERNEL if attention.recurrent_values else _SHORT_KERNEL
     conv += conv // (kernel - 1) * _guesses(request)
     recurrent = 4 if wide else _recurrent_bytes(request, attention, size)
@@ -41,7 +41,7 @@ def state_bytes(request: Request, attention: Attention, ranks: int, wide: bool) 
 def state_blocks(request: Request, attention: Attention) -> int:
     """States of one request: its own, one for each guessed token, and one or two for prefix caching.
 
-    Prefix caching is taken to be on, as it is by default. Models of nothing but states have none.
+    Prefix caching is assumed to be on, its default. Models with states only have none.
     """
     architecture = request.architecture
     layers = architecture.layers if architecture is not None else ()
@@ -72,7 +72,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Backend:
-    """What an attention backend takes."""
+    """Block sizes of an attention backend."""
 
     default: int
     sizes: tuple[int, ...]
@@ -81,7 +81,7 @@ class _Backend:
     """Any multiple of the only size."""
 
     def at_most(self, tokens: int) -> int:
-        """The largest size within that many tokens; the smallest where none is."""
+        """The largest size up to `tokens`; the smallest if there is none."""
         if self.multiples:
             return max(self.sizes[0], tokens // self.sizes[0] * self.sizes[0])
         return max((size for size in self.sizes if size <= tokens), default=self.sizes[0])
@@ -94,7 +94,7 @@ _FLASHINFER = _Backend(16, (16, 32, 64), multiples=False)
 _FLASH_MLA = _Backend(64, (64,), multiples=False)
 _SPARSE_MLA = _Backend(64, (64,))
 COMPRESSED_BLOCK = 256
-"""The only size that DeepSeek V4's kernels take; of its windows' and compressors' blocks specs.py knows."""
+"""The only size of DeepSeek V4's kernels; specs.py has the blocks of its windows and compressors."""
 _FLASHINFER_MLA = _Backend(32, (32, 64), multiples=False)
 
 
@@ -120,17 +120,17 @@ def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_stat
 
 
 def is_sparse(architecture: Architecture) -> bool:
-    """Whether attention looks at some tokens only, which an index finds (DeepSeek V3.2)."""
+    """Whether attention reads only tokens that an index selects (DeepSeek V3.2)."""
     return any(map(index_width, {id(layer): layer for layer in architecture.layers}.values()))
 
 
 def index_width(layer: Layer) -> int:
-    """Of sparse MLA's index (DeepSeek V3.2); 0: the layer has none."""
+    """Width of sparse MLA's index (DeepSeek V3.2); 0: the layer has none."""
     return next((linear.outputs for linear in layer.linears if linear.module.endswith("indexer.wk")), 0)
 
 
 def index_bytes(width: int) -> int:
-    """Of one token's key in the index: values of 8 bits, and a scale of 32 for every 128 of them."""
+    """Bytes of one token's key in the index: 8-bit values, and a 32-bit scale for every 128."""
     return width + width // 128 * 4
 
 
@@ -142,7 +142,7 @@ def _aligned(full: int, backend: _Backend, state: int, token: int, latent: bool)
 
 
 def _covering(full: int, request: Request, attention: Attention) -> int:
-    """With layers that stay unquantized, a block of the others holds at least 16 tokens of those."""
+    """With unquantized layers, a block of the others holds at least 16 tokens of those."""
     packed, plain = _token_bytes(request, attention), _token_bytes(replace(request, kv_cache_dtype="auto"), attention)
     return max(full, full * -(-16 * plain // (full * packed)))
 
@@ -156,7 +156,7 @@ def _token_bytes(request: Request, attention: Attention) -> int:
 
 
 def _backend(request: Request, latent: bool, amx: bool) -> _Backend:
-    """That vLLM chooses first on the device."""
+    """vLLM's first choice on the device."""
     device = request.device
     if device is not None and device.is_cpu:
         return _CPU if not latent or amx else _CPU_MLA

@@ -1,4 +1,4 @@
-"""What each layer keeps for its requests, as vLLM describes it to itself (v1/kv_cache_interface.py)."""
+"""What each layer stores, as in vLLM's specs (v1/kv_cache_interface.py)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from llmservice_planner.splits import layers_of_stages
 
 
 class Spec(NamedTuple):
-    """One layer's cache on one GPU. Two layers are alike for vLLM exactly when their specs are equal."""
+    """One layer's cache on one GPU. vLLM treats layers as equal exactly if their specs are."""
 
     kind: Kind
     block_size: int
     """Tokens of one block."""
     page: int
-    """Bytes of one block, padding included."""
+    """Bytes of one block, including padding."""
     shape: tuple[int, ...] = ()
-    """What else sets it apart: heads and widths."""
+    """Further parts of its identity: heads and widths."""
     window: int = 0
     """Tokens that a request keeps beside those in flight, for SLIDING."""
     begins_anywhere: int = 0
-    """1: the window may begin inside a block, so that a request takes one more; chunks begin where blocks do."""
+    """1: the window may begin inside a block, so that a request needs one more; chunks begin with blocks."""
     blocks: int = 0
-    """That a request takes whatever its length: all of STATE's, and beside those of its tokens for FULL."""
+    """Blocks of a request of any length: all for STATE, in addition to those of its tokens for FULL."""
 
     def blocks_of(self, length: int, in_flight: int) -> int:
-        """Blocks that one request of that length takes at most."""
+        """Maximum of blocks for one request of that length."""
         if self.kind is Kind.STATE:
             return self.blocks
         if self.kind is Kind.SLIDING:
@@ -40,7 +40,7 @@ class Spec(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A spec, and the pipeline stage that holds it."""
+    """A spec and its pipeline stage."""
 
     spec: Spec
     stage: int
@@ -56,7 +56,7 @@ class _Setting:
     wide_states: bool
 
     def specs(self, attention: Attention, *, plain: bool = False) -> list[Spec]:
-        """Of one layer: none, one, or two where it has attention and a state."""
+        """Specs of one layer: none, one, or two if it has attention and a state."""
         if attention.shares_cache or attention.kind is Kind.ENCODER:
             return []
         if attention.kind is Kind.COMPRESSED:
@@ -89,8 +89,8 @@ class _Setting:
         return Spec(Kind.LATENT, self.blocks.full, self.blocks.full * token, (token,))
 
     def _compressed(self, attention: Attention) -> list[Spec]:
-        """Of a layer of DeepSeek V4: its window, its vectors, those of its index, and what each compressor has of the
-        tokens that make the next ones (vllm/models/deepseek_v4: attention.py, compressor.py; mla/sparse_swa.py)."""
+        """Specs of a layer of DeepSeek V4: its window, its vectors, those of its index, and each compressor's partial
+        vectors (vllm/models/deepseek_v4: attention.py, compressor.py; mla/sparse_swa.py)."""
         kv_dtype, ratio, full = self.request.kv_cache_dtype, attention.compress_ratio, self.blocks.full
         width, rope = attention.latent_dim + attention.rope_dim, attention.rope_dim
         token = compressed_bytes(kv_dtype, width, rope, value_bytes(self.request))
@@ -117,7 +117,8 @@ class _Setting:
         return Spec(Kind.STATE, 0, page, blocks=state_blocks(self.request, attention))
 
     def _keeps_window(self, attention: Attention) -> bool:
-        """Whether what lies before the window is dropped; chunks (Llama 4) do not go with drafts from hidden states."""
+        """Whether tokens before the window are dropped; chunks (Llama 4) cannot be combined with drafts from hidden
+        states."""
         if attention.kind is not Kind.SLIDING:
             return False
         draft = self.request.draft
@@ -134,7 +135,7 @@ class _Setting:
 
 
 def placed_specs(request: Request, blocks: Blocks, *, wide_states: bool) -> list[Placed]:
-    """Every layer that stores something, in the order in which vLLM finds them."""
+    """Specs of every layer that stores something, in vLLM's order."""
     architecture = request.architecture
     if architecture is None:
         raise Incomplete("model.architecture")
@@ -142,7 +143,7 @@ def placed_specs(request: Request, blocks: Blocks, *, wide_states: bool) -> list
     counts = layers_of_stages(len(architecture.layers), request.pipeline_parallel_size)
     stages = [stage for stage, count in enumerate(counts) for _ in range(count)]
     outer = _unquantized(request, architecture)
-    # Most layers are one and the same object.
+    # Most layers are the same object.
     made: dict[tuple[int, bool], tuple[Spec, ...]] = {}
     placed: list[Placed] = []
     for place, (layer, stage) in enumerate(zip(architecture.layers, stages, strict=True)):
@@ -156,7 +157,7 @@ def placed_specs(request: Request, blocks: Blocks, *, wide_states: bool) -> list
 
 
 def _index(layer: Layer, blocks: Blocks) -> list[Spec]:
-    """Sparse MLA finds its tokens in an index, which stores every token as the layer does."""
+    """The index of sparse MLA, which stores every token as the layer does."""
     width = index_width(layer)
     if not width:
         return []
@@ -165,7 +166,7 @@ def _index(layer: Layer, blocks: Blocks) -> list[Spec]:
 
 
 def _unquantized(request: Request, architecture: Architecture) -> frozenset[int]:
-    """The two first and the two last layers of a dense model, with types that are hard on them."""
+    """The first two and last two layers of a dense model, for types that degrade them."""
     count = len(architecture.layers)
     if not is_packed(request.kv_cache_dtype) or any(one.attention.kind is Kind.STATE for one in architecture.layers):
         return frozenset()
@@ -174,12 +175,12 @@ def _unquantized(request: Request, architecture: Architecture) -> frozenset[int]
 
 
 def _draft_specs(setting: _Setting, draft: Draft, architecture: Architecture) -> list[Spec]:
-    """Of the layers that speculation adds; they are on the last stage."""
+    """Specs of layers that speculation adds, on the last stage."""
     if draft.method == "mtp" and architecture.mtp_layer is not None:
         return setting.specs(architecture.mtp_layer.attention) * max(1, architecture.mtp_layers)
     last = next((one for one in reversed(architecture.layers) if one.attention.heads), None)
     if draft.method == "mtp" and last is not None:
-        # They have an index each, whichever of the model's own layers have one.
+        # Each has an index, whichever of the model's own layers have one.
         index = _index(max(architecture.layers, key=index_width), setting.blocks)
         return [*setting.specs(last.attention), *index] * max(1, architecture.mtp_layers)
     if draft.method in ("eagle", "eagle3") and draft.architecture is None and last is not None:

@@ -1,1 +1,1 @@
-"""What a model is made of, and how its config.json, its tensors' headers or stated facts say so."""
+"""The architecture of a model, from config.json, headers of its tensors, or stated facts."""

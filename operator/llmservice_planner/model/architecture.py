@@ -1,4 +1,4 @@
-"""What a model is made of, as far as its memory is concerned. Values only: config_json.py makes them.
+"""The parts of a model that determine its memory. Values only: config_json.py creates them.
 
 Counts are of the whole model, before anything is split over GPUs. Lengths are in tokens, widths in values.
 """
@@ -12,7 +12,7 @@ from enum import StrEnum
 from llmservice_api.dtypes import KVCache
 
 _SHOWN = 64
-"""Characters of a foreign word in a message."""
+"""Characters of a repository's text in a message."""
 
 
 class Kind(StrEnum):
@@ -21,20 +21,20 @@ class Kind(StrEnum):
     FULL = "full"
     """Keys and values of every token (MHA, GQA, MQA)."""
     ENCODER = "encoder"
-    """Nothing: all tokens of a request are in one step, and attend to each other (BERT and its kind)."""
+    """Nothing: all tokens of a request are in one step, and attend to each other (BERT and similar)."""
     SLIDING = "sliding"
     """Keys and values of the last `window` tokens."""
     LATENT = "latent"
-    """One compressed vector a token (MLA), the same on every tensor-parallel rank."""
+    """One compressed vector per token (MLA), the same on every tensor-parallel rank."""
     COMPRESSED = "compressed"
-    """A window of such vectors and, beside it, one for several tokens (DeepSeek V4)."""
+    """A window of such vectors, and one vector for several tokens (DeepSeek V4)."""
     STATE = "state"
-    """A state of fixed size a request (Mamba, linear attention)."""
+    """A state of fixed size per request (Mamba, linear attention)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The token mixer of one layer. Fields that its kind does not have are 0 or None."""
+    """The token mixer of one layer. Fields that its kind lacks are 0 or None."""
 
     kind: Kind
     heads: int = 0
@@ -50,61 +50,61 @@ class Attention:
     query_rank: int = 0
     """q_lora_rank of MLA; 0: queries are not compressed."""
     conv_values: int = 0
-    """Values of the convolution state of one request: of STATE, and of attention beside a state (Falcon-H1)."""
+    """Values of one request's convolution state: of STATE, and of attention with a state (Falcon-H1)."""
     recurrent_values: int = 0
-    """Values of the recurrent state of one request, likewise."""
+    """Values of one request's recurrent state, likewise."""
     recurrent_bytes: int = 0
-    """Of one of them, where the model says it (mamba_ssm_dtype); 0: they are of the model's own type."""
+    """Bytes of one of them, if the model sets them (mamba_ssm_dtype); 0: of the model's own type."""
     state_groups: int = 0
-    """Groups of B and C in Mamba 2. Fewer than ranks: each rank keeps one, and conv_values grow."""
+    """Groups of B and C in Mamba 2. With fewer than ranks each rank keeps one, and conv_values grow."""
     group_values: int = 0
     """Values that one such group adds to conv_values, B and C together."""
     parameters: int = 0
     """Of the projections of a STATE."""
     shares_cache: bool = False
-    """It reads the cache of an earlier layer and stores nothing itself."""
+    """It reads the cache of an earlier layer and stores nothing."""
     index_bytes: int = 0
-    """Of each token, that an index of groups of tokens stores in the blocks of the keys and values (Qwen4)."""
+    """Bytes per token of an index of groups of tokens, stored in the blocks of keys and values (Qwen4)."""
     more_blocks: int = 0
-    """Further blocks that a request takes whatever its length: what an index and embeddings keep of its last tokens."""
+    """Further blocks of a request of any length: for the last tokens of an index and of embeddings."""
     compress_ratio: int = 0
-    """Tokens that one vector of COMPRESSED stands for; 1: it has its window alone."""
+    """Tokens of one vector of COMPRESSED; 1: window only."""
     index_dim: int = 0
-    """Width of a key of the index that picks such vectors; 0: all are read."""
+    """Width of a key of the index that selects such vectors; 0: all are read."""
     output_groups: int = 0
-    """Groups of heads with an output projection each; ranks hold whole ones."""
+    """Groups of heads with an output projection each; ranks hold whole groups."""
     chunked: bool = False
-    """The window starts anew every `window` tokens (Llama 4) instead of sliding with each."""
+    """The window starts anew every `window` tokens (Llama 4) instead of sliding."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """The MLP of one layer: a dense one, or experts of which each token uses some."""
+    """The MLP of one layer: dense, or experts of which each token uses some."""
 
     intermediate: int = 0
-    """Width of the dense MLP; 0 where there are only experts."""
+    """Width of the dense MLP; 0 with experts only."""
     gated: bool = True
     """Three matrices (gate, up, down), else two."""
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
     shared_intermediate: int = 0
-    """Width of the experts that every token uses, together."""
+    """Total width of the experts that every token uses."""
 
 
 class Split(StrEnum):
     """How tensor-parallel ranks share a matrix."""
 
     TENSOR = "tensor"
-    """Each holds a slice of its rows or columns; slices are whole heads where it has `units`."""
+    """Each holds a slice of its rows or columns; whole heads if it has `units`."""
     NONE = "none"
     """Each holds all of it: routers, the down-projections of MLA."""
     EXPERTS = "experts"
-    """Each holds a slice of every expert, or with expert parallelism some experts whole."""
+    """Each holds a slice of every expert, or with expert parallelism some whole experts."""
 
 
 class Part(StrEnum):
-    """What weights are for: what can be told apart in a checkpoint by the names of its tensors."""
+    """Purpose of weights, as far as tensor names in a checkpoint distinguish it."""
 
     EMBEDDING = "embedding"
     HEAD = "head"
@@ -117,7 +117,7 @@ class Part(StrEnum):
 
 
 KEPT = -1
-"""`Linear.form` of what a quantized checkpoint leaves in 16 bit."""
+"""`Linear.form` of what a quantized checkpoint keeps in 16 bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,28 +125,28 @@ class Linear:
     """A matrix of a layer, or `count` equal ones."""
 
     module: str
-    """Its name inside the layer, as checkpoints have it: self_attn.q_proj. Kept modules are named so."""
+    """Its name inside the layer, as in checkpoints: self_attn.q_proj. Lists of unquantized modules use such names."""
     part: Part
     inputs: int
     outputs: int
     split: Split = Split.TENSOR
     units: int = 0
-    """Heads that a slice may not cut; with fewer of them than ranks each rank holds one. 0: any slice will do."""
+    """Heads that a slice may not cut; with fewer heads than ranks each rank holds one. 0: any slice."""
     count: int = 1
     bias: int = 0
     """Values of the bias of each; it is never quantized."""
     plain: bool = False
     """No method quantizes it: convolutions, routers."""
     form: int = 0
-    """How the checkpoint's own quantization stores it: KEPT, or the number of one of its `forms`."""
+    """Its form in the checkpoint's quantization: KEPT, or an index of `forms`."""
     wide: bool = False
-    """Held in 32 bit where it is not quantized."""
+    """In 32 bit where it is not quantized."""
     copy: bool = False
-    """The engine makes room for it, and the checkpoint has it not: values that are the keys once more (Gemma 4)."""
+    """Allocated by the engine and absent from the checkpoint: values that equal the keys (Gemma 4)."""
 
     @property
     def is_row_parallel(self) -> bool:
-        """Whether tensor-parallel ranks share its inputs; of the others they share the outputs."""
+        """Whether tensor-parallel ranks share its inputs; otherwise they share the outputs."""
         return self.module.endswith(("o_proj", "out_proj", "down_proj", "wo_b"))
 
     @property
@@ -167,76 +167,76 @@ class Layer:
     attention: Attention
     feed_forward: FeedForward
     linears: tuple[Linear, ...] = ()
-    """Its matrices; empty where nothing but the total is known."""
+    """Its matrices; empty if only the total is known."""
     small: int = 0
     """Values of norms and the like, which every rank holds in 16 bit."""
 
     @property
     def parameters(self) -> int:
-        """Everything in it."""
+        """All parameters of the layer."""
         return sum(linear.parameters for linear in self.linears) + self.small
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How a checkpoint is quantized, by its quantization_config."""
+    """A checkpoint's quantization, by its quantization_config."""
 
     method: str
     """vLLM's name: awq, gptq, fp8, compressed-tensors, modelopt_fp4, bitsandbytes, ..."""
     bits: float
     """Of one weight, without scales."""
     group_size: int = 0
-    """Weights that share one scale; 0: a channel or a tensor does."""
+    """Weights per scale; 0: one for a channel or a tensor."""
     kept: tuple[str, ...] = ()
     """Modules that stay in 16 bit (ignore, modules_to_not_convert), as patterns or names."""
     scale_bits: float = 16
     """Of one scale."""
     zero_bits: float = 0
-    """Of one zero point, one for each group; 0 where quantization is symmetric."""
+    """Of one zero point per group; 0 where quantization is symmetric."""
     group_rows: int = 1
-    """Rows that share a scale too: 128 where blocks of 128 x 128 do."""
+    """Rows that share a scale too: 128 for blocks of 128 x 128."""
     head: int = KEPT
     """The form of lm_head."""
     parts: tuple[Part, ...] = ()
     """Only these are quantized; empty: all linears of decoder layers."""
     kv_cache: KVCache | None = None
-    """vLLM's type of the KV cache where nobody asks for one: the checkpoint has scales for it."""
+    """vLLM's default type of the KV cache, if the checkpoint has scales for it."""
     others: tuple[Quantization, ...] = ()
-    """Further forms, where a checkpoint has several: `forms` numbers them, this one first."""
+    """Further forms of a checkpoint with several: `forms` numbers them, this one first."""
     rules: tuple[tuple[str, int], ...] = ()
-    """Names or patterns of modules, each with the form of what it matches; the first that matches counts."""
+    """Names or patterns of modules with the index of their form; the first match counts."""
     unmatched: int = 0
-    """The form of what no rule matches."""
+    """The form of modules that no rule matches."""
     refused: str = ""
-    """Why vLLM refuses it from 0.32 on, after "the checkpoint"; empty: it does not."""
+    """Why vLLM refuses it from 0.32 on, to follow "the checkpoint"; empty: it does not."""
 
     @property
     def forms(self) -> tuple[Quantization, ...]:
-        """All forms that its matrices have, by their number."""
+        """All forms of its matrices, by index."""
         return (self, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """All encoders of pictures and sound, with what joins them to the language model; 0: it has none."""
+    """All encoders of images and audio, with their projections into the language model; 0: none."""
 
     parameters: int = 0
     shared: int = 0
-    """Of them, those that tensor-parallel ranks share; each holds the rest."""
+    """Parameters that tensor-parallel ranks share; each holds the rest."""
     tokens: int = 0
-    """Most that one picture becomes."""
+    """Maximum of tokens of one image."""
     video: int = 0
-    """Most that one video becomes, where the request has room; 0: it takes none, or nothing is known of it."""
+    """Maximum of tokens of one video, if the request has room; 0: no videos, or unknown."""
     frames: int = 0
-    """Of them, those of two frames of the largest size; 0: all frames share `video`."""
+    """Of these, tokens of two frames of the largest size; 0: all frames share `video`."""
     outputs: int = 1
-    """Results of the width of a hidden state for each token (one more for each layer of deepstack_visual_indexes)."""
+    """Results of hidden width for each token (one more for each layer in deepstack_visual_indexes)."""
     values: int = 0
-    """Held at the peak for each of those tokens, on every rank."""
+    """Values per token at the peak, on every rank."""
     shared_values: int = 0
-    """Held beside them, shared by tensor-parallel ranks."""
+    """Further values, shared by tensor-parallel ranks."""
     is_whole: bool = False
-    """The tokens of a picture or a video attend to each other, so that one item is never cut into steps."""
+    """The tokens of an image or video attend to each other, so that an item is never cut into steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,41 +250,41 @@ class Architecture:
     layers: tuple[Layer, ...]
     tie_word_embeddings: bool = False
     max_position_embeddings: int | None = None
-    """The longest request that vLLM derives from the config, rope scaling included; None: unlimited or not said."""
+    """The longest request that vLLM derives from the config, including rope scaling; None: unlimited or absent."""
     default_max_len: int | None = None
-    """What vLLM takes where nobody says a length, if not max_position_embeddings: with longrope the original length."""
+    """vLLM's default length, if not max_position_embeddings: with longrope the original length."""
     dtype: str | None = None
-    """float32, bfloat16 or float16: what the checkpoint is in."""
+    """Type of the checkpoint: float32, bfloat16 or float16."""
     quantization: Quantization | None = None
     total_parameters: int | None = None
-    """Where somebody stated it; else weights.py counts."""
+    """If stated by the user; else weights.py counts."""
     encoder: Encoder = Encoder()
     extra: tuple[Linear, ...] = ()
     """Matrices of the first stage beside the embedding: projections, embeddings for each layer."""
     extra_parameters: int = 0
-    """Of what is neither embedding, head, layer nor `extra`: positions that are learned, final norms."""
+    """Other parameters: learned positions, final norms."""
     embedding_size: int | None = None
-    """Width of the embedding and the head where it is not hidden_size (OPT's word_embed_proj_dim)."""
+    """Width of embedding and head if it is not hidden_size (OPT's word_embed_proj_dim)."""
     head_bias: bool = False
     rotary_values: int = 0
-    """Of the tables of sines and cosines, which every rank and stage holds in 16 bit; they count as weights."""
+    """Values of the tables of sines and cosines, on every rank and stage in 16 bit; they count as weights."""
     rotary_wide: bool = False
-    """They are in 32 bit, whatever is computed with."""
+    """They are in 32 bit, whatever the compute type."""
     table_bytes: int = 0
-    """Of tables of n-grams, which vLLM keeps in the node's memory unless it is told otherwise."""
+    """Bytes of n-gram tables, which vLLM keeps in the node's memory by default."""
     mtp_layers: int = 0
-    """Layers for multi-token prediction that are loaded only with speculation."""
+    """Layers for multi-token prediction, which are loaded only with speculation."""
     mtp_layer: Layer | None = None
-    """One of them, where it is not like the last layer."""
+    """One of them, if it differs from the last layer."""
     residual_streams: int = 1
-    """Hidden states of each token that are kept from layer to layer."""
+    """Hidden states per token that are kept from layer to layer."""
     ratios_by_word: bool = False
-    """The file has layers of several ratios (DeepSeek V4) in transformers' words alone."""
+    """The file has layers of several ratios (DeepSeek V4) only in transformers' format."""
     distinct_layers: tuple[tuple[Layer, int], ...] = field(init=False, compare=False, repr=False)
-    """Each layer value once, and how often it occurs. Equal layers are one object, so identity tells them apart."""
+    """Each distinct layer with its number of occurrences. Equal layers are one object, identified by identity."""
 
     def __post_init__(self) -> None:
-        """Everything that is computed per layer is computed for distinct ones; a plan asks for them a dozen times."""
+        """Per-layer values are computed for distinct layers only; a plan needs them a dozen times."""
         counts = Counter(map(id, self.layers))
         first = {id(layer): layer for layer in self.layers}
         object.__setattr__(self, "distinct_layers", tuple((first[key], count) for key, count in counts.items()))
@@ -296,7 +296,7 @@ class Architecture:
 
     @property
     def counted_parameters(self) -> int:
-        """All that the checkpoint holds, by arithmetic; the multi-token prediction layers are left out."""
+        """Computed parameters of the checkpoint, without layers for multi-token prediction."""
         heads = 1 if self.tie_word_embeddings else 2
         bias = self.vocab_size if self.head_bias else 0
         layers = sum(count * layer.parameters for layer, count in self.distinct_layers)
@@ -315,12 +315,12 @@ class Architecture:
 
 
 def printable(text: str, most: int = _SHOWN) -> str:
-    """What a file says, for a message: cut short, and escaped where a terminal would obey it."""
+    """A repository's text for a message: truncated, with control characters escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[:most])
 
 
 class Incomplete(ValueError):
-    """Facts without which nothing can be computed; `missing` names them as config.json does."""
+    """Facts that are required and missing; `missing` has their names in config.json."""
 
     def __init__(self, *missing: str) -> None:
         super().__init__(f"the model's configuration does not say: {', '.join(missing)}")
@@ -328,7 +328,7 @@ class Incomplete(ValueError):
 
 
 class InvalidModel(ValueError):
-    """A key of the model's configuration has a value that nothing can be made of."""
+    """A key of the model's configuration has an invalid value."""
 
     def __init__(self, key: str, problem: str) -> None:
         key, problem = printable(key, 128), printable(problem, 512)
@@ -338,12 +338,12 @@ class InvalidModel(ValueError):
 
 
 PAIR = "architectures, model_type"
-"""The key of an Unplanned whose value names a class and a type that are not of one model."""
+"""Key of an Unplanned whose class and type belong to different models."""
 _WORDS = {"model_type": "model_type", "architectures": "model class", PAIR: "model class with that model_type:"}
 
 
 class Unplanned(ValueError):
-    """The planner does not know what the configuration names: no mistake of the file, and nothing to guess about."""
+    """The planner does not support what the configuration names; the file is valid."""
 
     def __init__(self, key: str, value: str) -> None:
         words = _WORDS.get(key, f"word in {key}:")

@@ -1,7 +1,7 @@
-"""A model's config.json, or facts under the same names, made into an Architecture.
+"""Reads a model's config.json, or facts under the same names, into an Architecture.
 
-It follows vLLM's model classes. Keys that are absent have transformers' defaults for the model_type, where
-published files leave them out. Checkpoints are judged by what their files say, never by their names.
+Follows vLLM's model classes. Absent keys have transformers' defaults for the model_type if published files omit them.
+Checkpoints are judged by their files, never by their names.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ NESTED = (
     *("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config"),
     "transformer_layer_config",
 )
-"""Where multimodal files keep the language model's part, and speculators the draft's layers."""
+"""Keys of the language model's part in multimodal files, and of the draft's layers in speculators."""
 MOST_DISTINCT = 128
-"""Layers that differ from each other: each is computed with. Real models have up to a dozen kinds."""
+"""Layers that differ from each other, each of which costs time. Real models have up to a dozen."""
 _NAME_LENGTH = 128
 _MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _MOST_MTP_LAYERS = 64
@@ -51,11 +51,11 @@ _DTYPES: Mapping[str, str] = {
 
 
 def read(document: Mapping[str, Any]) -> Architecture:
-    """What the model is made of.
+    """The model's architecture.
 
     `document` is the content of config.json, or facts under its names (model.architecture, an inspection's selection
-    with lists as [[value, count], ...]). Incomplete names what is indispensable and missing; InvalidModel names a key
-    whose value makes no sense; Unplanned what the planner does not know.
+    with lists as [[value, count], ...]). Incomplete names required keys that are missing; InvalidModel names a key with
+    an invalid value; Unplanned names what the planner does not support.
     """
     if not isinstance(document, Mapping):
         raise InvalidModel("config.json", "must be an object")
@@ -63,7 +63,7 @@ def read(document: Mapping[str, Any]) -> Architecture:
 
 
 def text_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's keys, with those of the whole file behind them."""
+    """The language model's keys, with fallback to those of the whole file."""
     text = document
     for _ in range(3):
         inner = next((text[name] for name in NESTED if isinstance(text.get(name), Mapping)), None)
@@ -75,7 +75,7 @@ def text_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def bounded(made: Architecture) -> Architecture:
-    """What is planned with: how long that takes, and how large its numbers get, does not depend on the repository."""
+    """The architecture, checked so that neither planning time nor numbers depend on the repository."""
     distinct = [layer for layer, _ in made.distinct_layers]
     _check_distinct(distinct)
     forms = 1 if made.quantization is None else len(made.quantization.forms)
@@ -101,11 +101,11 @@ _SHARED = frozenset(
     | {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
     | {"num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window", "rope_scaling", "rope_theta"}
 )
-"""Keys that some files say outside the language model's part, or say there for it."""
+"""Keys that some files have outside the language model's part, or inside it."""
 
 
 class _Reader:
-    """One document."""
+    """Reads one document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         text = text_part(document)
@@ -132,13 +132,13 @@ class _Reader:
         self.layers_count = self._layers_count()
 
     def _is_causal(self) -> bool:
-        """Whether tokens attend to earlier ones only; vLLM heeds what the file says of it (layers/attention)."""
+        """Whether tokens attend to earlier ones only; vLLM follows the file's statement (layers/attention)."""
         if not registry.WITHOUT_A_CACHE.isdisjoint(self.classes) or self.keys.raw("is_causal") is False:
             return False
         return not ("Gemma3TextModel" in self.classes and self.keys.raw("use_bidirectional_attention") is True)
 
     def _kinds(self) -> tuple[str, ...]:
-        """Of an encoder's layers all are full: windows change nothing where nothing is stored."""
+        """Layers of an encoder are all full: windows have no effect where nothing is stored."""
         if self.is_v4:
             return deepseek_v4.kinds(self.keys, self.layers_count)
         return (
@@ -206,7 +206,7 @@ class _Reader:
         return None if text is None else _DTYPES.get(text.removeprefix("torch."))
 
     def layers(self, each: tuple[str, ...] | None = None) -> tuple[Layer, ...]:
-        """One object for equal layers, so that what comes later counts few and not a hundred."""
+        """One object for equal layers, so that later steps handle few."""
         each = self._kinds() if each is None else each
         with_experts = expert_layers(self.keys, len(each))
         widths = self._widths(len(each))
@@ -229,7 +229,7 @@ class _Reader:
         return tuple(dense_width(self.keys, index) for index in range(layers))
 
     def _sharing(self, each: tuple[str, ...]) -> tuple[bool, ...]:
-        """Gemma 3n and 4: the last layers read what earlier ones stored."""
+        """Gemma 3n and 4: the last layers read the cache of earlier ones."""
         sharing = min(self.keys.count("num_kv_shared_layers"), len(each))
         return (False,) * (len(each) - sharing) + (True,) * sharing
 
@@ -300,7 +300,7 @@ class _Reader:
     def _extra_parameters(self) -> int:
         hidden, family = self.keys.needed("hidden_size"), self.family
         norm = hidden * (2 if family.norm_bias else 1)
-        # OPT's models that norm after each layer have no norm at the end.
+        # OPT models that normalize after each layer have no final norm.
         final = family.final_norm and self.keys.flag("do_layer_norm_before", True)
         total = (norm if final else 0) + (norm if family.embedding_norm else 0)
         if family.positions is not None:
@@ -316,7 +316,7 @@ class _Reader:
 
 
 def _fitted(made: Architecture, reader: _Reader) -> Architecture:
-    """Where only facts and a total are known, what they leave open follows from which form comes closest to it."""
+    """If only facts and a total are known, the missing ones follow from the form with the closest total."""
     total = made.total_parameters
     if total is None or reader.model_type:
         return made
@@ -332,14 +332,13 @@ def _fitted(made: Architecture, reader: _Reader) -> Architecture:
 _FP8 = "float8_e4m3fn"
 _TABLES = "ngram_embedding"
 _VALUES_OF_SCALE = 32
-"""DeepSeek's tables are in fp8, with a byte of scale for so many values."""
+"""DeepSeek's tables are fp8, with a byte of scale for so many values."""
 
 
 def _table_bytes(keys: Keys, quantization: Quantization | None) -> int:
-    """Of all layers' tables of n-grams, which vLLM keeps in pinned memory of the node (vllm/config/engram.py); 0 where
-    the model has none.
+    """Bytes of all layers' n-gram tables, which vLLM keeps in pinned memory of the node (vllm/config/engram.py), or 0.
 
-    Qwen's have `ngram_vocab_size_base` rows for each head, whose widths are `ple_embed_dim` together; DeepSeek says the
+    Qwen's have `ngram_vocab_size_base` rows for each head, with widths that sum to `ple_embed_dim`; DeepSeek states the
     rows of each layer.
     """
     layers = keys.values("ple_layer_ids")
@@ -354,7 +353,7 @@ def _table_bytes(keys: Keys, quantization: Quantization | None) -> int:
 
 
 def _has_fp8_tables(keys: Keys, quantization: Quantization | None) -> bool:
-    """As Qwen4ExpPLEEmbeddingMethod.from_quant_config has it (vllm/models/qwen4_exp/common/ngram_embedding.py)."""
+    """As Qwen4ExpPLEEmbeddingMethod.from_quant_config (vllm/models/qwen4_exp/common/ngram_embedding.py)."""
     if keys.text("ple_embedding_dtype") == _FP8:
         return True
     if quantization is None or quantization.method != "fp8":

@@ -1,4 +1,4 @@
-"""One model's config.json with the checks that reading it needs: a wrong value is named, never stumbled over."""
+"""Typed access to a model's config.json: invalid values are reported with their key."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from llmservice_planner.model.architecture import Incomplete, InvalidModel
 
 LARGEST = 2**40
-"""No width, count or length of a real model comes near it; a larger one is a mistake."""
+"""Above any real width, count or length; a larger one is a mistake."""
 MOST_PARAMETERS = 2**48
-"""Of a whole model, stated or counted: a hundred times the largest that was trained."""
+"""Of a whole model, stated or counted: a hundred times the largest trained one."""
 MOST_LAYERS = 1024
-"""The most layers that spec.model.architecture takes; lists are as long at most."""
+"""Maximum of layers in spec.model.architecture, and of entries in a list."""
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -41,11 +41,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "first_k_dense_replace": ("first_k_dense",),
     "dtype": ("torch_dtype",),
 }
-"""Names that config.json gives to the same fact, newest first."""
+"""Names of the same fact in config.json, newest first."""
 
 
 class Keys:
-    """Typed access to a config.json, or to a part of it. Null means absent, as everywhere in these files."""
+    """Typed access to a config.json, or a part of it. Null means absent."""
 
     def __init__(self, document: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, path: str = "") -> None:
         self._document = document
@@ -54,7 +54,7 @@ class Keys:
         self._lists: dict[str, tuple[Any, ...]] = {}
 
     def raw(self, name: str) -> Any:
-        """The value under a name or one of its aliases; else the family's default; else None."""
+        """The value under a name or an alias; else the family's default; else None."""
         for one in (name, *ALIASES.get(name, ())):
             value = self._document.get(one)
             if value is not None:
@@ -62,14 +62,14 @@ class Keys:
         return self._defaults.get(name)
 
     def names(self) -> tuple[str, ...]:
-        """The names of an object that lists things by name; all of them strings."""
+        """The keys of an object; InvalidModel unless all are strings."""
         found = tuple(self._document)
         if not all(isinstance(name, str) for name in found):
             raise InvalidModel(self._path.removesuffix("."), "must have names that are strings")
         return found
 
     def has(self, *names: str) -> bool:
-        """Whether one of the names has a value, be it a default."""
+        """Whether one of the names has a value, including defaults."""
         return any(self.raw(name) is not None for name in names)
 
     def stated(self, name: str) -> bool:
@@ -77,7 +77,7 @@ class Keys:
         return any(self._document.get(one) is not None for one in (name, *ALIASES.get(name, ())))
 
     def integer(self, *names: str, least: int = 1, most: int = LARGEST) -> int | None:
-        """The first of the names that has a value, as a whole number; InvalidModel where it is none."""
+        """The first of the names with a value, as an integer; InvalidModel otherwise."""
         for name in names:
             value = self.raw(name)
             if value is not None:
@@ -85,7 +85,7 @@ class Keys:
         return None
 
     def needed(self, *names: str, least: int = 1, most: int = LARGEST) -> int:
-        """The same where nothing can be done without it: Incomplete names the first of the names."""
+        """As `integer`, for a required value: Incomplete names the first of the names."""
         value = self.integer(*names, least=least, most=most)
         if value is None:
             raise Incomplete(self._path + names[0])
@@ -97,7 +97,7 @@ class Keys:
         return default if value is None else value
 
     def number(self, name: str) -> float | None:
-        """A positive number, whole or not."""
+        """A positive number."""
         value = self.raw(name)
         if value is None:
             return None
@@ -106,7 +106,6 @@ class Keys:
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A boolean."""
         value = self.raw(name)
         if value is None:
             return default
@@ -115,7 +114,6 @@ class Keys:
         return value
 
     def text(self, name: str) -> str | None:
-        """A string."""
         value = self.raw(name)
         if value is not None and not isinstance(value, str):
             raise InvalidModel(self._path + name, f"must be a string, not {shown(value)}")
@@ -131,7 +129,7 @@ class Keys:
         return Keys(value, path=f"{self._path}{name}.")
 
     def values(self, name: str, most: int = MOST_LAYERS) -> tuple[Any, ...] | None:
-        """A list, written out where it is run-length encoded: [["full", 3], ["sliding", 1]]."""
+        """A list, expanded if it is run-length encoded: [["full", 3], ["sliding", 1]]."""
         if name in self._lists:
             return self._lists[name]
         value = self.raw(name)
@@ -139,7 +137,7 @@ class Keys:
             return None
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise InvalidModel(self._path + name, f"must be a list, not {shown(value)}")
-        # Layers ask for it one by one.
+        # It is requested for each layer.
         found = self._lists[name] = tuple(self._written_out(name, value, most))
         return found
 
@@ -151,7 +149,7 @@ class Keys:
         return found
 
     def checked(self, name: str, value: Any, least: int = 0, most: int = LARGEST) -> int:
-        """A whole number between bounds; floats without a fraction count, as JSON knows no difference."""
+        """An integer within bounds; floats without a fraction count, since JSON does not distinguish them."""
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -172,7 +170,7 @@ class Keys:
 
 
 def _run(element: Any) -> tuple[Any, int] | None:
-    """A pair of a value and how often it is repeated. No list in config.json that is read here has lists in it."""
+    """A value and its number of repeats. No list that is read here contains lists otherwise."""
     if isinstance(element, Sequence) and not isinstance(element, str) and len(element) == 2:
         value, count = element
         if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
@@ -185,7 +183,7 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut short before it is written out: it may be of any depth and length."""
+    """A value for a message, truncated before it is formatted: it may have any depth and length."""
     if isinstance(value, int) and abs(value) > MOST_PARAMETERS:
         return f"a number of {value.bit_length()} bits"
     text = _SHORT.repr(value)

@@ -1,8 +1,8 @@
-"""DeepSeek V4: each layer keeps a window of tokens and, but for some, one vector more for every 4 or 128 of them.
+"""DeepSeek V4: each layer keeps a window of tokens and, in most layers, one more vector for every 4 or 128 tokens.
 
-vllm/models/deepseek_v4. Compressors keep partial sums of the tokens that make the next vector; where a vector stands
-for 4 tokens, an index with a compressor of its own picks vectors. Several residual streams are mixed around attention
-and experts. Experts are in 4 bits where the rest of a checkpoint is in fp8.
+vllm/models/deepseek_v4. Compressors keep partial sums of the tokens of the next vector; with 4 tokens per vector, an
+index with its own compressor selects vectors. Several residual streams are mixed around attention and experts. Experts
+are in 4 bits where the rest of a checkpoint is in fp8.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ TYPE = "deepseek_v4"
 _WINDOW = 1
 _INDEXED = 4
 _RATIOS = (_WINDOW, _INDEXED, 128)
-"""Tokens of a vector; of 1 there is nothing but the window."""
+"""Tokens per vector; 1 means window only."""
 _WORDS: Mapping[str, int] = {
     "sliding_attention": _WINDOW,
     "compressed_sparse_attention": _INDEXED,
     "heavily_compressed_attention": 128,
 }
-"""transformers' words for layers."""
+"""transformers' names of layers."""
 _HASHED = 3
-"""Layers whose experts a table picks by the token, where config.json does not say it."""
+"""Layers whose experts are looked up by token, unless config.json states them."""
 
 
 def kinds(keys: Keys, layers: int) -> tuple[str, ...]:
-    """The ratio of each layer, in digits. The variant with pictures is not planned."""
+    """The ratio of each layer, as digits. The variant with images is not supported."""
     pictures = keys.count("vision_n_layers")
     if pictures:
         raise Unplanned("vision_n_layers", str(pictures))
@@ -67,7 +67,7 @@ def kinds(keys: Keys, layers: int) -> tuple[str, ...]:
 
 
 def mixer(keys: Keys, kind: str) -> Mixer:
-    """Attention of a layer with that ratio, and what mixes the residual streams around it and around the experts."""
+    """Attention of a layer with that ratio, and the mixing of residual streams around it and around the experts."""
     ratio, hidden, heads, dim = int(kind), keys.needed("hidden_size"), heads_of(keys), head_dim_of(keys)
     rank, out_rank, groups = keys.needed("q_lora_rank"), keys.needed("o_lora_rank"), keys.needed("o_groups")
     linears = [
@@ -115,12 +115,12 @@ def rope_dim(keys: Keys) -> int:
 
 
 def overlap(ratio: int) -> int:
-    """Vectors that a compressor works on at once."""
+    """Vectors that a compressor processes at once."""
     return 2 if ratio == _INDEXED else 1
 
 
 def mtp_layer(keys: Keys, like: Layer) -> Layer:
-    """The layer for multi-token prediction: a window alone, experts like the others', and two projections."""
+    """The layer for multi-token prediction: window only, experts as in the others, and two projections."""
     hidden, own = keys.needed("hidden_size"), mixer(keys, str(_WINDOW))
     experts = tuple(linear for linear in like.linears if linear.module.startswith("mlp."))
     joints = (whole("e_proj", hidden, hidden), whole("h_proj", hidden, hidden))
@@ -128,7 +128,7 @@ def mtp_layer(keys: Keys, like: Layer) -> Layer:
 
 
 def extra(keys: Keys, layers: int) -> list[Linear]:
-    """What joins the streams after the last layer, and the tables by which the first layers pick experts."""
+    """The mixing of streams after the last layer, and the tables with which the first layers select experts."""
     words, streams = keys.words("mlp_layer_types"), keys.needed("hc_mult")
     hashed = keys.count("num_hash_layers", default=_HASHED) if words is None else words.count("hash_moe")
     hashed = min(hashed, layers)
@@ -139,13 +139,13 @@ def extra(keys: Keys, layers: int) -> list[Linear]:
 
 
 def rotary_values(keys: Keys, ratios: tuple[str, ...]) -> int:
-    """Of one table for windows and one for what is compressed."""
+    """Values of one table for windows and one for compressed vectors."""
     tables = len({int(ratio) > _WINDOW for ratio in ratios})
     return tables * keys.needed("max_position_embeddings") * rope_dim(keys)
 
 
 def with_experts(keys: Keys, own: Quantization | None) -> Quantization | None:
-    """With the form of the experts, which `expert_dtype` says (vllm/models/deepseek_v4/quant_config.py)."""
+    """The quantization with the form of the experts by `expert_dtype` (vllm/models/deepseek_v4/quant_config.py)."""
     if own is None or own.method not in ("fp8", "deepseek_v4_fp8"):
         return own
     stated = keys.text("expert_dtype") or "fp4"
@@ -169,7 +169,7 @@ def _compressor(name: str, hidden: int, dim: int, ratio: int) -> list[Linear]:
 
 
 def _streams(keys: Keys) -> list[Linear]:
-    """Once before attention, once before the experts; in 32 bit, on every rank."""
+    """Matrices before attention and before the experts; in 32 bit, on every rank."""
     count = keys.needed("hc_mult")
     mixed = (2 + count) * count
     one = replace(_plain("hc_fn", count * keys.needed("hidden_size"), mixed, wide=True), bias=mixed + 3)

@@ -1,7 +1,7 @@
-"""What config.json does not say because the model's class knows it: biases, norms, old names, defaults.
+"""Properties of model classes that config.json lacks: biases, norms, old names, defaults.
 
-By model_type, never by a repository's name. The facts are those of the classes in transformers 5 and vLLM. Counts are
-held against the real classes in tests/unit/test_planner_config_real.py.
+By model_type, never by a repository's name. The facts are those of the classes in transformers 5 and vLLM;
+tests/unit/test_planner_config_real.py compares counts with the real classes.
 """
 
 from __future__ import annotations
@@ -11,55 +11,55 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Defaults = dict[str, Any]
-"""Keys of config.json, and their values where published files leave them out."""
+"""Keys of config.json with the values of published files that omit them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The habits of one model class. The default is Llama's."""
+    """Properties of a model class. The default is Llama's."""
 
     gated: bool = True
     """The MLP has three matrices."""
     tied: bool = False
-    """Of tie_word_embeddings where config.json has none."""
+    """tie_word_embeddings if config.json lacks it."""
     norms: int = 2
-    """Norms of the hidden size in a layer."""
+    """Norms of hidden width in a layer."""
     norm_bias: bool = False
     """They are LayerNorms: a weight and a bias."""
     qkv_bias: bool = False
-    """attention_bias where config.json has none."""
+    """attention_bias if config.json lacks it."""
     output_bias: bool = False
-    """Where attention_bias says nothing of o_proj."""
+    """Bias of o_proj where attention_bias does not apply to it."""
     mlp_bias: bool = False
     bias_key: str | None = "attention_bias"
     """The key that says whether attention has biases; None: the class decides."""
     bias_of_output: bool = True
-    """That key speaks of o_proj too."""
+    """That key applies to o_proj too."""
     qk_norm: Literal["", "head", "all", "heads"] = ""
-    """Norms of queries and keys: one of a head's width, one over all heads, or one for each head."""
+    """Norms of queries and keys: one of a head's width, one over all heads, or one per head."""
     query_gate: bool = False
-    """A gate stands beside each query."""
+    """Each query has a gate."""
     sinks: bool = False
-    """A value for each head, to which attention may go instead of to a token."""
+    """A value per head that attention may select instead of a token."""
     rope: bool = True
-    """It keeps tables of sines and cosines."""
+    """It has tables of sines and cosines."""
     positions: int | None = None
-    """Learned positions: max_position_embeddings and so many more; None: it has none."""
+    """Learned positions: max_position_embeddings plus so many; None: none."""
     embedding_norm: bool = False
     """A norm follows the embedding."""
     final_norm: bool = True
     head_bias: bool = False
     window_everywhere: bool = True
-    """sliding_window without layer_types is of every layer; else of those that the class picks."""
+    """sliding_window without layer_types applies to every layer; else to those that the class selects."""
     shared_gate: bool = False
-    """A gate of one output weighs the shared experts."""
+    """A gate with one output weighs the shared experts."""
     router_bias: bool = False
-    """A value for each expert beside the router: e_score_correction_bias, or the router's own bias."""
+    """A value per expert beside the router: e_score_correction_bias, or the router's own bias."""
     expert_bias: bool = False
     is_encoder: bool = False
-    """Each token attends to all of its request, so that nothing is stored of it; no head follows."""
+    """Each token attends to its whole request, so that nothing is stored; no head follows."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """transformers' defaults of keys that published files leave out."""
+    """transformers' defaults of keys that published files omit."""
 
 
 LLAMA = Family()
@@ -84,7 +84,7 @@ def _sizes(hidden: int, inner: int, layers: int, heads: int, kv_heads: int | Non
 
 
 def _windows(window: int, pattern: int, head_dim: int = 256) -> Defaults:
-    """Windows in all layers but each `pattern`-th."""
+    """Windows in all layers except each `pattern`-th."""
     return {"head_dim": head_dim, "sliding_window": window, "sliding_window_pattern": pattern}
 
 
@@ -183,7 +183,7 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v4": Family(router_bias=True),
     "kimi_linear": replace(_DEEPSEEK, rope=False),
 }
-"""By model_type; `_text` and other endings of nested configs are taken off first."""
+"""By model_type, without `_text` and similar suffixes of nested configs."""
 
 _LINEAR = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4}
 _LINEAR |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
@@ -214,7 +214,7 @@ NESTED_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen4_exp": _LINEAR,
     "qwen3_5_moe": {**_LINEAR, "shared_expert_intermediate_size": 512},
 }
-"""transformers' defaults for the language model's part of a multimodal file: saved, it keeps only what differs."""
+"""transformers' defaults for the language model's part of a multimodal file, which contains only differences."""
 
 _ENDINGS = ("_text", "_text_model", "_moe_text", "_vl_text", "_language")
 _SAME: Mapping[str, str] = {
@@ -239,7 +239,7 @@ _SAME: Mapping[str, str] = {
 
 
 def canonical(model_type: str) -> str:
-    """The name that the table has a model_type under."""
+    """The table's name for a model_type."""
     for ending in ("", *_ENDINGS):
         stem = model_type.removesuffix(ending)
         name = _SAME.get(stem, stem)
@@ -249,5 +249,5 @@ def canonical(model_type: str) -> str:
 
 
 def family_of(model_type: str) -> Family:
-    """The habits of a model_type; Llama's where it is not known."""
+    """Properties of a model_type; Llama's if unknown."""
     return FAMILIES.get(canonical(model_type), LLAMA)

@@ -1,4 +1,4 @@
-"""What Gemma 3n and 4 have beside the layers of other models: an embedding for each layer, and side paths."""
+"""Parts of Gemma 3n and 4 that other models lack: per-layer embeddings and side paths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from llmservice_planner.model.config_keys import Keys
 
 
 def per_layer(keys: Keys) -> tuple[tuple[Linear, ...], int]:
-    """In each layer: matrices, and what every rank holds beside them."""
+    """Per layer: matrices, and values that every rank holds in addition."""
     width, hidden = keys.count("hidden_size_per_layer_input"), keys.needed("hidden_size")
     linears: tuple[Linear, ...] = ()
     small = 0
@@ -31,7 +31,7 @@ def per_layer(keys: Keys) -> tuple[tuple[Linear, ...], int]:
 
 
 def extra(keys: Keys, layers: int) -> list[Linear]:
-    """Before and after the layers."""
+    """Matrices before and after the layers."""
     found: list[Linear] = []
     width, hidden = keys.count("hidden_size_per_layer_input"), keys.needed("hidden_size")
     if width:
@@ -47,5 +47,5 @@ def extra(keys: Keys, layers: int) -> list[Linear]:
 
 
 def extra_parameters(keys: Keys) -> int:
-    """Norms of those."""
+    """Parameters of their norms."""
     return keys.count("hidden_size_per_layer_input")

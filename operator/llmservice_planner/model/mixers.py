@@ -1,4 +1,4 @@
-"""The attention of one layer: what it stores for a token, and its matrices as checkpoints have them."""
+"""The attention of one layer: what it stores per token, and its matrices as in checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llmservice_planner.model.architecture import Attention, InvalidModel, Kind,
 from llmservice_planner.model.config_keys import Keys
 from llmservice_planner.model.families import Family
 
-# Which kind of token mixer each layer has: every family says it in its own keys.
+# The kind of each layer's token mixer; families have different keys for it.
 
 WORDS: Mapping[str, str] = {
     "full_attention": "full",
@@ -42,7 +42,7 @@ WORDS: Mapping[str, str] = {
     "mlp": "mlp",
     "moe": "moe",
 }
-"""What files call a layer -> what it is here. Attention that an index makes sparse stores every token as full does."""
+"""Names in files, mapped to kinds here. Sparse attention with an index stores every token as full attention does."""
 
 _MAMBA = ("bamba", "granitemoehybrid", "jamba", "nemotron_h")
 _LETTERS: Mapping[str, str] = {"M": "mamba", "*": "full", "-": "mlp", "E": "moe"}
@@ -71,7 +71,7 @@ def _listed(keys: Keys, layers: int) -> tuple[str, ...] | None:
             raise Unplanned(name, unknown[0])
         if not found or (len(found) < layers and name != "block_types"):
             raise InvalidModel(name, f"has {len(found)} elements, for {layers} layers")
-        # transformers 5 writes Mamba's layers as linear attention too.
+        # transformers 5 writes Mamba layers as linear attention too.
         is_mamba = keys.text("model_type") in _MAMBA
         named = tuple(WORDS[found[index % len(found)]] for index in range(layers))
         return tuple("mamba" if is_mamba and kind == "linear" else kind for kind in named)
@@ -91,7 +91,7 @@ def _lettered(keys: Keys, layers: int) -> tuple[str, ...] | None:
 
 
 def _hybrid(keys: Keys, layers: int) -> tuple[str, ...] | None:
-    """Models that mix attention with states, where no list says which layer is what."""
+    """Kinds of models that mix attention with states, without a list of layers."""
     model_type = keys.text("model_type") or ""
     if model_type in ("mamba", "mamba2", "falcon_mamba"):
         return ("mamba",) * layers
@@ -153,7 +153,7 @@ def _windowed(keys: Keys, family: Family, layers: int) -> tuple[str, ...] | None
     if pattern is not None:
         return every(keys.needed("sliding_window_pattern"), "full", "sliding", layers)
     if model_type.startswith("qwen"):
-        # use_sliding_window without a list: transformers makes the list from max_window_layers.
+        # use_sliding_window without a list: transformers derives it from max_window_layers.
         from_layer = keys.count("max_window_layers", default=28)
         return tuple("full" if index < from_layer else "sliding" for index in range(layers))
     return ("sliding",) * layers if family.window_everywhere else None
@@ -165,7 +165,7 @@ def every(period: int, ones: str, others: str, layers: int) -> tuple[str, ...]:
 
 
 def spread(ones: str, count: int, others: str, layers: int) -> tuple[str, ...]:
-    """`count` of one kind, at regular distances: all that is known is how many there are."""
+    """`count` of one kind at regular distances, if only the number is known."""
     count = min(count, layers)
     if count == 0:
         return (others,) * layers
@@ -198,7 +198,8 @@ def whole(module: str, inputs: int, outputs: int, *, bias: bool = False) -> Line
 
 
 def attention(keys: Keys, family: Family, kind: str, has_index: bool = True) -> Mixer:
-    """What a layer of that kind is: full, sliding or chunked; `has_index`: where sparse attention has one at all."""
+    """The mixer of a layer of kind full, sliding or chunked; `has_index`: whether sparse attention has an index
+    here."""
     if not latent(keys) or kind != "full":
         return _grouped(keys, family, kind)
     found = _latent(keys, has_index)
@@ -206,7 +207,7 @@ def attention(keys: Keys, family: Family, kind: str, has_index: bool = True) -> 
 
 
 _EXPANDED = ("minicpm3",)
-"""vLLM stores all heads' keys and values of these, as if they were not compressed."""
+"""vLLM stores all heads' keys and values of these, uncompressed."""
 
 
 def _expanded(mixer: Mixer) -> Mixer:
@@ -217,7 +218,7 @@ def _expanded(mixer: Mixer) -> Mixer:
 
 
 def indexed(keys: Keys, layers: int) -> tuple[bool, ...]:
-    """Which layers find their tokens with an index of their own; the others take what an earlier one found
+    """Which layers have their own index; the others use the selection of an earlier one
     (vllm/models/deepseek_v32/attention.py: S skips)."""
     pattern = keys.raw("index_topk_pattern")
     if pattern is not None:
@@ -236,12 +237,11 @@ def latent(keys: Keys) -> bool:
 
 
 def heads_of(keys: Keys) -> int:
-    """Attention heads."""
     return keys.needed("num_attention_heads", most=2**16)
 
 
 def kv_heads_of(keys: Keys) -> int:
-    """Key/value heads, with the old names of multi-query attention."""
+    """Key/value heads, with old names of multi-query attention."""
     heads = heads_of(keys)
     nested = keys.section("attn_config")
     if nested is not None and nested.has("kv_n_heads"):
@@ -303,14 +303,14 @@ def _grouped(keys: Keys, family: Family, kind: str) -> Mixer:
 
 
 def encoding(mixer: Mixer) -> Mixer:
-    """The same in a model whose tokens attend to all of their request: it is one step, and nothing is stored."""
+    """The mixer in a model whose tokens attend to their whole request: one step, nothing stored."""
     return replace(mixer, attention=replace(mixer.attention, kind=Kind.ENCODER, window=None))
 
 
 def sharing(mixer: Mixer, keys: Keys) -> Mixer:
-    """The same in a layer that reads what an earlier one stored, and has no keys and values of its own."""
+    """The mixer in a layer that reads an earlier cache and has no keys and values of its own."""
     own = ("self_attn.k_proj", "self_attn.v_proj")
-    # Gemma 3n's class in vLLM has room for them all the same.
+    # Gemma 3n's class in vLLM allocates them nevertheless.
     room = keys.has("altup_num_inputs")
     linears = tuple(
         replace(linear, copy=True) if linear.module in own else linear
@@ -330,12 +330,12 @@ def _window(keys: Keys, kind: str) -> int | None:
 
 
 def _query_width(keys: Keys, family: Family) -> int:
-    """Qwen3-Next and later put a gate beside each query."""
+    """Qwen3-Next and later have a gate for each query."""
     return 2 if keys.flag("attn_output_gate", family.query_gate) else 1
 
 
 def _biases(keys: Keys, family: Family) -> tuple[bool, bool]:
-    """Of q, k and v, and of the output."""
+    """Whether q, k and v, and the output, have biases."""
     if family.bias_key is None or not keys.has(family.bias_key):
         return family.qkv_bias, family.output_bias
     stated = keys.flag(family.bias_key)
@@ -389,7 +389,7 @@ def _latent(keys: Keys, has_index: bool) -> Mixer:
 
 
 def _indexer(keys: Keys, hidden: int, query_rank: int) -> tuple[tuple[Linear, ...], int]:
-    """DeepSeek V3.2's sparse attention picks tokens with a small attention of its own."""
+    """DeepSeek V3.2's sparse attention selects tokens with a small attention of its own."""
     heads, dim = keys.integer("index_n_heads"), keys.integer("index_head_dim")
     if heads is None or dim is None:
         return (), 0

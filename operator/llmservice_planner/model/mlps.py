@@ -1,4 +1,4 @@
-"""The MLP of one layer, dense or of experts, and which layers have which."""
+"""The MLP of one layer, dense or with experts, and which layers have which."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from llmservice_planner.model.config_keys import Keys
 from llmservice_planner.model.families import Family
 
 Mlp = tuple[FeedForward, tuple[Linear, ...], int]
-"""The values, the matrices, and what every rank holds beside them."""
+"""Values, matrices, and what every rank holds in addition."""
 
 _LAYER_WORDS = {"dense": False, "mlp": False, "sparse": True, "moe": True, "hash_moe": True}
-"""What files call an MLP -> whether it has experts."""
+"""Names of an MLP in files, mapped to whether it has experts."""
 _NUMBER = re.compile(r"(?<![^,\s])[0-9]{1,6}(?![^,\s])")
 
 
 def has_experts(keys: Keys) -> bool:
-    """Whether any layer has experts."""
     return experts_of(keys) > 1
 
 
 def experts_of(keys: Keys) -> int:
-    """Routed experts of a layer; some files say it for each layer, with the same number."""
+    """Routed experts of a layer; some files repeat the number for each layer."""
     nested = keys.section("ffn_config")
     if nested is not None and nested.has("moe_num_experts"):
         return nested.count("moe_num_experts")
@@ -30,21 +29,21 @@ def experts_of(keys: Keys) -> int:
 
 
 def _largest(keys: Keys, name: str) -> int:
-    """A number that may be 0, or the largest of one for each layer (Hunyuan, ERNIE)."""
+    """A number that may be 0, or the largest of one per layer (Hunyuan, ERNIE)."""
     if not isinstance(keys.raw(name), list | tuple):
         return keys.count(name)
     return max((keys.checked(name, one) for one in keys.values(name) or ()), default=0)
 
 
 def dense(keys: Keys, family: Family, index: int = 0, times: int = 1) -> Mlp:
-    """A layer's dense MLP, as many times as wide as config.json states."""
+    """A layer's dense MLP, `times` as wide as config.json states."""
     width = dense_width(keys, index) * times
     linears = _matrices("mlp", keys.needed("hidden_size"), width, _gated(keys, family), bias=_biased(keys, family))
     return FeedForward(intermediate=width, gated=_gated(keys, family)), linears, 0
 
 
 def dense_width(keys: Keys, index: int = 0) -> int:
-    """Of the layer with that index, where widths differ."""
+    """Width of the layer with that index, if widths differ."""
     value = keys.raw("intermediate_size_mlp") or keys.raw("intermediate_size")
     if isinstance(value, list | tuple):
         widths = keys.values("intermediate_size") or ()
@@ -62,11 +61,11 @@ def dense_width(keys: Keys, index: int = 0) -> int:
 
 
 _FOUR_TIMES = frozenset({"gpt2", "gpt_bigcode", "bloom", "mpt", "falcon", "gptj", "opt"})
-"""Their MLPs are four times the hidden size where the file says nothing."""
+"""MLPs of four times the hidden size if the file lacks a width."""
 
 
 def _adjusted(keys: Keys, width: int) -> int:
-    """LFM2 says the width that a plain MLP would have, and the first Qwen that of gate and up together."""
+    """LFM2 states the width of a plain MLP, and the first Qwen that of gate and up together."""
     if keys.text("model_type") == "qwen":
         return width // 2
     if not keys.flag("block_auto_adjust_ff_dim"):
@@ -77,7 +76,7 @@ def _adjusted(keys: Keys, width: int) -> int:
 
 
 def experts(keys: Keys, family: Family) -> Mlp:
-    """A layer's experts, with the router and the shared ones."""
+    """A layer's experts, with router and shared experts."""
     hidden, count, gated = keys.needed("hidden_size"), experts_of(keys), _gated(keys, family)
     width, shared = expert_width(keys), _shared_width(keys)
     latent = keys.count("moe_latent_size")
@@ -144,7 +143,7 @@ def _shared_width(keys: Keys) -> int:
 
 
 def expert_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts. Each family says it in its own way; without any of them all do."""
+    """Which layers have experts. Families have different keys for it; without any, all layers have."""
     if not has_experts(keys):
         return (False,) * layers
     words = keys.words("mlp_layer_types")

@@ -1,4 +1,4 @@
-"""How a quantized checkpoint stores each matrix: its names and patterns, held against the names of modules."""
+"""How a quantized checkpoint stores each matrix: matches its names and patterns with module names."""
 
 from __future__ import annotations
 
@@ -11,60 +11,58 @@ from typing import Any, NamedTuple
 
 from llmservice_planner.model.architecture import KEPT, InvalidModel, Layer, Quantization
 
-# Patterns for names of modules that a repository brings along: regular expressions and globs, matched by RE2.
-#
-# A repository is not trusted, and Python's `re` can take time that doubles with each character of a pattern. RE2
-# takes time in proportion to the pattern and the name. It has no look-ahead, look-behind or back-references; a
-# pattern with one is refused, not guessed at.
+# Patterns of a repository for module names: regular expressions and globs, matched by RE2. A repository is not trusted,
+# and Python's `re` may take exponential time. RE2 takes time proportional to pattern and name. It has no look-ahead,
+# look-behind or back-references; patterns with these are refused.
 
 LONGEST = 1024
 """Characters of a pattern, or of a name in a list of modules."""
 MEMORY = 2**20
-"""Bytes for the program of one pattern and its states, which bounds the time to compile it too: some 5 ms."""
+"""Bytes for the program and states of one pattern, which also limits its compilation to some 5 ms."""
 _SPECIAL = re.compile(r"(\*|\?|\[!?\]?[^\]]*\])")
-"""What is special in a glob."""
+"""Special characters of a glob."""
 _GLOB: Mapping[str, str] = {"*": ".*", "?": "."}
 
 
 class UnreadablePattern(ValueError):
-    """RE2 does not take the pattern; the text says why."""
+    """RE2 refuses the pattern; the text has the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A compiled pattern. Called with a name: whether that begins with a match."""
+    """A compiled pattern. Call it with a name: whether the name starts with a match."""
 
     compiled: Any
     parts: tuple[str, ...]
-    """Texts that every match has."""
+    """Texts in every match."""
 
     def __call__(self, name: str) -> bool:
         return self.is_possible(name) and self.compiled.match(name) is not None
 
     def is_possible(self, text: str) -> bool:
-        """Whether the text has what a match must have."""
+        """Whether the text contains what a match must contain."""
         return all(part in text for part in self.parts)
 
     @property
     def size(self) -> int:
-        """Of the program, in instructions."""
+        """Instructions of the program."""
         return int(self.compiled.programsize)
 
 
 def regular_expression(text: str) -> Pattern:
-    """Of names that begin with a match, as `re.match` has it (compressed-tensors)."""
+    """Matches at the start of a name, as `re.match` (compressed-tensors)."""
     return Pattern(_compiled(text), _literals(text))
 
 
 def glob(text: str) -> Pattern:
-    """Of names that begin with a match of a glob (ModelOpt)."""
+    """Matches a glob at the start of a name (ModelOpt)."""
     parts = _SPECIAL.split(text)
     compiled = _compiled("(?s)" + "".join(_GLOB.get(part) or _plain(part) for part in parts))
     return Pattern(compiled, tuple(filter(None, parts[::2])))
 
 
 def _compiled(text: str) -> Any:
-    import re2  # only a config with patterns needs it: the command line starts without
+    import re2  # only configs with patterns need it: the command line starts without
 
     if len(text) > LONGEST or not text.isascii():
         raise UnreadablePattern(f"it has more than {LONGEST} characters, or some that no name of a module has")
@@ -80,11 +78,11 @@ _TOKEN = re.compile(
     r"(?P<one>[A-Za-z0-9_-]|\\[^A-Za-z0-9])(?![*?{])"
     r"|\\[dwsDWS]|\[[A-Za-z0-9_.^-]+\]|[\w.^$*+?-]|\\[^A-Za-z0-9]|\{[0-9,]*\}"
 )
-"""One character that is meant as it is; or what may be any or no character, and how often."""
+"""One literal character; or one that may be any or absent, with its repeats."""
 
 
 def _literals(text: str) -> tuple[str, ...]:
-    """Texts that each match of a regular expression has; none where it has groups, classes or alternatives."""
+    """Texts in each match of a regular expression; empty if it has groups, classes or alternatives."""
     found, place = [""], 0
     while place < len(text):
         token = _TOKEN.match(text, place)
@@ -99,7 +97,7 @@ def _literals(text: str) -> tuple[str, ...]:
 
 
 def _plain(part: str) -> str:
-    """A class as the standard library writes it, in `(?s:CLASS)\\Z`; anything else is meant as it is."""
+    r"""A class as the standard library writes it, in `(?s:CLASS)\\Z`; anything else is literal."""
     return translate(part)[4:-3] if _SPECIAL.fullmatch(part) else re.escape(part)
 
 
@@ -110,13 +108,13 @@ def _why(error: Exception) -> str:
 
 _KEY = "quantization_config.ignore"
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.([0-9]{1,6})(?:\.(.*))?$")
-"""A name that is of one layer, as most in the long lists are: they are sorted by its number first."""
+"""A name of one layer, as most in long lists: they are indexed by layer first."""
 _ENCODER = re.compile(r"vision|visual|audio|encoder|projector|mm_|mtp")
-"""Names that are of no decoder layer."""
+"""Names outside decoder layers."""
 _MOST_MATCHES = 2**15
-"""Patterns times layers whose modules they are looked for in."""
+"""Patterns times layers in which they are searched."""
 _MOST_WORK = 2**18
-"""Matches of usual patterns, compiling them included: about a second of one processor. Large ones count more."""
+"""Matches of usual patterns, including compilation: about a second of CPU. Large patterns count more."""
 _FUSED = {
     "q_proj": "qkv_proj",
     "k_proj": "qkv_proj",
@@ -130,13 +128,13 @@ _OTHER_NAMES = {
     "mlp.": ("block_sparse_moe.", "feed_forward.", "ffn."),
     "self_attn.": ("attention.", "attn."),
 }
-"""What other families call the same modules; files that name each expert are read for the first."""
+"""Other families' names of the same modules; files that name each expert are searched for the first."""
 
 
 def marked(layers: tuple[Layer, ...], quantization: Quantization) -> tuple[Layer, ...]:
-    """The same layers, with the form of each matrix: that of the first rule that matches it.
+    """The layers with the form of each matrix, from the first matching rule.
 
-    Modules that stay in 16 bit come before the rules. Equal layers stay one object.
+    Modules that stay in 16 bit precede the rules. Equal layers stay one object.
     """
     rules = _Rules(layers)
     for pattern, form in (*((one, KEPT) for one in dict.fromkeys(quantization.kept)), *quantization.rules):
@@ -149,7 +147,7 @@ def marked(layers: tuple[Layer, ...], quantization: Quantization) -> tuple[Layer
     hits: dict[tuple[int, int], tuple[int, ...]] = {}
     result = []
     for index, layer in enumerate(layers):
-        # Most patterns are the same for all layers, and are tried on the first.
+        # Most patterns match all layers alike, and are tried on the first.
         place = (id(layer), index if rules.by_number else 0)
         if place not in hits:
             hits[place] = tuple(rules.first(linear.module, place[1]) for linear in layer.linears)
@@ -171,13 +169,13 @@ class _Matcher(NamedTuple):
     """A pattern."""
 
     is_match: Callable[[str], bool]
-    """Of a name."""
+    """Takes a name."""
     is_possible: Callable[[str], bool]
-    """Whether a text has what any match has."""
+    """Whether a text contains what any match contains."""
 
 
 class _Rules:
-    """Rules in their order: those of one layer by its number, the others as matchers."""
+    """Rules in order: those of one layer by its number, the others as matchers."""
 
     def __init__(self, layers: tuple[Layer, ...]) -> None:
         self.forms: list[int] = []
@@ -230,7 +228,7 @@ class _Rules:
             raise InvalidModel(_KEY, f"has more patterns than can be tried on {self._layers} layers")
 
     def first(self, module: str, index: int) -> int:
-        """The first rule with a pattern that matches; -1: none does."""
+        """Index of the first rule with a matching pattern, or -1."""
         if not self.everywhere:
             return -1
         names = [f"model.layers.{index}.{spelling}" for spelling in _spellings(module)]
@@ -240,7 +238,7 @@ class _Rules:
 
 
 def _named(module: str, names: Mapping[str, int]) -> int:
-    """The first rule that names it, or a module that it is inside of; -1: none does."""
+    """Index of the first rule that names the module or a parent, or -1."""
     if not names:
         return -1
     around = ("", *(".".join(parts[:size]) for parts in _parts(module) for size in range(1, len(parts) + 1)))

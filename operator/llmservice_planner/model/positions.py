@@ -1,4 +1,4 @@
-"""How long a request may be, as vLLM derives it, and the tables of sines and cosines that it keeps for that.
+"""The longest request as vLLM derives it, and its tables of sines and cosines.
 
 vllm/config/model.py, _get_and_verify_max_len; vllm/model_executor/layers/rotary_embedding.
 """
@@ -22,24 +22,24 @@ LENGTH_KEYS = (
     "max_seq_length",
     "seq_len",
 )
-"""The smallest of them counts."""
+"""The smallest counts."""
 _SCALED_ALREADY = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
-"""Kinds of scaling whose factor is in max_position_embeddings already."""
+"""Kinds of scaling whose factor is already in max_position_embeddings."""
 DEFAULT_LENGTH = 2048
-"""What vLLM assumes where no key says a length."""
+"""vLLM's assumption without a length key."""
 _MROPE_LENGTHS = 4
 """Multimodal rotary tables are so many times longer (rotary_embedding/mrope.py)."""
 _DEFAULT_ROPE_POSITIONS = 8192
-"""What the classes take for max_position_embeddings where it is absent."""
+"""The classes' default of max_position_embeddings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Of a model."""
+    """Lengths of a model."""
 
     longest: int | None
     default: int | None
-    """Where nobody says a length, if it is not the longest."""
+    """Default length, if it is not the longest."""
     rotary_values: int
 
 
@@ -92,7 +92,7 @@ def _kind(rope: Keys) -> str:
 
 
 def _tables(keys: Keys, ropes: list[Keys], kinds: tuple[str, ...]) -> int:
-    """Values of all tables: one for each way in which layers turn, shared by the layers that do it."""
+    """Values of all tables: one per kind of rotation, shared by its layers."""
     positions = keys.integer("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     positions = positions or _DEFAULT_ROPE_POSITIONS
     width = _width(keys)
@@ -111,7 +111,7 @@ def _width(keys: Keys) -> int:
 
 
 def _table(keys: Keys, rope: Keys, positions: int, width: int) -> int:
-    """Values of one table. DeepSeek's is kept in 32 bit and counts double."""
+    """Values of one table. DeepSeek's is in 32 bit and counts double."""
     kind, factor = _kind(rope), rope.number("factor") or 1
     if rope.has("partial_rotary_factor"):
         width = int(head_dim_of(keys) * min(rope.number("partial_rotary_factor") or 1, 1))

@@ -1,7 +1,7 @@
-"""A checkpoint's quantization_config: the forms that its weights have, and which module has which.
+"""A checkpoint's quantization_config: the forms of its weights, and the form of each module.
 
-Most have one form for all linears. Each tool has its own way to say that some modules have another one, or none; what
-vLLM does with it is read in its class of the method (vllm/model_executor/layers/quantization).
+Most have one form for all linears. Tools differ in how they state exceptions; the interpretation follows vLLM's class
+of the method (vllm/model_executor/layers/quantization).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from llmservice_planner.model.architecture import KEPT, InvalidModel, Quantizati
 from llmservice_planner.model.config_keys import Keys
 
 MOST_MODULES = 2**20
-"""Lists of kept modules name each expert of each layer in some files."""
+"""Some files list each expert of each layer."""
 MOST_FORMS = 16
 """Forms of one checkpoint. Real ones have up to four."""
 _KEY = "quantization_config"
 _SCALED = ("modelopt", "compressed")
-"""Methods whose checkpoints bring scales for the KV cache."""
+"""Methods whose checkpoints contain scales for the KV cache."""
 _HEAD = "lm_head"
 _UNQUANTIZED_BITS = 16
 _SPECIAL = re.compile(r"[*+?^$()\[\]{}|\\]")
-"""AutoRound takes a name with one of these for a regular expression."""
+"""AutoRound treats a name with one of these as a regular expression."""
 
 
 def read(keys: Keys) -> Quantization | None:
-    """From quantization_config (compression_config of old); None where the checkpoint is not quantized."""
+    """From quantization_config (formerly compression_config); None where the checkpoint is not quantized."""
     section = keys.section("quantization_config") or keys.section("compression_config")
     if section is None:
         return None
@@ -69,7 +69,7 @@ def _kept(section: Keys, nested: Keys) -> tuple[str, ...]:
 
 
 def _kv_cache(section: Keys, nested: Keys) -> KVCache | None:
-    """As vLLM reads it for `auto` (utils/torch_utils.py, and the layers themselves for compressed-tensors)."""
+    """As vLLM resolves `auto` (utils/torch_utils.py, and the layers themselves for compressed-tensors)."""
     algorithms: Mapping[str, KVCache] = {"FP8": "fp8", "NVFP4": "nvfp4"}
     by_bits: Mapping[int, KVCache] = {8: "fp8", 4: "nvfp4"}
     for where in (nested, section):
@@ -84,14 +84,14 @@ def _kv_cache(section: Keys, nested: Keys) -> KVCache | None:
 
 
 class _Forms:
-    """Forms as they are met, each once, and the rules that name them."""
+    """Distinct forms in order, and the rules that refer to them."""
 
     def __init__(self, first: Quantization | None = None) -> None:
         self.found = [] if first is None else [first]
         self.rules: list[tuple[str, int]] = []
 
     def number(self, form: Quantization | None) -> int:
-        """KEPT for None."""
+        """Index of a form; KEPT for None."""
         if form is None:
             return KEPT
         if form not in self.found:
@@ -104,11 +104,11 @@ class _Forms:
         self.rules.append((pattern, self.number(form)))
 
     def head(self, default: int = KEPT) -> int:
-        """The form of the first rule that means lm_head."""
+        """The form of the first rule that matches lm_head."""
         return next((form for pattern, form in self.rules if _HEAD in pattern), default)
 
     def whole(self, *, unmatched: int = 0, head: int = KEPT) -> Quantization:
-        """All of them as one value."""
+        """All forms as one value."""
         first, *others = self.found
         return replace(first, others=tuple(others), rules=tuple(self.rules), unmatched=unmatched, head=head)
 
@@ -123,7 +123,7 @@ def _items(section: Keys, name: str) -> Iterator[tuple[str, Keys | None]]:
 
 
 def _plain(name: str, section: Keys, _: Keys) -> Quantization:
-    """AWQ, fp8 and others that say bits and group_size for all."""
+    """AWQ, fp8 and others with one bits and group_size."""
     found = quantized.by_bits(name, section)
     head = 0 if section.raw("lm_head") is True else KEPT
     return replace(found, head=head, refused=_unsupported_bits(name, section, found))
@@ -136,7 +136,7 @@ def _unsupported_bits(name: str, section: Keys, form: Quantization) -> str:
 
 
 def _gptq(name: str, section: Keys, nested: Keys) -> Quantization:
-    """GPTQModel's `dynamic`: patterns from the start of a name; "-:" leaves what matches alone."""
+    """GPTQModel's `dynamic`: patterns at the start of a name; "-:" excludes matches from quantization."""
     base = _plain(name, section, nested)
     forms = _Forms(base)
     refused = _refused_gptq(section, base, section)
@@ -153,7 +153,7 @@ def _gptq(name: str, section: Keys, nested: Keys) -> Quantization:
 
 
 def _refused_gptq(values: Keys, form: Quantization, base: Keys) -> str:
-    """What AutoGPTQConfig raises for (auto_gptq.py, TYPE_MAP; utils/gptq_utils.py)."""
+    """Conditions under which AutoGPTQConfig raises (auto_gptq.py, TYPE_MAP; utils/gptq_utils.py)."""
     by_activation = values.raw("desc_act") if values.has("desc_act") else base.raw("desc_act")
     symmetric = values.raw("sym") if values.has("sym") else base.raw("sym")
     if by_activation is True and form.group_size:
@@ -177,7 +177,7 @@ def _flat(section: Keys, name: str) -> tuple[str, ...]:
 
 
 def _auto_round(name: str, section: Keys, nested: Keys) -> Quantization:
-    """`extra_config`: exact names, ends of names, and regular expressions that may match anywhere."""
+    """`extra_config`: exact names, suffixes, and regular expressions that match anywhere."""
     base = _plain(name, section, nested)
     forms = _Forms(base)
     patterns = []
@@ -219,12 +219,12 @@ def _compressed(name: str, section: Keys, _: Keys) -> Quantization:
 
 
 def _is_class(target: str) -> bool:
-    """Names of modules have small letters or dots, as `lm_head` and `model.layers.0.mlp.down_proj`."""
+    """Module names contain lower-case initials or dots, as `lm_head` and `model.layers.0.mlp.down_proj`."""
     return target[:1].isupper() and "." not in target
 
 
 def _modelopt(name: str, section: Keys, nested: Keys) -> Quantization:
-    """A list of modules with an algorithm each (MIXED_PRECISION); what is not in it stays in 16 bit."""
+    """A list of modules with an algorithm each (MIXED_PRECISION); others stay in 16 bit."""
     forms = _Forms()
     for module, values in _items(nested, "quantized_layers"):
         if values is not None and values.has("quant_algo"):
@@ -235,7 +235,7 @@ def _modelopt(name: str, section: Keys, nested: Keys) -> Quantization:
 
 
 def _quark(name: str, section: Keys, _: Keys) -> Quantization:
-    """`layer_quant_config` has globs of names; what none of them matches is as `global_quant_config` says."""
+    """`layer_quant_config` has globs of names; others follow `global_quant_config`."""
     overall = section.section("global_quant_config")
     base = quantized.quark(overall) or quantized.METHODS[name]
     forms = _Forms(base)
@@ -246,7 +246,7 @@ def _quark(name: str, section: Keys, _: Keys) -> Quantization:
 
 
 def _is_cache(pattern: str, section: Keys) -> bool:
-    """Quark says the type of the KV cache as that of the outputs of its projections."""
+    """Quark states the type of the KV cache as that of its projections' outputs."""
     return pattern in (section.words("kv_cache_group") or ())
 
 

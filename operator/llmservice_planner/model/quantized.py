@@ -1,4 +1,4 @@
-"""What each of vLLM's quantization methods stores for a weight, by its name and by what a file says of it."""
+"""What each quantization method of vLLM stores per weight, by its name and its configuration."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from llmservice_planner.model.architecture import KEPT, InvalidModel, Part, Quan
 from llmservice_planner.model.config_keys import Keys
 
 NESTED_BITS = 8 + 32 / 256
-"""Of bitsandbytes' scales where they are quantized once more: 8 bits, and 256 of them share one of 32. vLLM's loader
-does so when it quantizes at load (compress_statistics=True)."""
+"""Bits of bitsandbytes' scales that are quantized again: 8, and a 32-bit one for 256 of them. vLLM's loader does so
+when it quantizes at load (compress_statistics=True)."""
 
 METHODS: Mapping[str, Quantization] = {
     one.method: one
@@ -42,11 +42,13 @@ METHODS: Mapping[str, Quantization] = {
         Quantization("gguf", 4.5),
     )
 }
-"""What a method stores for a weight where no file says it otherwise: bits, weights to a scale, bits of a scale.
-The bits are of the formats' definitions: AWQ and GPTQ of 4 bits with groups of 128 are their tools' defaults, NVFP4 has
-a scale of 8 bits for 16 values, MX formats one for 32, bitsandbytes' NF4 one for 64. FBGEMM's fp8 leaves attention in
-16 bit, and so do ModelOpt's NVFP4 recipes (vllm#40291: a 31B that cannot hold its attention beside 29.4 GiB). NVFP4 by
-itself is of all linears, as compressed-tensors makes it: 8B with 5.98 GiB and 14B with 9.97 GiB on one GPU."""
+"""Defaults of each method: bits, weights per scale, bits of a scale.
+
+AWQ and GPTQ of 4 bits with groups of 128 are their tools' defaults, NVFP4 has an 8-bit scale for 16 values, MX formats
+one for 32, bitsandbytes' NF4 one for 64. FBGEMM's fp8 keeps attention in 16 bit, and so do ModelOpt's NVFP4 recipes
+(vllm#40291: a 31B that cannot hold its attention beside 29.4 GiB). NVFP4 without a tool covers all linears, as in
+compressed-tensors: 8B with 5.98 GiB and 14B with 9.97 GiB on one GPU.
+"""
 
 _SAME: Mapping[str, str] = {
     "awq_marlin": "awq",
@@ -70,13 +72,13 @@ _SAME: Mapping[str, str] = {
 
 
 def method(name: str) -> Quantization | None:
-    """What a method stores; None where it is not known. People's words count too: `awq_marlin`, `int8 w8a16`."""
+    """Storage of a method, or None. Common names are accepted: `awq_marlin`, `int8 w8a16`."""
     text = name.strip().lower()
     known = METHODS.get(_SAME.get(text, text))
     if known is not None:
         return known
     if "nvfp4" in text and "per_token" not in text:
-        # Whoever made the checkpoint says which linears: `modelopt nvfp4`, `compressed-tensors NVFP4`.
+        # The tool determines the linears: `modelopt nvfp4`, `compressed-tensors NVFP4`.
         return METHODS["modelopt_fp4" if "modelopt" in text else "nvfp4"]
     for word in sorted({*METHODS, *_SAME}, key=len, reverse=True):
         if word in text:
@@ -85,9 +87,9 @@ def method(name: str) -> Quantization | None:
 
 
 def by_bits(name: str, values: Keys, base: Quantization | None = None) -> Quantization:
-    """AWQ, GPTQ, AutoRound, fp8 and others that say bits and group_size; `base` is of what they do not say.
+    """AWQ, GPTQ, AutoRound, fp8 and others with bits and group_size; `base` has the defaults.
 
-    0 bits where nobody knows them: nothing can be weighed with such a form.
+    0 bits if unknown: nothing can be computed with such a form.
     """
     if name == "fp8" and values.has("weight_block_size"):
         return _blocks(values, "weight_block_size")
@@ -154,7 +156,7 @@ def modelopt(name: str, values: Keys) -> Quantization:
 
 
 def bitsandbytes(section: Keys) -> Quantization:
-    """8 bits by row, or NF4 with scales that are quantized once more or not."""
+    """8 bits by row, or NF4 with plain or quantized scales."""
     if section.flag("load_in_8bit") or section.flag("_load_in_8bit"):
         return Quantization("bitsandbytes", 8)
     nested = section.flag("bnb_4bit_use_double_quant")
@@ -172,7 +174,7 @@ _QUARK: Mapping[str, Quantization] = {
 
 
 def quark(values: Keys | None) -> Quantization | None:
-    """One of Quark's configurations of a layer; None where its weights are not quantized."""
+    """One of Quark's layer configurations; None if its weights are not quantized."""
     weight = values.raw("weight") if values is not None else None
     if isinstance(weight, list | tuple):
         weight = weight[0] if weight else None
@@ -189,13 +191,13 @@ def quark(values: Keys | None) -> Quantization | None:
 
 _TORCHAO_BITS = re.compile(r"int([1-8])weight")
 _TORCHAO_GROUPS: Mapping[str, int] = {"Int8DynamicActivation": 32, "Float8DynamicActivationInt4": 128}
-"""Weights to a scale where torchao's configuration does not say it; of its int4 alone 128."""
+"""Weights per scale if torchao's configuration lacks it; its plain int4 has 128."""
 
 
 def torchao(kind: object, data: Keys) -> Quantization:
-    """One of torchao's configurations, by its class: Int4WeightOnlyConfig, Float8WeightOnlyConfig, ...
+    """A torchao configuration by its class: Int4WeightOnlyConfig, Float8WeightOnlyConfig, ...
 
-    Int4WeightOnly has a scale and a zero of 16 bit for each group; 8 bits have a scale for each output.
+    Int4WeightOnly has a 16-bit scale and zero for each group; 8 bits have a scale for each output.
     """
     text = kind if isinstance(kind, str) else ""
     weights = data.section("weight_dtype") if isinstance(data.raw("weight_dtype"), Mapping) else None

@@ -1,6 +1,6 @@
-"""What Qwen4 has beside Qwen3.5's layers: several residual streams, an index of groups of tokens, n-gram embeddings.
+"""Parts of Qwen4 that Qwen3.5 lacks: several residual streams, an index of groups of tokens, n-gram embeddings.
 
-vllm/models/qwen4_exp. Sizes of the n-gram tables: config_json.py.
+vllm/models/qwen4_exp. config_json.py has the sizes of n-gram tables.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ _INDEX_BYTES = 2
 
 
 def streams(keys: Keys) -> tuple[tuple[Linear, ...], int]:
-    """Of each layer: what mixes the residual streams before its attention and its MLP; on every rank, never
-    quantized."""
+    """Per layer: matrices that mix the residual streams before attention and MLP; on every rank, never quantized."""
     count, rank, hidden = keys.needed("hc_count"), keys.needed("hc_lowrank"), keys.needed("hidden_size")
     wide = count * hidden
     down, up = _plain("hyper_connection.down", wide, rank + count), _plain("hyper_connection.up", rank, wide)
@@ -26,7 +25,7 @@ def streams(keys: Keys) -> tuple[tuple[Linear, ...], int]:
 
 
 def extra(keys: Keys) -> tuple[list[Linear], int]:
-    """What joins the streams after the last layer, and the layers' n-gram embeddings without their tables."""
+    """Matrices that join the streams after the last layer, and the n-gram embeddings without their tables."""
     rank, hidden = keys.needed("hc_lowrank"), keys.needed("hidden_size")
     wide = keys.needed("hc_count") * hidden
     linears = [_plain("hyper_connection_mixer.down", wide, rank), _plain("hyper_connection_mixer.up", rank, wide)]
@@ -39,14 +38,14 @@ def extra(keys: Keys) -> tuple[list[Linear], int]:
 
 
 def indexed(mixer: Mixer, keys: Keys) -> Mixer:
-    """Full attention with an index: a key for each group of tokens, and those of the group that is not complete."""
+    """Full attention with an index: a key for each group of tokens, and those of the incomplete group."""
     heads = keys.integer("indexer_n_heads")
     if heads is None:
         return mixer
     width, key_heads = keys.needed("indexer_head_dim"), keys.needed("indexer_kv_heads")
     projection = whole("indexer.index_qk_proj", keys.needed("hidden_size"), (heads + key_heads) * width)
     stored = -(-key_heads * width * _INDEX_BYTES // keys.needed("indexer_compress_ratio"))
-    # One block for the open group, and two for the state of the n-gram embeddings' convolution.
+    # One block for the incomplete group, and two for the convolution state of the n-gram embeddings.
     more = 1 + (2 if keys.values("ple_layer_ids") else 0)
     own: Attention = replace(mixer.attention, index_bytes=stored, more_blocks=more)
     return Mixer(own, (*mixer.linears, projection), mixer.small + 2 * width)

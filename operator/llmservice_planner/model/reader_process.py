@@ -1,9 +1,9 @@
-"""Reads configurations of models for the operator, in a process that may be stopped at any moment.
+"""Reads configurations of models for the operator, in a process that may be killed at any time.
 
-`python -m llmservice_planner.model.reader_process SECONDS BYTES` reads frames on stdin and answers each on
-stdout: four bytes with a length, then a config.json or what `reading.read` made of it. One that takes more than SECONDS
-of processor time ends the process by SIGPROF; one that needs more than BYTES of memory ends it with OUT_OF_MEMORY. It
-ends by itself when stdin does, with whoever started it.
+`python -m llmservice_planner.model.reader_process SECONDS BYTES` reads frames on stdin and answers each on stdout: a
+four-byte length, then a config.json, or the answer of `reading.read`. A configuration that takes more than SECONDS of
+CPU ends the process by SIGPROF; one that needs more than BYTES of memory ends it with OUT_OF_MEMORY. It ends when stdin
+does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ HEAD = struct.Struct(">I")
 LARGEST_FRAME = 2**20
 OUT_OF_MEMORY = 3
 NICE = 10
-"""The event loop of the operator comes first."""
+"""The operator's event loop has priority."""
 
 
 def main() -> int:
-    """Until stdin ends."""
+    """Serve until stdin ends."""
     seconds, memory = float(sys.argv[1]), int(sys.argv[2])
     import re2  # noqa: F401 - before the limits hold
 

@@ -1,9 +1,9 @@
-"""What a model's configuration says, as a value that may cross from the process that reads it to the one that plans.
+"""Reads a model's configuration into a value that can be passed from the reading process to the planner.
 
-`read` takes the text of a config.json and gives an answer: an Architecture, or why there is none. It is the only way by
-which a configuration of somebody else's becomes something to plan with. The operator runs it in a process of its own
-(`reader_process`), which is stopped where it takes too long. An answer is therefore data, and is checked like data:
-JSON, compressed, of bounded size, with bounded numbers. Nothing in it is executed or unpickled.
+`read` takes the text of a config.json and returns an answer: an Architecture, or why there is none. All configurations
+from outside pass through it. The operator runs it in a separate process (`reader_process`), which is killed if it takes
+too long. So an answer is untrusted data: compressed JSON of bounded size with bounded numbers. Nothing in it is
+executed or unpickled.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What a model's facts that nobody thought of may raise in the planner: it must not keep the service from starting."""
+"""Exceptions that unexpected facts of a model may raise in the planner; they must not prevent the service from
+starting."""
 LARGEST_ANSWER = 16 * 1024
-"""Bytes of an answer. A thousand of them are kept."""
+"""Bytes of an answer, of which a thousand are cached."""
 _LARGEST_TEXT = 512 * 1024
 _MOST_DIGITS = 24
 """Of a number of an architecture."""
 
 
 class Stopped(StrEnum):
-    """Why a configuration was not read to its end."""
+    """Why a configuration was not read completely."""
 
     CPU = "cpu"
     MEMORY = "memory"
@@ -46,7 +47,7 @@ class Stopped(StrEnum):
 
 
 class ReadingStopped(InvalidModel):
-    """Reading the configuration was ended; what the model is made of is not known."""
+    """The read was stopped; the model is unknown."""
 
     def __init__(self, why: Stopped) -> None:
         super().__init__("config.json", "was not read to its end")
@@ -54,7 +55,7 @@ class ReadingStopped(InvalidModel):
 
 
 class ReadingFailed(InvalidModel):
-    """The planner is at fault, not the model."""
+    """The planner failed, and not the model."""
 
     def __init__(self, what: str) -> None:
         super().__init__("config.json", f"was not read: {what}")
@@ -63,16 +64,16 @@ class ReadingFailed(InvalidModel):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a decision is given of a configuration."""
+    """A configuration as input of a decision."""
 
     document: str
-    """The configuration, as JSON text."""
+    """The configuration as JSON text."""
     answer: bytes | None
-    """What `read` made of it; None: it is still being read."""
+    """The answer of `read`; None: it is still being read."""
 
 
 def read(document: str) -> bytes:
-    """The answer for the text of a config.json. What the text says raises nothing."""
+    """The answer for the text of a config.json. Does not raise for any text."""
     try:
         made = config_json.read(_parsed(document))
     except Incomplete as incomplete:
@@ -91,12 +92,12 @@ def read(document: str) -> bytes:
 
 
 def stopped(why: Stopped) -> bytes:
-    """The answer for a configuration that was not read to its end."""
+    """The answer for a configuration that was not read completely."""
     return _packed({"stopped": why})
 
 
 def architecture(answer: bytes) -> Architecture | Incomplete | InvalidModel | Unplanned:
-    """What an answer stands for. ValueError where it is none: whoever wrote it is not the reader that we started."""
+    """The content of an answer. ValueError for invalid data, which the reader process does not write."""
     found = _unpacked(answer)
     match found:
         case {"architecture": Mapping() as written}:
@@ -124,7 +125,7 @@ def _parsed(document: str) -> Any:
 
 
 def _written(made: Architecture) -> dict[str, Any]:
-    """Each layer once, and in which order they come. Names of kept modules are marked on the layers already."""
+    """Distinct layers, and their order. The layers have the forms of their modules already."""
     distinct = {id(layer): number for number, (layer, _) in enumerate(made.distinct_layers)}
     order = [[number, len(list(run))] for number, run in groupby(distinct[id(layer)] for layer in made.layers)]
     quantization = None if made.quantization is None else replace(made.quantization, kept=(), rules=())
@@ -134,7 +135,7 @@ def _written(made: Architecture) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it, without what has its default."""
+    """As JSON, without default values."""
     if is_dataclass(value):
         named = ((one, getattr(value, one.name)) for one in fields(value) if one.init)
         return {one.name: _plain(item) for one, item in named if item != one.default}
@@ -162,7 +163,7 @@ def _is_run(run: object, layers: int) -> bool:
 
 @cache
 def _adapter() -> TypeAdapter[Architecture]:
-    from pydantic import TypeAdapter  # not in the process that reads: it only writes
+    from pydantic import TypeAdapter  # not in the reading process: it only writes
 
     return TypeAdapter(Architecture)
 

@@ -1,8 +1,8 @@
-"""Which of vLLM's model classes the planner plans: its registry (vllm/model_executor/models/registry.py), one by one.
+"""vLLM's model classes that the planner supports, from its registry (vllm/model_executor/models/registry.py).
 
-A class that is not planned stores or holds something that the planner does not count: other caches, weights of other
-shapes. A model of it, and one of a model_type that no table here has, is `Unplanned`: sizes that look like Llama's do
-not make it one.
+Classes that are not planned store or hold something that the planner does not count, such as other caches or weights of
+other shapes. Models of such a class, or of an unknown model_type, are `Unplanned`, even if their sizes look like
+Llama's.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ ernie4_5_moe: Ernie4_5_MoeForCausalLM
 llama4_text: Llama4ForCausalLM EagleLlama4ForCausalLM
 nemotron-nas: DeciLMForCausalLM
 """
-"""The model_type as which a class is read where its file has none that is known."""
+"""The model_type as which a class is read if its file has no known one."""
 
 _BY_THE_LANGUAGE_MODEL = """
 AriaForConditionalGeneration AudioFlamingo3ForConditionalGeneration BeeForConditionalGeneration
@@ -138,7 +138,7 @@ Qwen3OmniMoeForConditionalGeneration Qwen3VLForConditionalGeneration Qwen3VLMoeF
 Qwen4ExpForConditionalGeneration RForConditionalGeneration SkyworkR1VChatModel SmolVLMForConditionalGeneration
 UltravoxModel VoxtralForConditionalGeneration VoxtralRealtimeGeneration
 """
-"""Encoders beside a language model, whose own model_type says what it is."""
+"""Encoders with a language model, whose own model_type applies."""
 
 _WRAPPERS = """
 aria audioflamingo3 bee cohere2_vision eagle_2_5_vl eagle2_5_vl exaone4_5 glmasr granite_speech granite_speech_plus
@@ -147,7 +147,7 @@ lightonocr llama_nemotron_vl llava llava_next llava_next_video llava_onevision m
 nemotron_h_omni NVLM_D paligemma phi3_v phi4mm pixtral qianfan_ocr qwen2_audio qwen2_5_omni qwen3_asr qwen3_omni_moe
 r_vl skywork_chat smolvlm ultravox voxtral voxtral_realtime shieldgemma2
 """
-"""Their model_types: of the language model inside where it has none of its own, which is of Llama's kind then."""
+"""Their model_types: the language model's applies, or Llama's if it has none."""
 
 PLANNED: Mapping[str, str] = {
     **{
@@ -157,11 +157,11 @@ PLANNED: Mapping[str, str] = {
     },
     **dict.fromkeys(_BY_THE_LANGUAGE_MODEL.split(), ""),
 }
-"""Each class that is planned, and the model_type as which it is read where its file has none that is known; empty:
-its language model's."""
+"""Supported classes, with the model_type as which they are read if their file has no known one; empty: their language
+model's."""
 _READ = (version for version in known_versions() if order(version) >= order(DEFAULT))
 NOT_PLANNED = frozenset().union(*(words(version, "architectures") for version in _READ)) - PLANNED.keys()
-"""Of the default version and later ones; what these dropped is read by its model_type."""
+"""Of the default version and later ones; classes that these dropped are read by model_type."""
 WITHOUT_A_CACHE = frozenset(
     {
         "LlamaBidirectionalModel",
@@ -171,7 +171,7 @@ WITHOUT_A_CACHE = frozenset(
         "VoyageQwen3BidirectionalEmbedModel",
     }
 )
-"""Classes of decoders that vLLM makes encoders of (model_executor/models/config.py, is_causal)."""
+"""Decoder classes that vLLM turns into encoders (model_executor/models/config.py, is_causal)."""
 _MODEL_TYPES = frozenset((*_WRAPPERS.split(), *filter(None, PLANNED.values())))
 _OWN_LAYERS = """
 deepseek_v4
@@ -191,8 +191,8 @@ nemotron_h
 minimax
 lfm2 lfm2_moe
 """
-"""Families with layers that others do not have, those with the same ones in a line: a class and a model_type of two
-lines describe no model. Encoders are one more line, all others the last."""
+"""Families with distinct layers, those with equal ones in one line: a class and a model_type of two lines describe no
+model. Encoders are one more line, all others the last."""
 _LINES = {name: line for line in _OWN_LAYERS.strip().splitlines() for name in line.split()}
 
 
@@ -202,12 +202,13 @@ def _line(model_type: str) -> str:
 
 
 def has_unplanned(classes: object) -> bool:
-    """Whether a list of classes, as any file may have it, names one that is not planned."""
+    """Whether a list of classes in a file names one that is not supported."""
     return isinstance(classes, list) and any(isinstance(name, str) and name in NOT_PLANNED for name in classes)
 
 
 def read_as(model_type: str, classes: Sequence[str]) -> str:
-    """The model_type as which a model is read; Unplanned where that would be a guess. Facts without either are read."""
+    """The model_type as which a model is read; Unplanned where that would be a guess. Facts without class and type are
+    read."""
     found = next((name for name in classes if name in PLANNED or name in NOT_PLANNED), None)
     if not model_type and not classes:
         return ""

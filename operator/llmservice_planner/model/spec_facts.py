@@ -1,4 +1,4 @@
-"""Facts of a model that the spec states, as a document for config_json.read, and what the inspection found besides."""
+"""Facts of a model from the spec, as a document for config_json.read, merged with those of an inspection."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from llmservice_planner.model.config_json import NESTED
 _QUANTIZED = ("quantization_method", "quantization_bits", "quantization_group_size")
 _LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern", "sliding_window_pattern")
 _LAYER_FACTS = ("sliding_layers", "attention_layers")
-"""Facts that the lists would say otherwise."""
+"""Facts that lists in a file would contradict."""
 
 
 def from_spec(facts: Architecture) -> dict[str, Any]:
-    """What is stated, under the names of config.json; empty where nothing is."""
+    """Stated facts under the names of config.json; empty without any."""
     stated = facts.model_dump(exclude_none=True)
     quantization = _quantization(*(stated.pop(name, None) for name in _QUANTIZED))
     if stated.pop("positions", None) == "alibi":
@@ -26,7 +26,7 @@ def from_spec(facts: Architecture) -> dict[str, Any]:
 
 
 def merge(inspected: Mapping[str, Any] | None, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """One document of both. What is stated wins, wherever the file has it; None: nothing was inspected."""
+    """One document of both; stated facts take precedence. `inspected` None: nothing was inspected."""
     document = dict(inspected or {})
     if not stated:
         return document
@@ -42,7 +42,7 @@ def merge(inspected: Mapping[str, Any] | None, stated: Mapping[str, Any]) -> dic
 
 
 def _quantization(method: str | None, bits: int | None, group: int | None) -> dict[str, Any]:
-    """A quantization_config of the method's own form."""
+    """A quantization_config in the method's own form."""
     if method is None and bits is None:
         return {}
     name = method or ("gptq" if bits is not None and bits < 8 else "fp8")

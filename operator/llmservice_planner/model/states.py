@@ -1,4 +1,4 @@
-"""Token mixers that keep a state of fixed size for a request: Mamba, gated delta nets, short convolutions.
+"""Token mixers that keep a state of fixed size per request: Mamba, gated delta nets, short convolutions.
 
 Shapes are those of vLLM's MambaStateShapeCalculator (vllm/model_executor/layers/mamba/mamba_utils.py), for one rank.
 """
@@ -16,7 +16,7 @@ _BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Of a Mamba layer, whatever its keys are called."""
+    """Sizes of a Mamba layer, with normalized names."""
 
     inner: int
     state: int
@@ -31,7 +31,7 @@ class _Sizes:
 
 
 def state(keys: Keys, kind: str) -> Mixer:
-    """A layer of that kind: mamba, linear or conv."""
+    """A layer of kind mamba, linear or conv."""
     if kind == "conv":
         return _short_conv(keys)
     mamba = keys.has("mamba_n_heads", "mamba_num_heads", "mamba_d_state") or keys.text("model_type") in _MAMBAS
@@ -83,12 +83,12 @@ def _recurrent_bytes(keys: Keys) -> int:
 
 
 def _is_second(keys: Keys) -> bool:
-    """Whether it is Mamba 2: states of several heads."""
+    """Whether it is Mamba 2, with states of several heads."""
     return keys.text("model_type") == "mamba2" or keys.has("mamba_n_heads", "mamba_num_heads", "mamba2_num_heads")
 
 
 def _first(keys: Keys) -> _Sizes:
-    """Mamba 1, under the names of Mamba and of Jamba."""
+    """Mamba 1, with the keys of Mamba and Jamba."""
     hidden = keys.needed("hidden_size")
     if keys.has("mamba_d_state"):
         inner = int((keys.number("mamba_expand") or 2) * hidden)
@@ -113,7 +113,7 @@ def _rank(keys: Keys, name: str, hidden: int) -> int:
 
 
 def _second(keys: Keys) -> _Sizes:
-    """Mamba 2, under the names of Mamba2, of Bamba and its kin, and of Nemotron-H."""
+    """Mamba 2, with the keys of Mamba2, Bamba and similar, and Nemotron-H."""
     hidden = keys.needed("hidden_size")
     if keys.has("mamba_n_heads"):
         heads = keys.needed("mamba_n_heads")

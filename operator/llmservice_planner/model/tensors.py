@@ -1,4 +1,4 @@
-"""What the headers of a model's safetensors files say, summed up. The inspection makes it; see runtime inspect."""
+"""Sums over the headers of a model's safetensors files, from an inspection (llmservice_runtime.inspection)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Bytes of the checkpoint's tensors, by what they are for. The sum is the whole checkpoint."""
+    """Bytes of the checkpoint's tensors by purpose. The sum is the whole checkpoint."""
 
     embedding: int = 0
     head: int = 0
-    """lm_head; 0 where it is tied."""
+    """lm_head; 0 if tied."""
     attention: int = 0
-    """Attention, norms and everything else of decoder layers that is neither MLP nor expert."""
+    """Attention, norms and other tensors of decoder layers except MLPs and experts."""
     feed_forward: int = 0
     """Dense MLPs and shared experts."""
     experts: int = 0
@@ -23,7 +23,7 @@ class Tensors:
     mtp: int = 0
     other: int = 0
     parameters: int = 0
-    """Number of values, packed ones as they are stored."""
+    """Number of values, packed ones as stored."""
 
     @property
     def total(self) -> int:

@@ -1,8 +1,8 @@
-"""Encoders of pictures and sound beside a language model: their parameters, and the tokens a picture becomes.
+"""Encoders of images and audio: their parameters, and the tokens of an image.
 
-Blocks are counted by their matrices, biases and norms, as the classes of transformers 5 have them. vLLM's own towers
-share the matrices of their blocks over tensor-parallel ranks (mm_encoder_tp_mode weights, its default); what stands
-before and after the blocks is on every rank, and so are towers that vLLM takes from transformers whole.
+Blocks are counted by matrices, biases and norms, as in the classes of transformers 5. vLLM's own towers share the
+matrices of their blocks over tensor-parallel ranks (mm_encoder_tp_mode weights, its default); parts before and after
+the blocks are on every rank, and so are towers that vLLM takes from transformers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from llmservice_planner.model.config_keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class _Tower:
-    """How the blocks of a kind of encoder are made. The default is CLIP's and SigLIP's."""
+    """Properties of a kind of encoder's blocks. The default is CLIP's and SigLIP's."""
 
     gated: bool = False
     biases: bool = True
     layer_norm: bool = True
     frames: int = 1
-    """Pictures that one patch spans."""
+    """Images that one patch spans."""
     positions: bool = True
     own: bool = True
-    """vLLM has a class of its own for it, which ranks share."""
+    """vLLM has its own class for it, which ranks share."""
     scaled: bool = False
-    """Two scales of the hidden size in each block."""
+    """Two scales of hidden width in each block."""
 
 
 _TOWERS: Mapping[str, _Tower] = {
@@ -44,30 +44,30 @@ _TOWERS: Mapping[str, _Tower] = {
     "gemma4_unified_vision": _Tower(gated=True, biases=False, layer_norm=False, own=False),
 }
 _FRAMES = frozenset({"qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"})
-"""Made as the default, with patches of two pictures."""
+"""As the default, with patches of two images."""
 _MOBILENET = 300_000_000
-"""Gemma 3n's mobilenetv5_300m_enc, by its name; config.json does not say what it is made of."""
+"""Gemma 3n's mobilenetv5_300m_enc, by its name; config.json does not describe it."""
 _CHANNELS = 3
 _LARGEST_PICTURE = 16_384
-"""Tokens of the largest picture that Qwen-VL's preprocessors make, where no file says otherwise."""
+"""Tokens of the largest image of Qwen-VL's preprocessors, unless the file states it."""
 _LARGEST_VIDEO = 12_288
-"""Tokens of a video of Qwen3-VL, whose preprocessor makes frames smaller the more there are (24,576 x 32 x 32 pixels,
-two frames to a token)."""
+"""Tokens of a video of Qwen3-VL, whose preprocessor shrinks frames with their number (24,576 x 32 x 32 pixels, two
+frames to a token)."""
 _PAIRS = frozenset({"qwen2_vl", "qwen2_5_vl"})
-"""Whose frames are as large as pictures."""
+"""Models whose frames are as large as images."""
 _MOST_PAIRS = 7
-"""Of frames, in the video that vLLM profiles with (qwen2_vl.py, _MAX_FRAMES_PER_VIDEO)."""
+"""Frames in the video that vLLM profiles with (qwen2_vl.py, _MAX_FRAMES_PER_VIDEO)."""
 _VIDEO_OF_GEMMA_4 = 32 * (70 + 2 + 6)
-"""32 frames of 70 tokens, with two marks and a time each (gemma4_mm.py, get_mm_max_tokens_per_item)."""
+"""32 frames of 70 tokens, each with two marks and a time (gemma4_mm.py, get_mm_max_tokens_per_item)."""
 _WHOLE = frozenset({"gemma3", "paligemma"})
-"""Whose pictures are in one step (transformers_utils/model_arch_config_convertor.py, is_mm_prefix_lm)."""
+"""Models whose images are in one step (transformers_utils/model_arch_config_convertor.py, is_mm_prefix_lm)."""
 _GEMMA_4 = ("gemma4", "gemma4_unified")
 _TILES = 13
 """InternVL's twelve tiles and the thumbnail."""
 
 
 def read(document: Mapping[str, Any], hidden: int) -> Encoder:
-    """From vision_config and audio_config; nothing where there are none."""
+    """From vision_config and audio_config; empty without them."""
     keys = Keys(document)
     section = keys.section("vision_config")
     outer, thinker = keys.text("model_type") or "", keys.section("thinker_config")
@@ -87,8 +87,8 @@ def read(document: Mapping[str, Any], hidden: int) -> Encoder:
 
 
 def _is_bidirectional(keys: Keys) -> bool:
-    """Whether Gemma 4's pictures attend to later tokens of their own. Files that do not say it are told apart by the
-    embeddings for each layer: published models with them say null, those without say vision."""
+    """Whether Gemma 4's images attend to their own later tokens. Files without the key are distinguished by per-layer
+    embeddings: published models with them have null, those without have vision."""
     text = keys.section("text_config") or keys
     stated = text.raw("use_bidirectional_attention")
     return stated == "vision" if stated is not None else not text.count("hidden_size_per_layer_input")
@@ -111,7 +111,7 @@ def _pictures(keys: Keys, section: Keys, hidden: int) -> Encoder:
     small = layers * _small(tower, width, inner) + _patches(tower, section, width)
     joint = _joint(keys, section, model_type, width, hidden)
     tokens = _tokens(keys, section, model_type)
-    # A patch's state twice and the inside of its MLP; several patches make a token.
+    # A patch's state twice and the inside of its MLP; several patches form a token.
     patches = _patches_of_token(keys, section, tokens)
     outside, inside = 2 * width * patches, inner * (2 if tower.gated else 1) * patches
     seen = Encoder(
@@ -142,7 +142,7 @@ def _small(tower: _Tower, width: int, inner: int) -> int:
 
 
 def _patches(tower: _Tower, section: Keys, width: int) -> int:
-    """What stands before the blocks: the patches' projection and the positions."""
+    """Parts before the blocks: the patches' projection and the positions."""
     patch = _side(section, "patch_size") or 14
     total = _CHANNELS * tower.frames * patch * patch * width + 3 * width
     if not tower.positions:
@@ -152,7 +152,7 @@ def _patches(tower: _Tower, section: Keys, width: int) -> int:
 
 
 def _side(section: Keys, name: str, default: int = 0) -> int:
-    """Of a picture or a patch: a number, or two of which the larger counts."""
+    """Side of an image or patch: a number, or the larger of two."""
     value = section.raw(name)
     if isinstance(value, list | tuple):
         return max((section.checked(name, one) for one in value), default=default)
@@ -160,7 +160,7 @@ def _side(section: Keys, name: str, default: int = 0) -> int:
 
 
 def _joint(keys: Keys, section: Keys, model_type: str, width: int, hidden: int) -> int:
-    """What leads from the encoder into the model."""
+    """The projection from the encoder into the model."""
     outer = keys.text("model_type") or ""
     if model_type.startswith(("qwen2_vl", "qwen2_5_vl", "qwen3", "qwen2_5_omni")):
         wide = width * (section.integer("spatial_merge_size") or 2) ** 2
@@ -208,7 +208,7 @@ def _tokens(keys: Keys, section: Keys, model_type: str) -> int:
 
 
 def _sound(section: Keys, hidden: int) -> Encoder:
-    """Whisper's kind of encoder, or a conformer (Gemma 3n)."""
+    """A Whisper-like encoder, or a conformer (Gemma 3n)."""
     width = section.integer("d_model", "hidden_size")
     layers = section.integer("encoder_layers", "conf_num_hidden_layers", "num_hidden_layers", least=0)
     if width is None or layers is None:

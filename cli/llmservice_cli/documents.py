@@ -7,6 +7,9 @@ from typing import Any
 
 from llmservice_runtime.bounded_json import clean
 
+from . import terminal
+from .terminal import Row
+
 _ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0xD800, 0xE000))}
 """What JSON leaves as it is: control characters, which terminals obey, and halves of surrogate pairs."""
 
@@ -17,6 +20,14 @@ def show(output: str, lines: Callable[[], Iterable[str]], document: Callable[[],
         tell(written(output, document()), end="")
     else:
         tell("\n".join(lines()))
+
+
+def answer(output: str, rows: Callable[[], Iterable[Row]], document: Callable[[], Any]) -> None:
+    """`table`: the rows; else the document as `json` or `yaml`."""
+    if output == "table":
+        terminal.show(rows())
+    else:
+        tell(written(output, document()), end="")
 
 
 def tell(text: str, *, end: str = "\n") -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from shutil import get_terminal_size
-from typing import Any, TextIO
+from typing import TextIO
 
 from llmservice_runtime.bounded_json import clean
-
-from .documents import tell, written
 
 Span = tuple[str, str]
 """Text and style."""
@@ -27,14 +25,6 @@ def is_styled(stream: TextIO | None = None) -> bool:
     (https://no-color.org) and not a dumb one."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return wanted and (stream or sys.stdout).isatty()
-
-
-def answer(output: str, rows: Callable[[], Iterable[Row]], document: Callable[[], Any]) -> None:
-    """`table`: the rows; else the document as `json` or `yaml`."""
-    if output == "table":
-        show(rows())
-    else:
-        tell(written(output, document()), end="")
 
 
 def show(rows: Iterable[Row]) -> None:

@@ -99,14 +99,12 @@ async def gather(kube: Api, namespace: str, steps: Steps | None = None) -> Facts
     installed = await releases(kube)
     lists, named_ones = sources(namespace, installed.selector), singles(namespace)
     steps = steps or Steps("")
-    steps.of += len(lists) + len(named_ones)
-    (user, now), rights, listed, named = await asyncio.gather(
-        _who(kube),
-        _rights(kube, namespace),
-        _lists(kube, lists, steps),
-        _named(kube, named_ones, steps),
-    )
-    read = {**listed, **named}
+    reads = {field: _listed(kube, source) for field, source in lists.items()}
+    reads |= {field: _single(kube, *each) for field, each in named_ones.items()}
+    steps.of += len(reads)
+    every = asyncio.gather(*map(steps.counted, reads.values()))
+    (user, now), rights, found = await asyncio.gather(_who(kube), _rights(kube, namespace), every)
+    read = dict(zip(reads, found, strict=True))
     for field, source in lists.items():
         if source.is_of_operator:
             own = tuple(each for each in read[field].objects if _is_own(each, installed, source))
@@ -138,16 +136,6 @@ def _is_own(found: Json, installed: Releases, source: Source) -> bool:
         files = found.get("data") or {}
         return is_there and not (files and all(name.endswith(".json") for name in files))
     return is_there and (source.selector != ACTIVATORS or is_of_chart(found))
-
-
-async def _lists(kube: Api, lists: Mapping[str, Source], steps: Steps) -> dict[str, Read]:
-    found = await asyncio.gather(*(steps.counted(_listed(kube, source)) for source in lists.values()))
-    return dict(zip(lists, found, strict=True))
-
-
-async def _named(kube: Api, named: Mapping[str, tuple[Resource, str]], steps: Steps) -> dict[str, Read]:
-    found = await asyncio.gather(*(steps.counted(_single(kube, *each)) for each in named.values()))
-    return dict(zip(named, found, strict=True))
 
 
 async def _listed(kube: Api, source: Source) -> Read:

@@ -14,9 +14,10 @@ from llmservice_api.conditions import ConditionType
 from llmservice_api.reason_sections import SECTIONS
 from llmservice_api.reasons import Reason
 
+from llmservice_cli.documents import answer
 from llmservice_cli.errors import ExitCode, WrongUsage
 from llmservice_cli.help import WIDEST, indent, two_columns
-from llmservice_cli.terminal import Row, answer, width
+from llmservice_cli.terminal import Row, width
 
 from .arguments import Options
 from .reported import MEANINGS, fields_of, reasons_of, reported

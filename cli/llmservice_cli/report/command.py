@@ -78,8 +78,7 @@ def document(out: Path | None, held: list[Json], material: Material) -> Json:
 
 def planned(material: Material, out: Path) -> Iterator[str]:
     yield f"{out} would hold, without what looks like a secret:"
-    rows = [[one.path, one.what] for one in material.entries] + [[one.path, one.what] for one in material.planned]
-    yield from _clean(table(["FILE", "WHAT"], rows))
+    yield from _clean(table(["FILE", "WHAT"], [[row["path"], row["what"]] for row in rows_of(material)]))
     yield from _gaps(material.gaps)
 
 

@@ -92,7 +92,7 @@ def _rank(plan: Plan) -> tuple[int, float]:
 
 def plan_of(question: Question, request: Request) -> Plan:
     """The plan of one GPU, within the container's memory on CPUs, and within the length that the model was made for."""
-    plan = host.within(memory.plan(request), question.memory_limit_gib)
+    plan = host.within_limit(memory.plan(request), question.memory_limit_gib)
     return plan if question.allows_long else within_model(request, plan)
 
 

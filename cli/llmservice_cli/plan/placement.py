@@ -18,7 +18,7 @@ from llmservice_planner.room import (
     NodeRoom,
     Room,
     fitting,
-    fitting_apart,
+    fitting_on_separate_devices,
     nodes_for,
     requests_of,
     tolerates,
@@ -188,7 +188,7 @@ def _place(
 ) -> NodePlace:
     labels = (node.product, _product(node, resource))
     node = node if resource is None else replace(node, product=node.product_of(resource))
-    replicas = fitting_apart(node, wanted, resource) if is_reachable else 0
+    replicas = fitting_on_separate_devices(node, wanted, resource) if is_reachable else 0
     has, why = _product(node, resource), None
     if not is_reachable:
         why = _kept_away(node, pod_spec, None if product in labels else product, has, excluded)

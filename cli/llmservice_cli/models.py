@@ -16,7 +16,7 @@ from typing import Any
 
 from llmservice_api.service import LLMService
 from llmservice_planner.model import config_json, spec_facts
-from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, UnsupportedModel
 from llmservice_planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection import other_formats
@@ -85,7 +85,7 @@ def from_document(document: object, label: str, tensors: Tensors | None = None, 
         return Model(read(document), tensors, document=document)
     except Incomplete as incomplete:
         return Model(None, tensors, incomplete.missing, document)
-    except Unplanned as unplanned:
+    except UnsupportedModel as unplanned:
         text = str(unplanned)
         return Model(None, tensors, (FACTS,), document, f"{text[:1].upper()}{text[1:]}. {_GIVE_FACTS}")
     except InvalidModel as invalid:

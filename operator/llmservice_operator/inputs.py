@@ -11,7 +11,7 @@ from llmservice_api.errors import InvalidSpec, Problem
 from llmservice_api.holding import Activators, PortClaim
 from llmservice_api.service import LLMService
 from llmservice_planner.cluster import ClusterGPUs
-from llmservice_planner.model.reading import Reading
+from llmservice_planner.model.reading import ConfigReading
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
@@ -150,7 +150,7 @@ class Inputs:
     """Whether a requested update may start."""
     sibling_model: Part[Json] | None = None
     """status.model of another service with the same model; empty if there is none."""
-    reading: Part[Reading] | None = None
+    reading: Part[ConfigReading] | None = None
     """The model's parsed configuration."""
     gpus: Part[ClusterGPUs] | None = None
     """GPUs of the nodes."""

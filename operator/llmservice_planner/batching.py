@@ -16,23 +16,23 @@ from llmservice_planner.plan import Request
 
 
 def profiled_tokens(
-    model: Architecture, length: int | None, step_tokens: int, without: frozenset[str] = frozenset()
+    model: Architecture, length: int | None, step_tokens: int, disabled_inputs: frozenset[str] = frozenset()
 ) -> int:
     """Tokens that the encoder processes at a time, and whose results are kept while the language model runs.
 
-    `step_tokens`: of one step; `length`: of the longest request, None: unlimited; `without`: input kinds (image, video)
-    that are switched off. 0 where nothing is encoded.
+    `step_tokens`: of one step; `length`: of the longest request, None: unlimited; `disabled_inputs`: input kinds
+    (image, video) that are switched off. 0 where nothing is encoded.
     """
-    image = 0 if "image" in without else model.encoder.tokens
-    video = 0 if "video" in without else _video_tokens(model.encoder, length)
+    image = 0 if "image" in disabled_inputs else model.encoder.tokens
+    video = 0 if "video" in disabled_inputs else _video_tokens(model.encoder, length)
     return max(step_tokens, image, video) if model.encoder.values and (image or video) else 0
 
 
-def whole_item(model: Architecture, without: frozenset[str] = frozenset()) -> tuple[int, str]:
+def whole_item(model: Architecture, disabled_inputs: frozenset[str] = frozenset()) -> tuple[int, str]:
     """Tokens of the largest item that must be in one step, and its kind; 0: items may be cut."""
     encoder = model.encoder
     items = {"image": encoder.tokens, "video": encoder.video} if encoder.is_whole else {}
-    left = [(tokens, kind) for kind, tokens in items.items() if kind not in without]
+    left = [(tokens, kind) for kind, tokens in items.items() if kind not in disabled_inputs]
     return max(left, default=(0, ""))
 
 
@@ -70,7 +70,7 @@ def batching(request: Request) -> Batching:
     if request.max_num_batched_tokens is not None:
         return Batching(sequences, request.max_num_batched_tokens)
     if request.architecture is not None and not (request.device is not None and request.device.is_cpu):
-        tokens = max(tokens, whole_item(request.architecture, request.without)[0])
+        tokens = max(tokens, whole_item(request.architecture, request.disabled_inputs)[0])
     length = longest_length(request)
     if length is None:
         return Batching(sequences, tokens)

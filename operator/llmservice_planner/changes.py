@@ -78,12 +78,12 @@ class Alternatives:
 ChangeKind = Callable[[Request, Plan, Alternatives], Iterator[Change]]
 
 
-def what_is_taken(request: Request, _: Plan, __: Alternatives) -> Iterator[Change]:
+def accepted_settings(request: Request, _: Plan, __: Alternatives) -> Iterator[Change]:
     """Settings that vLLM accepts in place of refused ones, as named by the refusal."""
-    new, fields = served.taken(request)
+    new, fields = served.with_accepted_settings(request)
     model, step = request.architecture, request.max_num_batched_tokens
     if model is not None and request.device is not None and not request.device.is_cpu:
-        tokens, _kind = whole_item(model, request.without)
+        tokens, _kind = whole_item(model, request.disabled_inputs)
         if step is not None and step < tokens:
             new = replace(new, max_num_batched_tokens=tokens)
             fields = (*fields, ("batching.maxNumBatchedTokens", tokens))
@@ -91,7 +91,7 @@ def what_is_taken(request: Request, _: Plan, __: Alternatives) -> Iterator[Chang
         yield Change.setting(new, **{path.replace(".", "__"): value for path, value in fields})
 
 
-def shorter(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
+def shorter_length(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """A shorter maxModelLen: the longest that fits, rounded down, if it is useful."""
     requested, longest = plan.requested_max_model_len, plan.max_model_len
     if not requested or not longest or request.max_model_len == "auto":
@@ -129,12 +129,12 @@ def smaller_batches(request: Request, plan: Plan, _: Alternatives) -> Iterator[C
             yield Change.setting(new, **fields)
 
 
-def more_of_the_gpu(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
+def higher_utilization(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """A higher gpuMemoryUtilization, where little is missing."""
     yield from _utilizations(request, plan, HIGHER_UTILIZATIONS, is_higher=True)
 
 
-def less_of_the_gpu(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
+def lower_utilization(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """A lower gpuMemoryUtilization, where the engine would request more than is free at its start."""
     if plan.margin_gib is not None and plan.margin_gib >= 0:
         yield from _utilizations(request, plan, LOWER_UTILIZATIONS, is_higher=False)

@@ -110,7 +110,7 @@ def offers(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> tuple[Offer, ..
     found: dict[str | None, Offer] = {}
     for group in _reachable(cluster, tolerations):
         known, other = found.get(group.product), _offer(group)
-        found[group.product] = other if known is None else _both(known, other)
+        found[group.product] = other if known is None else _combined(known, other)
     return tuple(sorted(found.values(), key=_size))
 
 
@@ -139,7 +139,7 @@ def _offer(group: NodeGroup) -> Offer:
     return Offer(group.product, device_of(group), group.per_node, group.sharing, devices)
 
 
-def _both(one: Offer, other: Offer) -> Offer:
+def _combined(one: Offer, other: Offer) -> Offer:
     """Two pools of one product combined: pods may be scheduled to the smaller."""
     whole = max(one.whole, other.whole)
     shared = [offer for offer in (one, other) if offer.sharing is not None]

@@ -68,7 +68,7 @@ def _gpu(section: str, row: list[str]) -> GPU:
 
 _ROWS = tuple(_rows())
 GPUS = tuple(_gpu(section, row) for section, row in _ROWS if section != "slices")
-ALSO_CALLED = {row[0]: tuple(row[3].split(", ")) for _, row in _ROWS if len(row) > 3}
+COMMON_NAMES = {row[0]: tuple(row[3].split(", ")) for _, row in _ROWS if len(row) > 3}
 """Common names of a label."""
 SLICES = {row[0]: float(row[1]) for section, row in _ROWS if section == "slices"}
 """GiB of MIG profiles."""
@@ -260,7 +260,7 @@ def _parsed_name(name: str) -> _Name:
 
 def _entries() -> Iterable[tuple[_Name, GPU]]:
     for gpu in GPUS:
-        for name in (gpu.product, *ALSO_CALLED.get(gpu.product, ())):
+        for name in (gpu.product, *COMMON_NAMES.get(gpu.product, ())):
             yield _parsed_name(name), gpu
 
 

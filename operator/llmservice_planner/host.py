@@ -40,7 +40,7 @@ def _pinned(request: Request) -> Iterator[tuple[str, float, str, str]]:
         yield "KV cache", request.kv_offloading_gib, f"{request.kv_offloading_gib:g} GiB", "--kv-offloading-size"
 
 
-def within(plan: Plan, limit_gib: float | None) -> Plan:
+def within_limit(plan: Plan, limit_gib: float | None) -> Plan:
     """The plan; DoesNotFit where weights and KV cache alone exceed the container's memory limit.
 
     Memory of torch, the tokenizer and requests is not counted, so that DoesNotFit is certain.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from llmservice_planner.batching import batching, steps_in_flight
 from llmservice_planner.kv.blocks import blocks, is_sparse
-from llmservice_planner.kv.specs import Placed, Spec, placed_specs
+from llmservice_planner.kv.specs import PlacedSpec, Spec, placed_specs
 from llmservice_planner.kv.types import is_compressed, stored_type
 from llmservice_planner.model.architecture import Incomplete, Kind
 from llmservice_planner.plan import Request
@@ -30,7 +30,7 @@ class Group(NamedTuple):
     """Bytes of one block, for the group's layers on each pipeline stage."""
 
 
-def groups(layers: Sequence[Placed], stages: int) -> tuple[Group, ...]:
+def groups(layers: Sequence[PlacedSpec], stages: int) -> tuple[Group, ...]:
     """One group where all layers need the same number of blocks; else one for each position in the pattern of
     layers."""
     if not layers:
@@ -39,13 +39,13 @@ def groups(layers: Sequence[Placed], stages: int) -> tuple[Group, ...]:
         return (_group(layers, stages),)
     if any(layer.spec.kind is Kind.COMPRESSED for layer in layers):
         return tuple(_group(part, stages) for part in _packed(layers))
-    buckets: dict[Spec, list[Placed]] = {}
+    buckets: dict[Spec, list[PlacedSpec]] = {}
     for layer in _unified(layers):
         buckets.setdefault(layer.spec, []).append(layer)
     return tuple(_group(part, stages) for part in _split(list(buckets.values())))
 
 
-def _group(layers: Sequence[Placed], stages: int) -> Group:
+def _group(layers: Sequence[PlacedSpec], stages: int) -> Group:
     held = [0] * stages
     for spec, stage in layers:
         held[stage] += spec.page
@@ -68,13 +68,13 @@ def _is_uniform(specs: Sequence[Spec]) -> bool:
     return all(spec.kind in (Kind.FULL, Kind.LATENT, Kind.COMPRESSED) for spec in alike)
 
 
-def _unified(layers: Sequence[Placed]) -> list[Placed]:
+def _unified(layers: Sequence[PlacedSpec]) -> list[PlacedSpec]:
     """The layers with equal page sizes: by more tokens per block where that divides evenly, else by padding."""
     largest = max(layer.spec.page for layer in layers)
     changed = {spec: _widened(spec, largest) for spec in {layer.spec for layer in layers}}
     if None in changed.values():
         changed = {spec: _promoted(spec, layers) for spec in changed}
-    return [Placed(changed[spec] or spec, stage) for spec, stage in layers]
+    return [PlacedSpec(changed[spec] or spec, stage) for spec, stage in layers]
 
 
 def _widened(spec: Spec, page: int) -> Spec | None:
@@ -86,7 +86,7 @@ def _widened(spec: Spec, page: int) -> Spec | None:
     return None if spec.kind is Kind.LATENT else spec._replace(page=page)
 
 
-def _promoted(spec: Spec, layers: Sequence[Placed]) -> Spec:
+def _promoted(spec: Spec, layers: Sequence[PlacedSpec]) -> Spec:
     """Beside latent layers that cannot be padded, sliding ones keep everything, as full attention does."""
     if spec.kind is not Kind.SLIDING:
         return spec
@@ -94,28 +94,28 @@ def _promoted(spec: Spec, layers: Sequence[Placed]) -> Spec:
     return Spec(Kind.FULL, size, spec.page // spec.block_size * size, spec.shape)
 
 
-def _split(buckets: list[list[Placed]]) -> list[list[Placed]]:
+def _split(buckets: list[list[PlacedSpec]]) -> list[list[PlacedSpec]]:
     """Groups of as many layers as the rarest kind has, or the most frequent where the two are close.
 
     The layers of a group are taken at even distances, so that every pipeline stage has some of each group.
     """
     fewest, most = min(map(len, buckets)), max(map(len, buckets))
     size = most if most < fewest * 1.5 else fewest
-    parts: list[list[Placed]] = []
+    parts: list[list[PlacedSpec]] = []
     for bucket in buckets:
         count = -(-len(bucket) // size)
         parts += [bucket[place::count] for place in range(count)]
     return parts
 
 
-def _packed(layers: Sequence[Placed]) -> list[list[Placed]]:
+def _packed(layers: Sequence[PlacedSpec]) -> list[list[PlacedSpec]]:
     """Groups whose layers lie side by side in a block of any size (_get_packed_kv_cache_groups).
 
     Layers with the same number of blocks per request form a bucket. If a bucket has as many layers of each page size,
     they repeat a pattern; such buckets are split into groups of about as many repeats, at least the longest pattern of
     several sizes. Without such a pattern, windows are split to fit the others' block.
     """
-    buckets: dict[tuple[Kind, int, int], dict[int, list[Placed]]] = {}
+    buckets: dict[tuple[Kind, int, int], dict[int, list[PlacedSpec]]] = {}
     for layer in layers:
         spec = layer.spec
         sizes = buckets.setdefault((spec.kind, spec.block_size, spec.window), {})
@@ -127,7 +127,7 @@ def _packed(layers: Sequence[Placed]) -> list[list[Placed]]:
         sum(page * (1 if not least and key[0] is Kind.SLIDING else len(found)) for page, found in sizes.items())
         for key, sizes in buckets.items()
     )
-    parts: list[list[Placed]] = []
+    parts: list[list[PlacedSpec]] = []
     for key, sizes in buckets.items():
         count = 1
         if least:
@@ -141,7 +141,7 @@ def _packed(layers: Sequence[Placed]) -> list[list[Placed]]:
     return parts
 
 
-def _repeats(sizes: Mapping[int, list[Placed]]) -> list[tuple[Placed, ...]]:
+def _repeats(sizes: Mapping[int, list[PlacedSpec]]) -> list[tuple[PlacedSpec, ...]]:
     """One layer of each size together; empty where the numbers differ."""
     return list(zip(*sizes.values(), strict=True)) if len(set(map(len, sizes.values()))) == 1 else []
 

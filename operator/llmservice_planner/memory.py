@@ -17,7 +17,7 @@ from llmservice_planner.constants import CONSTANTS, TAKEN_OF_UNIFIED, Constant, 
 from llmservice_planner.model.architecture import Architecture, Attention, Incomplete, Kind
 from llmservice_planner.overheads import Overheads, load, model_runner, overheads
 from llmservice_planner.plan import GIB, GPU_MEMORY_UTILIZATION, Device, Fit, Line, Plan, Request
-from llmservice_planner.served import unserved, unsure
+from llmservice_planner.served import device_refusal, unsure
 
 # Memory of attention for one sequence: all its scores, or with FlashAttention only its result. Not part of the budget,
 # since every backend of vLLM works as FlashAttention; informational.
@@ -110,7 +110,7 @@ def _plan(request: Request, constants: Constants) -> Plan:
     missing = _missing(request)
     if request.device is None:
         return _unknown(request, missing)
-    if (why := unserved(request)) is not None:
+    if (why := device_refusal(request)) is not None:
         return _refused(request, why)
     if (why := splits.problem(request)) is not None:
         return _refused(request, why)
@@ -179,7 +179,7 @@ def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
 def _cut_item(request: Request, model: Architecture, device: Device) -> str | None:
     """Why vLLM refuses a step smaller than one image or video that cannot be cut
     (vllm/v1/core/encoder_cache_manager.py, compute_mm_encoder_budget); it raises its own default as needed."""
-    (tokens, kind), step = whole_item(model, request.without), request.max_num_batched_tokens
+    (tokens, kind), step = whole_item(model, request.disabled_inputs), request.max_num_batched_tokens
     if device.is_cpu or step is None or step >= tokens:
         return None
     return (

@@ -121,7 +121,7 @@ def load(request: Request, model: Architecture, device: Device, step: Batching) 
     guesses = request.draft.num_speculative_tokens if request.draft is not None else 0
     has_graphs = not (request.enforce_eager or request.cuda_graphs == "none" or device.is_cpu)
     layers = [layer for layer, _ in model.distinct_layers]
-    encoder_tokens = profiled_tokens(model, longest_length(request), step.tokens, request.without)
+    encoder_tokens = profiled_tokens(model, longest_length(request), step.tokens, request.disabled_inputs)
     return Load(
         tokens=step.tokens,
         hidden_size=model.hidden_size,

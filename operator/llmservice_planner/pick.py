@@ -325,7 +325,7 @@ def _excluded(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, plan_for: Pla
     is_amd = demand.resource.startswith("amd.com/")
     known = {device.name: device for device in (*rented, *seen) if device.is_amd is is_amd}
     plans = {name: _limited_by_nodes(plan_for(device), device, demand, offered) for name, device in known.items()}
-    too_small = [name for name, found in plans.items() if not _does(found, plan, demand)]
+    too_small = [name for name, found in plans.items() if not _may_run(found, plan, demand)]
     on_nodes = {device.name for device in seen}
     return tuple(sorted(sorted(too_small, key=lambda name: (name not in on_nodes, name))[:_MOST_EXCLUDED]))
 
@@ -333,7 +333,7 @@ def _excluded(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, plan_for: Pla
 _ALL: tuple[Json, ...] = ({"operator": "Exists"},)
 
 
-def _does(other: Plan, plan: Plan, demand: GPUDemand) -> bool:
+def _may_run(other: Plan, plan: Plan, demand: GPUDemand) -> bool:
     """Whether another GPU may run what was planned, by its own plan."""
     is_shorter = demand.is_length_planned and (other.max_model_len or 0) < (plan.max_model_len or 0)
     return other.verdict is not Fit.DOES_NOT_FIT and (other.verdict is Fit.UNKNOWN or not is_shorter)

@@ -123,7 +123,7 @@ class Request:
     """KV cache in the node's memory, of all GPUs."""
     tables_on_gpu: bool = False
     """N-gram tables are not offloaded (--engram-config)."""
-    without: frozenset[str] = frozenset()
+    disabled_inputs: frozenset[str] = frozenset()
     """Input kinds (image, video) that are switched off."""
     draft: Draft | None = None
     adapters: Adapters | None = None

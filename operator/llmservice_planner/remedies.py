@@ -15,7 +15,7 @@ from llmservice_planner.changes import Alternatives, Change, ChangeKind, Fields
 from llmservice_planner.cluster import is_part
 from llmservice_planner.gpus import most_per_node
 from llmservice_planner.plan import Device, Fit, Plan, Remedy, Request
-from llmservice_planner.served import unread_checkpoint
+from llmservice_planner.served import unreadable_checkpoint
 
 MOST = 3
 """Proposals."""
@@ -42,7 +42,7 @@ def with_remedies(
     """
     if plan.verdict not in (Fit.DOES_NOT_FIT, Fit.TIGHT) or request.device is None or request.architecture is None:
         return plan
-    if unread_checkpoint(request) is not None:
+    if unreadable_checkpoint(request) is not None:
         return plan
     search = _Search(request, plan, Alternatives(others, most_gpus), plan_for, accepts)
     found = list(islice(chain(search.singles(), search.pairs()), MOST))
@@ -145,7 +145,7 @@ class _Search:
             if kind in done or not self._is_cheaper(kind, first.change):
                 continue
             for second in kinds[: kinds.index(kind)]:
-                if second in self.proposed and second is not changes.shorter:
+                if second in self.proposed and second is not changes.shorter_length:
                     continue
                 found = self._first(second, first.change.request, first.plan, first.change)
                 if found is not None and self._is_longer(second, found):
@@ -184,15 +184,15 @@ class _Search:
     def _by_cost(self) -> tuple[ChangeKind, ...]:
         """A shorter length costs nothing unless a length was requested."""
         is_requested = isinstance(self.request.max_model_len, int)
-        free = () if is_requested else (changes.shorter,)
-        costly = (changes.shorter,) if is_requested else ()
-        settings = (changes.smaller_batches, changes.more_of_the_gpu, changes.fp8_cache, changes.without_graphs)
+        free = () if is_requested else (changes.shorter_length,)
+        costly = (changes.shorter_length,) if is_requested else ()
+        settings = (changes.smaller_batches, changes.higher_utilization, changes.fp8_cache, changes.without_graphs)
         weights = (changes.fp8_weights, changes.int4_checkpoint)
         return (
-            changes.what_is_taken,
+            changes.accepted_settings,
             changes.whole_experts,
             changes.another_split,
-            changes.less_of_the_gpu,
+            changes.lower_utilization,
             *free,
             *settings,
             *costly,

@@ -26,7 +26,7 @@ _MOST = 4096
 """Characters of a value that is read; longer ones contain more than a few numbers."""
 
 
-def without(arguments: Sequence[str], version: str) -> frozenset[str]:
+def disabled_inputs(arguments: Sequence[str], version: str) -> frozenset[str]:
     """Of `image` and `video`, those that vLLM does not profile: the limit is 0, or profiling is off.
 
     In every spelling of that vLLM's parser; of duplicates the last.
@@ -109,7 +109,7 @@ def request_of(
         cpu_offload_gib=cpu_offload_gib(spec, vllm_version),
         kv_offloading_gib=kv_offloading_gib(spec),
         tables_on_gpu=_has_tables_on_gpu(spec, vllm_version),
-        without=without(spec.runtime.extra_args, vllm_version),
+        disabled_inputs=disabled_inputs(spec.runtime.extra_args, vllm_version),
         draft=_draft(spec, draft),
         adapters=_adapters(spec),
         own_class=not any(given(flag, spec.runtime.extra_args, vllm_version) for flag in _OTHER_CLASS),

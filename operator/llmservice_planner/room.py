@@ -55,23 +55,23 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class AcceleratorHolders:
     """Holders of accelerators, as far as a service's namespace may know: other namespaces are not named."""
 
     own: tuple[tuple[str, int], ...]
     """Of this namespace by name, those with the most first."""
-    elsewhere: int
+    in_other_namespaces: int
     """Sum over all other namespaces."""
     pods: int
     namespaces: int
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedPod:
     """A pod on a node, with its resources."""
 
     node: str
-    asked: Amounts
+    requests: Amounts
     namespace: str
     owner: str
     """As in `Holder.name`."""
@@ -132,13 +132,13 @@ class Room:
     """It could not be read for now: decide nothing from it."""
 
 
-def filled(nodes: Iterable[NodeRoom], placed: Iterable[Placed], resource: str | None) -> tuple[NodeRoom, ...]:
+def with_pods(nodes: Iterable[NodeRoom], placed: Iterable[PlacedPod], resource: str | None) -> tuple[NodeRoom, ...]:
     """Nodes with the pods that are on them, and holders of `resource`. Other pods are ignored."""
     used: dict[str, dict[str, Decimal]] = {}
     holders: dict[str, list[Holder]] = {}
     for pod in placed:
-        used[pod.node] = plus(used.get(pod.node, _NOTHING), pod.asked)
-        if count := int(pod.asked.get(resource or "", 0)):
+        used[pod.node] = plus(used.get(pod.node, _NOTHING), pod.requests)
+        if count := int(pod.requests.get(resource or "", 0)):
             holders.setdefault(pod.node, []).append(Holder(pod.namespace, pod.owner, count))
     return tuple(
         replace(node, used=used.get(node.name, _NOTHING), holders=tuple(holders.get(node.name, ()))) for node in nodes
@@ -158,7 +158,7 @@ def fitting(node: NodeRoom, wanted: Amounts) -> int:
     return int(min(node.free(resource) // each for resource, each in wanted.items() if each > 0))
 
 
-def fitting_apart(node: NodeRoom, wanted: Amounts, resource: str | None) -> int:
+def fitting_on_separate_devices(node: NodeRoom, wanted: Amounts, resource: str | None) -> int:
     """Number of further pods on one node without a device whose memory another pod may use.
 
     The devices of taken shares are unknown: each may be of another device.
@@ -196,7 +196,7 @@ def free_gpus(room: Room, resource: str) -> dict[str | None, int]:
     return dict(found)
 
 
-def held(nodes: Iterable[NodeRoom], namespace: str) -> Held:
+def accelerator_holders(nodes: Iterable[NodeRoom], namespace: str) -> AcceleratorHolders:
     """Holders on these nodes, as far as this namespace may know."""
     own: Counter[str] = Counter()
     others: Counter[str] = Counter()
@@ -209,7 +209,7 @@ def held(nodes: Iterable[NodeRoom], namespace: str) -> Held:
                 others[holder.namespace] += holder.count
                 pods += 1
     most_first = sorted(own.items(), key=lambda item: (-item[1], item[0]))
-    return Held(tuple(most_first), others.total(), pods, len(others))
+    return AcceleratorHolders(tuple(most_first), others.total(), pods, len(others))
 
 
 def requests_of(pod_spec: Json) -> dict[str, Decimal]:

@@ -35,7 +35,7 @@ _AUTO_ROUND = "auto-round"
 _PLUGINS: Mapping[str, str] = {"bitsandbytes": "a plugin, vllm-bnb-plugin", "gguf": "a plugin, vllm-gguf-plugin"}
 
 
-def unserved(request: Request) -> str | None:
+def device_refusal(request: Request) -> str | None:
     """Why vLLM refuses to start, in a sentence with the device's name and the remedy; None if no reason is known."""
     return next(_reasons(request), None)
 
@@ -65,7 +65,7 @@ def _reasons(request: Request) -> Iterator[str]:
             f"vLLM {known_or_default(request.vllm_version)} has no LoRA for {name}. Remove spec.lora and "
             "spec.adapters, or serve a model with the adapter merged into its weights."
         )
-    if (unread := unread_checkpoint(request)) is not None:
+    if (unread := unreadable_checkpoint(request)) is not None:
         yield unread
     own = _own(request)
     if own is None:
@@ -106,7 +106,7 @@ _FIELDS: Mapping[str, str] = {
 }
 
 
-def taken(request: Request) -> tuple[Request, tuple[tuple[str, object], ...]]:
+def with_accepted_settings(request: Request) -> tuple[Request, tuple[tuple[str, object], ...]]:
     """The request with the settings that its refusals name, and their fields of the spec; unchanged where none names
     one."""
     device, fields = request.device, dict[str, object]()
@@ -176,7 +176,7 @@ def _has_whole_rows(request: Request, model: Architecture) -> bool:
     return all(max(held) % (row * size) == 0 for held in stages)
 
 
-def unread_checkpoint(request: Request) -> str | None:
+def unreadable_checkpoint(request: Request) -> str | None:
     """Why vLLM cannot read the checkpoint on any device, with the remedy; None if it can."""
     if (unread := _unread_words(request)) is not None and not request.own_image and _is_read(request):
         return f"{unread} Take a checkpoint with compress_ratios in its config.json, as its publisher has it."

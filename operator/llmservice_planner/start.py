@@ -30,7 +30,7 @@ LEAST_BUDGET = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Starting:
+class StartInputs:
     """Inputs of the estimate."""
 
     bytes_to_read: int | None
@@ -59,7 +59,7 @@ class StartPlan:
     steps: tuple[Step, ...]
 
 
-def plan(starting: Starting) -> StartPlan:
+def plan(starting: StartInputs) -> StartPlan:
     """The usual time as measured, else the sum of the steps, with a generous budget."""
     steps = tuple(_steps(starting))
     measured = starting.measured_seconds
@@ -75,7 +75,7 @@ def plan(starting: Starting) -> StartPlan:
 _FIXED = ("engine", "ranks", "compilation")
 
 
-def _steps(starting: Starting) -> Iterator[Step]:
+def _steps(starting: StartInputs) -> Iterator[Step]:
     yield Step("engine", ENGINE_SECONDS, "imports, processes, profiling, KV cache, warm-up")
     if starting.ranks > 1:
         yield Step("ranks", RANKS_SECONDS, f"{starting.ranks} ranks find each other")

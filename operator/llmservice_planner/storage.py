@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmservice_planner.kv.types import is_compressed, value_bytes
 from llmservice_planner.model import quantized
-from llmservice_planner.model.architecture import KEPT, Architecture, Incomplete, Linear, Part, Quantization
+from llmservice_planner.model.architecture import UNQUANTIZED, Architecture, Incomplete, Linear, Part, Quantization
 from llmservice_planner.plan import Request
 
 ROW_SCALE_BITS = 32
@@ -37,7 +37,7 @@ class Storage:
     def form_of(self, linear: Linear) -> Quantization | None:
         """The quantization of a matrix; None: unquantized."""
         form = linear.form if self.own else 0
-        if self.quantization is None or linear.plain or form == KEPT:
+        if self.quantization is None or linear.plain or form == UNQUANTIZED:
             return None
         parts = self.quantization.parts
         return None if parts and linear.part not in parts else self.quantization.forms[form]
@@ -51,8 +51,8 @@ class Storage:
 
     def head_bytes(self, values: int, rows: int) -> float:
         """Of lm_head, which few methods quantize."""
-        form = self.quantization.head if self.quantization is not None and self.own else KEPT
-        return self.bytes_of(Linear("lm_head", Part.HEAD, values // rows, rows, form=form, plain=form == KEPT))
+        form = self.quantization.head if self.quantization is not None and self.own else UNQUANTIZED
+        return self.bytes_of(Linear("lm_head", Part.HEAD, values // rows, rows, form=form, plain=form == UNQUANTIZED))
 
 
 def pads(request: Request, linear: Linear, form: Quantization | None) -> bool:
@@ -103,7 +103,7 @@ def engine(request: Request) -> Storage:
     value = value_bytes(request)
     if own is not None and not all(form.bits for form in own.forms):
         raise Incomplete(f"the bits of a weight with quantization {own.method}")
-    if own is not None and _means(request.quantization, own):
+    if own is not None and _equals_checkpoint(request.quantization, own):
         return Storage(value, own, own=True)
     named = request.quantization or (None if own is not None else _BY_WEIGHTS.get(request.weights))
     if named is None:
@@ -120,7 +120,7 @@ _BY_WEIGHTS: Mapping[str, str] = {"fp8": "fp8", "int8": "int8_per_channel_weight
 """Meaning of spec.precision.weights without a named method."""
 
 
-def _means(stated: str | None, own: Quantization) -> bool:
+def _equals_checkpoint(stated: str | None, own: Quantization) -> bool:
     """Whether the stated method equals the checkpoint's, or none is stated."""
     if stated is None:
         return True

@@ -187,7 +187,7 @@ def problems(spec: LLMServiceSpec, vllm_version: str, arguments: Sequence[str]) 
         # Building the table is expensive; most services add no flag.
         if spec.runtime.extra_args:
             yield from check_extra_args(spec.runtime.extra_args, vllm_version)
-            yield from _beside(spec, vllm_version)
+            yield from _conflicts_with_fields(spec, vllm_version)
 
 
 def _unread(image: str) -> Problem:
@@ -310,7 +310,7 @@ def is_on(flag: str, arguments: Sequence[str], version: str) -> bool:
     return found is not None and not found[2]
 
 
-def _beside(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
+def _conflicts_with_fields(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
     """Arguments that this vLLM refuses in combination with fields."""
     known, speculation, arguments = facts(version), spec.speculative_decoding, spec.runtime.extra_args
     method = "none" if speculation is None else speculation.method
@@ -334,7 +334,7 @@ def _beside(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
             "Remove spec.lora and spec.adapters, or take another backend.",
         )
     transfer = flag_object((given("--kv-transfer-config", arguments, version) or ("", "", False))[1])
-    if spec.runtime.sleep_mode and (why := _sleepless(transfer, known.sleep_with_connectors)) is not None:
+    if spec.runtime.sleep_mode and (why := _connector_without_sleep(transfer, known.sleep_with_connectors)) is not None:
         yield _refused(
             f"vLLM {version} refuses spec.runtime.sleepMode with {why} in --kv-transfer-config.",
             "Remove spec.runtime.sleepMode, or take another connector.",
@@ -344,7 +344,7 @@ def _beside(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
 _FIRST_RUNNER = {"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}
 
 
-def _sleepless(transfer: Mapping[str, Any], known: Mapping[str, tuple[str, object] | None]) -> str | None:
+def _connector_without_sleep(transfer: Mapping[str, Any], known: Mapping[str, tuple[str, object] | None]) -> str | None:
     """The connector of a configuration, possibly one of several, that does not support sleep; unknown ones may."""
     name, more = transfer.get("kv_connector"), transfer.get("kv_connector_extra_config")
     options = more if isinstance(more, dict) else {}
@@ -353,7 +353,7 @@ def _sleepless(transfer: Mapping[str, Any], known: Mapping[str, tuple[str, objec
     if name == "MultiConnector":
         each = options.get("connectors")
         several = (one for one in each if isinstance(one, dict)) if isinstance(each, list) else ()
-        return next(filter(None, (_sleepless(one, known) for one in several)), None)
+        return next(filter(None, (_connector_without_sleep(one, known) for one in several)), None)
     if name not in known:
         return None
     if (needed := known[name]) is None:

@@ -39,7 +39,7 @@ EAGLE3_VOCABULARY = 32_000
 _WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 
 
-def own_model(request: Request) -> Request | None:
+def draft_request(request: Request) -> Request | None:
     """The request for a draft that is a whole model, or None."""
     draft = request.draft
     if draft is None or not _is_whole(draft):
@@ -145,7 +145,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
+class PartBytes:
     """Bytes of one part of a stage."""
 
     whole: float = 0
@@ -153,15 +153,15 @@ class Amounts:
     rank: float = 0
     """On each of the stage's GPUs."""
 
-    def __add__(self, other: Amounts) -> Amounts:
-        return Amounts(self.whole + other.whole, self.rank + other.rank)
+    def __add__(self, other: PartBytes) -> PartBytes:
+        return PartBytes(self.whole + other.whole, self.rank + other.rank)
 
-    def times(self, factor: float) -> Amounts:
+    def times(self, factor: float) -> PartBytes:
         """Both multiplied."""
-        return Amounts(self.whole * factor, self.rank * factor)
+        return PartBytes(self.whole * factor, self.rank * factor)
 
 
-Stage = dict[Part, Amounts]
+Stage = dict[Part, PartBytes]
 """Bytes of one pipeline stage by part."""
 
 
@@ -213,7 +213,7 @@ def _stages(request: Request, architecture: Architecture, held: Storage) -> Iter
         stage: Stage = {}
         for key, count in Counter(map(id, architecture.layers[start : start + size])).items():
             for part, amount in known[key].items():
-                stage[part] = stage.get(part, Amounts()) + amount.times(count)
+                stage[part] = stage.get(part, PartBytes()) + amount.times(count)
         start += size
         _add_ends(stage, request, architecture, held, first=number == 0, last=number == len(sizes) - 1)
         yield stage
@@ -224,9 +224,9 @@ def _layer(layer: Layer, held: Storage, request: Request) -> Stage:
     for linear in layer.linears:
         size = held.bytes_of(linear)
         share = _padded_share(linear, held, request)
-        found[linear.part] = found.get(linear.part, Amounts()) + Amounts(size, size * share)
+        found[linear.part] = found.get(linear.part, PartBytes()) + PartBytes(size, size * share)
     small = layer.small * held.value_bytes
-    found[Part.ATTENTION] = found.get(Part.ATTENTION, Amounts()) + Amounts(small, small)
+    found[Part.ATTENTION] = found.get(Part.ATTENTION, PartBytes()) + PartBytes(small, small)
     return found
 
 
@@ -283,25 +283,25 @@ def _add_ends(
         vision = architecture.encoder.parameters * held.value_bytes
         if vision:
             shared = architecture.encoder.shared * held.value_bytes
-            stage[Part.VISION] = Amounts(vision, vision - shared + shared / ranks)
+            stage[Part.VISION] = PartBytes(vision, vision - shared + shared / ranks)
         for linear in architecture.extra:
             size = held.bytes_of(linear)
-            amount = Amounts(size, size * _share(linear, ranks, ranks, False))
-            stage[Part.OTHER] = stage.get(Part.OTHER, Amounts()) + amount
+            amount = PartBytes(size, size * _share(linear, ranks, ranks, False))
+            stage[Part.OTHER] = stage.get(Part.OTHER, PartBytes()) + amount
     if first or last:
         small = architecture.extra_parameters * held.value_bytes
-        stage[Part.OTHER] = stage.get(Part.OTHER, Amounts()) + Amounts(small, small)
+        stage[Part.OTHER] = stage.get(Part.OTHER, PartBytes()) + PartBytes(small, small)
 
 
-def _vocabulary(architecture: Architecture, ranks: int, held: Storage, *, head: bool = False) -> Amounts:
+def _vocabulary(architecture: Architecture, ranks: int, held: Storage, *, head: bool = False) -> PartBytes:
     rows = -(-architecture.vocab_size // VOCABULARY_PADDING) * VOCABULARY_PADDING
     width = architecture.embedding_size or architecture.hidden_size
     whole = architecture.vocab_size * width
     if not head:
-        return Amounts(whole * held.value_bytes, rows * width * held.value_bytes / ranks)
+        return PartBytes(whole * held.value_bytes, rows * width * held.value_bytes / ranks)
     bias = architecture.vocab_size * held.value_bytes if architecture.head_bias else 0
     size = held.head_bytes(whole, architecture.vocab_size) + bias
-    return Amounts(size, size * rows / architecture.vocab_size / ranks)
+    return PartBytes(size, size * rows / architecture.vocab_size / ranks)
 
 
 def _as_stated(
@@ -335,7 +335,7 @@ def _scaled_to_total(
     if UNKNOWN_SHARE * total < over and not architecture.encoder.parameters and over < total / 2:
         size = over * held.value_bytes
         first = stages[0]
-        first[Part.VISION] = first.get(Part.VISION, Amounts()) + Amounts(size, size / ranks)
+        first[Part.VISION] = first.get(Part.VISION, PartBytes()) + PartBytes(size, size / ranks)
         return stages
     return [_scaled(stage, total / counted) for stage in stages]
 
@@ -345,8 +345,8 @@ def _whole(stages: list[Stage]) -> float:
     total = sum(amount.whole for stage in stages for amount in stage.values())
     if len(stages) > 1:
         # Held by the first and the last stage.
-        total -= stages[-1].get(Part.OTHER, Amounts()).whole
-        total -= stages[-1].get(Part.EMBEDDING, Amounts()).whole
+        total -= stages[-1].get(Part.OTHER, PartBytes()).whole
+        total -= stages[-1].get(Part.EMBEDDING, PartBytes()).whole
     return total
 
 
@@ -383,10 +383,10 @@ def _measured(
     ratio = held.value_bytes / found.value_bytes
     if tensors.vision and Part.VISION not in loaded:
         size = tensors.vision * ratio
-        result[0][Part.VISION] = Amounts(size, size)
+        result[0][Part.VISION] = PartBytes(size, size)
     if tensors.other:
         size = tensors.other * ratio
-        result[0][Part.OTHER] = Amounts(size, size)
+        result[0][Part.OTHER] = PartBytes(size, size)
     return result
 
 
@@ -467,7 +467,7 @@ def _speculation(request: Request, architecture: Architecture, held: Storage) ->
     """On each GPU of the last stage."""
     if request.draft is None:
         return 0
-    model = own_model(request)
+    model = draft_request(request)
     if model is not None:
         return weigh(model).per_gpu
     if request.draft.method != "mtp":

@@ -13,7 +13,7 @@ from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.service.decide import decide
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
-from llmservice_planner.model.reading import Reading, read
+from llmservice_planner.model.reading import ConfigReading, read
 from llmservice_planner.room import Room
 
 from tests.contract.api import DRY_RUN, NAMESPACE, SERVICES, Api, Refusal
@@ -70,7 +70,7 @@ def decided(api: Api, written: dict[str, Any], **parts: Any) -> tuple[dict[str, 
     found = decide(inputs)
     if isinstance(found, Requirements):
         assert found.reading is not None
-        found = decide(replace(inputs, reading=Part(Reading(found.reading, read(found.reading)), "the test")))
+        found = decide(replace(inputs, reading=Part(ConfigReading(found.reading, read(found.reading)), "the test")))
     assert isinstance(found, Decision)
     return stored, found
 

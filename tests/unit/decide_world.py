@@ -37,7 +37,7 @@ from llmservice_operator.service.decide import decide
 from llmservice_operator.workload.deployment import DeploymentFacts
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import reading
-from llmservice_planner.model.reading import Reading
+from llmservice_planner.model.reading import ConfigReading
 from llmservice_planner.quotas import Quota, Quotas
 from llmservice_planner.room import Room
 
@@ -208,7 +208,7 @@ class World:
                 self.event_reads += 1
                 read["pod_events"] = PodEvents.of({pod: self.events.get(pod, []) for pod in needed.pod_events})
             if needed.reading is not None:
-                read["reading"] = Reading(needed.reading, reading.read(needed.reading))
+                read["reading"] = ConfigReading(needed.reading, reading.read(needed.reading))
             if needed.update_permission:
                 read["update_permission"] = self.update_permission
             if needed.in_flight:

@@ -10,7 +10,7 @@ from llmservice_operator.behaviours.fit import planning
 from llmservice_planner import memory
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.model import registry
-from llmservice_planner.model.architecture import Unplanned
+from llmservice_planner.model.architecture import UnsupportedModel
 
 from tests.unit.decide_world import H100, L4, QWEN_7B, T4, a_world, products, serving, settled
 
@@ -236,4 +236,4 @@ def test_a_service_that_runs_without_a_plan_stays_as_it_is_once_its_type_is_know
 
 
 def _unplanned(*_: object) -> str:
-    raise Unplanned("model_type", "new")
+    raise UnsupportedModel("model_type", "new")

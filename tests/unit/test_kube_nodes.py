@@ -299,7 +299,7 @@ def test_a_cached_pod_takes_what_a_listed_one_does(where: str | None, phase: str
     cache.update("Pod", pod)
     known, listed = list(placed(cache)), placed_of(pod)
     assert known == ([] if listed is None else [listed])
-    assert [found.asked[GPU] for found in known] == asked
+    assert [found.requests[GPU] for found in known] == asked
 
 
 async def test_on_cpus_there_are_no_holders() -> None:

@@ -44,7 +44,7 @@ def qwen(gpu: str = T4, **settings: Any) -> Request:
 Cases = dict[str, Request]
 KINDS: dict[ChangeKind, tuple[Cases, Cases]] = {
     # where it can help, and where it cannot
-    changes.shorter: ({"": llama()}, {"what is chosen by itself": llama(max_model_len="auto")}),
+    changes.shorter_length: ({"": llama()}, {"what is chosen by itself": llama(max_model_len="auto")}),
     changes.smaller_batches: (
         {"": llama(H100)},
         {
@@ -52,7 +52,10 @@ KINDS: dict[ChangeKind, tuple[Cases, Cases]] = {
             "too small for guesses": llama(max_num_seqs=256, draft=Draft("ngram", 40)),
         },
     ),
-    changes.more_of_the_gpu: ({"": llama()}, {"a given cache": llama(kv_cache_memory_bytes=2**30), "a CPU": ON_CPUS}),
+    changes.higher_utilization: (
+        {"": llama()},
+        {"a given cache": llama(kv_cache_memory_bytes=2**30), "a CPU": ON_CPUS},
+    ),
     changes.fp8_cache: (
         {
             "Ampere": llama("NVIDIA-A40"),

@@ -8,7 +8,7 @@ import pytest
 from llmservice_planner.kv.blocks import Blocks, index_width
 from llmservice_planner.kv.specs import placed_specs
 from llmservice_planner.model import config_json
-from llmservice_planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, Unplanned
+from llmservice_planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, UnsupportedModel
 from llmservice_planner.plan import Device, Request
 
 from tests.unit.planner_models import CONFIGS
@@ -173,7 +173,7 @@ UNPLANNED = {
 
 @pytest.mark.parametrize(("more", "named"), UNPLANNED.values(), ids=UNPLANNED)
 def test_what_the_planner_does_not_know_is_not_guessed(more: dict[str, Any], named: str) -> None:
-    with pytest.raises(Unplanned) as caught:
+    with pytest.raises(UnsupportedModel) as caught:
         config_json.read({**PLAIN, **more})
     assert named in str(caught.value)
 

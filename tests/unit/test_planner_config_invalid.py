@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_planner import memory
 from llmservice_planner.model import config_json
-from llmservice_planner.model.architecture import Incomplete, InvalidModel, Unplanned
+from llmservice_planner.model.architecture import Incomplete, InvalidModel, UnsupportedModel
 from llmservice_planner.model.families import FAMILIES
 from llmservice_planner.plan import Request
 from llmservice_planner.remedies import with_remedies
@@ -64,7 +64,7 @@ _VALUES = some.recursive(
     model_type=some.sampled_from([*FAMILIES, "unheard_of"]),
 )
 def test_any_values_under_the_known_keys(more: dict[str, Any], model_type: str) -> None:
-    with contextlib.suppress(InvalidModel, Incomplete, Unplanned):
+    with contextlib.suppress(InvalidModel, Incomplete, UnsupportedModel):
         weigh(Request(config_json.read(BASE | {"model_type": model_type} | more), None, tensor_parallel_size=3))
 
 
@@ -141,7 +141,7 @@ def test_what_a_file_says_is_shown_without_what_a_terminal_obeys(more: dict[str,
     try:
         request = Request(config_json.read(BASE | more), gpu("NVIDIA-H100-80GB-HBM3"))
         plan = with_remedies(request, memory.plan(request))
-    except (Incomplete, InvalidModel, Unplanned) as error:
+    except (Incomplete, InvalidModel, UnsupportedModel) as error:
         said = [str(error)]
     else:
         said = [plan.reason, *plan.missing, *(line.formula for line in plan.explanation)]

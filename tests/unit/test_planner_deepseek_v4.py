@@ -17,7 +17,7 @@ from llmservice_planner.batching import batching
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.kv_cache import layout
 from llmservice_planner.model import config_json, reading
-from llmservice_planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, Unplanned
+from llmservice_planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, UnsupportedModel
 from llmservice_planner.overheads import load
 from llmservice_planner.plan import GIB, Device, Draft, Fit, Request
 from llmservice_planner.remedies import with_remedies
@@ -85,13 +85,13 @@ def test_a_file(file: dict[str, Any]) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "a ratio that vLLM does not have": (FLASH | {"compress_ratios": [0, 16] * 22}, Unplanned, "'16'"),
-    "a word of later": (without("compress_ratios", layer_types=["warp"] * 43), Unplanned, "'warp'"),
-    "the one with pictures": (FLASH | {"vision_n_layers": 24}, Unplanned, "vision_n_layers"),
+    "a ratio that vLLM does not have": (FLASH | {"compress_ratios": [0, 16] * 22}, UnsupportedModel, "'16'"),
+    "a word of later": (without("compress_ratios", layer_types=["warp"] * 43), UnsupportedModel, "'warp'"),
+    "the one with pictures": (FLASH | {"vision_n_layers": 24}, UnsupportedModel, "vision_n_layers"),
     "no ratios": (without("compress_ratios"), Incomplete, "compress_ratios"),
     "too few": (FLASH | {"compress_ratios": [0, 4]}, InvalidModel, "2 elements"),
     "no widths of the output": (without("o_lora_rank"), Incomplete, "o_lora_rank"),
-    "the next one": (FLASH | {"model_type": "deepseek_v41", "architectures": []}, Unplanned, "deepseek_v41"),
+    "the next one": (FLASH | {"model_type": "deepseek_v41", "architectures": []}, UnsupportedModel, "deepseek_v41"),
 }
 
 

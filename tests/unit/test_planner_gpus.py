@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from llmservice_api.matrix.dimensions import CAPABILITIES
-from llmservice_planner.gpus import ALSO_CALLED, CATALOGUE, GPUS, SLICES, device, from_label_mib, label, labels
+from llmservice_planner.gpus import CATALOGUE, COMMON_NAMES, GPUS, SLICES, device, from_label_mib, label, labels
 from llmservice_planner.plan import Device
 
 from tests.unit.planner_models import gpu
@@ -201,7 +201,7 @@ def test_the_catalogue_holds_together() -> None:
         assert one.capability is None or "{}.{}".format(*one.capability) in CAPABILITIES, one
         assert one.is_amd == (one.capability is None), one
         assert any(0.89 * sold < one.memory_gib < sold for sold in one.sold_as), one
-    assert set(ALSO_CALLED) <= set(CATALOGUE)
+    assert set(COMMON_NAMES) <= set(CATALOGUE)
 
 
 def test_of_two_cards_with_one_label_the_smaller_one_is_found() -> None:

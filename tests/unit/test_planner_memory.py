@@ -63,11 +63,11 @@ VERDICTS: dict[str, tuple[Request, Fit, str]] = {
     "one that holds it": (replace(GEMMA_4, max_num_batched_tokens=2496), Fit.FITS, "GiB of KV cache"),
     "vLLM's own is raised": (GEMMA_4, Fit.FITS, "GiB of KV cache"),
     "pictures alone": (
-        replace(GEMMA_4, max_num_batched_tokens=2048, without=frozenset({"video"})),
+        replace(GEMMA_4, max_num_batched_tokens=2048, disabled_inputs=frozenset({"video"})),
         *(Fit.FITS, "GiB of KV cache"),
     ),
     "a step that is smaller than a picture": (
-        replace(GEMMA_4, max_num_batched_tokens=256, without=frozenset({"video"})),
+        replace(GEMMA_4, max_num_batched_tokens=256, disabled_inputs=frozenset({"video"})),
         *(Fit.DOES_NOT_FIT, "the 280 of one image"),
     ),
     "an encoder stores nothing": (BGE, Fit.FITS, "no KV cache"),
@@ -298,13 +298,13 @@ def test_offloaded_weights_leave_the_gpu() -> None:
 
 def test_the_containers_limit_must_hold_what_is_pinned() -> None:
     pinned = plan(Request(config_json.read(NGRAMS), H100, max_model_len=2048))
-    assert host.within(pinned, None) == host.within(pinned, 112.0) == pinned
-    short = host.within(pinned, 64.0)
+    assert host.within_limit(pinned, None) == host.within_limit(pinned, 112.0) == pinned
+    short = host.within_limit(pinned, 64.0)
     assert short.verdict is Fit.DOES_NOT_FIT
     assert "pins 95.37 GiB" in short.reason
     assert dict(short.remedies[0].patch) == {"runtime.resources.limits.memory": "111Gi"}
     plain = plan(asked(max_model_len=2048))
-    assert host.within(plain, 1.0) == plain
+    assert host.within_limit(plain, 1.0) == plain
 
 
 GB10 = Device("NVIDIA-GB10", 121.7, (12, 1))

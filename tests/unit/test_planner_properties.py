@@ -16,7 +16,7 @@ from llmservice_planner.model import config_json
 from llmservice_planner.model.architecture import Architecture
 from llmservice_planner.plan import GIB, Adapters, Device, Draft, Fit, Plan, Request
 from llmservice_planner.remedies import MOST, with_remedies
-from llmservice_planner.served import unserved
+from llmservice_planner.served import device_refusal
 from llmservice_planner.weights import weigh
 
 from tests.unit.planner_models import CONFIGS
@@ -164,7 +164,7 @@ def cases(draw: st.DrawFn, *families: str, versions: tuple[str | None, ...] = (N
         "vllm_version": draw(st.sampled_from(versions)),
     }
     case = Case(config, asked)
-    assert unserved(case.request) is None
+    assert device_refusal(case.request) is None
     return case
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_planner.room import (
-    Held,
+    AcceleratorHolders,
     Holder,
     NodeRoom,
     Room,
+    accelerator_holders,
     amounts,
     fitting,
     free_gpus,
-    held,
     nodes_for,
     plus,
     requests_of,
@@ -183,8 +183,10 @@ def test_free_accelerators_by_product_and_who_has_the_others() -> None:
         a_node("e", None, has={GPU: "0"}),
     )
     assert free_gpus(Room(nodes), GPU) == {L4: 3, H100: 0, None: 1}
-    assert held(nodes, "team-a") == Held((("chat", 4),), elsewhere=1, pods=1, namespaces=1)
-    assert held(nodes, "team-c") == Held((), elsewhere=5, pods=3, namespaces=2)
+    assert accelerator_holders(nodes, "team-a") == AcceleratorHolders(
+        (("chat", 4),), in_other_namespaces=1, pods=1, namespaces=1
+    )
+    assert accelerator_holders(nodes, "team-c") == AcceleratorHolders((), in_other_namespaces=5, pods=3, namespaces=2)
 
 
 QUANTITIES = st.dictionaries(

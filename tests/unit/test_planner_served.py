@@ -17,7 +17,7 @@ from llmservice_planner.model import config_json, reading
 from llmservice_planner.plan import Device, Fit, Request
 from llmservice_planner.remedies import with_remedies
 from llmservice_planner.requests import request_of
-from llmservice_planner.served import unserved
+from llmservice_planner.served import device_refusal
 from llmservice_planner.weights import weigh
 
 from tests.unit.decide_world import SETTINGS, an_llmservice
@@ -116,8 +116,10 @@ def test_the_grid_marks_what_is_not_served() -> None:
 
 
 def test_an_image_of_the_users_may_be_built_for_older_gpus() -> None:
-    assert unserved(asked(V100, None, own_image=True)) is None
-    assert "fp8" in (unserved(asked(V100, FP8, own_image=True)) or ""), "what a method needs, it needs in any image"
+    assert device_refusal(asked(V100, None, own_image=True)) is None
+    assert "fp8" in (device_refusal(asked(V100, FP8, own_image=True)) or ""), (
+        "what a method needs, it needs in any image"
+    )
     llm = an_llmservice({"model": {"uri": "hf://a/b"}, "runtime": {"image": "own/vllm:v0.32.0"}})
     known: dict[str, Any] = {"architecture": None, "tensors": None, "device": None}
     assert request_of(LLMService.from_object(llm).spec, **known, vllm_version="0.32.0", cpu_kv_cache_gib=1).own_image
@@ -136,14 +138,14 @@ def test_an_image_of_the_users_may_be_built_for_older_gpus() -> None:
 )
 def test_a_kv_cache_in_another_float_type(version: str, dtype: Any, stored: Any, is_refused: bool) -> None:
     request = Request(config_json.read(SMALL), device(H100), dtype=dtype, kv_cache_dtype=stored, vllm_version=version)
-    assert ("spec.precision.kvCache to auto" in (unserved(request) or "")) == is_refused
+    assert ("spec.precision.kvCache to auto" in (device_refusal(request) or "")) == is_refused
 
 
 def test_octave_is_for_heads_of_one_width() -> None:
     octave = Request(config_json.read(SMALL), device(MI300), kv_cache_dtype="octave_k3v4", vllm_version="0.33.0")
-    assert "heads that are 256 wide, and the model's are 64" in (unserved(octave) or "")
+    assert "heads that are 256 wide, and the model's are 64" in (device_refusal(octave) or "")
     wide = config_json.read(SMALL | {"head_dim": 256})
-    assert unserved(replace(octave, architecture=wide)) is None
+    assert device_refusal(replace(octave, architecture=wide)) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_lora_of_a_class_without_it(version: str, model_class: str, more: Json, 
     spec = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, **more})).spec
     model = replace(config_json.read(SMALL), name=model_class)
     known: dict[str, Any] = {"architecture": model, "tensors": None, "device": device(H100), "cpu_kv_cache_gib": 1}
-    refused = unserved(request_of(spec, **known, vllm_version=version)) or ""
+    refused = device_refusal(request_of(spec, **known, vllm_version=version)) or ""
     assert (f"vLLM {version[:4]} has no LoRA for {model_class}. Remove spec.lora" in refused) == is_refused
 
 

@@ -17,7 +17,7 @@ from llmservice_planner.kv.blocks import COMPRESSED_BLOCK
 from llmservice_planner.kv.types import PLAIN_ROWS
 from llmservice_planner.model import config_json
 from llmservice_planner.plan import Request
-from llmservice_planner.served import least_capability, method_of, unserved
+from llmservice_planner.served import device_refusal, least_capability, method_of
 from llmservice_vllm.quantization import KERNELS_DECIDE, MINIMUM_CAPABILITY
 
 from tests.unit import test_planner_deepseek_v4 as deepseek_v4
@@ -168,7 +168,7 @@ def test_gpus_that_deepseek_v4_has_kernels_for(capability: tuple[int, int]) -> N
 
     chosen = DeepseekV4FlashInferMLASparseBackend if capability[0] == 12 else DeepseekV4SparseMLABackend
     known = chosen.supports_compute_capability(DeviceCapability(*capability))
-    refused = unserved(replace(DEEPSEEK_V4, device=replace(H200, capability=capability)))
+    refused = device_refusal(replace(DEEPSEEK_V4, device=replace(H200, capability=capability)))
     assert known == (refused is None), refused
     assert chosen.get_supported_kernel_block_sizes() == [COMPRESSED_BLOCK]
 
@@ -177,7 +177,7 @@ def test_gpus_that_deepseek_v4_has_kernels_for(capability: tuple[int, int]) -> N
 def test_types_of_deepseek_v4s_cache(stored: Any) -> None:
     from vllm.models.deepseek_v4.attention import _resolve_dsv4_kv_cache_dtype
 
-    refused = unserved(replace(DEEPSEEK_V4, kv_cache_dtype=stored))
+    refused = device_refusal(replace(DEEPSEEK_V4, kv_cache_dtype=stored))
     assert refuses(_resolve_dsv4_kv_cache_dtype, True, stored, None) == (refused is not None), refused
 
 
@@ -215,7 +215,7 @@ def test_blocks_of_plain_rows(stored: Any, layers: int, stages: int) -> None:
         caches.config(setting), caches.specs([layer.attention for layer in model.layers], setting), [2**36] * stages
     )
     blocks = [worker.kv_cache_tensors[0].block_stride for worker in workers]
-    refused = unserved(asked)
+    refused = device_refusal(asked)
     assert all(is_whole(block, stored) for block in blocks) == (refused is None), (blocks, refused)
 
 
@@ -230,7 +230,7 @@ def test_backends_of_deepseek_v4(capability: tuple[int, int], monkeypatch: pytes
     for backend in AttentionBackendEnum:
         config = SimpleNamespace(attention_config=SimpleNamespace(backend=backend))
         asked = replace(DEEPSEEK_V4, device=replace(H200, capability=capability), attention_backend=backend.name)
-        is_refused = "refuses the attention backend" in (unserved(asked) or "")
+        is_refused = "refuses the attention backend" in (device_refusal(asked) or "")
         assert is_refused == refuses(model._select_dsv4_attn_cls, config), backend
 
 
@@ -245,4 +245,4 @@ def test_files_of_deepseek_v4_that_vllm_reads(name: str, tmp_path: Path) -> None
     made = get_config(tmp_path, trust_remote_code=False)
     is_read = all(hasattr(made, key) for key in ("compress_ratios", "num_hash_layers", "qk_rope_head_dim"))
     asked = replace(DEEPSEEK_V4, architecture=config_json.read(deepseek_v4.FILES[name]))
-    assert is_read == (unserved(asked) is None)
+    assert is_read == (device_refusal(asked) is None)

@@ -8,7 +8,7 @@ import pytest
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.revision import RevisionChoices, start_plan
-from llmservice_planner.start import Starting, StartPlan, plan
+from llmservice_planner.start import StartInputs, StartPlan, plan
 
 from tests.unit.decide_world import an_llmservice, spec
 from tests.unit.test_build_deployment import SETTINGS
@@ -17,28 +17,28 @@ Json = dict[str, Any]
 GIB = 2**30
 
 
-STARTS: dict[str, tuple[Starting, int, int | None]] = {
-    "a tiny model on a CPU, eager": (Starting(0, is_cpu=True, compiles=False), 600, 45),
-    "a tiny model on a CPU, compiled": (Starting(0, is_cpu=True), 600, 90),
-    "7B": (Starting(15 * GIB), 760, 190),
-    "70B on four GPUs": (Starting(131 * GIB, ranks=4), 3790, 685),
-    "more than a pod may take": (Starting(700 * GIB, ranks=8), 7200, 3015),
-    "nothing is known": (Starting(None), 3600, None),
-    "only what was measured": (Starting(None, measured_seconds=77.3), 3600, 80),
-    "measured, and slow": (Starting(None, measured_seconds=1500), 4500, 1500),
-    "measured, and quick": (Starting(15 * GIB, measured_seconds=61.2), 760, 65),
-    "measured, and slower than estimated": (Starting(15 * GIB, measured_seconds=500), 1500, 500),
+STARTS: dict[str, tuple[StartInputs, int, int | None]] = {
+    "a tiny model on a CPU, eager": (StartInputs(0, is_cpu=True, compiles=False), 600, 45),
+    "a tiny model on a CPU, compiled": (StartInputs(0, is_cpu=True), 600, 90),
+    "7B": (StartInputs(15 * GIB), 760, 190),
+    "70B on four GPUs": (StartInputs(131 * GIB, ranks=4), 3790, 685),
+    "more than a pod may take": (StartInputs(700 * GIB, ranks=8), 7200, 3015),
+    "nothing is known": (StartInputs(None), 3600, None),
+    "only what was measured": (StartInputs(None, measured_seconds=77.3), 3600, 80),
+    "measured, and slow": (StartInputs(None, measured_seconds=1500), 4500, 1500),
+    "measured, and quick": (StartInputs(15 * GIB, measured_seconds=61.2), 760, 65),
+    "measured, and slower than estimated": (StartInputs(15 * GIB, measured_seconds=500), 1500, 500),
 }
 
 
 @pytest.mark.parametrize(("starting", "budget", "usual"), STARTS.values(), ids=STARTS)
-def test_plan(starting: Starting, budget: int, usual: int | None) -> None:
+def test_plan(starting: StartInputs, budget: int, usual: int | None) -> None:
     found = plan(starting)
     assert (found.budget_seconds, found.usual_seconds) == (budget, usual)
 
 
 def test_each_step_is_explained() -> None:
-    found = plan(Starting(15 * GIB, ranks=2, measured_seconds=100))
+    found = plan(StartInputs(15 * GIB, ranks=2, measured_seconds=100))
     steps = {step.name: step.seconds for step in found.steps}
     assert steps == {"engine": 45, "ranks": 20, "compilation": 80, "weights": 61, "measured": 100}
     assert "15.00 GiB to read; 250 MiB/s is usual, 40 MiB/s is allowed for" in found.steps[3].formula
@@ -46,7 +46,7 @@ def test_each_step_is_explained() -> None:
 
 def test_more_to_read_never_shortens_a_budget() -> None:
     def budgets(**more: Any) -> list[StartPlan]:
-        return [plan(Starting(gib * GIB, **more)) for gib in range(0, 800, 80)]
+        return [plan(StartInputs(gib * GIB, **more)) for gib in range(0, 800, 80)]
 
     for found in (budgets(), budgets(measured_seconds=900)):
         seconds = [each.budget_seconds for each in found]

@@ -191,7 +191,7 @@ def _rank(plan: Plan) -> tuple[int, float]:
 
 def plan_of(question: Question, request: Request) -> Plan:
     """The plan of one GPU, within the container's memory on CPUs, and within the length that the model was made for."""
-    plan = host.within(memory.plan(request), limit_gib(question.service.spec))
+    plan = host.within_limit(memory.plan(request), limit_gib(question.service.spec))
     longest = None if question.allows_long else exceeded_length(request)
     if longest is None or plan.verdict is Fit.UNKNOWN:
         return plan

@@ -40,7 +40,7 @@ from llmservice_planner.room import (
     NodeRoom,
     Room,
     fitting,
-    fitting_apart,
+    fitting_on_separate_devices,
     nodes_for,
     requests_of,
     tolerates,
@@ -292,7 +292,7 @@ def _reason(pods: _Pods, seen: Seen, nodes: Sequence[NodePlace]) -> str:
 def _place(node: NodeRoom, pods: _Pods, *, is_reachable: bool) -> NodePlace:
     resource, labels = pods.resource, (node.product, _product(node, pods.resource))
     node = node if resource is None else replace(node, product=node.product_of(resource))
-    replicas = fitting_apart(node, pods.wanted, resource) if is_reachable else 0
+    replicas = fitting_on_separate_devices(node, pods.wanted, resource) if is_reachable else 0
     has, why = _product(node, resource), None
     if not is_reachable:
         why = _kept_away(node, pods, has, is_of_product=pods.product in (None, *labels))

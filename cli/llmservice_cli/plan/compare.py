@@ -17,7 +17,7 @@ from llmservice_planner.changes import INT4, Alternatives, fp8_cache
 from llmservice_planner.compatibility import Combination, verdicts
 from llmservice_planner.plan import Device, Fit, Plan, Request
 from llmservice_planner.remedies import counts, is_enough
-from llmservice_planner.served import unserved
+from llmservice_planner.served import device_refusal
 
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.terminal import Row
@@ -238,7 +238,7 @@ def refusal(request: Request) -> str | None:
     if request.device is None:
         return None
     found = verdicts(Combination(precision(request), request.device.name))
-    return found[0].message if found else unserved(request)
+    return found[0].message if found else device_refusal(request)
 
 
 def _cell_document(cell: Cell) -> Json:

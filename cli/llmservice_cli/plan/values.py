@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from llmservice_api.dtypes import DType, KVCache, Quantization
 from llmservice_api.errors import Problem
 from llmservice_planner import gpus
-from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, UnsupportedModel
 from llmservice_planner.plan import Device, Draft
 from llmservice_vllm.versions import default_version, known_versions, series
 
@@ -343,7 +343,7 @@ def _of_draft(document: object) -> Architecture | None:
 
     try:
         return read(document)
-    except Unplanned:
+    except UnsupportedModel:
         return None
     except (Incomplete, InvalidModel) as error:
         raise Refused(f"config: {error}.", "Give the whole of the draft's config.json.") from None

@@ -24,7 +24,7 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.service.decide import decide
 from llmservice_planner.cluster import ClusterGPUs
-from llmservice_planner.model.reading import Reading, Stopped, read, stopped
+from llmservice_planner.model.reading import ConfigReading, Stopped, read, stopped
 from llmservice_planner.room import Room
 
 from llmservice_cli.admission.check import stored
@@ -174,7 +174,7 @@ async def _read(needed: Requirements, source: Source) -> dict[str, Any]:
     if needed.sibling_model is not None:
         values["sibling_model"] = await source.model(needed.sibling_model)
     if needed.reading is not None:
-        values["reading"] = Reading(needed.reading, _config(needed.reading))
+        values["reading"] = ConfigReading(needed.reading, _config(needed.reading))
     if needed.gpus is not None:
         values["gpus"] = await source.gpus(needed.gpus.resource, dict(needed.gpus.node_selector))
     if needed.room is not None:

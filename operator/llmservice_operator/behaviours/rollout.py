@@ -22,7 +22,7 @@ from llmservice_planner.room import (
     NodeRoom,
     Room,
     fitting,
-    fitting_apart,
+    fitting_on_separate_devices,
     minus,
     nodes_for,
     requests_of,
@@ -180,7 +180,9 @@ def _by_room(change: Change) -> RolloutStep | Requirements:
         return RolloutStep("Surge", _unknown(room.unknown, change.inputs.settings))
     nodes = list(nodes_for(room, change.pod_spec))
     has_room = (
-        sum(fitting_apart(node, change.requests, change.resource) for node in nodes) + change.pods_on_leaving_nodes > 0
+        sum(fitting_on_separate_devices(node, change.requests, change.resource) for node in nodes)
+        + change.pods_on_leaving_nodes
+        > 0
     )
     if has_room or _would_help(change, nodes):
         mounted_by = claim_holders(change.service)
@@ -283,7 +285,7 @@ def _replace_after_wait(change: Change, step: RolloutStep, waited: float) -> Rol
     else:
         nodes = list(nodes_for(room, change.pod_spec))
         is_of_use = _would_help(change, nodes)
-        is_free_now = any(fitting_apart(node, change.requests, change.resource) for node in nodes)
+        is_free_now = any(fitting_on_separate_devices(node, change.requests, change.resource) for node in nodes)
         if is_free_now and waited < 2 * limit:  # the scheduler may be about to place it
             return replace(step, recheck_after=limit / 10)
     if not is_of_use:

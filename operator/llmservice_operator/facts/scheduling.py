@@ -12,7 +12,16 @@ from typing import Any
 
 from llmservice_api.reasons import Reason
 from llmservice_planner.cluster import MOST_TAINTS, TRANSIENT_TAINTS
-from llmservice_planner.room import Held, NodeRoom, Room, free_gpus, held, nodes_for, tolerates, toleration
+from llmservice_planner.room import (
+    AcceleratorHolders,
+    NodeRoom,
+    Room,
+    accelerator_holders,
+    free_gpus,
+    nodes_for,
+    tolerates,
+    toleration,
+)
 
 Json = Mapping[str, Any]
 
@@ -141,7 +150,7 @@ def gpus_text(wanted: AcceleratorRequest, room: Room, namespace: str) -> str:
     if not having:
         return f"{asked}; no node that takes pods has any."
     parts = [asked, f"free are {_products(free_gpus(room, wanted.resource))}", _on_one_node(having, wanted)]
-    parts.append(_holders(held(having, namespace)))
+    parts.append(_holders(accelerator_holders(having, namespace)))
     return "; ".join(parts) + "."
 
 
@@ -156,14 +165,13 @@ def _on_one_node(having: Iterable[NodeRoom], wanted: AcceleratorRequest) -> str:
     return f"at most {most} on one node"
 
 
-def _holders(found: Held) -> str:
+def _holders(found: AcceleratorHolders) -> str:
     shown = [f"{name} ({count})" for name, count in found.own[:_MOST_HOLDERS]]
     shown += _others(len(found.own) - len(shown), "others of this namespace")
     if found.pods:
         pods = f"{found.pods} pod{'s' if found.pods > 1 else ''}"
-        shown.append(
-            f"{pods} of {found.namespaces} other namespace{'s' if found.namespaces > 1 else ''} ({found.elsewhere})"
-        )
+        namespaces = f"{found.namespaces} other namespace{'s' if found.namespaces > 1 else ''}"
+        shown.append(f"{pods} of {namespaces} ({found.in_other_namespaces})")
     return f"held by {', '.join(shown)}" if shown else "nobody holds any"
 
 

@@ -12,7 +12,7 @@ from llmservice_api.memoize import cached_by_spec
 from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_planner import start
-from llmservice_planner.start import Starting
+from llmservice_planner.start import StartInputs
 from pydantic.alias_generators import to_camel
 
 from llmservice_operator.manifests.meta import Manifest, digest, metadata
@@ -209,10 +209,10 @@ def start_plan(llm: LLMService, plan: Json | None) -> dict[str, Any]:
     return {"budgetSeconds": budget.budget_seconds, **usual, "steps": steps}
 
 
-def _starting(llm: LLMService, plan: Json | None) -> Starting:
+def _starting(llm: LLMService, plan: Json | None) -> StartInputs:
     """Inputs of the budget."""
     spec, weights = llm.spec, (plan or {}).get("weightsGiB")
-    return Starting(
+    return StartInputs(
         bytes_to_read=None if weights is None else round(weights * 2**30),
         is_cpu=spec.accelerator.type == "cpu",
         compiles=not spec.compilation.enforce_eager,

@@ -17,7 +17,7 @@ from kubeloop.resources import POD, Resource
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_api.errors import checked_reader
 from llmservice_planner.cluster import ClusterGPUs
-from llmservice_planner.room import NodeRoom, Placed, Room, amounts, filled, requests_of
+from llmservice_planner.room import NodeRoom, PlacedPod, Room, amounts, requests_of, with_pods
 
 JSON = Mapping[str, Any]
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ class Nodes:
         self,
         kube: Lister,
         *,
-        own: Callable[[], Iterable[Placed]] | None = None,
+        own: Callable[[], Iterable[PlacedPod]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         contained: Callable[[str], AbstractContextManager[object]] = lambda what: nullcontext(),
     ) -> None:
@@ -121,7 +121,7 @@ class Nodes:
             placed = await self._each(POD, "" if self._own is None else f"!{SERVICE_LABEL}", placed_of)
         except Forbidden:
             return Room(unknown=f"the operator has no right to {RIGHT_TO_PODS}")
-        return Room(filled(nodes, itertools.chain(placed, () if self._own is None else self._own()), resource))
+        return Room(with_pods(nodes, itertools.chain(placed, () if self._own is None else self._own()), resource))
 
     async def _each(self, resource: Resource, labels: str, read: Callable[[JSON], _T | None]) -> list[_T]:
         found = []
@@ -158,12 +158,12 @@ def owner_of(pod: JSON) -> tuple[str, str]:
 
 
 @functools.partial(checked_reader, "Pod")
-def placed_of(pod: JSON) -> Placed | None:
+def placed_of(pod: JSON) -> PlacedPod | None:
     """None for a pod without a node, or one that has ended and requests nothing."""
     node = (pod.get("spec") or {}).get("nodeName")
     if not node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return None
-    return Placed(node, requests_of(pod["spec"]), *owner_of(pod))
+    return PlacedPod(node, requests_of(pod["spec"]), *owner_of(pod))
 
 
 def _taints(spec: JSON) -> Iterator[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from typing import Any
 from kubeloop.errors import Gone, KubeError, NotLeader, ServerError, TooManyRequests, Unreachable
 from kubeloop.resources import Key
 from llmservice_api.holding import HoldingReport, PortClaim, stored_port
-from llmservice_planner.model.reading import Reading
+from llmservice_planner.model.reading import ConfigReading
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
@@ -98,7 +98,7 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
         read["sibling_model"] = Part(sibling_model(needed.sibling_model, key, ctx), "status of another LLMService")
     if needed.reading is not None:
         answer = await ctx.configs.read(key, needed.reading)
-        read["reading"] = Part(Reading(needed.reading, answer), "the model's config.json")
+        read["reading"] = Part(ConfigReading(needed.reading, answer), "the model's config.json")
     if needed.gpus is not None:
         found = await ctx.nodes.gpus(needed.gpus.resource, dict(needed.gpus.node_selector))
         read["gpus"] = Part(found, "nodes of the cluster")

@@ -39,7 +39,7 @@ class Spec(NamedTuple):
         return -(-length // self.block_size) + self.blocks
 
 
-class Placed(NamedTuple):
+class PlacedSpec(NamedTuple):
     """A spec and its pipeline stage."""
 
     spec: Spec
@@ -134,7 +134,7 @@ class _Setting:
         return draft.num_speculative_tokens - 1 if several else 0
 
 
-def placed_specs(request: Request, blocks: Blocks, *, wide_states: bool) -> list[Placed]:
+def placed_specs(request: Request, blocks: Blocks, *, wide_states: bool) -> list[PlacedSpec]:
     """Specs of every layer that stores something, in vLLM's order."""
     architecture = request.architecture
     if architecture is None:
@@ -145,14 +145,14 @@ def placed_specs(request: Request, blocks: Blocks, *, wide_states: bool) -> list
     outer = _unquantized(request, architecture)
     # Most layers are the same object.
     made: dict[tuple[int, bool], tuple[Spec, ...]] = {}
-    placed: list[Placed] = []
+    placed: list[PlacedSpec] = []
     for place, (layer, stage) in enumerate(zip(architecture.layers, stages, strict=True)):
         key = (id(layer), place in outer)
         if key not in made:
             made[key] = (*setting.specs(layer.attention, plain=key[1]), *_index(layer, blocks))
-        placed += [Placed(spec, stage) for spec in made[key]]
+        placed += [PlacedSpec(spec, stage) for spec in made[key]]
     if request.draft is not None:
-        placed += [Placed(spec, len(counts) - 1) for spec in _draft_specs(setting, request.draft, architecture)]
+        placed += [PlacedSpec(spec, len(counts) - 1) for spec in _draft_specs(setting, request.draft, architecture)]
     return placed
 
 

@@ -116,7 +116,7 @@ class Part(StrEnum):
     OTHER = "other"
 
 
-KEPT = -1
+UNQUANTIZED = -1
 """`Linear.form` of what a quantized checkpoint keeps in 16 bit."""
 
 
@@ -195,7 +195,7 @@ class Quantization:
     """Of one zero point per group; 0 where quantization is symmetric."""
     group_rows: int = 1
     """Rows that share a scale too: 128 for blocks of 128 x 128."""
-    head: int = KEPT
+    head: int = UNQUANTIZED
     """The form of lm_head."""
     parts: tuple[Part, ...] = ()
     """Only these are quantized; empty: all linears of decoder layers."""
@@ -342,7 +342,7 @@ PAIR = "architectures, model_type"
 _WORDS = {"model_type": "model_type", "architectures": "model class", PAIR: "model class with that model_type:"}
 
 
-class Unplanned(ValueError):
+class UnsupportedModel(ValueError):
     """The planner does not support what the configuration names; the file is valid."""
 
     def __init__(self, key: str, value: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmservice_planner.model import deepseek_v4, gemma, module_forms, quantization_config, qwen4, registry, vision
 from llmservice_planner.model.architecture import (
-    KEPT,
+    UNQUANTIZED,
     Architecture,
     Attention,
     FeedForward,
@@ -79,8 +79,10 @@ def bounded(made: Architecture) -> Architecture:
     distinct = [layer for layer, _ in made.distinct_layers]
     _check_distinct(distinct)
     forms = 1 if made.quantization is None else len(made.quantization.forms)
-    head = KEPT if made.quantization is None else made.quantization.head
-    if not all(KEPT <= form < forms for form in (head, *(one.form for layer in distinct for one in layer.linears))):
+    head = UNQUANTIZED if made.quantization is None else made.quantization.head
+    if not all(
+        UNQUANTIZED <= form < forms for form in (head, *(one.form for layer in distinct for one in layer.linears))
+    ):
         raise InvalidModel("quantization_config", "has a module in a form that it does not describe")
     states = (layer.attention.conv_values + layer.attention.recurrent_values for layer in distinct)
     encoder = made.encoder
@@ -165,7 +167,7 @@ class _Reader:
             quantization = deepseek_v4.with_experts(keys, quantization)
             layers = (*layers, deepseek_v4.mtp_layer(keys, layers[0]))
         if quantization is not None:
-            layers = module_forms.marked(layers, quantization)
+            layers = module_forms.with_forms(layers, quantization)
         if self.is_v4:
             layers, mtp = layers[:-1], layers[-1]
         made = Architecture(

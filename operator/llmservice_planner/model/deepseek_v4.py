@@ -21,7 +21,7 @@ from llmservice_planner.model.architecture import (
     Part,
     Quantization,
     Split,
-    Unplanned,
+    UnsupportedModel,
     printable,
 )
 from llmservice_planner.model.config_keys import Keys
@@ -46,13 +46,13 @@ def kinds(keys: Keys, layers: int) -> tuple[str, ...]:
     """The ratio of each layer, as digits. The variant with images is not supported."""
     pictures = keys.count("vision_n_layers")
     if pictures:
-        raise Unplanned("vision_n_layers", str(pictures))
+        raise UnsupportedModel("vision_n_layers", str(pictures))
     words = keys.words("layer_types") if not keys.has("compress_ratios") else None
     if words is not None:
         stated = keys.section("compress_rates")
         unknown = next((word for word in words if word not in _WORDS), None)
         if unknown is not None:
-            raise Unplanned("layer_types", unknown)
+            raise UnsupportedModel("layer_types", unknown)
         found = [(stated.integer(word) if stated is not None else None) or _WORDS[word] for word in words]
     else:
         found = [max(_WINDOW, keys.checked("compress_ratios", one)) for one in keys.values("compress_ratios") or ()]
@@ -62,7 +62,7 @@ def kinds(keys: Keys, layers: int) -> tuple[str, ...]:
         raise InvalidModel("compress_ratios", f"has {len(found)} elements, for {layers} layers")
     for ratio in found[:layers]:
         if ratio not in _RATIOS:
-            raise Unplanned("compress_ratios", str(ratio))
+            raise UnsupportedModel("compress_ratios", str(ratio))
     return tuple(map(str, found[:layers]))
 
 

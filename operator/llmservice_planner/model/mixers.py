@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from llmservice_planner.model.architecture import Attention, InvalidModel, Kind, Linear, Part, Split, Unplanned
+from llmservice_planner.model.architecture import Attention, InvalidModel, Kind, Linear, Part, Split, UnsupportedModel
 from llmservice_planner.model.config_keys import Keys
 from llmservice_planner.model.families import Family
 
@@ -68,7 +68,7 @@ def _listed(keys: Keys, layers: int) -> tuple[str, ...] | None:
             continue
         unknown = sorted({word for word in found if word not in WORDS})
         if unknown:
-            raise Unplanned(name, unknown[0])
+            raise UnsupportedModel(name, unknown[0])
         if not found or (len(found) < layers and name != "block_types"):
             raise InvalidModel(name, f"has {len(found)} elements, for {layers} layers")
         # transformers 5 writes Mamba layers as linear attention too.
@@ -84,7 +84,7 @@ def _lettered(keys: Keys, layers: int) -> tuple[str, ...] | None:
         return None
     for letter in pattern:
         if letter not in _LETTERS:
-            raise Unplanned("hybrid_override_pattern", letter)
+            raise UnsupportedModel("hybrid_override_pattern", letter)
     if len(pattern) != layers:
         raise InvalidModel("hybrid_override_pattern", f"must be {layers} of the letters {' '.join(_LETTERS)}")
     return tuple(_LETTERS[letter] for letter in pattern)
@@ -148,7 +148,7 @@ def _windowed(keys: Keys, family: Family, layers: int) -> tuple[str, ...] | None
         # Exaone writes L and G.
         for letter in pattern:
             if letter not in "LG":
-                raise Unplanned("sliding_window_pattern", letter)
+                raise UnsupportedModel("sliding_window_pattern", letter)
         return tuple("sliding" if pattern[index % len(pattern)] == "L" else "full" for index in range(layers))
     if pattern is not None:
         return every(keys.needed("sliding_window_pattern"), "full", "sliding", layers)
@@ -225,7 +225,7 @@ def indexed(keys: Keys, layers: int) -> tuple[bool, ...]:
         letters = tuple(pattern) if isinstance(pattern, str) else keys.words("index_topk_pattern") or ()
         for letter in letters:
             if letter not in ("F", "S"):
-                raise Unplanned("index_topk_pattern", letter)
+                raise UnsupportedModel("index_topk_pattern", letter)
         return tuple(index >= len(letters) or letters[index] == "F" for index in range(layers))
     every, first = keys.integer("index_topk_freq") or 1, keys.count("index_skip_topk_offset", default=2)
     return tuple(max(index - first + 1, 0) % every == 0 for index in range(layers))

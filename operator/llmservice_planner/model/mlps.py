@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from llmservice_planner.model.architecture import FeedForward, Incomplete, Linear, Part, Split, Unplanned
+from llmservice_planner.model.architecture import FeedForward, Incomplete, Linear, Part, Split, UnsupportedModel
 from llmservice_planner.model.config_keys import Keys
 from llmservice_planner.model.families import Family
 
@@ -150,7 +150,7 @@ def expert_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
     if words is not None:
         for word in words:
             if word not in _LAYER_WORDS:
-                raise Unplanned("mlp_layer_types", word)
+                raise UnsupportedModel("mlp_layer_types", word)
         return _padded([_LAYER_WORDS[word] for word in words], layers)
     chosen = keys.values("moe_layers") or _enumerated(keys)
     if chosen is not None:

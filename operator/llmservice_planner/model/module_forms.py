@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import translate
 from typing import Any, NamedTuple
 
-from llmservice_planner.model.architecture import KEPT, InvalidModel, Layer, Quantization
+from llmservice_planner.model.architecture import UNQUANTIZED, InvalidModel, Layer, Quantization
 
 # Patterns of a repository for module names: regular expressions and globs, matched by RE2. A repository is not trusted,
 # and Python's `re` may take exponential time. RE2 takes time proportional to pattern and name. It has no look-ahead,
@@ -131,13 +131,13 @@ _OTHER_NAMES = {
 """Other families' names of the same modules; files that name each expert are searched for the first."""
 
 
-def marked(layers: tuple[Layer, ...], quantization: Quantization) -> tuple[Layer, ...]:
+def with_forms(layers: tuple[Layer, ...], quantization: Quantization) -> tuple[Layer, ...]:
     """The layers with the form of each matrix, from the first matching rule.
 
     Modules that stay in 16 bit precede the rules. Equal layers stay one object.
     """
     rules = _Rules(layers)
-    for pattern, form in (*((one, KEPT) for one in dict.fromkeys(quantization.kept)), *quantization.rules):
+    for pattern, form in (*((one, UNQUANTIZED) for one in dict.fromkeys(quantization.kept)), *quantization.rules):
         if pattern.startswith("re:") or not _ENCODER.search(pattern):
             rules.add(pattern, form)
     if not rules.forms and not quantization.unmatched:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from llmservice_api.dtypes import KVCache
 
 from llmservice_planner.model import quantized
-from llmservice_planner.model.architecture import KEPT, InvalidModel, Quantization, printable
+from llmservice_planner.model.architecture import UNQUANTIZED, InvalidModel, Quantization, printable
 from llmservice_planner.model.config_keys import Keys
 
 MOST_MODULES = 2**20
@@ -93,7 +93,7 @@ class _Forms:
     def number(self, form: Quantization | None) -> int:
         """Index of a form; KEPT for None."""
         if form is None:
-            return KEPT
+            return UNQUANTIZED
         if form not in self.found:
             if len(self.found) >= MOST_FORMS:
                 raise InvalidModel(_KEY, f"describes more than {MOST_FORMS} ways to store weights")
@@ -103,11 +103,11 @@ class _Forms:
     def add(self, pattern: str, form: Quantization | None) -> None:
         self.rules.append((pattern, self.number(form)))
 
-    def head(self, default: int = KEPT) -> int:
+    def head(self, default: int = UNQUANTIZED) -> int:
         """The form of the first rule that matches lm_head."""
         return next((form for pattern, form in self.rules if _HEAD in pattern), default)
 
-    def whole(self, *, unmatched: int = 0, head: int = KEPT) -> Quantization:
+    def whole(self, *, unmatched: int = 0, head: int = UNQUANTIZED) -> Quantization:
         """All forms as one value."""
         first, *others = self.found
         return replace(first, others=tuple(others), rules=tuple(self.rules), unmatched=unmatched, head=head)
@@ -125,7 +125,7 @@ def _items(section: Keys, name: str) -> Iterator[tuple[str, Keys | None]]:
 def _plain(name: str, section: Keys, _: Keys) -> Quantization:
     """AWQ, fp8 and others with one bits and group_size."""
     found = quantized.by_bits(name, section)
-    head = 0 if section.raw("lm_head") is True else KEPT
+    head = 0 if section.raw("lm_head") is True else UNQUANTIZED
     return replace(found, head=head, refused=_unsupported_bits(name, section, found))
 
 
@@ -149,7 +149,7 @@ def _gptq(name: str, section: Keys, nested: Keys) -> Quantization:
             forms.add(f"re:{pattern.removeprefix('+:')}", own)
     named = _flat(section, "modules_in_block_to_quantize")
     forms.rules += [(one, 0) for one in named]
-    return replace(forms.whole(unmatched=KEPT if named else 0, head=base.head), refused=refused)
+    return replace(forms.whole(unmatched=UNQUANTIZED if named else 0, head=base.head), refused=refused)
 
 
 def _refused_gptq(values: Keys, form: Quantization, base: Keys) -> str:
@@ -196,7 +196,7 @@ def _auto_round(name: str, section: Keys, nested: Keys) -> Quantization:
 
 def _compressed(name: str, section: Keys, _: Keys) -> Quantization:
     """Targets of groups are names or patterns, which come first, or a class of modules: Linear."""
-    forms, unmatched, head = _Forms(), KEPT, KEPT
+    forms, unmatched, head = _Forms(), UNQUANTIZED, UNQUANTIZED
     by_name: list[tuple[str, int]] = []
     by_class: list[tuple[str, int]] = []
     packing = section.text("format") or ""
@@ -209,7 +209,7 @@ def _compressed(name: str, section: Keys, _: Keys) -> Quantization:
     if not forms.found:
         return Quantization(name, 8)
     for target, form in by_class:
-        if "linear" in target.lower() and unmatched == KEPT:
+        if "linear" in target.lower() and unmatched == UNQUANTIZED:
             unmatched = form
         head = form if "head" in target.lower() else head
     forms.rules += by_name
@@ -230,7 +230,7 @@ def _modelopt(name: str, section: Keys, nested: Keys) -> Quantization:
         if values is not None and values.has("quant_algo"):
             forms.add(module, quantized.modelopt("modelopt_mixed", values))
     if forms.found and "MIXED" in (nested.text("quant_algo") or "MIXED").upper():
-        return forms.whole(unmatched=KEPT, head=forms.head())
+        return forms.whole(unmatched=UNQUANTIZED, head=forms.head())
     return quantized.modelopt(name, nested)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from llmservice_planner.model.architecture import KEPT, InvalidModel, Part, Quantization
+from llmservice_planner.model.architecture import UNQUANTIZED, InvalidModel, Part, Quantization
 from llmservice_planner.model.config_keys import Keys
 
 NESTED_BITS = 8 + 32 / 256
@@ -104,7 +104,7 @@ def by_bits(name: str, values: Keys, base: Quantization | None = None) -> Quanti
     # GPTQ's files have zeros even where quantization is symmetric.
     zero_bits = bits if known.zero_bits and values.raw("zero_point") is not False else 0
     own = replace(known, method=name, bits=bits, group_size=_group(values, known.group_size), zero_bits=zero_bits)
-    return replace(own, head=KEPT, refused="")
+    return replace(own, head=UNQUANTIZED, refused="")
 
 
 def _group(section: Keys, default: int) -> int:

@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from llmservice_planner.model import config_json
-from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, UnsupportedModel
 from llmservice_planner.model.config_keys import MOST_LAYERS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ReadingFailed(InvalidModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ConfigReading:
     """A configuration as input of a decision."""
 
     document: str
@@ -80,7 +80,7 @@ def read(document: str) -> bytes:
         return _packed({"incomplete": [name[:256] for name in incomplete.missing[:64]]})
     except InvalidModel as invalid:
         return _packed({"invalid": [invalid.key[:256], invalid.problem[:512]]})
-    except Unplanned as unplanned:
+    except UnsupportedModel as unplanned:
         return _packed({"unplanned": [unplanned.key, unplanned.value[:256]]})
     except FAILURES as error:
         logger.error("the planner failed: reading the model's configuration", exc_info=error)
@@ -96,7 +96,7 @@ def stopped(why: Stopped) -> bytes:
     return _packed({"stopped": why})
 
 
-def architecture(answer: bytes) -> Architecture | Incomplete | InvalidModel | Unplanned:
+def architecture(answer: bytes) -> Architecture | Incomplete | InvalidModel | UnsupportedModel:
     """The content of an answer. ValueError for invalid data, which the reader process does not write."""
     found = _unpacked(answer)
     match found:
@@ -107,7 +107,7 @@ def architecture(answer: bytes) -> Architecture | Incomplete | InvalidModel | Un
         case {"invalid": [str() as key, str() as problem]}:
             return InvalidModel(key, problem)
         case {"unplanned": [str() as key, str() as value]}:
-            return Unplanned(key, value)
+            return UnsupportedModel(key, value)
         case {"failed": str() as what}:
             return ReadingFailed(what)
         case {"stopped": str() as why}:

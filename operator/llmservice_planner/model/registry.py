@@ -1,7 +1,7 @@
 """vLLM's model classes that the planner supports, from its registry (vllm/model_executor/models/registry.py).
 
 Classes that are not planned store or hold something that the planner does not count, such as other caches or weights of
-other shapes. Models of such a class, or of an unknown model_type, are `Unplanned`, even if their sizes look like
+other shapes. Models of such a class, or of an unknown model_type, are `UnsupportedModel`, even if their sizes look like
 Llama's.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from llmservice_vllm.versions import DEFAULT, known_versions, order, words
 
-from llmservice_planner.model.architecture import PAIR, Unplanned
+from llmservice_planner.model.architecture import PAIR, UnsupportedModel
 from llmservice_planner.model.families import FAMILIES, canonical, family_of
 
 _PLANNED = """
@@ -149,7 +149,7 @@ r_vl skywork_chat smolvlm ultravox voxtral voxtral_realtime shieldgemma2
 """
 """Their model_types: the language model's applies, or Llama's if it has none."""
 
-PLANNED: Mapping[str, str] = {
+SUPPORTED: Mapping[str, str] = {
     **{
         name: family
         for family, _, names in (line.partition(": ") for line in _PLANNED.strip().splitlines())
@@ -160,7 +160,7 @@ PLANNED: Mapping[str, str] = {
 """Supported classes, with the model_type as which they are read if their file has no known one; empty: their language
 model's."""
 _READ = (version for version in known_versions() if order(version) >= order(DEFAULT))
-NOT_PLANNED = frozenset().union(*(words(version, "architectures") for version in _READ)) - PLANNED.keys()
+UNSUPPORTED = frozenset().union(*(words(version, "architectures") for version in _READ)) - SUPPORTED.keys()
 """Of the default version and later ones; classes that these dropped are read by model_type."""
 WITHOUT_A_CACHE = frozenset(
     {
@@ -172,7 +172,7 @@ WITHOUT_A_CACHE = frozenset(
     }
 )
 """Decoder classes that vLLM turns into encoders (model_executor/models/config.py, is_causal)."""
-_MODEL_TYPES = frozenset((*_WRAPPERS.split(), *filter(None, PLANNED.values())))
+_MODEL_TYPES = frozenset((*_WRAPPERS.split(), *filter(None, SUPPORTED.values())))
 _OWN_LAYERS = """
 deepseek_v4
 deepseek_v2 deepseek_v3 kimi_k2 axk1 glm4_moe_lite
@@ -201,25 +201,25 @@ def _line(model_type: str) -> str:
     return _LINES.get(name, "encoders" if family_of(name).is_encoder else "others")
 
 
-def has_unplanned(classes: object) -> bool:
+def has_unsupported(classes: object) -> bool:
     """Whether a list of classes in a file names one that is not supported."""
-    return isinstance(classes, list) and any(isinstance(name, str) and name in NOT_PLANNED for name in classes)
+    return isinstance(classes, list) and any(isinstance(name, str) and name in UNSUPPORTED for name in classes)
 
 
 def read_as(model_type: str, classes: Sequence[str]) -> str:
     """The model_type as which a model is read; Unplanned where that would be a guess. Facts without class and type are
     read."""
-    found = next((name for name in classes if name in PLANNED or name in NOT_PLANNED), None)
+    found = next((name for name in classes if name in SUPPORTED or name in UNSUPPORTED), None)
     if not model_type and not classes:
         return ""
     is_known = canonical(model_type) in FAMILIES or model_type in _MODEL_TYPES
-    family = PLANNED.get(found or "")
-    if is_known and found not in NOT_PLANNED:
+    family = SUPPORTED.get(found or "")
+    if is_known and found not in UNSUPPORTED:
         if family and _line(family) != _line(model_type):
-            raise Unplanned(PAIR, f"{found}, {model_type}")
+            raise UnsupportedModel(PAIR, f"{found}, {model_type}")
         return model_type
     if family:
         return family
     if model_type and not is_known:
-        raise Unplanned("model_type", model_type)
-    raise Unplanned("architectures", found or classes[0])
+        raise UnsupportedModel("model_type", model_type)
+    raise UnsupportedModel("architectures", found or classes[0])

@@ -30,7 +30,7 @@ def merge(inspected: Mapping[str, Any] | None, stated: Mapping[str, Any]) -> dic
     document = dict(inspected or {})
     if not stated:
         return document
-    if "model_type" in stated and registry.has_unplanned(document.get("architectures")):
+    if "model_type" in stated and registry.has_unsupported(document.get("architectures")):
         # It is read as another type, which its class would contradict.
         del document["architectures"]
     inner = next((name for name in NESTED if isinstance(document.get(name), Mapping)), None)

@@ -152,7 +152,7 @@ def as_today(request: Request, version: str | None) -> Request:
         _with_limits(request, made),
         vllm_version="0.28.0" if is_second else None,
         gpu_memory_utilization=made.default_utilization if utilization is None else utilization,
-        without=request.without if made.has_videos else request.without | {"video"},
+        disabled_inputs=request.disabled_inputs if made.has_videos else request.disabled_inputs | {"video"},
         own_image=request.own_image or made.second_runner in ("none", "listed"),
     )
     model = request.architecture

@@ -10,7 +10,7 @@ from typing import Any
 from llmservice_planner.batching import batching, whole_item
 from llmservice_planner.kv_cache import layout
 from llmservice_planner.model import config_json
-from llmservice_planner.model.architecture import Architecture, Unplanned
+from llmservice_planner.model.architecture import Architecture, UnsupportedModel
 from llmservice_planner.overheads import load
 from llmservice_planner.plan import GIB, Device, Draft, Fit, Request
 from llmservice_planner.weights import weigh
@@ -117,7 +117,7 @@ def _known() -> Iterator[str]:
     for model, what, right, planned, source in KNOWN:
         try:
             value = planned(config_json.read(config(model)))
-        except Unplanned:
+        except UnsupportedModel:
             value = "Unknown: not planned"
         yield row(model, what, right, value, source)
 

@@ -17,7 +17,7 @@ from llmservice_planner.checks import check
 from llmservice_planner.cluster import ARCHITECTURE, ClusterGPUs, is_part
 from llmservice_planner.compatibility import Combination, verdicts
 from llmservice_planner.model import reading
-from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Unplanned
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, UnsupportedModel
 from llmservice_planner.model.reading import ReadingFailed, ReadingStopped, Stopped
 from llmservice_planner.model.tensors import Tensors
 from llmservice_planner.pick import GPUDemand, Pick, pick
@@ -198,7 +198,7 @@ def stated(document: str) -> bytes:
 
 
 @lru_cache(maxsize=_MODELS)
-def architecture(model: bytes) -> Architecture | Incomplete | InvalidModel | Unplanned:
+def architecture(model: bytes) -> Architecture | Incomplete | InvalidModel | UnsupportedModel:
     """The architecture, or the problem with the read model."""
     return reading.architecture(model)
 
@@ -229,14 +229,14 @@ def answer(asked: PlannerInput) -> Plan:
 
 def _answer(asked: PlannerInput) -> Plan:
     model = None if asked.model is None else architecture(asked.model)
-    plan = host.within(memory.plan(_request(asked)), asked.memory_limit_gib)
+    plan = host.within_limit(memory.plan(_request(asked)), asked.memory_limit_gib)
     if plan.verdict is not Fit.UNKNOWN:
         return plan
     if isinstance(model, Incomplete):
         return replace(plan, reason=f"{_sentence(model)} Give it in spec.model.architecture.", missing=model.missing)
     if isinstance(model, ReadingStopped):
         return replace(plan, reason=_STOPPED[model.why], missing=(NOT_READ,))
-    if isinstance(model, Unplanned):
+    if isinstance(model, UnsupportedModel):
         return replace(plan, reason=f"{_sentence(model)} {_READ_AS}", missing=("spec.model.architecture",))
     if isinstance(model, InvalidModel):
         return replace(plan, reason=_sentence(model))
@@ -270,7 +270,7 @@ def _with_remedies(asked: PlannerInput, plan: Plan, others: tuple[Device, ...], 
         _request(asked),
         plan,
         others,
-        plan_for=lambda request: host.within(memory.plan(request), asked.memory_limit_gib),
+        plan_for=lambda request: host.within_limit(memory.plan(request), asked.memory_limit_gib),
         accepts=accepts,
         most_gpus=most_gpus,
     )

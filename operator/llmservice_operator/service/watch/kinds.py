@@ -17,7 +17,7 @@ from llmservice_api.errors import checked_reader
 from llmservice_api.kinds import BY_KIND, CHILD_KINDS, LLMSERVICE
 from llmservice_api.replicas_owner import STATED_BY, stated_by
 from llmservice_api.service import spec_text
-from llmservice_planner.room import Placed
+from llmservice_planner.room import PlacedPod
 
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.settings import Settings
@@ -142,11 +142,11 @@ def identity_of(cache: Cache, key: Key) -> str:
     return "" if parent is None else f"{parent.uid}/{parent.content['generation'] or 0}"
 
 
-def placed(cache: Cache) -> Iterator[Placed]:
+def placed(cache: Cache) -> Iterator[PlacedPod]:
     """Scheduled pods of all watched services."""
     for facts in cache.all_of(resources.POD.kind):
         if isinstance(facts, PodFacts) and facts.node and facts.phase not in ("Succeeded", "Failed"):
-            yield Placed(facts.node, facts.asked, facts.namespace, facts.service or facts.name)
+            yield PlacedPod(facts.node, facts.asked, facts.namespace, facts.service or facts.name)
 
 
 def priority_of_service(parent: ParentFacts | None) -> Priority:

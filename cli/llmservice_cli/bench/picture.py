@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from html import escape
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmservice_cli.errors import CliError
 from llmservice_cli.load.figures import Spread
@@ -60,9 +59,25 @@ def check(picture: Path | None, page: Path | None) -> None:
 
 def draw(result: Result, path: Path) -> None:
     """A file of the kind that its name says."""
-    with _style():
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        _figure(result).savefig(path, metadata=metadata, dpi=150)
+    _save(result, path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
+
+
+def _save(result: Result, to: Path | io.BytesIO, **options: Any) -> None:
+    """Text as text, and names made from the content: small files that do not change without a reason. A dollar sign
+    in a model's name is no formula."""
+    from matplotlib import rc_context
+
+    style = rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "llmservice",
+            "font.size": 9,
+            "font.sans-serif": ["DejaVu Sans"],
+            "text.parse_math": False,
+        }
+    )
+    with style:
+        (_sweep(result) if result.is_sweep else _disciplines(result)).savefig(to, **options)
 
 
 def page(result: Result) -> str:
@@ -105,30 +120,9 @@ def _row(tag: str, cells: Sequence[str]) -> str:
 def _svg(result: Result) -> str:
     """The element, without prologue and links."""
     written = io.BytesIO()
-    with _style():
-        _figure(result).savefig(written, format="svg", metadata=NO_METADATA)
+    _save(result, written, format="svg", metadata=NO_METADATA)
     text = written.getvalue().decode()
     return text[text.index("<svg") :]
-
-
-def _style() -> AbstractContextManager[None]:
-    """Text as text, and names made from the content: small files that do not change without a reason. A dollar sign
-    in a model's name is no formula."""
-    from matplotlib import rc_context
-
-    return rc_context(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "llmservice",
-            "font.size": 9,
-            "font.sans-serif": ["DejaVu Sans"],
-            "text.parse_math": False,
-        }
-    )
-
-
-def _figure(result: Result) -> Figure:
-    return _sweep(result) if result.is_sweep else _disciplines(result)
 
 
 def _interrupted(result: Result) -> str:

@@ -251,7 +251,7 @@ def _losses_table(lost: Sequence[Row]) -> Iterator[str]:
     ]
     yield from table(["LOST AT (UTC)", "KIND", "MODE", "AFTER", "CONNECTION", "BYTES", "WHY"], rows)
     if len(lost) > LOSSES_SHOWN:
-        yield f"and {len(lost) - LOSSES_SHOWN} more; --json has all of them"
+        yield f"and {len(lost) - LOSSES_SHOWN} more; -o json has all of them"
 
 
 def clock(moment: float | None) -> str:

@@ -28,7 +28,6 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m llmservice_runtime",
         description="Runs next to vLLM in its container: checks, starts, monitors and drains it.",
@@ -54,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command; its exit code. Arguments after the first -- are vLLM's flags."""
+    """Run a command; returns its exit code. Arguments after the first -- are vLLM's flags."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
     ours, flags = arguments[:split], tuple(arguments[split + 1 :])
     namespace = parser().parse_args(ours)
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         from llmservice_runtime.supervisor.processes import hide_environment
 
         hide_environment()
-    # Imported where needed, to keep the supervisor's memory small.
+    # Imported on demand, to keep the supervisor's memory small.
     if namespace.command == "install":
         from llmservice_runtime.install import install
 
@@ -79,10 +78,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def end_when_told() -> None:
-    """End on SIGTERM, also as the first process of a container, where the kernel ignores signals without a handler.
+    """End on SIGTERM, also as PID 1, for which the kernel ignores signals without a handler.
 
-    Otherwise a pod that ends before the supervisor installs its handlers would keep its GPUs for the grace period of
-    minutes. `serve` ends with 0, other commands with 143, because they have no result.
+    Otherwise a pod that ends before the supervisor installs its handlers would keep its GPUs for the grace period.
+    `serve` ends with 0, other commands with 143, because they have no result.
     """
     if os.getpid() == 1:
         is_server = sys.argv[1:2] == ["serve"]

@@ -1,6 +1,6 @@
-"""What authenticates a request: the API key of a client, or the pod token of a request from inside the pod.
+"""Authenticates requests: by a client's API key, or by the pod token for requests from inside the pod.
 
-API keys lie in a file of a mounted Secret: one per line. The kubelet replaces the file atomically; it is checked on
+API keys are in a file of a mounted Secret, one per line. The kubelet replaces the file atomically; it is checked on
 requests, at most once per second. Without a valid key all requests are refused.
 
 The pod token is a random secret in a file of the server container. The remote address cannot replace it: a proxy in the
@@ -23,13 +23,13 @@ from llmservice_runtime.contract import POD_TOKEN_HEADER
 
 REFRESH_SECONDS = 1.0
 FILE_LIMIT = 64 << 10
-# Each request is compared with all of them.
+# Each request is compared with all keys.
 KEYS_LIMIT = 256
 
 
 @dataclass(frozen=True)
 class Keys:
-    """SHA-256 of each key; none where `problem` says why."""
+    """SHA-256 of each key; empty with the cause in `problem`."""
 
     digests: tuple[bytes, ...]
     problem: str = ""
@@ -43,7 +43,7 @@ class Keys:
 
 
 def split_keys(text: bytes) -> tuple[tuple[bytes, ...], str]:
-    """One key per line, without blank lines and surrounding whitespace; none where the second item says why."""
+    """One key per line, without blank lines and surrounding whitespace; empty with the cause as second item."""
     if len(text) > FILE_LIMIT:
         return (), f"it has more than {FILE_LIMIT} bytes"
     found = tuple(dict.fromkeys(key for line in text.splitlines() if (key := line.strip())))
@@ -61,7 +61,7 @@ def parse_keys(text: bytes) -> Keys:
 
 
 def bearer(authorization: bytes | None) -> bytes | None:
-    """The key in the value of an Authorization header; None where it holds none."""
+    """The key in an Authorization header, or None."""
     scheme, _, key = (authorization or b"").partition(b" ")
     return key.strip() or None if scheme.lower() == b"bearer" else None
 
@@ -76,7 +76,7 @@ class KeyFile:
         self._keys = Keys((), "it was never read")
 
     def accepts(self, authorization: bytes | None) -> bool:
-        """Whether the value of an Authorization header holds a valid key."""
+        """Whether an Authorization header contains a valid key."""
         key = bearer(authorization)
         return key is not None and self.current().has(key)
 
@@ -126,7 +126,7 @@ def make_pod_token(counters_file: str) -> str:
 
 
 def read_pod_token(counters_file: str) -> bytes | None:
-    """The token's bytes; None where there is none, and then no request is accepted as the pod's."""
+    """The token's bytes; None if there is none, so that no request counts as the pod's."""
     try:
         return pod_token_file(counters_file).read_bytes().strip() or None
     except OSError:
@@ -134,6 +134,6 @@ def read_pod_token(counters_file: str) -> bytes | None:
 
 
 def shows_pod_token(headers: list[tuple[bytes, bytes]], token: bytes | None) -> bool:
-    """Whether a request's headers hold the token."""
+    """Whether a request's headers contain the token."""
     given = next((value for name, value in headers if name.lower() == _TOKEN_HEADER), None)
     return token is not None and given is not None and hmac.compare_digest(given, token)

@@ -33,7 +33,7 @@ def to_json(adapters: Sequence[Adapter]) -> str:
 
 
 def from_json(text: str) -> tuple[Adapter, ...]:
-    """The inverse. Refused (a ValueError) where the text is invalid."""
+    """The inverse. Refused (a ValueError) for invalid text."""
     documents = parse(text, MOST_BYTES, _DEPTH)
     if not isinstance(documents, list) or len(documents) > MAX_ADAPTERS:
         raise Refused(f"it is not a list of at most {MAX_ADAPTERS} adapters")
@@ -44,7 +44,7 @@ def from_json(text: str) -> tuple[Adapter, ...]:
 
 
 def digest(text: str) -> str:
-    """Identifies a list to both sides."""
+    """Hash of a list, with which operator and supervisor compare versions."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -1,5 +1,4 @@
-"""Copies this package, and the one that it reads of vLLM's versions in, to a volume of the server container; run by the
-init container."""
+"""Copies this package and llmservice_vllm to a volume of the server container; run by the init container."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "extract.py", "messages.*")
 
 
 def install(directory: Path) -> list[Path]:
-    """Copy the packages into a directory, each atomically; an existing copy is replaced. Returns their paths."""
+    """Copy the packages into a directory, each atomically, replacing existing copies. Returns their paths."""
     # In the same directory, where a rename is atomic; other directories may be read-only.
     staging = Path(tempfile.mkdtemp(prefix=".installing-", dir=directory))
     try:
@@ -35,6 +34,6 @@ def _replaced(target: Path, copy: Path) -> Path:
 
 
 def _readable_for_all(folder: Path) -> None:
-    """The server may run under another UID than the init container."""
+    """The server may run with another UID than the init container."""
     for path in (folder, *folder.rglob("*")):
-        os.chmod(path, 0o755 if path.is_dir() else 0o644)  # noqa: PTH101 - one line less than Path's
+        os.chmod(path, 0o755 if path.is_dir() else 0o644)  # noqa: PTH101  # shorter than Path's

@@ -1,18 +1,18 @@
 """python -m llmservice_runtime.launch MODULE [RECORD]: import a module, then run it as vLLM's own process.
 
-The arguments of MODULE come as a JSON list over standard input, once the supervisor has them: the import of vLLM takes
-seconds, and goes on during the preflight and the fetch.
+The arguments of MODULE arrive as a JSON list on standard input, once the supervisor has them: the import of vLLM takes
+seconds, and runs during the preflight and the fetch.
 
-vLLM starts an engine process and that its workers, by multiprocessing's method "spawn": each is a new interpreter that
-imports vLLM for seconds, one after the other. Here a new interpreter is started as "spawn" starts it, imports, and
-waits. When vLLM starts a process, a waiting interpreter that inherited the same is used for it; where there is none, a
-new one is started. In both cases it goes on in multiprocessing's own `spawn_main`, as a child of its parent. Only what
-a process inherits matters, so `Inherited` is compared: native libraries read the environment when they are loaded. The
-rest (arguments, pipes, the pickled process) is sent over a socket.
+vLLM starts an engine process, which starts workers, with multiprocessing's method "spawn": each is a new interpreter
+that imports vLLM for seconds, one after the other. Here interpreters are started in advance as "spawn" would, import,
+and wait. When vLLM starts a process, a waiting interpreter that inherited the same is used, else a new one is started.
+Both continue in multiprocessing's own `spawn_main`, as a child of their parent. What a process inherits must be equal
+(`Inherited`), since native libraries read the environment when they are loaded. The rest (arguments, pipes, the pickled
+process) is sent over a socket.
 
 RECORD is a folder with the environments of an earlier start of the same command line, image and device, as differences
-from the parents' environments: one file a process. They are used only where vLLM then asks for exactly the same, so a
-wrong record costs time only.
+from the parents' environments, one file per process. They are used only if vLLM then requests exactly the same, so that
+a wrong record costs only time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from llmservice_runtime.credentials import is_credential
 from llmservice_runtime.redact import log
 
 MAX_PROCESSES = 64
-"""Children of one process that are recorded; a node has at most 16 GPUs."""
+"""Recorded children of one process; a node has at most 16 GPUs."""
 _MAX_VARIABLES = 128
 _MAX_TEXT = 4096
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -57,7 +57,7 @@ class Change:
 
     @classmethod
     def between(cls, before: Mapping[str, str], after: Mapping[str, str]) -> Change:
-        """What makes `after` of `before`. Credentials are left out: the record is a file."""
+        """The change from `before` to `after`, without credentials: the record is a file."""
         changed = {name: value for name, value in after.items() if before.get(name) != value}
         return cls(
             {name: value for name, value in sorted(changed.items()) if not is_credential(name)},
@@ -71,7 +71,7 @@ class Change:
 
     @classmethod
     def from_document(cls, document: object) -> Change:
-        """Refused where it is not what `to_document` writes."""
+        """The inverse of `to_document`; Refused for invalid documents."""
         given = Reader(document, "environment")
         values: dict[str, str] = {}
         for item in given.items("set", _MAX_VARIABLES):
@@ -91,7 +91,7 @@ def _name(text: str) -> str:
 
 
 def recorded_children(folder: Path, parent: str) -> dict[int, Change]:
-    """Recorded children of a process by their order; empty without a record. A damaged file is left out."""
+    """Recorded children of a process by their order; empty without a record. Damaged files are skipped."""
     found: dict[int, Change] = {}
     for number in range(MAX_PROCESSES):
         try:
@@ -104,13 +104,14 @@ def recorded_children(folder: Path, parent: str) -> dict[int, Change]:
 
 
 def record_child(folder: Path, parent: str, number: int, change: Change) -> None:
-    """Write the file of a child. OSError where that fails."""
+    """Write the file of a child. OSError."""
     if number < MAX_PROCESSES:
         atomic_file.write_json(_record_file(folder, parent, number), change.to_document())
 
 
 def name_of(parent: str, number: int) -> str:
-    """A process by the order in which it and its parents were started: "0-1" is the second child of the first."""
+    """The name of a process, by the order in which it and its parents were started: "0-1" is the second child of the
+    first."""
     return f"{parent}-{number}" if parent else str(number)
 
 
@@ -119,16 +120,16 @@ def _record_file(folder: Path, parent: str, number: int) -> Path:
 
 
 WAIT_SECONDS = 900.0
-"""A prepared process that nobody asked for ends then: its memory is worth more."""
+"""Seconds after which an unused process ends, to free its memory."""
 _CODE = "from llmservice_runtime.launch import become; become()"
-# multiprocessing's own mark of a process that it started.
+# multiprocessing's own marker of processes that it started.
 _MARK = "--multiprocessing-fork"
 _COUNT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Inherited:
-    """What a process has of its parent from the start, and native libraries may read when they are loaded."""
+    """What a process inherits at its start, and native libraries may read when they are loaded."""
 
     environment: Mapping[str, str]
     directory: str
@@ -136,7 +137,7 @@ class Inherited:
 
     @classmethod
     def now(cls) -> Inherited:
-        """What a process started by this one would inherit."""
+        """What a process started now would inherit."""
         return cls(dict(os.environ), os.getcwd(), frozenset(os.sched_getaffinity(0)))  # noqa: PTH109
 
 
@@ -144,7 +145,8 @@ class Prepared:
     """An interpreter that imports vLLM and waits; a child of this process."""
 
     def __init__(self, launch: Launch, name: str, *, is_last: bool = False) -> None:
-        """`is_last`: it started no process itself, so that it is a worker, or an engine with the worker in it."""
+        """`is_last`: it started no process itself in the record, so it is a worker, or an engine that contains the
+        worker."""
         self.inherited = Inherited.now()
         self._socket, theirs = socket.socketpair()
         executable = spawn.get_executable()
@@ -155,7 +157,7 @@ class Prepared:
             self.pid = util.spawnv_passfds(os.fsencode(executable), [*map(os.fsencode, command)], [theirs.fileno()])
 
     def become(self, descriptors: Sequence[int]) -> bool:
-        """Tell it to become a process, with these open files. False where it has ended."""
+        """Make it the requested process, with these open files. False if it has ended."""
         try:
             with self._socket:
                 self._socket.sendall(len(descriptors).to_bytes(_COUNT_BYTES, "little"))
@@ -174,7 +176,7 @@ class Prepared:
 
 
 class Launch:
-    """Starts the processes of this one. `name` is its place among vLLM's processes: "" for the first."""
+    """Starts the child processes of this one. `name` is its name among vLLM's processes: "" for the first."""
 
     def __init__(self, module: str, record: Path | None, name: str = "") -> None:
         self.module, self.record, self.name = module, record, name
@@ -183,7 +185,7 @@ class Launch:
         self._prepared: dict[int, Prepared] = {}
 
     def prepare(self) -> None:
-        """Start the processes of the record. To be called before there are threads: the environment changes."""
+        """Start the processes of the record. Call it before threads exist: the environment changes."""
         recorded = recorded_children(self.record, self.name) if self.record else {}
         for number, change in recorded.items():
             name = name_of(self.name, number)
@@ -192,7 +194,7 @@ class Launch:
                 self._prepared[number] = Prepared(self, name, is_last=is_last)
 
     def start(self, descriptors: Sequence[int]) -> int:
-        """The id of a process with these open files: a prepared one where it inherited what it would inherit now."""
+        """Returns the id of a process with these open files: a prepared one if what it inherited is still equal."""
         number, inherited = self._started, Inherited.now()
         self._started += 1
         if found := self._prepared.pop(number, None):
@@ -218,7 +220,7 @@ class Launch:
 
 
 class _Descriptor:
-    """An open file of the parent in a pickled process: its place among those that were sent."""
+    """An open file of the parent in a pickled process: its index among those that were sent."""
 
     received: ClassVar[list[int]] = []
 
@@ -226,12 +228,12 @@ class _Descriptor:
         self._place = place
 
     def detach(self) -> int:
-        """The descriptor in this process."""
+        """The file descriptor in this process."""
         return self.received[self._place]
 
 
 class _Popen(popen_spawn_posix.Popen):
-    """multiprocessing's Popen of "spawn", with a process of `Launch` in place of a new interpreter."""
+    """multiprocessing's Popen of "spawn", with a process of `Launch` instead of a new interpreter."""
 
     DupFd = _Descriptor  # type: ignore[assignment]
     _fds: list[int]
@@ -241,7 +243,7 @@ class _Popen(popen_spawn_posix.Popen):
         super().__init__(process)
 
     def duplicate_for_child(self, fd: int) -> int:
-        """The place of a file among those that are sent."""
+        """The index of a file among those that are sent."""
         self._fds.append(fd)
         return len(self._fds) - 1
 
@@ -261,13 +263,13 @@ class _Popen(popen_spawn_posix.Popen):
             os.close(child_r)
             os.close(child_w)
         self.sentinel = parent_r
-        # The write end stays open until this process ends: the child reads from it whether its parent lives.
+        # The write end stays open until this process ends: the child detects the end of its parent by it.
         self.finalizer = util.Finalize(self, util.close_fds, (parent_r, parent_w))  # type: ignore[attr-defined]
         with os.fdopen(parent_w, "wb", closefd=False) as pipe:
             pipe.write(message)
 
     def _pickled(self, process_obj: Any) -> bytes:
-        """What `spawn_main` reads."""
+        """Input of `spawn_main`."""
         buffer = io.BytesIO()
         context.set_spawning_popen(self)
         try:
@@ -279,7 +281,7 @@ class _Popen(popen_spawn_posix.Popen):
 
 
 def begin(module: str, record: str, name: str = "") -> None:
-    """Start what the record names, and hand all further processes of "spawn" to `Launch`."""
+    """Start the recorded processes, and pass all further processes of "spawn" to `Launch`."""
     launch = Launch(module, Path(record) if record else None, name)
     launch.prepare()
 
@@ -293,7 +295,7 @@ def begin(module: str, record: str, name: str = "") -> None:
 
 
 def become() -> None:
-    """Import, wait until the parent asks, and go on as multiprocessing's process. No return."""
+    """Import, wait for the parent's request, and continue as multiprocessing's process. Does not return."""
     descriptor, module, record, name, last = sys.argv[2:7]
     begin(module, record, name)
     import_modules(module)
@@ -308,33 +310,33 @@ def become() -> None:
 
 
 def import_modules(*names: str) -> None:
-    """Import modules that this process will need anyway. What fails here fails again where vLLM imports it itself.
+    """Import modules that this process will need. An error occurs again where vLLM imports the module.
 
-    Without garbage collection, which takes a fifth of the time and finds nothing.
+    Garbage collection is off, since it takes a fifth of the time and finds nothing.
     """
     gc.disable()
     try:
         for name in filter(None, names):
             try:
                 importlib.import_module(name)
-            except Exception as error:  # noqa: BLE001 - a process that does not need it must not end of it
+            except Exception as error:  # noqa: BLE001  # a process that does not need it must not end because of it
                 log(f"{name} was not imported in advance: {error}")
     finally:
-        # The first of them is run later under another name; a second entry would be warned of.
+        # The first one is run later under another name; a second entry would cause a warning.
         sys.modules.pop(names[0], None)
         gc.freeze()
         gc.enable()
 
 
 def _worker() -> str:
-    """vLLM's worker for this device, which is imported in the worker's process only after its start."""
+    """vLLM's worker for this device, which is otherwise imported only after the worker's process started."""
     if not (platforms := sys.modules.get("vllm.platforms")):
         return ""
     return WORKERS.get(platforms.current_platform.device_type, "")
 
 
 def _received(parent: socket.socket) -> list[int]:
-    """Open files from the parent. Ends this process where the parent ended, or asks for nothing."""
+    """Open files from the parent. Ends this process if the parent ended, or sends no request."""
     try:
         count = int.from_bytes(parent.recv(_COUNT_BYTES), "little")
         limits, descriptors, _, _ = socket.recv_fds(parent, 64, count, socket.MSG_CMSG_CLOEXEC)
@@ -359,7 +361,7 @@ def _set_limits(text: bytes) -> None:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """This process's environment, for what it starts meanwhile."""
+    """Changes this process's environment temporarily, for processes that it starts."""
     before = dict(os.environ)
     try:
         _replace_environment(variables)
@@ -375,11 +377,11 @@ def _replace_environment(variables: Mapping[str, str]) -> None:
 
 
 MAX_ARGUMENT_BYTES = 1 << 21
-"""Linux allows no longer command line."""
+"""Linux's limit of a command line."""
 
 
 def main(module: str, record: str) -> None:
-    """Run MODULE as __main__, as `python -m MODULE` would. No return where it exits."""
+    """Run MODULE as __main__, like `python -m MODULE`. Does not return if it exits."""
     begin(module, record)
     import_modules(module)
     arguments = _arguments()
@@ -390,7 +392,7 @@ def main(module: str, record: str) -> None:
 
 
 def _arguments() -> list[str]:
-    """From standard input; this process ends where there are none, as when the supervisor ends before it has them."""
+    """Read the arguments from standard input; ends this process without any, as when the supervisor ended."""
     try:
         given = parse(sys.stdin.buffer.read(MAX_ARGUMENT_BYTES + 1), MAX_ARGUMENT_BYTES)
     except Refused as why:

@@ -1,15 +1,15 @@
 """ASGI middleware in vLLM's process (--middleware): access control, request counters, refusals during a drain.
 
-API keys: where they are required, every path except health and metrics needs one. vLLM's own check, which covers four
-prefixes and reads one key once, is off.
+API keys: if required, every path except health and metrics needs one. vLLM's own check, which covers four prefixes and
+reads one key once, is off.
 
 Drain levels, set by the supervisor in the shared counters. CLOSING: responses carry `Connection: close`, so that
 clients reconnect through the Service. REFUSING: new connections get 503 with Retry-After, because vLLM would return 200
 with an aborted, empty completion; established connections whose client has not seen `Connection: close` are served once
 more. STOPPING: every request gets 503.
 
-Management endpoints need the pod token: a client that may send prompts may not load files, run code in the workers or
-put the model to sleep. The token also replaces an API key.
+Management endpoints need the pod token: clients that send prompts must not load files, run code in the workers or put
+the model to sleep. The token also replaces an API key.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class DrainMiddleware:
             self._known = _read_peers(self._peers)
         if level == STOPPING or client not in self._known:
             return True
-        # Its response will carry `Connection: close`; a later connection from that address is a new one.
+        # Its response will have `Connection: close`; a later connection from that address is a new one.
         self._known.discard(client)
         return False
 
@@ -194,7 +194,7 @@ class DrainMiddleware:
                 self._used("WEBSOCKET", scope)
 
     def _is_of_the_pod(self, scope: Scope) -> bool:
-        """Whether the supervisor sent it, or somebody who manages the engine: it keeps no service from zero."""
+        """Whether it is the supervisor's or a management request, which does not keep a service from zero."""
         return access.shows_pod_token(scope.get("headers") or [], self._token)
 
     def _used(self, method: str, scope: Scope) -> None:
@@ -213,15 +213,15 @@ class _Request:
         self._awaiting = self._answered = False
         self._ended = False
         self.is_aborted = False
-        """Whether the client went away before the response ended. vLLM counts these requests nowhere."""
+        """Whether the client disconnected before the response ended. vLLM does not count these requests."""
         self.closes = False
-        """Whether the response carries `Connection: close`."""
+        """Whether the response has `Connection: close`."""
         self._status = 0
 
     def is_use(self, method: str) -> bool:
-        """Whether it keeps a service from zero: what could not wake one does not. Read once it has ended.
+        """Whether it keeps a service from zero, as requests do that could wake it. Evaluate it after the request.
 
-        Models are listed, pages polled and methods tried by clients that want no answer of the model.
+        Clients that list models, poll pages or try methods do not use the model.
         """
         return method not in _LOOKS and self._status not in (404, 405)
 
@@ -285,7 +285,7 @@ def _why_closed(path: str) -> str:
 
 
 def _show_ipv4(scope: Scope) -> None:
-    """Give a client of IPv4 its own address where the socket is IPv6's, as logs and applications expect it."""
+    """Replace an IPv4-mapped IPv6 address by the IPv4 address, which logs and applications expect."""
     client = scope.get("client")
     if client is not None and client[0].startswith(_MAPPED):
         scope["client"] = (client[0].removeprefix(_MAPPED), client[1])
@@ -298,7 +298,7 @@ def _client(scope: Scope) -> Client | None:
 
 
 def _says_close(scope: Scope) -> bool:
-    """Whether the client closes the connection with this request."""
+    """Whether the client closes the connection after this request."""
     return scope.get("http_version") == "1.0" or any(
         name.lower() == b"connection" and b"close" in value.lower() for name, value in scope.get("headers") or ()
     )

@@ -1,4 +1,4 @@
-"""What a process writes: lines of its own log, and masks for credentials in everything."""
+"""Output of a process: lines of its own log, with credentials masked."""
 
 from __future__ import annotations
 

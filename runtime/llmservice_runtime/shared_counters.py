@@ -26,7 +26,7 @@ SIZE = SLOTS * 8
 # Values of LEVEL.
 OPEN, CLOSING, REFUSING, STOPPING = range(4)
 
-# What LAST names by their numbers, so that nothing that a client sends gets further; 0: any other.
+# LAST has indices into these, so that no client text is passed on; 0: any other.
 _METHODS = ("OTHER", "POST", "PUT", "PATCH", "DELETE", "WEBSOCKET")
 _PATHS = ("", *MODEL_POSTS, MODEL_WEBSOCKET)
 _METHOD_NUMBERS = {method: number for number, method in enumerate(_METHODS)}
@@ -39,7 +39,7 @@ def pack_use(seconds: float, method: str, path: str) -> int:
 
 
 def unpack_use(slot: int) -> tuple[int, str, str] | None:
-    """The inverse, with an empty path for one that is none of vLLM's; None where no request was."""
+    """The inverse, with an empty path for one that is not vLLM's; None without a request."""
     seconds, method, path = slot >> 16, slot >> 8 & 0xFF, slot & 0xFF
     if not seconds or method >= len(_METHODS) or path >= len(_PATHS):
         return None

@@ -1,4 +1,4 @@
-"""All that is true of a version of vLLM and may be other in the next one; standard library only.
+"""Properties of vLLM that differ between versions; standard library only.
 
-It is copied into pods beside the supervisor (`llmservice_runtime.install`), without `extract`.
+Copied into pods beside the supervisor (`llmservice_runtime.install`), without `extract`.
 """

@@ -46,7 +46,8 @@ PLACES = (
     "examples/placement.yaml",
     "pyproject.toml",
 )
-"""Files that people read or that other programs parse: these name the default version; code asks for it."""
+"""Files for users, and files that other programs parse, which name the default version; code calls
+default_version()."""
 _PINNED = re.compile(r"(vllm(?:-openai|-cpu)?(?::v|==)|^ +version: )\d+\.\d+\.\d+", re.MULTILINE)
 _DEFAULT = re.compile(r'(?m)^DEFAULT = "[\d.]+"$')
 NEXT = """\
@@ -61,11 +62,11 @@ AS_DEFAULT = """
      techniques.py, dtypes.py and matrix/ of llmservice_api: values that tests of step 3 miss or find too many"""
 _MOST_REFUSALS = 40
 Sections = dict[str, dict[str, Any]]
-"""Of a version: name of the section, name in it, what is known of it."""
+"""Of a version: section, name in it, and its facts."""
 
 
 class NotFound(Exception):
-    """Something is not where it was in any version before; the message names the places that were tried."""
+    """Something is in none of the known places; the message names the places."""
 
 
 class Sources:
@@ -73,15 +74,14 @@ class Sources:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        """That of the package `vllm`."""
+        """The folder of the package `vllm`."""
 
     @functools.cached_property
     def files(self) -> tuple[Path, ...]:
-        """All of them."""
         return tuple(sorted(self.folder.rglob("*.py")))
 
     def strings(self, file: str, name: str) -> set[str]:
-        """The texts of a Literal or list of a module, with those of the names in it."""
+        """The texts of a Literal or list of a module, including names that it refers to."""
         found: set[str] = set()
         names = [name]
         while names:
@@ -93,7 +93,7 @@ class Sources:
         return found
 
     def keys(self, file: str, name: str) -> set[str]:
-        """The keys of a dictionary of a module, with those of the ones that it takes in."""
+        """The keys of a dictionary of a module, including those that it merges."""
         return set(self._entries(file, name))
 
     def _entries(self, file: str, name: str) -> dict[str, ast.expr]:
@@ -109,7 +109,7 @@ class Sources:
         return found
 
     def models_without(self, base: str) -> set[str]:
-        """Architectures that vLLM serves with a class of its own that has not this base; not those of drafts."""
+        """Architectures that vLLM serves with a class of its own without this base, except drafts."""
         models = self._entries(_REGISTRY, "_VLLM_MODELS")
         return {
             name
@@ -118,7 +118,7 @@ class Sources:
         }
 
     def _has_base(self, module: str, name: str, base: str) -> bool:
-        """Whether a class, or one that has its name on some platform, has a base; through imports inside vLLM."""
+        """Whether a class, or one with its name for a platform, has a base; follows imports inside vLLM."""
         left, seen = [(module, name)], set[tuple[str, str]]()
         while left:
             one = left.pop()
@@ -131,7 +131,7 @@ class Sources:
 
     @functools.cache  # noqa: B019 - as below
     def _origins(self, module: str) -> tuple[tuple[str, tuple[str, str]], ...]:
-        """Names of a module, each with a module and a name that it comes from: base, value or import."""
+        """Names of a module, each with its origin (module, name): base, value or import."""
         top, *parts = module.split(".")
         files = [one for end in (".py", "/__init__.py") if (self.folder / (one := "/".join(parts) + end)).is_file()]
         if top != "vllm" or not files:
@@ -158,14 +158,14 @@ class Sources:
         raise NotFound(f"there is no class {name} in vllm/{file}")
 
     def matches(self, pattern: str, below: str = "") -> set[str]:
-        """What the first group of a pattern matches in the files of a folder."""
+        """Matches of a pattern's first group in the files of a folder."""
         expression, folder = re.compile(pattern), self.folder / below
         return {
             found for path in self.files if path.is_relative_to(folder) for found in expression.findall(_text(path))
         }
 
     def lacks(self, *modules: str) -> list[str]:
-        """Those of some modules that it has no file of, in words."""
+        """Those of the modules that are missing, in words."""
         files = [f"{module.replace('.', '/')}.py" for module in modules]
         return [
             f"{file}: there is none; correct modules.py"
@@ -174,13 +174,13 @@ class Sources:
         ]
 
     def parser_modules(self) -> list[str]:
-        """The modules that make the server's parser; it has moved twice."""
+        """The modules that build the server's parser; they have moved twice."""
         found = [path for path in self.files if path.stem == "cli_args" and "\ndef make_arg_parser(" in _text(path)]
         if not found:
             raise NotFound(f"no cli_args.py below {self.folder} defines make_arg_parser")
         return [".".join(("vllm", *path.relative_to(self.folder).with_suffix("").parts)) for path in found]
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - one object lives as long as the command
+    @functools.lru_cache(maxsize=64)  # noqa: B019  # one object lives as long as the command
     def _tree(self, file: str) -> ast.Module:
         path = self.folder / file
         if not path.is_file():
@@ -201,7 +201,7 @@ def _names(expression: ast.expr) -> list[str]:
 
 
 def _module_and_class(entry: ast.expr) -> tuple[str, str]:
-    """Of an entry of the registry: a module, named below that of models or in full, and a class."""
+    """Of an entry of the registry: its module, relative to the models or in full, and its class."""
     module, name = ast.literal_eval(entry)
     return module if module.startswith("vllm.") else f"vllm.model_executor.models.{module}", name
 
@@ -227,16 +227,16 @@ WORDS: Mapping[str, Callable[[Sources], set[str]]] = {
     "speculativeMethods": lambda vllm: vllm.strings("config/speculative.py", "SpeculativeMethod"),
     "toolCallParsers": lambda vllm: vllm.keys("tool_parsers/__init__.py", "_TOOL_PARSERS_TO_REGISTER"),
 }
-"""The lists of words of a version, and how each is read."""
+"""The word lists of a version, with the functions that read them."""
 
 
 def server_parser(sources: Sources) -> argparse.ArgumentParser:
-    """The parser of `python -m vllm.entrypoints.openai.api_server`; that of `sources` is the vLLM that is imported."""
+    """The parser of `python -m vllm.entrypoints.openai.api_server`; `sources` is the imported vLLM."""
     import vllm.platforms
     from vllm.platforms.cpu import CpuPlatform
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    # vLLM for GPUs finds no platform on a machine without one, and then no parser is made.
+    # vLLM for GPUs detects no platform without one, and then builds no parser.
     vllm.platforms._current_platform = CpuPlatform()
     module = importlib.import_module(sources.parser_modules()[0])
     parser: argparse.ArgumentParser = module.make_arg_parser(FlexibleArgumentParser(prog="api_server.py"))
@@ -246,17 +246,17 @@ def server_parser(sources: Sources) -> argparse.ArgumentParser:
 def flags(parser: argparse.ArgumentParser) -> dict[str, Any]:
     """Every flag of a parser, by its first spelling."""
     spellings: dict[int, list[str]] = {}
-    # Not the actions' option_strings: these are what help shows, and the parser takes more.
+    # Not the actions' option_strings: these are shown by help, and the parser accepts more.
     for spelling, action in parser._option_string_actions.items():
         spellings.setdefault(id(action), []).append(spelling)
     return {some[0]: _entry(parser, parser._option_string_actions[some[0]], some) for some in spellings.values()}
 
 
 def _entry(parser: argparse.ArgumentParser, action: argparse.Action, spellings: Sequence[str]) -> dict[str, Any]:
-    """A flag as the files have it, without what is so by default (versions.py says what)."""
+    """A flag as in the files, without defaults (see versions.py)."""
     kinds: dict[Any, str] = {int: "int", float: "float"}
     negated = [one for one in spellings if _switches_off(parser, action, one)]
-    # A type of its own may turn the text into something else before the choices are looked at.
+    # A custom type may change the text before the choices are checked.
     comparable = action.choices if action.type in (None, int, str) else None
     made = {
         "also": [one for one in spellings[1:] if one not in negated],
@@ -304,7 +304,7 @@ def read(folder: Path, version: str) -> Sections:
 
 
 def installed() -> tuple[Path, str]:
-    """The folder and the version of the vLLM that is installed, under either name of its distribution."""
+    """Folder and version of the installed vLLM, under either name of its distribution."""
     for name in DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(name).split("+")[0]
@@ -325,7 +325,7 @@ def newest() -> str:
 
 @contextlib.contextmanager
 def fetched(version: str) -> Iterator[Path]:
-    """A folder with the files of a version that is not installed, without those of what it requires."""
+    """A folder with the files of a version that is not installed, without its dependencies."""
     with tempfile.TemporaryDirectory() as folder:
         said = []
         for name in (CPU, CUDA):  # the smaller one first
@@ -340,7 +340,7 @@ def fetched(version: str) -> Iterator[Path]:
 
 
 def files_with(version: str, found: Sections) -> dict[Path, str]:
-    """The texts of this version's file, in place of its series' old one, and of the file of the version after it."""
+    """Contents of this version's file, in place of an earlier one of its series, and of the next version's file."""
     series = version.rpartition(".")[0]
     every = {known: (stated_version(known), _all_of(known)) for known in known_versions()}
     every[series] = (version, found)
@@ -357,7 +357,7 @@ def _all_of(known: str) -> Sections:
 
 
 def _text_of(stated: str, before: Sections, now: Sections) -> str:
-    """One line a flag, filled lines of words: a difference shows in reviews."""
+    """One flag per line, filled lines of words, for readable differences."""
     gone = {name: sorted(before.get(name, {}).keys() - some.keys()) for name, some in now.items()}
     parts = [f' "version": {json.dumps(stated)}']
     if any(gone.values()):
@@ -375,7 +375,7 @@ def _text_of(stated: str, before: Sections, now: Sections) -> str:
 
 
 def differences(before: Sections, now: Sections) -> Iterator[str]:
-    """What is other in `now`, in words."""
+    """Differences of `now`, in words."""
     old, new = before["flags"], now["flags"]
     gone, came = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
     renamed = {one: near[0] for one in gone if (near := get_close_matches(one, _alike(old[one], new, came), n=1))}
@@ -412,7 +412,7 @@ _SAID = {
 
 
 def _alike(entry: dict[str, Any], flags: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Of some flags, those that take the same values."""
+    """Those of some flags that take the same values."""
     return [one for one in names if all(flags[one].get(key) == entry.get(key) for key in ("values", "kind", "choices"))]
 
 
@@ -428,7 +428,7 @@ def _text(path: Path) -> str:
 
 
 def with_default(root: Path, version: str) -> dict[Path, str]:
-    """The texts of what names the default version, below a repository's root, where they are to change."""
+    """Contents of files that name the default version, below a repository's root, if they change."""
     texts = {root / path: _PINNED.sub(rf"\g<1>{version}", (root / path).read_text()) for path in PLACES}
     code = root / "runtime/llmservice_vllm/versions.py"
     texts[code] = _DEFAULT.sub(f'DEFAULT = "{version.rpartition(".")[0]}"', code.read_text())
@@ -436,7 +436,7 @@ def with_default(root: Path, version: str) -> dict[Path, str]:
 
 
 def add(folder: Path, version: str, *, is_default: bool) -> str:
-    """Write what the vLLM in a folder says of itself; what is other than in the version before, and what to do next."""
+    """Write the facts of the vLLM in a folder; returns the differences from the version before, and the next steps."""
     found, series = read(folder, version), version.rpartition(".")[0]
     earlier = [known for known in known_versions() if order(known) < order(series)]
     said = list(differences(_all_of(earlier[0]), found)) if earlier else []
@@ -466,7 +466,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--flags-of", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.flags_of:
-        with contextlib.redirect_stdout(sys.stderr):  # some versions log there while they are imported
+        with contextlib.redirect_stdout(sys.stderr):  # some versions log on import
             found = flags(server_parser(Sources(options.flags_of / "vllm")))
         json.dump(found, sys.stdout)
         return

@@ -1,6 +1,6 @@
-"""What is true of a version and no program reads out of it: somebody read it in its sources.
+"""Facts of versions that were read from vLLM's sources by a person, not by a program.
 
-A new version has what the one before it had until it gets a row of its own here.
+A new version has the facts of the one before until it gets an entry here.
 """
 
 from __future__ import annotations
@@ -14,36 +14,37 @@ from llmservice_vllm.versions import DEFAULT, order, series
 GPU_MEMORY_UTILIZATION = 0.92
 MAX_LORAS = 1
 MAX_LORA_RANK = 16
-"""Defaults of flags, the same in all versions so far."""
+"""Defaults of flags, the same in all known versions."""
 HEADS = ("eagle", "eagle3", "medusa")
-"""Speculation by a draft that reads the model's hidden states, in all versions together."""
+"""Speculation with a draft that reads the model's hidden states, over all versions."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Of one version; files are vLLM's."""
+    """Facts of one version; file names are vLLM's."""
 
     second_runner_takes_all: bool
-    """Whether vllm/v1/worker/gpu/model_runner.py takes every model; else dense text models that are not quantized."""
+    """Whether vllm/v1/worker/gpu/model_runner.py runs every model; else only unquantized dense text models."""
     first_runner_methods: frozenset[str]
-    """Speculation that the second runner does not know (config/vllm.py, _get_v2_model_runner_unsupported_features)."""
+    """Speculation that the second runner does not support (config/vllm.py,
+    _get_v2_model_runner_unsupported_features)."""
     methods_in_turn: frozenset[str]
-    """Speculation that keeps the next step from being scheduled before the last one ended (config/vllm.py)."""
+    """Speculation without asynchronous scheduling (config/vllm.py)."""
     small_batch_capabilities: frozenset[tuple[int, int]]
     """GPUs with the defaults of small ones whatever their memory (engine/arg_utils.py, get_batch_defaults)."""
     reads_layer_types: bool
-    """Whether DeepSeek V4's layers are read by transformers' words."""
+    """Whether DeepSeek V4's layers are read in transformers' format."""
     refuses_other_float_kv_cache: bool
-    """Whether a KV cache in float16 or bfloat16 must be of the model's own type (config/vllm.py,
+    """Whether a float16 or bfloat16 KV cache must have the model's own type (config/vllm.py,
     _reject_mismatched_float_kv_cache)."""
     moe_backends_without_lora: frozenset[str]
-    """--moe-backend that vLLM refuses with LoRA (config/lora.py, verify_with_kernel_config)."""
+    """Values of --moe-backend that vLLM refuses with LoRA (config/lora.py, verify_with_kernel_config)."""
     sleep_with_connectors: Mapping[str, tuple[str, object] | None]
-    """KV connectors that sleep mode is refused with, but for an option with its value, which is its default
+    """KV connectors that are refused with sleep mode, unless an option has the given value, its default
     (supports_sleep_mode of each)."""
     are_refusals_read: bool
-    """Whether its refusals of checkpoints, and of speculation with --async-scheduling, were read; those of versions
-    before may be fewer."""
+    """Whether its refusals of checkpoints, and of speculation with --async-scheduling, were read; earlier versions may
+    refuse less."""
 
 
 _V28 = Facts(
@@ -83,11 +84,11 @@ _V33 = replace(
     },
 )
 SINCE = {"0.28": _V28, "0.32": _V32, "0.33": _V33}
-"""By the version from which they hold."""
+"""By the first version for which they hold."""
 
 
 def facts(version: str | None) -> Facts:
-    """Of a version; of the default one where none is stated or the text is no version."""
+    """Facts of a version; of the default one without a version or for invalid text."""
     return _facts(series(version or "") or DEFAULT)
 
 

@@ -11,12 +11,12 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag under all its spellings; `values` is 0, 1, "?", "+" or "*"."""
+    """A flag with all its spellings; `values` is 0, 1, "?", "+" or "*"."""
 
     spellings: tuple[str, ...]
-    """All that the parser accepts, with those of `negated` and those that its help does not show."""
+    """All that the parser accepts, including `negated` ones and those that help does not show."""
     negated: tuple[str, ...]
-    """Those that switch it off; the one to write comes first."""
+    """Spellings that negate it; the first is used for rendering."""
     values: int | str
     kind: str
     choices: tuple[str, ...]
@@ -29,7 +29,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Match:
-    """A token that is a flag: which one, in which full spelling, and the value after `=` if there is one."""
+    """A token that is a flag, with its full spelling, and the value after `=` if any."""
 
     flag: Flag
     spelling: str
@@ -37,13 +37,12 @@ class Match:
 
     @property
     def is_negated(self) -> bool:
-        """Whether it switches the flag off."""
         return self.spelling in self.flag.negated
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A token that looks like a flag but is none; the nearest ones first."""
+    """A token that looks like a flag but is none; the nearest flags first."""
 
     token: str
     nearest: tuple[str, ...]
@@ -73,7 +72,7 @@ class FlagTable:
         return {spelling: flag for flag in self.flags for spelling in flag.spellings}
 
     def resolve(self, token: str) -> Resolution | None:
-        """What vLLM's parser takes a token for; None is a value, not a flag."""
+        """vLLM's interpretation of a token; None: a value, not a flag."""
         if not token.startswith("-") or token == "-" or _NEGATIVE_NUMBER.match(token):
             return None
         written = _split(_normal(token))
@@ -88,8 +87,7 @@ class FlagTable:
 
     def _candidates(self, written: _Written) -> Iterator[Match]:
         """argparse's rules: a prefix of a long spelling, with or without `=`; after one dash the whole token must be
-        the prefix, or a letter with its value glued on.
-        """
+        the prefix, or a letter with its value attached."""
         prefix = written.name if written.name.startswith("--") else written.argparse_token
         for spelling, flag in self.by_spelling.items():
             if not written.name.startswith("--") and spelling == written.name[:2]:
@@ -101,9 +99,8 @@ class FlagTable:
         return tuple(get_close_matches(spelled, self.by_spelling, n=3, cutoff=0.6))
 
     def grouped(self, args: Sequence[str]) -> Iterator[tuple[str, Resolution | None, tuple[str, ...]]]:
-        """Each flag as it is written, what it is, and the values that the parser would give it; those after `=` are
-        in the resolution. A value that no flag takes stands alone, with None.
-        """
+        """Each flag as written, its resolution, and the values that the parser would assign; values after `=` are in
+        the resolution. A value without a flag is returned with None."""
         index = 0
         while index < len(args):
             argument = args[index]
@@ -120,7 +117,7 @@ class FlagTable:
         return token != "--" and self.resolve(token) is None
 
     def abbreviations(self, name: str) -> tuple[str, ...]:
-        """Every shortened spelling of a flag (and of what switches it off) that the parser takes for it."""
+        """Every abbreviation of a flag, and of its negations, that the parser accepts."""
         spellings = [s for s in self.by_spelling[name].spellings if s.startswith("--")]
         prefixes = (spelling[:end] for spelling in spellings for end in range(3, len(spelling)))
         found = ((prefix, self.resolve(prefix)) for prefix in prefixes)
@@ -128,7 +125,7 @@ class FlagTable:
 
 
 def _room(argument: str, resolution: Resolution | None) -> int:
-    """How many following values belong to a flag. One that is unknown is given them all: one problem is enough."""
+    """Number of following values that belong to a flag. An unknown flag gets all: one problem is enough."""
     if isinstance(resolution, Unknown | Ambiguous):
         return 0 if "=" in argument else 1 << 16
     if resolution is None or resolution.value is not None:
@@ -142,7 +139,7 @@ _NEGATIVE_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")
 
 
 def _normal(token: str) -> str:
-    """The token as vLLM rewrites it before argparse sees it."""
+    """The token after vLLM's own rewriting, before argparse."""
     if token == "-O":
         return "--optimization-level"
     if token.startswith("-O"):
@@ -158,7 +155,7 @@ def _normal(token: str) -> str:
 
 @dataclass(frozen=True)
 class _Written:
-    """A token taken apart: the name before `=` or a dot, the value, and what argparse gets to see."""
+    """A token split into the name before `=` or a dot, the value, and what argparse gets."""
 
     name: str
     value: str | None
@@ -166,7 +163,7 @@ class _Written:
 
 
 def _split(token: str) -> _Written:
-    """`--flag.key value` and `--flag.key=value` come to argparse as `--flag JSON`."""
+    """`--flag.key value` and `--flag.key=value` become `--flag JSON` for argparse."""
     head, equals, value = token.partition("=")
     name, dot, _ = head.partition(".")
     if dot:

@@ -1,7 +1,7 @@
 """Messages with which vLLM ends a start, collected from its sources. This module and its file are not copied into pods.
 
 Collected by ast, without importing vLLM: the text of every `raise X("...")` and `assert ..., "..."` that a start can
-reach. Text that is put in at run time stands as "…". Kept are those of the default version and of later ones.
+reach. Run-time text is replaced by "…". Contains the default version and later ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOOLS = (
     "usage/",
     "vllm_flash_attn/",
 )
-"""Files and folders that no start of a server runs, and code of other projects that vLLM brings along."""
+"""Files and folders that no start of a server executes, and bundled code of other projects."""
 SERVING = (
     "distributed/aux_output_connector/",
     "distributed/ec_transfer/",
@@ -62,7 +62,7 @@ SERVING = (
     "v1/structured_output/",
     "v1/watermarking/",
 )
-"""Files and folders that work on requests: only what makes their objects runs at a start (MAKING)."""
+"""Files and folders that process requests: only their constructors run at a start (MAKING)."""
 MAKING = (
     "__init__",
     "__post_init__",
@@ -94,17 +94,17 @@ REQUESTS = (
     "process_inputs",
     "render_",
 )
-"""Beginnings of the names of functions, in whatever file, that only a request calls."""
+"""Prefixes of functions that only requests call, in any file."""
 ANSWER = "VLLMValidationError"
-"""The exception that vLLM answers a request with."""
+"""The exception with which vLLM refuses a request."""
 HOLE = "…"
 _SHORTEST = 8
-"""Letters of a message without its holes; less says nothing."""
+"""Letters of a message without placeholders; shorter ones have no meaning."""
 
 
 @dataclass(frozen=True, order=True)
 class Message:
-    """One message: where it is raised, as which exception, and in which versions."""
+    """A message with its file, exception and versions."""
 
     file: str
     text: str
@@ -113,12 +113,12 @@ class Message:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is in any version."""
+        """Its identity in any version."""
         return self.file, self.text, self.exception
 
 
 def collect(package: Path, series: str) -> list[Message]:
-    """The messages of the vLLM whose package folder this is."""
+    """The messages of the vLLM in this package folder."""
     found = set()
     for path in package.rglob("*.py"):
         file = path.relative_to(package).as_posix()
@@ -127,7 +127,7 @@ def collect(package: Path, series: str) -> list[Message]:
 
 
 def texts(source: str, file: str = "") -> Iterator[tuple[str, str]]:
-    """The name of the exception and the text of each raise and assert of a module that a start can reach."""
+    """Exception and text of each raise and assert of a module that a start can reach."""
     functions = list(_functions(ast.parse(source), ""))
     named = _assigned(node for node, _ in functions)
     for node, function in functions:
@@ -153,7 +153,7 @@ def is_of_start(file: str, function: str) -> bool:
 
 
 def _functions(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
-    """Each node below this one, with the name of the function that it is in."""
+    """Each node below this one, with the name of its function."""
     for child in ast.iter_child_nodes(node):
         inner = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
         yield child, function
@@ -161,7 +161,7 @@ def _functions(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """The text of each name that a module assigns a string to, in one place only."""
+    """The text of each name to which a module assigns a string exactly once."""
     found: dict[str, list[ast.expr]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -170,7 +170,7 @@ def _assigned(nodes: Iterable[ast.AST]) -> dict[str, str]:
 
 
 def text_of(node: ast.expr, named: Mapping[str, str] | None = None) -> str:
-    """A string's text, with holes for what is put in at run time; `named` has the texts of variables."""
+    """A string's text, with placeholders for run-time values; `named` has the texts of variables."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.sub(r"%(?:\.\d+)?[sdrf]", HOLE, node.value)
     if isinstance(node, ast.Name) and named:
@@ -189,7 +189,7 @@ def text_of(node: ast.expr, named: Mapping[str, str] | None = None) -> str:
 
 
 def merged(known: Sequence[Message], found: Sequence[Message], series: str) -> list[Message]:
-    """The known messages with those of one version in place of what was known of it."""
+    """The known messages, with those of one version replaced."""
     versions: dict[tuple[str, str, str], set[str]] = {}
     for message in known:
         versions.setdefault(message.key, set()).update({*message.versions} - {series})
@@ -209,7 +209,7 @@ def load(path: Path = FILE) -> list[Message]:
 
 
 def data_text(messages: Sequence[Message]) -> str:
-    """JSON with a line for each message, so that a difference shows in reviews."""
+    """JSON with one message per line, for readable differences."""
     files = []
     for file, of_file in groupby(sorted(messages), key=lambda one: one.file):
         rows = [[one.text, one.exception, " ".join(one.versions)] for one in of_file]

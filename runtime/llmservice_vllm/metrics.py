@@ -1,4 +1,4 @@
-"""The metrics that are read, as /metrics names them. Their sources have counters without `_total`."""
+"""Metrics of vLLM that are read, by their names in /metrics; vLLM's sources have counters without `_total`."""
 
 from __future__ import annotations
 

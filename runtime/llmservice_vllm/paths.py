@@ -1,8 +1,8 @@
-"""Paths of vLLM's server, those of all known versions together."""
+"""Paths of vLLM's server, over all known versions."""
 
 HEALTH = frozenset({"/health", "/ping"})
 STREAMING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate")
-"""Answer with server-sent events where the body has `stream: true`."""
+"""Answer with server-sent events if the body has `stream: true`."""
 MULTIPART = ("/v1/audio/transcriptions", "/v1/audio/translations")
 MODEL_POSTS = (
     *STREAMING,
@@ -13,7 +13,7 @@ MODEL_POSTS = (
     *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/generative_scoring", "/v1/systemone"),
     *("/cohere/v2/chat", "/cohere/v2/chat/render", "/tokenize", "/detokenize", "/invocations", "/v1/decisions"),
 )
-"""A POST to one uses the model; it manages no server and needs nothing that only a running pod has."""
+"""POSTs that use the model; they manage nothing and need no running pod."""
 MODEL_WEBSOCKET = "/v1/realtime"
 ADAPTER_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/adapters")
 DEV_PATHS = (
@@ -23,5 +23,5 @@ DEV_PATHS = (
     *("/shutdown_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update", "/update_weights"),
     *("/finish_weight_update", "/update_weight_version", "/weight_info", "/weight_checker", "/get_world_size"),
 )
-"""Those that VLLM_SERVER_DEV_MODE=1 adds (tests/unit/test_runtime_closed_paths.py reads vLLM's sources)."""
+"""Added by VLLM_SERVER_DEV_MODE=1 (tests/unit/test_runtime_closed_paths.py reads vLLM's sources)."""
 ADMIN_PATHS = ("/start_profile", "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance")

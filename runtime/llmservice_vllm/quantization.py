@@ -1,4 +1,4 @@
-"""Quantization methods: what they need, compute in and run on; checked by the operator and by the preflight."""
+"""Quantization methods: required capability, compute types and devices; used by the operator and the preflight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MINIMUM_CAPABILITY: Mapping[str, int] = MappingProxyType(
         **dict.fromkeys(("online", "fp8_per_tensor", "fp8_per_block", "int8_per_channel_weight_only"), 75),
         **dict.fromkeys(("modelopt", "modelopt_mxfp8", "mxfp8", "mxfp4", "gpt_oss_mxfp4", "experts_int8"), 80),
         "fbgemm_fp8": 80,
-        # The next two are checked by their kernels, not by the method's get_min_capability.
+        # The next two are checked by their kernels, not by get_min_capability of the method.
         "fp8_per_channel": 89,
         "nvfp4_per_token": 100,
         "fp_quant": 100,
@@ -23,22 +23,22 @@ MINIMUM_CAPABILITY: Mapping[str, int] = MappingProxyType(
 """Ten times the compute capability: 75 is 7.5."""
 
 KERNELS_DECIDE = frozenset({"fp8_per_channel", "nvfp4_per_token"})
-"""Methods whose minimum is checked by vLLM's kernels when weights are prepared, later than by the method's class."""
+"""Methods whose capability vLLM's kernels check when weights are prepared, later than the method's class."""
 
 DEPRECATED = frozenset({"fbgemm_fp8", "fp_quant"})
 
 ONLINE = frozenset({"online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "nvfp4_per_token"})
-"""They quantize a checkpoint that is not."""
+"""They quantize an unquantized checkpoint."""
 NOT_READ_BY_FP8 = frozenset({"compressed-tensors", "gptq", "awq", "bitsandbytes", "modelopt", "mxfp4", "quark"})
 """Methods of checkpoints."""
 
 FLOAT32_METHODS = ("torchao", "compressed-tensors")
-"""Methods that can compute in float32; the others take bfloat16 and float16."""
+"""Methods that can compute in float32; others accept bfloat16 and float16."""
 
 BFLOAT16_METHODS = ("mxfp4", "gpt_oss_mxfp4", "modelopt_mxfp8")
-"""Methods that compute in bfloat16 only, where the checkpoint is of that kind."""
+"""Methods that compute in bfloat16 only, if the checkpoint has that method."""
 
-# What vLLM's ROCm platform takes; its CPU platform leaves it to each method.
+# Accepted by vLLM's ROCm platform; its CPU platform leaves it to each method.
 AMD_METHODS = (
     *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "fp8", "deepseek_v4_fp8", "compressed-tensors", "inc"),
     *("quark", "mxfp4", "mxfp8", "torchao", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"),
@@ -48,7 +48,7 @@ AMD_METHODS = (
 NO_CPU_KERNEL: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"MXFP8": ("mxfp8", "modelopt_mxfp8"), "NVFP4": ("modelopt_fp4", "nvfp4_per_token")}
 )
-"""Methods whose layers vLLM has kernels for on GPUs only, by its name for the layers."""
+"""Methods whose layers have kernels on GPUs only, by vLLM's name of the layers."""
 
 CPU_KV_TYPES = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
 

@@ -1,8 +1,8 @@
-"""The versions of vLLM that are known, and what is true of each: read from `versions/MAJOR.MINOR.json`.
+"""The known versions of vLLM and their facts, from `versions/MAJOR.MINOR.json`.
 
-`python -m llmservice_vllm.extract` writes these files. The oldest one has all that there is; each later one has what is
-new or other than in the version before it, and under `gone` the names of what that had and it has not. A flag is named
-by its first spelling; an entry without `values` takes one, without `kind` a text. Other sections are lists of words.
+`python -m llmservice_vllm.extract` writes these files. The oldest one is complete; each later one has additions and
+changes from the version before, and names removed from it under `gone`. A flag is named by its first spelling; an entry
+without `values` takes one, without `kind` a text. Other sections are lists of words.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from llmservice_vllm.flags import Flag, FlagTable
 
 FOLDER = Path(__file__).with_name("versions")
 DEFAULT = "0.32"
-"""What a service gets that names no version. It moves once a server of a newer one answered through the supervisor."""
+"""Version of services that name none. It changes once a server of a newer one answered through the supervisor."""
 
 
 class UnknownVersion(LookupError):
-    """Nothing is known of this version of vLLM."""
+    """This version of vLLM is unknown."""
 
 
 def known_versions() -> tuple[str, ...]:
@@ -35,23 +35,23 @@ def _files() -> tuple[str, ...]:
 
 
 def default_version() -> str:
-    """MAJOR.MINOR.PATCH of the version that defaults, examples and rules without a version are for."""
+    """MAJOR.MINOR.PATCH of the version for defaults, examples and rules without a version."""
     return stated_version(DEFAULT)
 
 
 def stated_version(known: str) -> str:
-    """MAJOR.MINOR.PATCH of the version that the file of a series was read from."""
+    """MAJOR.MINOR.PATCH of the version from which a series' file was read."""
     return str(_document(known)["version"])
 
 
 def series(version: str) -> str | None:
-    """MAJOR.MINOR of a version such as 0.32.0, v0.32.1 or 0.32.0+cpu; None for what is no version."""
+    """MAJOR.MINOR of a version such as 0.32.0, v0.32.1 or 0.32.0+cpu; None for other text."""
     match = re.match(r"v?(\d+\.\d+)(?:$|[.+-])", version)
     return match[1] if match else None
 
 
 def order(version: str) -> tuple[int, ...]:
-    """MAJOR.MINOR as numbers, to compare versions by."""
+    """MAJOR.MINOR as numbers, for comparisons."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
@@ -64,13 +64,13 @@ def flag_table(version: str) -> FlagTable:
 
 
 def known_or_default(version: str | None) -> str:
-    """MAJOR.MINOR of a version; of the default one where none is stated, or nothing is known of the one that is."""
+    """MAJOR.MINOR of a version; of the default one without a version, or for an unknown one."""
     found = series(version or "")
     return found if found in known_versions() else DEFAULT
 
 
 def flag_table_or_default(version: str | None) -> FlagTable:
-    """The flags of that version."""
+    """The flags of `known_or_default(version)`."""
     return _flags(known_or_default(version))
 
 
@@ -89,7 +89,7 @@ def words(version: str, name: str) -> frozenset[str]:
 
 
 def words_of_all(name: str) -> frozenset[str]:
-    """A list of words, of all known versions together."""
+    """A word list over all known versions."""
     return frozenset().union(*(_words(known, name) for known in known_versions()))
 
 
@@ -99,7 +99,7 @@ def _words(wanted: str, name: str) -> frozenset[str]:
 
 
 def section(wanted: str, name: str) -> dict[str, Any]:
-    """One section of a version as it would be in a file that has all."""
+    """One section of a version, with everything from earlier files."""
     entries: dict[str, Any] = {}
     for known in reversed(_files()):
         document = _document(known)

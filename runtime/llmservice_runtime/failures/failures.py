@@ -41,9 +41,9 @@ class End:
     arguments: tuple[str, ...] = ()
     """vLLM's command line, to recognise the flag that an error message names."""
     image_cuda: str = ""
-    """CUDA_VERSION of the image's environment, where it has one."""
+    """The image's variable CUDA_VERSION; empty: none."""
     driver: str = ""
-    """Version of the node's NVIDIA driver, where the container shows it."""
+    """Version of the node's NVIDIA driver; empty: unknown."""
 
 
 def classify(end: End, tail: Sequence[str]) -> Failure:
@@ -73,14 +73,14 @@ def _by_rules(rules: Sequence[Rule], end: End, lines: Sequence[Line]) -> Failure
 
 
 def driver_mismatch(text: str, image_cuda: str, driver: str) -> Failure | None:
-    """The failure that a warning or error of torch's describes, where it is that driver, image and GPU differ."""
+    """The failure for a warning or error of torch about a mismatch of driver, image and GPU; None for others."""
     rules = [rule for rule in RULES if rule.reason is FailureReason.DRIVER_MISMATCH]
     lines = [Line("", line) for line in text.splitlines()]
     return _by_rules(rules, End(None, None, Phase.PREFLIGHT, image_cuda=image_cuda, driver=driver), lines)
 
 
 def versions(text: str, image_cuda: str, driver: str) -> str:
-    """The versions of driver and image as a sentence, as far as they are known."""
+    """The known versions of driver and image as a sentence."""
     known = [f"the node's driver is {driver}"] if driver else []
     said = re.search(r"\(found version (\d{4,6})\)", text)
     known += [f"the driver supports CUDA {int(said[1]) // 1000}.{int(said[1]) % 1000 // 10}"] if said else []
@@ -90,7 +90,7 @@ def versions(text: str, image_cuda: str, driver: str) -> str:
 
 
 def _by_place(end: End, lines: Sequence[Line]) -> Failure | None:
-    """By the file of vLLM that raised the last exception of a start. Further lines of its message are no exceptions."""
+    """By the vLLM module that raised the last exception of a start. Further lines of its message are not exceptions."""
     raised = (i for i in reversed(range(1, len(lines))) if _is_informative(lines[i]) and _is_source(lines[i - 1]))
     index = next(raised, None)
     if index is None or _is_serving(end) or _named_flag(lines[index].text, end.arguments) is not None:

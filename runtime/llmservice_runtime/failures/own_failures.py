@@ -31,7 +31,7 @@ _STOPPED = (
 
 
 def start_stopped(budget: float, last_seen: str, idle: float) -> Failure:
-    """Past the budget of `budget` seconds, and without progress for `idle` seconds."""
+    """The start exceeded its budget, and made no progress for `idle` seconds."""
     remedy = next((text for words, text in _SLOW_STEPS if last_seen.startswith(words)), _STOPPED)
     return Failure(
         FailureReason.START_TIMEOUT,
@@ -42,7 +42,7 @@ def start_stopped(budget: float, last_seen: str, idle: float) -> Failure:
 
 
 def start_too_long(seconds: float, last_seen: str) -> Failure:
-    """It makes progress, but exceeds the limit of any start."""
+    """The start makes progress, but exceeds the limit of any start."""
     return Failure(
         FailureReason.START_TIMEOUT,
         f"The server did not start within {seconds:.0f} s, the limit of any start, though it made progress until the "
@@ -53,7 +53,7 @@ def start_too_long(seconds: float, last_seen: str) -> Failure:
 
 
 def engine_hung(idle: float, stacks: Sequence[str] = ()) -> Failure:
-    """Requests wait, and no counter of the engine changed for `idle` seconds; `stacks` say where it is stuck."""
+    """Requests wait, and no counter of the engine changed for `idle` seconds; `stacks` show where it is stuck."""
     return Failure(
         FailureReason.ENGINE_HUNG,
         f"Requests were waiting, but no counter of the engine changed for {idle:.0f} s.",
@@ -99,7 +99,7 @@ def state_port_taken(port: int, error: OSError) -> Failure:
 
 
 def pod_addresses_refused(port: int, refused: Sequence[str]) -> Failure:
-    """It listens on loopback, or in the wrong address family."""
+    """vLLM listens on loopback only, or in the wrong address family."""
     return Failure(
         FailureReason.INVALID_CONFIGURATION,
         f"vLLM is healthy, but refuses connections to port {port} of {', '.join(refused)}, where clients reach the "

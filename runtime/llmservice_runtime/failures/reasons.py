@@ -1,7 +1,7 @@
-"""Why a server ended, could not start, or has no model: each reason with its texts, in one row.
+"""Reasons why a server ended, could not start, or has no model, each with its texts.
 
-A row is all that a reason needs beside the place where it is detected. The operator's own reasons are rows of the same
-shape (`llmservice_api.reasons`); `docs/reference/reasons.md` is made from both.
+A row is everything that a reason needs beside its detection. `llmservice_api.reasons` adds the operator's own;
+`docs/reference/reasons.md` is generated from both.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ class Ends(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """A reason's word and texts, in whole sentences that name fields by their path."""
+    """A reason's name and texts, in whole sentences with fields by their path."""
 
     section: Section
     word: str
     summary: str
-    """What happened."""
     remedy: str
-    """What to do about it."""
     look: str
     """What to look at."""
     ends: Ends
@@ -38,11 +36,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """Reasons that are looked into in the same way: a section of the page."""
+    """Reasons with the same way to investigate: a section of the page."""
 
     title: str
     look: str
-    """What to look at, where a row does not say it."""
+    """What to look at, unless a row has its own text."""
     intro: str = ""
 
     def row(self, word: str, summary: str, remedy: str, *, look: str = "", ends: Ends = Ends.BY_CHANGE) -> Row:
@@ -51,14 +49,14 @@ class Section:
 
 
 class Explained(StrEnum):
-    """CamelCase words that machines match on, each a `str` with its row. They are API: none is renamed."""
+    """CamelCase names that programs match on, each a `str` with its row. They are API and are not renamed."""
 
     _value_: str
     row: Row
 
     def __new__(cls, row: Row | str) -> Explained:
-        """The member is the row's word, by which it is found: `FailureReason("InvalidFlag")`."""
-        assert isinstance(row, Row)  # a word never comes here: Enum looks it up
+        """The member's value is the row's name: `FailureReason("InvalidFlag")` finds it."""
+        assert isinstance(row, Row)  # Enum itself looks names up
         member = str.__new__(cls, row.word)
         member._value_ = row.word
         member.row = row
@@ -66,12 +64,10 @@ class Explained(StrEnum):
 
     @property
     def summary(self) -> str:
-        """What happened."""
         return self.row.summary
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
         return self.row.remedy
 
 

@@ -1,12 +1,11 @@
 """Classification rules for vLLM's log: the first rule that matches any line wins.
 
 Most specific first: the API server reports a failed engine again in general terms ("Engine core initialization
-failed"), so rules are ordered by meaning and not by position in the log. Where no rule matches, the module of vLLM
-that raised the error decides (PLACES), and then the rules of what follows from other errors (FOLLOWING).
-tests/unit/fixtures/vllm_logs holds logs; llmservice_vllm/messages.json lists what vLLM itself raises at a start.
+failed"), so rules are ordered by meaning and not by position in the log. Without a match, the vLLM module that raised
+the error decides (PLACES), and then rules for consequences of other errors (FOLLOWING). tests/unit/fixtures/vllm_logs
+contains logs; llmservice_vllm/messages.json lists what vLLM itself raises at a start.
 
-Mismatches of driver, image and GPU are no faults of hardware: only what ACCELERATOR_FAULT names is a reason to drain a
-node.
+Mismatches of driver, image and GPU are not hardware faults: only ACCELERATOR_FAULT is a reason to drain a node.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from dataclasses import dataclass
 from llmservice_runtime.contract import FailureReason as R
 
 ANY_TEXT = "…"
-"""Stands in a phrase for any text."""
+"""Matches any text in a phrase."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Phrases of which a line of the log holds one, the reason and the remedy; with `exit_codes`, only for those."""
+    """Phrases of which a log line contains one, with reason and remedy; with `exit_codes`, only for those."""
 
     reason: R
     remedy: str
     phrases: tuple[str, ...]
     exit_codes: frozenset[int] = frozenset()
     warns: bool = False
-    """Warnings count too."""
+    """Whether warnings match too."""
 
     def matches(self, text: str) -> bool:
-        """Whether a line's text holds one of the phrases."""
+        """Whether a line contains one of the phrases."""
         return any(holds(text, phrase) for phrase in self.phrases)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Files and folders of vLLM's package, and what an exception from there means; no names: whatever it is."""
+    """Files and folders of vLLM, with the meaning of exceptions raised there; without `exceptions` of any."""
 
     reason: R
     remedy: str
@@ -58,7 +57,6 @@ def holds(text: str, phrase: str) -> bool:
 
 
 def rule(reason: R, remedy: str, *phrases: str, exit_codes: Collection[int] = (), warns: bool = False) -> Rule:
-    """A rule."""
     return Rule(reason, remedy, phrases, frozenset(exit_codes), warns)
 
 
@@ -150,7 +148,7 @@ FILE_RULES: tuple[Rule, ...] = (
         "Network is unreachable",
         "ConnectError: ",
     ),
-    # By the path: the volumes of models and of caches, folders that are no volume, and all others.
+    # By path: volumes of models and of caches, folders outside volumes, and all others.
     rule(
         R.WEIGHTS_UNREADABLE,
         _UNREADABLE,
@@ -287,7 +285,7 @@ DRIVER_RULES: tuple[Rule, ...] = (
         "Failed to open libcuda.so.1",
         warns=True,
     ),
-    # As a warning it is harmless: it is true of every server on CPUs.
+    # As a warning it is harmless: every server on CPUs logs it.
     rule(R.DRIVER_MISMATCH, _NO_LIBRARIES, "NVML Shared Library Not Found"),
 )
 
@@ -628,7 +626,7 @@ REFUSAL_RULES: tuple[Rule, ...] = (
         "No valid CPU MLA prefill backend found",
         "Sparse Attention is not supported on CPU",
     ),
-    # What a model does not do.
+    # Features that a model does not support.
     rule(
         R.INVALID_CONFIGURATION,
         "Set spec.model.runner to pooling, or leave it out: the model generates no text.",
@@ -834,7 +832,7 @@ RULES: tuple[Rule, ...] = (
         "No module named 'vllm'",
     ),
     rule(R.PACKAGE_MISSING, _PACKAGE, "Please install ", "pip install ", "requires installation of "),
-    # What vLLM's own validation of its configuration refuses, whatever it is.
+    # Other refusals of vLLM's own validation.
     rule(
         R.INVALID_CONFIGURATION,
         "Change the value that vLLM names: in spec.runtime.extraArgs, or in the field that it comes from.",

@@ -124,14 +124,15 @@ def sample(series: Mapping[str, float] | None, counts: Counts) -> Sample:
     # `running` without requests in flight blocks no client.
     busy = running if counts.awaiting is None else counts.awaiting > 0 or (running and counts.in_flight > 0)
     known = tuple(series[name] for name in MOVING if name in series)
-    # Without the engine's statistics (--disable-log-stats) a hang cannot be detected.
+    # A hang cannot be detected without the engine's statistics (--disable-log-stats).
     return Sample(busy=busy and bool(known), counters=known, sent=counts.sent)
 
 
 def innermost_calls(dump: str) -> str:
-    """The innermost calls of a process's main thread, by the last dump of a file of vLLM's watchdog; empty: none.
+    """The innermost calls of a process's main thread, from the last dump in a file of vLLM's watchdog; empty without
+    one.
 
-    Of Python's faulthandler: each thread with its innermost call first, the main thread last.
+    Python's faulthandler writes each thread with its innermost call first, the main thread last.
     """
     calls = (_CALL.fullmatch(line) for line in dump.rpartition("hread 0x")[2].splitlines()[1:])
     found = (f"{call[3]} ({_short(call[1])}:{call[2]})" for call in calls if call)
@@ -139,7 +140,7 @@ def innermost_calls(dump: str) -> str:
 
 
 def _short(file: str) -> str:
-    """Without the folder that all packages lie in."""
+    """The path without the folder of all packages."""
     return file.rpartition("-packages/")[2] or file
 
 
@@ -173,7 +174,7 @@ class ServingWatch:
         return memory_events.read(self._dependencies.cgroup).since(self._memory)
 
     def stacks(self) -> tuple[str, ...]:
-        """Where vLLM's processes are stuck, by the stacks that they wrote since: `worker_0, worker_1: call < by`."""
+        """Where vLLM's processes are stuck, from their written stacks: `worker_0, worker_1: call < by`."""
         since, calls = time.time() - self.stalled_seconds, dict[str, list[str]]()
         with contextlib.suppress(OSError):
             for path in sorted(islice(self._stacks.glob(f"{_DUMP}*.log"), _MOST_DUMPS)):
@@ -186,7 +187,7 @@ class ServingWatch:
         return tuple(f"{', '.join(names)}: {where}" for where, names in calls.items())
 
     async def evaluate(self) -> Verdict:
-        """Take a sample; the verdict."""
+        """Take a sample and return the verdict."""
         before, seen = memory_events.read(self._dependencies.cgroup), await self._sample()
         if self._watch.moves(seen):
             self._memory = before

@@ -17,7 +17,7 @@ class MemoryEvents:
     """How often the container's own limit was the cause; None with cgroup v1."""
 
     def since(self, before: MemoryEvents) -> MemoryEvents:
-        """The difference to an earlier reading."""
+        """The difference to earlier counts."""
         hits = None if self.limit_hits is None else self.limit_hits - (before.limit_hits or 0)
         return MemoryEvents(max(0, self.kills - before.kills), hits)
 

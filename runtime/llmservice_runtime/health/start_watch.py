@@ -55,7 +55,7 @@ def _usage(folder: Path, group: int) -> Usage | None:
 
 
 def _bytes_read(folder: Path) -> int:
-    """0 where the kernel does not report it; other signs of progress count then."""
+    """0 where the kernel does not report it; other progress counts then."""
     try:
         lines = (folder / "io").read_text(encoding="ascii").splitlines()
         counts = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}

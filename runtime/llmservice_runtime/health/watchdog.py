@@ -2,7 +2,7 @@
 
 A thread measures for how long the loop has not run and exits with 1, which ends the container. Time in which the thread
 itself did not run is not counted: the process was frozen (cgroup, SIGSTOP) or had no CPU. The thread needs the GIL; a
-process whose GIL is held forever is ended by faulthandler, which goes by the wall clock and so gets a longer limit.
+process whose GIL is held forever is ended by faulthandler, which uses the wall clock and has a longer limit.
 """
 
 from __future__ import annotations

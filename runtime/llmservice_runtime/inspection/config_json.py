@@ -144,8 +144,8 @@ _DEEPEST_SECTION = 3
 _LARGEST = 2**63
 _LONGEST_TEXT = 600
 _FEW = 8
-# Shorter values (characters of JSON) are not worth dropping.
-_WORTH_A_CUT = 160
+# Values of at most this length in JSON, in characters, are kept.
+_KEPT_LENGTH = 160
 
 
 def selected(config: Json) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _plain(value: object, depth: int = 0) -> Any:
 
 
 def _is_word(value: object) -> bool:
-    """Text that a status may hold; with any other the operator would refuse the whole inspection."""
+    """Whether a text may be in a status; otherwise the operator would refuse the whole inspection."""
     return isinstance(value, str) and len(value) <= _LONGEST_TEXT and clean(value) == value
 
 
@@ -257,7 +257,7 @@ def _quantization(value: object, layers: int | None, depth: int = 0) -> Any:
 
 
 def _says_something(name: str, value: object) -> bool:
-    """GPTQModel's "-:PATTERN" says all by its name: what it matches is not quantized."""
+    """Whether a name has meaning without a value: GPTQModel's "-:PATTERN" excludes its matches from quantization."""
     return name.startswith("-:") or (value is not None and value not in ({}, []))
 
 
@@ -282,7 +282,7 @@ def modules(names: Iterable[str], layers: int | None = None) -> list[str]:
 
 
 def _pattern(group: str, names: Sequence[str], layers: int | None) -> str:
-    """`group` is the common name with * for numbers, of which the first is the layer."""
+    """`group` is the common name with * for numbers, the first of which is the layer."""
     if "*" not in group or group in names:
         return group
     numbers = {int(found[0]) for name in names if (found := _NUMBER.search(name))}
@@ -328,7 +328,7 @@ def _class(digits: set[int]) -> str:
 
 
 def shorter(config: Json) -> dict[str, Any] | None:
-    """The configuration without its largest least important part; None where nothing more can be dropped."""
+    """The configuration without the largest of its least important parts; None where nothing can be dropped."""
     for cut in (_fewer_modules, _no_encoder, _no_longest):
         less = _anywhere(cut, config)
         if less is not None:
@@ -348,7 +348,7 @@ def _anywhere(cut: Callable[[Json], dict[str, Any] | None], config: Json) -> dic
 
 
 def _fewer_modules(config: Json) -> dict[str, Any] | None:
-    """Halve the longest list of modules; the tensors show more exactly which of them are not quantized."""
+    """Halve the longest list of modules; the tensors show the unquantized ones more exactly."""
     for name in _QUANTIZED:
         value = config.get(name)
         if isinstance(value, Mapping) and (less := _halved(value)) is not None:
@@ -377,7 +377,7 @@ def _no_longest(config: Json) -> dict[str, Any] | None:
     long = [
         name
         for name, item in config.items()
-        if name not in SECTION_KEYS and isinstance(item, (list, Mapping, str)) and _length(item) > _WORTH_A_CUT
+        if name not in SECTION_KEYS and isinstance(item, (list, Mapping, str)) and _length(item) > _KEPT_LENGTH
     ]
     longest = max(long, key=lambda name: _length(config[name]), default=None)
     return None if longest is None else {name: item for name, item in config.items() if name != longest}
@@ -407,7 +407,7 @@ _MOST_LAYERS = 10_000
 
 
 def is_params(document: Mapping[str, Any]) -> bool:
-    """Whether it is a params.json, by the names that config.json has otherwise."""
+    """Whether it is a params.json, which has other names than config.json."""
     return {"dim", "n_layers"} <= document.keys() and "hidden_size" not in document
 
 
@@ -439,7 +439,7 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_pictures(config: dict[str, Any]) -> dict[str, Any]:
-    """The language model as a section beside its encoder of pictures, where it has one."""
+    """The language model as a section beside its image encoder, if there is one."""
     section = config.pop("vision_encoder", None)
     nested = config.pop("multimodal", None)
     if isinstance(nested, Mapping) and isinstance(nested.get("vision_encoder_args"), Mapping):

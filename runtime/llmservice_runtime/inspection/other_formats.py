@@ -1,4 +1,4 @@
-"""What people give for a model that is none: adapters, drafts, other engines' files. Pure; takes any JSON object."""
+"""Recognizes files that are not a model: adapters, drafts, files of other engines. Pure; accepts any JSON object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORIGINAL = (
 
 @dataclass(frozen=True)
 class NotAModel:
-    """`what` continues a sentence that begins with the place; `remedy` is one of its own."""
+    """`what` continues a sentence that starts with the folder; `remedy` is a sentence."""
 
     what: str
     remedy: str
@@ -34,7 +34,7 @@ _PIPELINE = NotAModel("is a pipeline of diffusers, which vLLM does not serve", "
 
 
 def not_a_model(config: Json) -> NotAModel | None:
-    """What a JSON file of a repository describes where that is neither a model nor a draft; None for these."""
+    """What a JSON file of a repository describes, if it is neither a model nor a draft; else None."""
     if "peft_type" in config or ("base_model_name_or_path" in config and "lora_alpha" in config):
         base = _name(config.get("base_model_name_or_path"))
         return NotAModel(
@@ -47,7 +47,7 @@ def not_a_model(config: Json) -> NotAModel | None:
 
 
 def draft(config: Json) -> NotAModel | None:
-    """What is to be done with a draft model that somebody gives for a model; None where it is none."""
+    """The remedy for a draft model that is given as a model; None for others."""
     speculators, kind = config.get("speculators_config"), _name(config.get("speculators_model_type"))
     names = config.get("architectures")
     named = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
@@ -69,7 +69,7 @@ def draft(config: Json) -> NotAModel | None:
 
 
 def of_files(names: Iterable[str], read: Callable[[str], Json]) -> NotAModel | None:
-    """What a folder without a config.json holds; None where its files do not say it. `read` gives a JSON file."""
+    """What a folder without a config.json contains; None if unknown. `read` returns a JSON file."""
     found = sorted(names)
     if ADAPTER_CONFIG in found and (adapter := not_a_model(read(ADAPTER_CONFIG))) is not None:
         return adapter
@@ -86,7 +86,7 @@ def gguf_file(name: str = "") -> NotAModel:
 
 
 def _mlx(config: Json) -> NotAModel | None:
-    """MLX writes bits and groups under two names, and no method."""
+    """MLX writes bits and groups under two names, without a method."""
     stated, quantized = config.get("quantization"), config.get("quantization_config")
     sizes = stated if isinstance(stated, Mapping) else quantized
     if not isinstance(sizes, Mapping) or not {"group_size", "bits"} <= sizes.keys():
@@ -97,7 +97,7 @@ def _mlx(config: Json) -> NotAModel | None:
 
 
 def _kinds(*words: object) -> Iterable[str]:
-    """EAGLE's, Medusa's and other heads by the names of their classes and types."""
+    """Kinds of draft heads (EAGLE, Medusa and others) in names of classes and types."""
     for word in words:
         text = word.lower() if isinstance(word, str) else ""
         if text.endswith("eagle3") or text.startswith("eagle3"):
@@ -111,5 +111,5 @@ def _kinds(*words: object) -> Iterable[str]:
 
 
 def _name(value: object) -> str:
-    """Foreign text for a message; empty where it is none, too long, or has control characters."""
+    """A repository's text for a message; empty if absent, too long, or with control characters."""
     return value if isinstance(value, str) and len(value) <= _LONGEST_NAME and clean(value) == value else ""

@@ -233,7 +233,7 @@ class Sum:
 
     @property
     def dtype(self) -> str | None:
-        """The dtype that vLLM assumes where config.json names none: the widest one that it computes in."""
+        """The dtype that vLLM assumes without one in config.json: the widest in which it computes."""
         return next((_TORCH[name] for name in _COMPUTED if self._dtypes[name]), None)
 
     def to_document(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Lists the GPUs with torch, and checks that they are enough; the check is a pure function."""
+"""Lists the GPUs with torch, and checks number, precision and memory; the check is a pure function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Device:
 
 
 def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """The version of the node's NVIDIA driver, by the file that its module shows; empty where there is none."""
+    """The version of the node's NVIDIA driver, from its kernel module's file; empty without one."""
     try:
         with path.open("rb") as file:
             first = file.read(1024).partition(b"\n")[0].decode(errors="replace")
@@ -54,7 +54,7 @@ def _device(torch: object, index: int) -> Device:
 
 
 def smallest(devices: Sequence[Device], count: int) -> GPU | None:
-    """The one with the least memory of the first `count`, which the server uses; None without any."""
+    """The GPU with the least memory of the first `count`, which the server uses; None without any."""
     found = min(devices[:count], key=lambda device: device.total, default=None)
     return None if found is None else GPU(found.name, found.total / GIB)
 

@@ -102,7 +102,7 @@ def _check(folder: Path, max_rank: int, base: Json, mount: MountOf) -> None:
 
 def _check_place(folder: Path, file: Path, mount: MountOf) -> None:
     """Refuse links that leave the adapter's volume: the pod mounts others, with files of other owners."""
-    # The second one where the volume itself is reached through a link.
+    # The second one if the volume itself is reached through a link.
     own = {mount(folder.absolute()), mount(_resolved(folder.parent))}
     if folder.is_relative_to(contract.ARTIFACTS_DIR):
         # Only the fetch container writes there, and its links lead into the cache.

@@ -1,10 +1,9 @@
 """Checks of a server's models by their configurations, before weights are fetched or read.
 
-- The configuration itself, by `model_files`.
-- A draft model matches its target (hidden size, vocabulary, tokenizer), by both folders.
-- A longer context than the model was made for becomes the flags that vLLM needs. vLLM takes YaRN as an override of the
-  model's rope_parameters, and needs max_position_embeddings beside it, since that is the length that it derives the
-  longest request from (vllm/config/model.py, _get_and_verify_max_len).
+- The configuration itself (`model_files`).
+- A draft model must match its target in hidden size, vocabulary and tokenizer.
+- A context extension becomes flags of vLLM: YaRN in the model's rope_parameters, with max_position_embeddings, from
+  which vLLM derives the longest request (vllm/config/model.py, _get_and_verify_max_len).
 """
 
 from __future__ import annotations
@@ -135,19 +134,19 @@ def _mismatch(message: str) -> Failure:
 
 METHODS = ("yarn",)
 _FIELD = "spec.contextExtension"
-# Families without rotary positions, as their config.json calls them.
+# Families without rotary positions, by their names in config.json.
 _NO_ROPE = frozenset({
     "bert", "biogpt", "bloom", "deberta-v2", "distilbert", "falcon_mamba", "gpt2", "gpt_bigcode", "gpt_neo", "jais",
     "mamba", "mamba2", "modernbert-decoder", "mpt", "opt", "roberta", "rwkv", "t5", "xglm", "xlm-roberta",
 })  # fmt: skip
 _LONGEST_CONTEXT = 2**40
 _LONGEST_ROPE = 16 << 10
-"""Characters of JSON that become an argument of vLLM's."""
+"""Characters of JSON in an argument of vLLM."""
 _PLAIN = frozenset({None, "default", "mrope"})
 
 
 class InvalidExtension(Exception):
-    """The model and the extension do not go together; carries the classified failure."""
+    """The model and the extension are incompatible; carries the classified failure."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -156,7 +155,7 @@ class InvalidExtension(Exception):
 
 @dataclass(frozen=True)
 class Extension:
-    """How far to stretch, and from which length in tokens (None: the model's own)."""
+    """Factor of the extension, and the original length in tokens (None: the model's own)."""
 
     method: str
     factor: float
@@ -179,7 +178,7 @@ class Extension:
 
 
 def extension_arguments(config: Mapping[str, Any], extension: Extension, flags: Flags) -> tuple[str, ...]:
-    """What vLLM's command line needs beside what it has. Raises InvalidExtension."""
+    """Flags to add to vLLM's command line. Raises InvalidExtension."""
     text = model_files.text_config(config)
     _check_rotary(text)
     rope = _rope(text)
@@ -216,7 +215,7 @@ def _check_rotary(text: Mapping[str, Any]) -> None:
 
 
 def _rope(text: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's rotary parameters as they are, to be kept beside the new ones."""
+    """The model's rotary parameters, to be kept beside the new ones."""
     rope: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
         given = text.get(key)

@@ -27,7 +27,7 @@ Config = Mapping[str, Any]
 
 
 def check_files(folder: Path, *, needs_weights: bool) -> Iterator[Failure]:
-    """Failures of missing, incomplete or unreadable files. Raises nothing."""
+    """Failures of missing, incomplete or unreadable files. Does not raise."""
     try:
         yield from _check_files(folder, needs_weights)
     except OSError as error:
@@ -126,7 +126,7 @@ def read_object(path: Path, most_bytes: int, most_parts: int = CONFIG_PARTS) -> 
 
 
 def text_config(config: Config) -> Config:
-    """The language model's part: multimodal models have it as a part of their own."""
+    """The language model's part; multimodal models have it as a section."""
     text = config.get("text_config")
     return text if isinstance(text, dict) else config
 

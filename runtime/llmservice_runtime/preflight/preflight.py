@@ -44,14 +44,14 @@ def main(options: ServeOptions, args: Sequence[str]) -> int:
 
 
 def reported(failure: Failure | None, gpu: GPU | None) -> str:
-    """What `read_report` reads: the first failure, and the GPU that was found before it."""
+    """Input of `read_report`: the first failure, and the GPU that was found before it."""
     if failure is not None:
         return replace(failure, gpu=gpu).to_json()
     return json.dumps({} if gpu is None else {"gpu": gpu.to_document()})
 
 
 def check(options: ServeOptions, flags: Flags, devices: list[accelerators.Device] | None = None) -> Iterator[Failure]:
-    """All failures, the cheapest checks first. `devices`: the GPUs that are found are added to it."""
+    """All failures, the cheapest checks first. GPUs that are found are added to `devices`."""
     for failure in _checks(options, flags, [] if devices is None else devices):
         yield replace(failure, phase=Phase.PREFLIGHT)
 
@@ -67,7 +67,7 @@ def _checks(options: ServeOptions, flags: Flags, devices: list[accelerators.Devi
     if is_local(flags.draft_model) and DRAFT_ARTIFACT not in fetched:
         yield from model_files.check_files(Path(flags.draft_model), needs_weights=True)
     if not fetched & {MODEL_ARTIFACT, DRAFT_ARTIFACT}:
-        # Fetched models are checked by the fetch process once their configuration is present.
+        # The fetch process checks fetched models once their configuration is present.
         yield from model_checks.of_configuration(flags, None, None, options.weights, options.context_extension)
     if options.accelerator == "cpu":
         log(f"vLLM {version} on CPUs")
@@ -80,7 +80,7 @@ def _checks(options: ServeOptions, flags: Flags, devices: list[accelerators.Devi
         devices += accelerators.list_devices()
     log(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
     if len(devices) < flags.gpus:
-        # torch sees no GPU, and warns why, where the driver does not suit it.
+        # Without a suitable driver torch finds no GPU, and warns with the cause.
         text = "\n".join(str(warning.message) for warning in said)
         yield from filter(
             None, [driver_mismatch(text, os.environ.get("CUDA_VERSION", ""), accelerators.driver_version())]

@@ -48,7 +48,7 @@ class AdapterFailed(Exception):
 
 
 Prepare = Callable[[Adapter], Awaitable[Path]]
-"""Gives the folder of an adapter once its files are present. AdapterFailed where that fails."""
+"""Returns the folder of an adapter once its files are present. AdapterFailed."""
 
 
 @dataclass(frozen=True)

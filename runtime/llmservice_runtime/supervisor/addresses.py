@@ -1,7 +1,7 @@
-"""The addresses at which vLLM listens, and those at which clients reach the pod.
+"""Addresses on which vLLM listens, and addresses at which clients reach the pod.
 
-vLLM opens one socket, of the family of --host. `::` is every address of IPv6 and, by IPv4-mapped addresses, of IPv4.
-The operator renders it; on a node without IPv6 it cannot be opened, and the supervisor replaces it.
+vLLM opens one socket, of the family of --host. `::` covers IPv6 and, by IPv4-mapped addresses, IPv4. The operator
+renders it; on a node without IPv6 it cannot be opened, and the supervisor replaces it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 EVERY = "::"
 EVERY_IPV4 = "0.0.0.0"
 _FAR = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""An address of each family that is reached by the default route (reserved for documentation)."""
+"""An address of each family on the default route (reserved for documentation)."""
 _CONNECT_SECONDS = 5.0
 _TRUSTED = "127.0.0.1,::1"
-"""uvicorn's proxies where FORWARDED_ALLOW_IPS is not set."""
+"""uvicorn's default of trusted proxies, without FORWARDED_ALLOW_IPS."""
 
 
 def only_ipv4(host: str) -> str:
-    """Why a socket at this host would not answer at IPv4's addresses; empty where it does, or is not to."""
+    """Why a socket on this host would not accept IPv4 connections; empty if it does, or need not."""
     if host != EVERY:
         return ""
     try:
@@ -35,7 +35,7 @@ def only_ipv4(host: str) -> str:
 
 
 def of_pod() -> tuple[str, ...]:
-    """The pod's own addresses, at most one of each family; empty without a default route. No packet is sent."""
+    """The pod's own addresses, at most one per family; empty without a default route. No packet is sent."""
     return tuple(address for family, far in _FAR if (address := _source(family, far)))
 
 
@@ -48,7 +48,7 @@ def _source(family: socket.AddressFamily, far: str) -> str:
 
 
 async def refused(port: int, addresses: Sequence[str]) -> tuple[str, ...]:
-    """Those at which nothing listens. One that gives no answer is not among them: a proxy in the pod may hold it."""
+    """Addresses on which nothing listens. One without an answer is not included: a proxy in the pod may hold it."""
     found = await asyncio.gather(*(_is_refused(address, port) for address in addresses))
     return tuple(address for address, is_one in zip(addresses, found, strict=True) if is_one)
 
@@ -65,13 +65,13 @@ async def _is_refused(address: str, port: int) -> bool:
 
 
 def trusted_proxies(given: str | None) -> str:
-    """FORWARDED_ALLOW_IPS for a socket that sees IPv4's addresses as IPv6's: each of them is added in that form."""
+    """FORWARDED_ALLOW_IPS for a socket that sees IPv4 addresses as IPv6: each is added in the mapped form."""
     proxies = [proxy.strip() for proxy in (_TRUSTED if given is None else given).split(",")]
     return ",".join([*proxies, *(mapped for proxy in proxies for mapped in _mapped(proxy) if mapped not in proxies)])
 
 
 def _mapped(proxy: str) -> Iterator[str]:
-    """Of an IPv4 address or network; nothing for anything else."""
+    """The mapped form of an IPv4 address or network; nothing for others."""
     with contextlib.suppress(ValueError):
         network = ipaddress.IPv4Network(proxy)
         yield f"::ffff:{network.network_address}" + (f"/{96 + network.prefixlen}" if "/" in proxy else "")

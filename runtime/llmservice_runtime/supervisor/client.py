@@ -1,4 +1,4 @@
-"""The supervisor's requests to vLLM over loopback: HTTP, access, the wait until it answers and the first request.
+"""The supervisor's requests to vLLM over loopback: HTTP, access, waiting for health, and the first request.
 
 Standard library only, because the package runs in users' images; urllib and http.client would block the event loop.
 """
@@ -21,7 +21,7 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.vllm_process import Flags
 
 _MOST_BYTES = 64 << 20
-"""Of a response body. The longest is that of /metrics."""
+"""Of a response body; /metrics has the longest."""
 _MOST_JSON_BYTES = 8 << 20
 _DEPTH = 32
 _LONGEST_ERROR = 2048
@@ -139,7 +139,8 @@ async def healthy(port: int, poll_seconds: float) -> None:
 
 
 async def first_request(flags: Flags, headers: Mapping[str, str], *, timeout: float) -> str:
-    """The path that returned 200. SmokeFailed where none did, OSError where the connection broke."""
+    """Send a first request; returns the path that answered 200. SmokeFailed if none did, OSError if the connection
+    broke."""
     for path, fields in REQUESTS:
         body = json.dumps({"model": flags.model_names[0] if flags.model_names else "", **fields})
         response = await http_request(flags.port, path, method="POST", body=body, headers=headers, timeout=timeout)

@@ -48,7 +48,7 @@ def _preflight() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What the supervisor uses of its environment; tests replace it. `output` is the log's file descriptor."""
+    """Dependencies of the supervisor, which tests replace. `output` is the log's file descriptor."""
 
     command: Sequence[str] = field(default_factory=vllm_process.command)
     preflight: Sequence[str] = field(default_factory=_preflight)

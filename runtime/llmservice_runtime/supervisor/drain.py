@@ -1,4 +1,5 @@
-"""Steps of a drain: sets the middleware's level and waits for its counters. docs/draining.md has the order and why.
+"""Steps of a drain: sets the middleware's level and waits for its counters. docs/draining.md has the order and the
+reasons.
 
 The counters are shared memory without notification, so they are polled.
 """
@@ -61,16 +62,14 @@ class Drain:
         self._deadline: float | None = None
 
     def close_connections(self) -> None:
-        """From now on every response carries `Connection: close`."""
+        """Add `Connection: close` to every response from now on."""
         self._slots[shared_counters.LEVEL] = max(shared_counters.CLOSING, self._slots[shared_counters.LEVEL])
 
     def refuse_newcomers(self) -> None:
         """Refuse new connections. Established ones without a `Connection: close` so far are served once more."""
         try:
             record_peers(self._options.drain_file, established(self._port))
-        except (
-            OSError
-        ):  # disk full, which may be why the pod is drained: serve everyone rather than refuse known clients
+        except OSError:  # the disk may be full: serve everyone rather than refuse known clients
             return
         self._slots[shared_counters.LEVEL] = shared_counters.REFUSING
 

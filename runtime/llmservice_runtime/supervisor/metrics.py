@@ -1,4 +1,4 @@
-"""The supervisor's metrics: what vLLM's own metrics do not cover (start, fetch, drain, API keys).
+"""The supervisor's metrics, beside vLLM's own: start, fetch, drain, API keys.
 
 One table for the exposition and the generated reference page.
 """

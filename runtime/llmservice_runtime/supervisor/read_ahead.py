@@ -1,7 +1,7 @@
 """Reads a model's weights into the page cache while vLLM is imported, so that it then loads them from memory.
 
 Files are read in the order of their names, which is the order of shards, several blocks at a time: network volumes
-answer requests in parallel. It ends where memory would not hold more, since pages that are read too early are lost.
+serve requests in parallel. It stops at the memory budget, since pages that are read too early are evicted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from llmservice_runtime.bounded_json import Refused, opened
 THREADS = 4
 BLOCK_BYTES = 4 << 20
 SHARE = 0.7
-"""Of the memory that is available, for weights; the rest is for vLLM's processes."""
+"""Share of the available memory for weights; the rest is for vLLM's processes."""
 MAX_FILES = 1000
-# Others read by themselves: streamers, or no files at all.
+# With other formats vLLM reads differently, or reads no files.
 LOAD_FORMATS = frozenset({"auto", "hf", "safetensors", "mistral"})
 
 
@@ -48,16 +48,16 @@ class ReadAhead:
         self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(THREADS)]
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start to read."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End after the blocks that are being read, without waiting for them: a network volume may hang."""
+        """Stop after the current blocks, without waiting for them: a network volume may hang."""
         self._stopped.set()
 
     def join(self) -> int:
-        """Wait until all is read; bytes."""
+        """Wait until everything is read; returns the bytes."""
         for thread in self._threads:
             thread.join()
         return self._bytes
@@ -70,7 +70,7 @@ class ReadAhead:
             if block is None:
                 return
             path, offset = block
-            # What cannot be read is a failure of vLLM's, which says why.
+            # vLLM reports unreadable files with the cause.
             try:
                 with opened(path) as file:
                     count = os.preadv(file.fileno(), [buffer], offset)
@@ -104,7 +104,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def budget(cgroup: Path, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes of memory for weights: a share of what the node has available, and the container's limit leaves."""
+    """Bytes of memory for weights: a share of the node's available memory within the container's limit."""
     free = [_available(meminfo)]
     limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
     if limit is not None and used is not None:
@@ -121,7 +121,7 @@ def _available(meminfo: Path) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """None where there is no file, or no limit."""
+    """The number in a file; None without a file or limit."""
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):

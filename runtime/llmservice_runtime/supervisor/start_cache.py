@@ -1,10 +1,10 @@
-"""Files that make the next start of a server faster: compiled code, and how vLLM started its processes.
+"""Files that make the next start of a server faster: compiled code, and vLLM's process starts.
 
-They lie in a claim of the service alone, or in the pod, where they serve restarts of the container. They are code and
-are executed: nobody else may write to the claim. Each pod fills a folder of its own, `KEY-POD`, where KEY is the
-revision, image and device (`identity`). Later starts use the folder, by whatever pod, once a server with it has
-answered a request (mark `served`), and no longer after a start with it failed (mark `failed`). So no start meets files
-that another one left half written, and nothing is deleted under a server that has it open.
+They are in a claim of the service alone, or in the pod for restarts of the container. They are executed, so that nobody
+else may write to the claim. Each pod fills its own folder, `KEY-POD`, where KEY is the revision, image and device
+(`identity`). Later starts of any pod use the folder once a server with it has answered a request (marker `served`),
+until a start with it fails (marker `failed`). So no start uses incomplete files, and nothing is deleted while a server
+has it open.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.tasks import in_thread
 
 _PACKAGES = (*DISTRIBUTIONS, "torch", "triton", "flashinfer-python")
-# Device files of the drivers, and what names the processor; absent ones are left out.
+# Files of the drivers, and fields that identify the CPU; absent ones are skipped.
 _NVIDIA = ("driver/nvidia/version", "driver/nvidia/gpus/*/information")
 _AMD = "class/kfd/kfd/topology/nodes/*/properties"
 _PROCESSOR = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
-# Of a GPU: two of the same product are the same device.
+# Of a GPU: two of the same product count as the same device.
 _GPU_LINES = ("Model:", "NVRM version:", "gfx_target_version", "device_id", "Video BIOS:")
 _MAX_BYTES = 1 << 20
 
 
 def identity(revision: str, proc: Path = Path("/proc"), sys_folder: Path = Path("/sys")) -> str:
-    """16 hexadecimal digits: the name of a folder."""
+    """16 hexadecimal digits: part of the folder's name."""
     parts = [f"revision {revision}", f"python {sys.version}", *_packages(), *device(proc, sys_folder)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _packages() -> Iterator[str]:
-    """Each package by the hashes of its files, which pip records: the same tag of an image may get other contents."""
+    """Each package by the hashes of its files, which pip records: an image tag may get other contents."""
     for name in _PACKAGES:
         try:
             distribution = importlib.metadata.distribution(name)
@@ -60,7 +60,7 @@ def _packages() -> Iterator[str]:
 
 
 def device(proc: Path, sys_folder: Path) -> list[str]:
-    """Lines that name the processor and the GPUs, each once."""
+    """Lines that identify the CPU and the GPUs, without duplicates."""
     lines = {f"machine {platform.machine()}"}
     for file in (path for pattern in _NVIDIA for path in proc.glob(pattern)):
         lines |= {line for line in _lines(file) if line.startswith(_GPU_LINES)}
@@ -73,23 +73,23 @@ def device(proc: Path, sys_folder: Path) -> list[str]:
 def _lines(file: Path) -> list[str]:
     try:
         with file.open(encoding="utf-8", errors="replace") as opened:
-            # Of /proc/cpuinfo the first processor: the others are alike, and may be a thousand.
+            # The first CPU in /proc/cpuinfo: the others are equal, and may be a thousand.
             return [line.strip() for line in opened.read(_MAX_BYTES).split("\n\n")[0].splitlines()]
     except OSError:
         return []
 
 
 KEPT = 4
-"""Served folders that are kept in a claim: of this revision, of what it replaces, and of what may be returned to."""
+"""Served folders that a claim keeps: of this revision, the one before, and those of possible rollbacks."""
 IN_USE_SECONDS = 24 * 3600
-"""Others are deleted when no start used them for this long."""
+"""Seconds without use after which other folders are deleted."""
 LEAST_BYTES = 256 << 20
 """Free space that a new folder needs. Compiled code of most models takes 1 to 200 MB."""
 _MARK_SECONDS = 2.0
 _NAME = re.compile(r"[0-9a-f]{16}-[a-z0-9.-]{1,253}")
 _SERVED, _FAILED, _DRAINED, _STARTING = "served", "failed", "drained", "starting-"
 _PROCESSES = "processes"
-# Variables that name folders for compiled code; the container's values are the pod's own folders.
+# Variables with folders for compiled code; the container's values are folders of the pod.
 _FOLDERS = {
     "VLLM_CACHE_ROOT": "vllm",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -99,8 +99,8 @@ _FOLDERS = {
     "CUDA_CACHE_PATH": "cuda",
 }
 _BYTECODE = "PYTHONPYCACHEPREFIX"
-# vLLM keeps the size of the KV cache that it measured, and leaves the measurement out where device, configuration and
-# free memory are the same (vllm/v1/worker/startup_plan.py).
+# vLLM stores the measured size of the KV cache, and skips the measurement if device, configuration and free memory are
+# equal (vllm/v1/worker/startup_plan.py).
 _MEASURED = {"VLLM_ENABLE_STARTUP_PLAN": "1"}
 Log = Callable[[str], None]
 
@@ -112,11 +112,11 @@ class StartCache:
         self._folder, self._log, self._is_claim, self.why_unused = folder, log, is_claim, why_unused
         self._is_reused = folder is not None and (folder / _SERVED).exists()
         self.ended_well = self._is_reused and self._take_drained()
-        """Whether the last server with these files, on this node, answered requests until it was told to end."""
+        """Whether the last server with these files, on this node, answered requests until it was stopped."""
 
     @classmethod
     def open(cls, options: ServeOptions, log: Log) -> StartCache:
-        """The folder of this server, made where there is none. May take as long as the volume does."""
+        """Find or create the folder of this server. May take as long as the volume does."""
         if not options.start_cache:
             return cls(None, log)
         root, is_claim = Path(options.start_cache), options.start_cache != ServeOptions.start_cache
@@ -140,7 +140,7 @@ class StartCache:
 
     @classmethod
     def unused(cls, why: str, log: Log) -> StartCache:
-        """None, and why."""
+        """A start cache without a folder, with the cause."""
         log(f"start cache: {why}")
         return cls(None, log, why_unused=why)
 
@@ -153,13 +153,13 @@ class StartCache:
 
     @property
     def processes(self) -> tuple[str, ...]:
-        """The folder of the record, as an argument of the launch; none without a folder."""
+        """The record's folder as an argument of the launch; empty without a folder."""
         return () if self._folder is None else (str(self._folder / _PROCESSES),)
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The variables, with compiled code in the folder where they name none, or a folder of the pod.
+        """The variables, with folders for compiled code where they set none, or one of the pod.
 
-        Python's bytecode is kept in a claim where the image has none: its file system is read-only.
+        Python's bytecode is kept in a claim if the image has none: its file system is read-only.
         """
         if self._folder is None:
             return dict(given)
@@ -170,22 +170,22 @@ class StartCache:
         return {**_MEASURED, **given, **variables}
 
     def reported(self, measured: Measured) -> Measured:
-        """With what became of the claim; nothing where there is none."""
+        """`measured` with the state of the claim; unchanged without one."""
         if not (self._is_claim or self.why_unused):
             return measured
         return replace(measured, start_cache=self.state, start_cache_message=self.why_unused or None)
 
     def mark_served(self) -> None:
-        """Note that a server with these files serves."""
+        """Mark that a server with these files serves."""
         self._change(lambda folder: (folder / _SERVED).touch())
         self._change(lambda folder: (folder / f"{_STARTING}{socket.gethostname()}").unlink(missing_ok=True))
 
     def mark_drained(self) -> None:
-        """Note that this server was told to end, and answered requests until then."""
+        """Mark that this server was stopped, and answered requests until then."""
         self._change(lambda folder: (folder / _DRAINED).write_text(_node()))
 
     def mark_failed(self) -> None:
-        """Use these files for no other start, because this one failed with them."""
+        """Exclude these files from other starts, because this one failed."""
         if self._is_reused:
             self._log("the start failed with files of an earlier start: the next one is without them")
         self._change(lambda folder: (folder / _FAILED).touch())
@@ -207,7 +207,7 @@ class StartCache:
         thread.join(_MARK_SECONDS)
 
     def _take_drained(self) -> bool:
-        """Whether the mark of this node is there; it counts for one start: a server that is killed leaves none."""
+        """Whether this node's marker exists. It counts for one start: a server that is killed leaves none."""
         assert self._folder is not None
         try:
             node = (self._folder / _DRAINED).read_text()
@@ -223,7 +223,7 @@ def _chosen(root: Path, key: str, pod: str) -> Path:
     folders = [each for each in _folders(root) if each.name.startswith(f"{key}-")]
     for folder in sorted(folders, key=_used_at, reverse=True):
         if (folder / f"{_STARTING}{pod}").exists():
-            # This pod's container ended while it started with it, and could not say so.
+            # This pod's container ended during a start with it, before it could mark the failure.
             with contextlib.suppress(OSError):
                 (folder / _FAILED).touch()
         if (folder / _SERVED).exists() and not (folder / _FAILED).exists():
@@ -240,7 +240,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _prune(folder: Path) -> None:
-    """Delete old folders beside this one: those that never served or failed, and all but the last that served."""
+    """Delete other old folders: those that never served or failed, and all except the last ones that served."""
     others = sorted((each for each in _folders(folder.parent) if each != folder), key=_used_at, reverse=True)
     before, kept = time.time() - IN_USE_SECONDS, 1
     for each in others:
@@ -258,12 +258,12 @@ def _used_at(folder: Path) -> float:
 
 
 def _delete(folder: Path) -> None:
-    """As far as that goes: what another user owns or has open stays, and the next start tries again."""
+    """Delete what can be deleted: files of other users or open ones stay, and the next start retries."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _node() -> str:
-    """This run of the node."""
+    """Identifies the node's current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -273,13 +273,13 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _has_bytecode() -> bool:
-    """Whether the image has vLLM's modules compiled."""
+    """Whether the image contains compiled modules of vLLM."""
     found = importlib.util.find_spec("vllm")
     return bool(found and found.origin and Path(importlib.util.cache_from_source(found.origin)).exists())
 
 
 async def opened(options: ServeOptions, seconds: float, log: Log) -> StartCache:
-    """The start cache; an unused one where the volume does not answer, so that the server starts without it."""
+    """The start cache; one without a folder if the volume does not respond, so that the server starts without it."""
     try:
         return await asyncio.wait_for(in_thread(lambda: StartCache.open(options, log)), seconds)
     except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11

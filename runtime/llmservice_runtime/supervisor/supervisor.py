@@ -121,7 +121,7 @@ class Supervisor:
         self._listen_at_what_there_is()
         self._args += vllm_process.watchdog_arguments(self._args, self._options)
         cache = await self._until_terminated(opened(self._options, self._timing.volume_seconds, self._log))
-        # It imports vLLM while the model is checked and fetched.
+        # vLLM is imported while the model is checked and fetched.
         launched = self._launch(cache)
         child = launched.child
         try:
@@ -132,7 +132,7 @@ class Supervisor:
             async with self._adapters.reconciling(self._timing.adapters_seconds):
                 await self._serve(child)
             code = await self._drain(child)
-            # The first request, which clients' requests do not count, was left out where the last server ended well.
+            # The smoke request, which clients' counts exclude, was skipped after a clean end of the last server.
             has_answered = not cache.ended_well or self._counters.slots[shared_counters.BEGUN]
             if has_answered and not self._state.hung:
                 cache.mark_drained()
@@ -146,7 +146,7 @@ class Supervisor:
     # Start
 
     def _listen_at_what_there_is(self) -> None:
-        """Replace --host :: where it would leave IPv4's clients out."""
+        """Replace --host :: if it would exclude IPv4 clients."""
         if why := addresses.only_ipv4(self._flags.host):
             self._log(f"{why}: vLLM gets --host {addresses.EVERY_IPV4} in place of {self._flags.host}")
             self._args += ("--host", addresses.EVERY_IPV4)
@@ -169,7 +169,7 @@ class Supervisor:
             child.kill_group()
 
     async def _fetch(self) -> None:
-        """Fetch missing artifacts by the fetch container, and extend the context flags by the model's config.
+        """Fetch missing artifacts with the fetch container, and add context flags from the model's config.
 
         The start budget begins afterwards.
         """
@@ -236,7 +236,7 @@ class Supervisor:
             await cancel_and_wait(step)
 
     async def _check_reachable(self, child: Child) -> None:
-        """Healthy on loopback is not enough: clients come to the pod's addresses. One that serves will do."""
+        """Require that vLLM answers on one of the pod's addresses, since clients do not use loopback."""
         known = self._dependencies.pod_addresses()
         refused = await self._while_running(child, addresses.refused(self._flags.port, known))
         if refused and len(refused) == len(known):
@@ -252,7 +252,8 @@ class Supervisor:
             await self._while_running(child, asyncio.wait_for(self._adapters.reconcile(), seconds))
 
     async def _smoke_test(self, child: Child, cache: StartCache) -> None:
-        """Send a first request; not where the last such server ended well: then the first client's will do."""
+        """Send a smoke request, unless the last server with this start cache ended well: then the first client's
+        suffices."""
         self._enter(Phase.SMOKE, "sending a first request")
         done = "answered requests before"
         try:
@@ -261,7 +262,7 @@ class Supervisor:
                 done = f"{await self._within_budget(child, request)} returned 200"
             unguarded = await self._while_running(child, self._access.check_guarded(self._flags.port))
         except (OSError, client.SmokeFailed) as error:
-            # An engine that dies of its first request ends a moment later; its log then has the cause.
+            # An engine that fails at its first request ends a moment later; its log then has the cause.
             await self._while_running(child, asyncio.sleep(self._timing.stop_serving_seconds))
             raise await self._abort(child, own_failures.smoke_failed(error)) from error
         if unguarded:
@@ -289,7 +290,7 @@ class Supervisor:
             self._set_hung(verdict is hang.Verdict.UNREADY)
 
     def _hang_failure(self) -> Failure:
-        """Killed for memory where a worker was: the rest of vLLM then waits for it forever. Else hung."""
+        """Killed for memory if a worker was, since the rest of vLLM then waits for it forever; else hung."""
         memory = self._serving.memory
         if memory.kills:
             return own_failures.killed_for_memory(memory)
@@ -318,14 +319,14 @@ class Supervisor:
         self._log(f"stopping vLLM; requests cut by the drain timeout: {cut}" if cut else "idle; stopping vLLM")
         if cut:
             self._write_termination_message(DrainReport(cut).to_json())
-        # Without the middleware requests were not counted: vLLM's own --shutdown-timeout waits for them.
+        # Requests are not counted without the middleware: vLLM's own --shutdown-timeout waits for them.
         is_drained = self._counters.slots[shared_counters.ATTACHED] or self._skip_drain.is_set()
         extra = 0 if is_drained else self._options.drain_seconds
         await self._stop(child, self._timing.stop_serving_seconds + extra)
         return 0
 
     async def _drain_step(self, child: Child, work: Awaitable[None]) -> None:
-        """Run a step of the drain. A second SIGINT skips it; a vLLM that ends meanwhile has failed."""
+        """Run a step of the drain. A second SIGINT skips it; if vLLM ends meanwhile, it has failed."""
         task = await first_done(work, child.ended, self._skip_drain.wait())
         if child.ended.done():
             raise _Failed(self._classified(child.ended.result()))
@@ -388,7 +389,7 @@ class Supervisor:
         return failure.ends_with
 
     def _write_termination_message(self, message: str) -> None:
-        """What Kubernetes keeps of an ended container; a file that cannot be written is logged."""
+        """Write the container's termination message; errors are logged."""
         try:
             Path(self._options.termination_log).write_text(message, encoding="utf-8")
         except OSError as error:

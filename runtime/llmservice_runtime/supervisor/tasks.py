@@ -34,8 +34,8 @@ async def first_done(work: Awaitable[T], *others: Awaitable[Any]) -> asyncio.Fut
 async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
     """Cancel a task, wait for its end, and retrieve its exception.
 
-    Cancelled repeatedly: before Python 3.12, wait_for swallows a cancellation that arrives as its work completes, and
-    a task that loops would go on.
+    Cancelled repeatedly: before Python 3.12, wait_for swallows a cancellation that arrives as its work completes, and a
+    looping task would continue.
     """
     while not task.done():
         task.cancel()

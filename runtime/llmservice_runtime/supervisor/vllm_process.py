@@ -29,15 +29,15 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
 def command(module: str = ENTRY) -> tuple[str, ...]:
-    """The command of vLLM's server, run by the supervisor's Python; the arguments follow over standard input."""
+    """The command of vLLM's server with the supervisor's Python; the arguments follow on standard input."""
     return (sys.executable, "-u", "-m", "llmservice_runtime.launch", module)
 
 
 class Launched:
-    """A vLLM process that imports its modules, and starts once it is given its arguments."""
+    """A vLLM process that imports its modules, and starts once it gets its arguments."""
 
     def __init__(self, reaper: Reaper, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """OSError where the process cannot be started."""
+        """OSError if the process cannot be started."""
         theirs, self._arguments = os.pipe2(os.O_CLOEXEC)
         try:
             self.child = reaper.start(command, environment, merge_stderr=True, stdin=theirs)
@@ -48,8 +48,8 @@ class Launched:
             os.close(theirs)
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Hand over the arguments; blocks until they are read where they are long. Not where the process has ended."""
-        # Its end is noticed, and explained, by who waits for it.
+        """Pass the arguments; blocks until long ones are read. No effect if the process has ended."""
+        # The caller that waits for the process handles its end.
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._arguments, "w", encoding="utf-8") as pipe:
             json.dump(list(arguments), pipe)
 
@@ -65,7 +65,7 @@ def environment(
     defaults = {
         # vLLM's default of 5 s equals that of common pools: a request sent while the connection closes is lost.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(contract.KEEP_ALIVE_SECONDS),
-        # Workers that die of a signal then print a traceback with it.
+        # Workers that end with a signal then print a traceback.
         "PYTHONFAULTHANDLER": "1",
         # The fetch container has fetched everything; online, vLLM would wait for an unreachable hub.
         **({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if fetches else {}),
@@ -171,9 +171,10 @@ def read_flags(args: Sequence[str], version: str | None = None) -> Flags:
 
 
 def watchdog_arguments(args: Sequence[str], options: ServeOptions) -> tuple[str, ...]:
-    """What has vLLM's processes write their stacks once they are stuck for as long as makes the pod unready.
+    """Arguments with which vLLM's processes write their stacks once they are stuck for as long as makes the pod
+    unready.
 
-    Nothing for a vLLM without such a watchdog (before 0.33), or where `args` say what it does.
+    Empty for a vLLM without such a watchdog (before 0.33), or if `args` configure it.
     """
     table, seconds = flag_table_or_default(options.expected_version), max(1, int(options.hang_unready_seconds))
     is_given = WATCHDOG in _values(args, table)
@@ -184,7 +185,7 @@ def watchdog_arguments(args: Sequence[str], options: ServeOptions) -> tuple[str,
 
 
 def _fraction(text: str | None) -> float:
-    """The number; the default for text that is not one, which vLLM reports itself."""
+    """The number; the default for invalid text, which vLLM reports itself."""
     try:
         return float(text or Flags.gpu_memory_utilization)
     except ValueError:
@@ -192,7 +193,7 @@ def _fraction(text: str | None) -> float:
 
 
 def _values(args: Sequence[str], table: FlagTable) -> dict[str, list[str]]:
-    """Values of each flag by its name; what switches one off removes it."""
+    """Values of each flag by name; a negation removes it."""
     values: dict[str, list[str]] = {}
     for _, resolution, following in table.grouped(args):
         if not isinstance(resolution, Match):
@@ -205,7 +206,7 @@ def _values(args: Sequence[str], table: FlagTable) -> dict[str, list[str]]:
 
 
 async def stop(child: Child, *, grace_seconds: float) -> bool:
-    """End vLLM and its process group. True where it ended on SIGTERM, within `grace_seconds` each.
+    """End vLLM and its process group. True if it ended on SIGTERM, within `grace_seconds` each.
 
     vLLM ignores a SIGTERM while it loads, so a second one follows; then SIGKILL.
     """
@@ -220,7 +221,7 @@ async def stop(child: Child, *, grace_seconds: float) -> bool:
 
 
 async def ends_within(child: Child, seconds: float) -> bool:
-    """Whether a process ends within so many seconds."""
+    """Whether a process ends within `seconds`."""
     await asyncio.wait([child.ended], timeout=seconds)
     return child.ended.done()
 

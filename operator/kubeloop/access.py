@@ -34,8 +34,6 @@ REVIEW_TIMEOUT = 5.0
 
 
 class Refusal(NamedTuple):
-    """Status and body of a refusal."""
-
     status: int
     text: str
 

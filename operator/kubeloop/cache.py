@@ -108,7 +108,6 @@ class Cache:
         return self._drop(kind, namespace, name)
 
     def get(self, kind: str, namespace: str, name: str) -> Any:
-        """The projection of one object, or None."""
         entry = self._entries[kind].get((namespace, name))
         return None if entry is None else entry.facts
 
@@ -117,7 +116,6 @@ class Cache:
         return self._by_service.get(key, {})
 
     def all_keys(self) -> Iterator[Key]:
-        """Keys of all services with at least one object."""
         return iter(tuple(self._by_service))
 
     def all_of(self, kind: str) -> Iterator[Any]:

@@ -210,6 +210,5 @@ class KubeClient:
 
 
 def _image_volumes(manifest: Manifest) -> set[str]:
-    """Names of the image volumes in a pod template."""
     pod = ((manifest.get("spec") or {}).get("template") or {}).get("spec") or {}
     return {volume["name"] for volume in pod.get("volumes") or () if "image" in volume}

@@ -56,7 +56,6 @@ class Token:
 
     @classmethod
     def fixed(cls, token: str | None) -> Self:
-        """A token that never changes."""
         issued = IssuedToken(token)
 
         async def same() -> IssuedToken:

@@ -21,8 +21,6 @@ LONGEST_MESSAGE = 1024
 
 @dataclass(frozen=True, slots=True)
 class InvolvedObject:
-    """The object of an Event."""
-
     resource: Resource
     namespace: str
     name: str

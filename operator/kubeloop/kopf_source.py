@@ -57,8 +57,6 @@ MAX_NAMED = 5
 
 
 class CachingHandler(ResourceEventHandler, Protocol):
-    """The handler of all events, with its cache."""
-
     @property
     def cache(self) -> Cache: ...
 
@@ -266,7 +264,6 @@ class _Connection(kopf.ConnectionInfo):
 
 
 def registry(credentials: Credentials, resync: Resync) -> kopf.OperatorRegistry:
-    """A registry with the event handler and the login."""
     made, resource = kopf.OperatorRegistry(), resync.resource
 
     @kopf.on.event(resource.group, resource.version, resource.plural, registry=made)

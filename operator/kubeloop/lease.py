@@ -56,8 +56,6 @@ class LeaseTiming:
 
 
 class LeaderCallbacks(Protocol):
-    """What the process does on changes of leadership."""
-
     def gained(self) -> None:
         """Start to reconcile all services."""
 

@@ -150,7 +150,6 @@ class Schedule(Generic[K]):
             self.add(key, now, priority)
 
     def next_due(self) -> float | None:
-        """When the next delayed key is due."""
         self._drop_stale()
         return self._heap[0][0] if self._heap else None
 
@@ -265,7 +264,6 @@ class WorkQueue(Generic[K]):
         self._offer()
 
     async def get(self) -> K:
-        """Wait for the next key."""
         self._idle += 1
         try:
             while True:
@@ -302,17 +300,14 @@ class WorkQueue(Generic[K]):
 
     @property
     def depth(self) -> int:
-        """Keys that are ready for a worker."""
         return self._schedule.depth
 
     @property
     def delayed(self) -> int:
-        """Keys that are not due yet."""
         return self._schedule.delayed
 
     @property
     def in_work(self) -> Collection[K]:
-        """Keys that a worker has."""
         return self._schedule.in_work
 
     def stalled(self, *, patience: float = 60.0, longest_work: float = 300.0) -> str | None:

@@ -257,7 +257,6 @@ class Activator:
         self._metrics.forget(key)
 
     def readiness(self) -> Readiness:
-        """The answer of /readyz."""
         is_ready = self.is_ready()
         problems = ["stopping"] if self._stop.is_set() else self._watches.problems()
         if not self._is_reported:
@@ -274,7 +273,6 @@ class Activator:
 
 
 async def serve(opts: Options) -> int:
-    """Run the process."""
     found = await kube_credentials.load(kubeconfig=opts.kubeconfig, context=opts.context)
     async with (
         Transport(found, user_agent=COMPONENT) as transport,

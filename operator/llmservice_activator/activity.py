@@ -51,8 +51,6 @@ class _Tracked:
 
 
 class ActivityTracker:
-    """Tracks the activity of services between reads."""
-
     def __init__(self) -> None:
         self._known: dict[Key, _Tracked] = {}
 
@@ -86,7 +84,6 @@ class ActivityTracker:
         return Activity(False, f"no request for {idle} s")
 
     def forget(self, key: Key) -> None:
-        """Forget a deleted service."""
         self._known.pop(key, None)
 
 

@@ -126,7 +126,6 @@ class ScalingAnswers:
         return await asyncio.shield(pending)
 
     def latest(self, key: Key) -> ScalingAnswer | None:
-        """The most recent answer, or None."""
         return self._latest.get(key)
 
     def last_uses(self, held: Mapping[Key, LastUse]) -> Mapping[Key, LastUse]:
@@ -142,7 +141,6 @@ class ScalingAnswers:
         return found
 
     def forget(self, key: Key) -> None:
-        """Forget a deleted service."""
         self._latest.pop(key, None)
         self._last_uses.pop(key, None)
         self._activities.forget(key)

@@ -100,7 +100,6 @@ class KeyReader:
         return bool(self._queued)
 
     def forget(self, key: Key) -> None:
-        """Forget a deleted service."""
         self._entries.pop(key, None)
 
     async def run(self) -> None:

@@ -47,7 +47,6 @@ class MutualTls:
 
     @property
     def expires_at(self) -> float:
-        """Expiry of the certificate in use, in Unix time."""
         return self._loaded.expires_at
 
     def credentials(self) -> grpc.ServerCredentials:

@@ -55,8 +55,6 @@ class InvalidRequest(Exception):
 
 
 class MetricsRequest(NamedTuple):
-    """The service and the metric that are asked for."""
-
     key: Key
     metric: str
 
@@ -103,7 +101,6 @@ def metrics_request(raw: bytes) -> MetricsRequest:
 
 
 def is_active(result: bool) -> bytes:
-    """An IsActiveResponse."""
     return _bytes("IsActiveResponse", result=result)
 
 
@@ -114,7 +111,6 @@ def metric_spec() -> bytes:
 
 
 def metrics(value: float) -> bytes:
-    """A GetMetricsResponse."""
     found = MESSAGES["MetricValue"](metricName=METRIC, metricValue=ceil(value), metricValueFloat=value)
     return _bytes("GetMetricsResponse", metricValues=[found])
 

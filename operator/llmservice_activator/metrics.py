@@ -97,19 +97,15 @@ class Metrics:
     # The protocol `RequestMetrics`.
 
     def held(self, key: Key) -> None:
-        """A request starts to wait."""
         self._held_ever.labels(*key).inc()
 
     def answered(self, key: Key, reason: Reason) -> None:
-        """This process wrote the response."""
         self._answered.labels(*key, reason).inc()
 
     def forwarded(self, key: Key, held_seconds: float) -> None:
-        """A pod's response reached the client completely."""
         self._forwarded.labels(*key).inc()
 
     def lost(self, key: Key, reason: Reason) -> None:
-        """The client has no complete response."""
         self._lost.labels(*key, reason).inc()
 
     def show_held(self, held: Mapping[Key, HeldRequests], now: float | None = None) -> None:
@@ -123,7 +119,6 @@ class Metrics:
             self._held_age.labels(*key).set(0 if found.since is None else at - found.since)
 
     def show_uses(self, uses: Mapping[Key, LastUse]) -> None:
-        """The last request of each service."""
         self._last_use.clear()
         for key, use in uses.items():
             self._last_use.labels(*key, use.method, use.path).set(use.at)
@@ -147,11 +142,9 @@ class Metrics:
             self._forget_answer(key)
 
     def called(self, method: str, code: str) -> None:
-        """A gRPC call ended."""
         self.calls.labels(method, code).inc()
 
     def forget(self, key: Key) -> None:
-        """Remove the series of a deleted service."""
         self._forget_answer(key)
         for metric in self._of_services:
             metric.remove(*key)
@@ -165,11 +158,9 @@ class Metrics:
             gauge.remove(*key)
 
     def exposition(self) -> bytes:
-        """The page of /metrics."""
         return generate_latest(self.registry)
 
     def reference(self) -> str:
-        """The reference page."""
         rows = [
             f"| `{_exposed_name(metric)}` | {metric._type} | {', '.join(metric._labelnames) or '-'} "
             f"| {metric._documentation} |"

@@ -22,8 +22,6 @@ examples:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the process."""
-
     port: int = 9443
     health_port: int = 8080
     metrics_port: int = 9090

@@ -166,19 +166,16 @@ class OtherActivators:
         self._problem = problem
 
     def updated(self, resource: Resource, obj: Json) -> None:
-        """A slice was added or changed."""
         self._slices[obj["metadata"]["name"]] = endpoints_of(obj)
         self._recount()
 
     def deleted(self, resource: Resource, obj: Json) -> None:
-        """A slice was deleted."""
         self._slices.pop(obj["metadata"]["name"], None)
         self._recount()
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """Remove all slices that the list lacks."""
         self._is_known = True
         known = {name for _, name in uids}
         self._slices = {name: found for name, found in self._slices.items() if name in known}

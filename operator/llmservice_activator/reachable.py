@@ -27,7 +27,6 @@ MAX_CONNECTIONS = 64
 
 
 def url_of(key: Key, port: int) -> str:
-    """URL of a service for clients in the cluster."""
     return f"http://{key.name}.{key.namespace}.svc:{port}"
 
 

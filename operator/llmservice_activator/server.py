@@ -170,7 +170,6 @@ class ExternalScaler:
 
 
 def code_of(error: Exception) -> grpc.StatusCode:
-    """The gRPC code of an error."""
     if isinstance(error, CallFailed):
         return error.code
     return grpc.StatusCode.NOT_FOUND if isinstance(error, Unknown) else grpc.StatusCode.INVALID_ARGUMENT

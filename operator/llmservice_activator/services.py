@@ -166,14 +166,12 @@ class Services:
             self._remove(resource, where, name)
 
     def deleted(self, resource: Resource, obj: dict[str, Any]) -> None:
-        """An object was deleted."""
         metadata = obj["metadata"]
         self._remove(resource, metadata["namespace"], metadata["name"])
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """Remove all objects that the list lacks."""
         known: Iterable[tuple[str, str]] = self._pod_services if resource is POD else (*self._services, *self._refused)
         for where, name in tuple(known):
             if namespace in (None, where) and (where, name) not in uids:
@@ -385,7 +383,6 @@ def _integer(value: object, lowest: int, highest: int) -> int | None:
 
 
 def _time(value: object) -> datetime.datetime | None:
-    """The time; None if it is not valid."""
     try:
         found = datetime.datetime.fromisoformat(str(value)[:64])
     except ValueError:
@@ -394,7 +391,6 @@ def _time(value: object) -> datetime.datetime | None:
 
 
 def _address(value: object) -> str:
-    """The IP address; empty if it is not valid."""
     try:
         return str(ipaddress.ip_address(str(value)[:64]))
     except ValueError:

@@ -73,12 +73,10 @@ class TargetUpdater:
         self._wake = asyncio.Event()
 
     def touched(self, key: Key) -> None:
-        """A service changed."""
         self._touched[key] = None
         self._wake.set()
 
     def touched_all(self) -> None:
-        """All services may have changed."""
         for key in self._services:
             self.touched(key)
 

@@ -46,7 +46,6 @@ class ReplicaStarter:
         """uids of services whose first replica this process started."""
 
     def __call__(self, key: Key) -> None:
-        """A request of the service is held."""
         service = self._services.find(key)
         if service is None or not service.may_be_at_zero or service.replicas or key in self._working:
             return
@@ -59,12 +58,10 @@ class ReplicaStarter:
         return self._woken.pop(service.key, None) == service.uid
 
     def forget(self, key: Key) -> None:
-        """Forget a deleted service."""
         self._failed.pop(key, None)
         self._woken.pop(key, None)
 
     async def stop(self) -> None:
-        """Cancel all running starts."""
         tasks = list(self._working.values())
         for task in tasks:
             task.cancel()

@@ -79,7 +79,6 @@ class Watches:
         return part in self._seen and (since is None or self._clock() - since < OUTDATED_AFTER)
 
     def is_watched(self, namespace: str) -> bool:
-        """Whether this process watches the namespace."""
         return (None, LLMSERVICE) in self._problems or (namespace, LLMSERVICE) in self._problems
 
     def is_ready(self) -> bool:

@@ -128,7 +128,6 @@ class Autoscaling(ApiModel):
 
     @property
     def lowest_minimum(self) -> int:
-        """The lowest minReplicas at any time."""
         return min([self.min_replicas, *(self.bounds(entry)[0] for entry in self.schedule)])
 
     @property
@@ -138,7 +137,6 @@ class Autoscaling(ApiModel):
 
     @property
     def highest_maximum(self) -> int:
-        """The highest maxReplicas at any time."""
         return max([self.max_replicas, *(self.bounds(entry)[1] for entry in self.schedule)])
 
     def bounds(self, entry: ScheduledBounds) -> tuple[int, int]:

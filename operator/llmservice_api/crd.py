@@ -229,7 +229,6 @@ def columns() -> list[dict[str, Any]]:
 
 
 def crd_yaml() -> str:
-    """The CRD as YAML."""
     return _HEADER + yaml.dump(crd(), Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
 
 

@@ -26,7 +26,6 @@ ARGUMENTS = (
 
 
 def argument_rules() -> tuple[Rule, ...]:
-    """The rules of one argument."""
     return (*_shape(), *_typed(), *_keyed(), *_owned())
 
 

@@ -112,7 +112,6 @@ def holds(scaling: Scaling, status: Mapping[str, Any]) -> bool:
 
 
 def stored_idle(status: Mapping[str, Any]) -> bool | None:
-    """status.holding.idle; None if absent."""
     holding = status.get("holding")
     idle = holding.get("idle") if isinstance(holding, Mapping) else None
     return idle if isinstance(idle, bool) else None

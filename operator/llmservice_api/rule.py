@@ -25,11 +25,9 @@ class Rule:
 
 
 def cel_list(values: Iterable[str]) -> str:
-    """A CEL list of strings."""
     return "[" + ", ".join(cel_string(value) for value in values) + "]"
 
 
 def cel_string(value: str) -> str:
-    """A CEL string literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

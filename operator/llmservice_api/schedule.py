@@ -44,7 +44,6 @@ def _problems(autoscaling: Autoscaling) -> Iterator[Problem]:
 
 
 def is_cron(expression: str) -> bool:
-    """Whether the text is a valid cron expression."""
     try:
         CronSim(expression, _ANY_TIME)
     except (CronSimError, ValueError, TypeError, AssertionError):
@@ -83,7 +82,6 @@ _MONTHS = _months()
 
 
 def is_time_zone(name: str) -> bool:
-    """Whether the time zone database has the name."""
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

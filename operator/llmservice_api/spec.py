@@ -263,7 +263,6 @@ class LLMServiceSpec(ApiModel):
 
     @property
     def is_lora_on(self) -> bool:
-        """Whether vLLM is started with LoRA enabled."""
         return bool(self.adapters) or self.lora is not None
 
     @property
@@ -276,5 +275,4 @@ class LLMServiceSpec(ApiModel):
 
     @property
     def draft_model(self) -> DraftModel | None:
-        """The draft model of speculative decoding, or None."""
         return None if self.speculative_decoding is None else self.speculative_decoding.model

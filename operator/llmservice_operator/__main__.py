@@ -337,7 +337,6 @@ def _why(task: asyncio.Task[object]) -> str:
 
 
 async def serve(opts: Options) -> int:
-    """Run the process."""
     metrics = Metrics()
     found = await kube_credentials.load(kubeconfig=opts.kubeconfig, context=opts.context)
     async with (

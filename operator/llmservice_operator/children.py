@@ -330,7 +330,6 @@ def prunes(
 
 
 def mounted_claims(template: Manifest) -> set[str]:
-    """Names of the claims that a recorded template mounts."""
     spec = template.get("spec")
     volumes = spec.get("volumes") if isinstance(spec, Mapping) else None
     claims = (volume.get("persistentVolumeClaim") for volume in volumes or () if isinstance(volume, Mapping))

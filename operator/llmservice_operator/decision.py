@@ -84,8 +84,6 @@ class DeletionCost:
 
 
 class Update(Enum):
-    """State of a requested update."""
-
     WAITS = "waits"
     RUNNING = "under way"
     FAILED = "failed"
@@ -192,5 +190,4 @@ QUOTAS_SECONDS = 180.0
 
 
 def soonest(*times: float | None) -> float | None:
-    """The earliest time that is set, or None."""
     return min((time for time in times if time is not None), default=None)

@@ -64,7 +64,6 @@ class RoomQuery:
         return is_certain and has_resource and other.max_age_seconds <= self.max_age_seconds
 
     def and_(self, other: RoomQuery) -> RoomQuery:
-        """The query that covers both."""
         return RoomQuery(
             self.resource if self.resource is not None else other.resource,
             min(self.max_age_seconds, other.max_age_seconds),
@@ -187,7 +186,6 @@ class Inputs:
         return Requirements(port=query) if self.port_claim is None else Requirements(holding=query)
 
     def with_parts(self, read: Mapping[str, Part[Any]]) -> Self:
-        """The inputs with these parts, by name."""
         return replace(self, **read)  # type: ignore[arg-type]  # parts only
 
     @classmethod

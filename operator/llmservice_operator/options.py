@@ -37,8 +37,6 @@ commas. Arguments win over the environment, the environment over the settings fi
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the process."""
-
     namespaces: tuple[str, ...] = ()
     log_format: str = "json"
     log_level: str = "info"
@@ -149,7 +147,6 @@ def version() -> str:
 
 
 def _from_environment(line: argparse.ArgumentParser, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The options in environment variables."""
     found: dict[str, Any] = {}
     for action in line._actions:
         name = next((o[2:].replace("-", "_").upper() for o in action.option_strings if o.startswith("--")), "")
@@ -179,7 +176,6 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "
 
 
 def _kind(action: argparse.Action) -> type[Any]:
-    """The type of an option's value."""
     if isinstance(action, argparse.BooleanOptionalAction):
         return bool
     kind = list if action.dest == "namespaces" else action.type or str

@@ -52,8 +52,6 @@ _LARGEST = (1024, 16384)
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Limits of one step."""
-
     sequences: int
     """max_num_seqs."""
     tokens: int

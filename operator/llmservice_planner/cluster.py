@@ -60,7 +60,6 @@ class ClusterGPUs:
 
     @classmethod
     def of(cls, nodes: Iterable[NodeRoom], resource: str) -> Self:
-        """GPUs of an extended resource on these nodes."""
         counts = Counter(filter(None, (group_of(node, resource) for node in nodes)))
         groups = (replace(group, nodes=number) for group, number in counts.items())
         return cls(tuple(sorted(groups, key=repr)))
@@ -89,7 +88,6 @@ class Offer:
 
 
 def group_of(node: NodeRoom, resource: str) -> NodeGroup | None:
-    """Accelerators of a resource on one node, or None."""
     per_node = int(min(node.allocatable.get(resource, Decimal(0)), Decimal(_MOST)))
     if per_node <= 0:
         return None

@@ -27,7 +27,6 @@ class Combination:
 
     @classmethod
     def from_spec(cls, spec: LLMServiceSpec, product: str | None = None) -> Combination:
-        """The combination of a spec, on one of its acceptable GPU products."""
         values: dict[str, str | None] = {
             **_accelerator(spec, None if product is None else find(product)),
             **_precision(spec),

@@ -85,7 +85,6 @@ class Constants:
     )
 
     def named(self) -> dict[str, Constant]:
-        """All constants by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

@@ -37,8 +37,6 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class GPU:
-    """A GPU product."""
-
     product: str
     memory_gib: float
     """Total memory by the driver."""
@@ -50,7 +48,6 @@ class GPU:
 
 
 def _rows() -> Iterator[tuple[str, list[str]]]:
-    """Lines of the table with their section."""
     section = ""
     for line in Path(__file__).with_name("gpus.tsv").read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
@@ -156,7 +153,6 @@ def label(name: str, memory_gib: float | None = None) -> str | None:
 
 
 def sizes(product: str) -> tuple[float, ...]:
-    """GiB of all GPUs with this label."""
     return tuple(gpu.memory_gib for gpu in GPUS if gpu.product == product)
 
 

@@ -17,7 +17,6 @@ def pinned_gib(request: Request) -> float:
 
 
 def lines(request: Request) -> tuple[Line, ...]:
-    """Lines of the explanation."""
     return tuple(
         Line(f"node memory: {name}", size, formula, source) for name, size, formula, source in _pinned(request)
     )

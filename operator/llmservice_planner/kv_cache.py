@@ -153,8 +153,6 @@ def _least_padding(counts: Sequence[int], least: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What fits into some memory."""
-
     tokens: int
     """As vLLM prints: `GPU KV cache size: N tokens`. Of one engine, over all its GPUs."""
     num_blocks: int
@@ -164,8 +162,6 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """An engine's layout of the KV cache."""
-
     block_size: int
     """Tokens per block of layers that keep everything, or of the others without such layers."""
     bytes_per_block: int

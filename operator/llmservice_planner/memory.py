@@ -74,7 +74,6 @@ class _Start:
 
     @property
     def verdict(self) -> Fit:
-        """The verdict of the start alone."""
         if self.spare < -self.band:
             return Fit.DOES_NOT_FIT
         return Fit.FITS if self.spare >= self.band else Fit.TIGHT

@@ -62,8 +62,6 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Speculative decoding."""
-
     method: SpeculativeMethod
     """As in the spec."""
     num_speculative_tokens: int = 0
@@ -74,8 +72,6 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """LoRA."""
-
     max_loras: int = MAX_LORAS
     max_lora_rank: int = MAX_LORA_RANK
 
@@ -142,7 +138,6 @@ class Request:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
@@ -175,7 +170,6 @@ class Remedy:
 
     @classmethod
     def of(cls, change: str, patch: tuple[tuple[str, object], ...], plan: Plan, gpu: str | None = None) -> Remedy:
-        """A remedy with values of the plan after the change."""
         return cls(change, patch, gpu, plan.verdict, plan.max_model_len, plan.kv_cache_tokens)
 
 

@@ -65,12 +65,10 @@ def count(text: str, most: int) -> int | None:
 
 
 def gibibytes(quantity: str | int) -> float:
-    """A memory quantity in GiB."""
     return float(amount(quantity) / GIB)
 
 
 def same_amount(one: object, other: object) -> bool:
-    """Whether two quantities are equal."""
     try:
         return amount(str(one)) == amount(str(other))
     except ValueError:

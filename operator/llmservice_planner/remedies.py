@@ -84,8 +84,6 @@ def over(request: Request, count: int, device: Device) -> Request | None:
 
 @dataclass(slots=True)
 class _Tried:
-    """A change with its plan."""
-
     change: Change
     plan: Plan
 

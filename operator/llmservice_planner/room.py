@@ -182,7 +182,6 @@ def profile_of(resource: str) -> str | None:
 
 
 def product_label(resource: str) -> str:
-    """The node label with the product of this resource."""
     vendors = "amd.com/gpu.product-name" if resource.startswith("amd.com/") else "nvidia.com/gpu.product"
     return slice_label(resource) or vendors
 
@@ -230,12 +229,10 @@ def requests_of(pod_spec: Json) -> dict[str, Decimal]:
 
 
 def plus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
-    """The sum."""
     return {name: _amount(one, name) + _amount(other, name) for name in {*one, *other}}
 
 
 def minus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
-    """The difference."""
     return {name: max(Decimal(0), value - _amount(other, name)) for name, value in one.items()}
 
 
@@ -251,7 +248,6 @@ def amounts(quantities: Json) -> dict[str, Decimal]:
 
 
 def tolerates(taint: tuple[str, str, str], tolerations: Sequence[Json]) -> bool:
-    """Whether a pod with these tolerations tolerates the taint."""
     key, value, effect = taint
     return effect not in _KEEPS_AWAY or any(
         toleration.get("effect") in (None, "", effect)

@@ -31,8 +31,6 @@ LEAST_BUDGET = 600
 
 @dataclass(frozen=True, slots=True)
 class StartInputs:
-    """Inputs of the estimate."""
-
     bytes_to_read: int | None
     """Of the weights; None: unknown, with a generous budget."""
     is_cpu: bool = False

@@ -93,7 +93,6 @@ def quantized_bytes(quantization: Quantization, linear: Linear) -> float:
 
 
 def checkpoint(architecture: Architecture) -> Storage:
-    """The form in the files."""
     return Storage(4 if architecture.dtype == "float32" else 2, architecture.quantization, own=True)
 
 

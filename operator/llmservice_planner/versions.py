@@ -105,7 +105,6 @@ def _ambiguous(ambiguous: Ambiguous, version: str) -> Problem:
 
 
 def _replacement(name: str) -> str | None:
-    """The replacement of a flag of earlier versions."""
     return REMOVED.get(name.replace("_", "-"))
 
 

@@ -40,7 +40,6 @@ _WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 
 
 def draft_request(request: Request) -> Request | None:
-    """The request for a draft that is a whole model, or None."""
     draft = request.draft
     if draft is None or not _is_whole(draft):
         return None
@@ -146,8 +145,6 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class PartBytes:
-    """Bytes of one part of a stage."""
-
     whole: float = 0
     """On a single GPU."""
     rank: float = 0
@@ -157,7 +154,6 @@ class PartBytes:
         return PartBytes(self.whole + other.whole, self.rank + other.rank)
 
     def times(self, factor: float) -> PartBytes:
-        """Both multiplied."""
         return PartBytes(self.whole * factor, self.rank * factor)
 
 

@@ -27,7 +27,6 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m llmservice_fetch",
         description="Fetches models from hubs and buckets into a cache, or inspects them.",

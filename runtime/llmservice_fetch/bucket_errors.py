@@ -123,7 +123,6 @@ class Wording:
 
     @property
     def secret(self) -> str:
-        """The field with the reference to the Secret."""
         return f"{self.section}.credentialsSecretRef"
 
 
@@ -194,7 +193,6 @@ def no_credentials(parsed: ParsedError, scheme: str) -> Exception:
 
 
 def remedy(scheme: str) -> str:
-    """The remedy for wrong credentials."""
     kind = "keys" if scheme != "gs" else "key"
     return (
         f"Check the {kind} in the Secret that {WORDING[scheme].secret} names, or the service account's role, and the "

@@ -28,8 +28,6 @@ from llmservice_fetch.transfer import Download, RetryPolicy, retrying
 
 @dataclass(frozen=True)
 class FetchOptions:
-    """Options of the command line."""
-
     fetch: tuple[str, ...]
     cache: Path
     links: Path

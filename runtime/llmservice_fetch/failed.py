@@ -28,14 +28,12 @@ class FetchFailed(Exception):
 
     @classmethod
     def of(cls, failure: Failure) -> FetchFailed:
-        """Wrap an existing failure."""
         failed = cls(failure.reason, failure.message, failure.remedy)
         failed.failure = failure
         return failed
 
 
 def field_of(artifact: str, uri: str) -> str:
-    """The field of the spec with an artifact's URI."""
     known = {MODEL_ARTIFACT: "spec.model.uri", DRAFT_ARTIFACT: "spec.speculativeDecoding.model.uri"}
     return known.get(artifact, f"spec.adapters ({uri})")
 
@@ -140,7 +138,6 @@ class HTTPStatusError(Exception):
 
     @property
     def is_transient(self) -> bool:
-        """Whether a retry may succeed."""
         return self.status in _PASSING
 
 

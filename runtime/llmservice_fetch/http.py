@@ -178,6 +178,5 @@ def begins_at(response: Response) -> int:
 
 
 def chunks(response: Response) -> Iterator[bytes]:
-    """The body in chunks of at most CHUNK_BYTES."""
     while chunk := response.read1(CHUNK_BYTES, decode_content=False):
         yield chunk

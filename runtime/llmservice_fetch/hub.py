@@ -247,7 +247,6 @@ class Hub:
                 return None
 
     def digest(self, file: RemoteFile) -> Digest | None:
-        """The digest of the listing."""
         return file.digest
 
     def in_parts(self, listing: Listing, file: RemoteFile) -> bool:

@@ -113,7 +113,6 @@ class Folder:
         return "config.json" if str(path) == self.uri and path.suffix == ".json" else path.name
 
     def read(self, file: RemoteFile, start: int, end: int) -> bytes:
-        """Read from the disk."""
         try:
             with self._paths[file.path].open("rb") as opened:
                 opened.seek(start)

@@ -42,7 +42,6 @@ class Meter:
             self._fetched += max(count, 0)
 
     def snapshot(self) -> Transfer:
-        """The current progress."""
         with self._lock:
             now = self._clock()
             self._samples.append((now, self._fetched))

@@ -134,7 +134,6 @@ class Answering:
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def close(self) -> None:
-        """End all connections and their children."""
         for writer in self._open.values():
             writer.transport.abort()
         if self._open:
@@ -238,7 +237,6 @@ def memory_share(cgroup: Path) -> float | None:
 
 
 def refusal(why: str) -> Failure:
-    """The failure for a refused request."""
     return Failure(
         FailureReason.FETCH_CONTAINER_FAILED,
         f"Container {FETCH_CONTAINER} refused a request: {why}.",

@@ -71,7 +71,6 @@ class Store:
             return own.read(_PROGRESS, _SMALL_TEXT)
 
     def blob(self, file: RemoteFile) -> Path:
-        """Path of a complete file's content."""
         return self.root / "blobs" / file.blob
 
     def append(self, file: RemoteFile, suffix: str = "") -> FileIO:

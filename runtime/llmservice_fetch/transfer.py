@@ -65,7 +65,6 @@ class Partial:
         self._count(len(chunk))
 
     def restart(self) -> None:
-        """Discard all bytes."""
         self._count(-self.offset)
         self._target.truncate(0)
         self.offset = 0
@@ -176,8 +175,6 @@ def back_off(
 
 @dataclass(frozen=True)
 class Download:
-    """Downloads the files of one artifact."""
-
     origin: Origin
     listing: Listing
     store: Store

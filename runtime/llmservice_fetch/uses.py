@@ -71,7 +71,6 @@ class RecordedUse:
     at: float
 
     def is_live(self, now: float) -> bool:
-        """Whether it has not expired."""
         return now - self.at < self.use.hours * 3600
 
 
@@ -98,7 +97,6 @@ def record(store: Store, use: Use, log: Callable[[str], None]) -> None:
 
 
 def renew(cache: Path, pod: str) -> None:
-    """Renew all uses of a pod."""
     prefix = f"pod-{_hashed(pod)}-"
     for store in stores(cache):
         with contextlib.suppress(OSError), store.open(OWN, _USED) as used:

@@ -55,7 +55,6 @@ def split_keys(text: bytes) -> tuple[tuple[bytes, ...], str]:
 
 
 def parse_keys(text: bytes) -> Keys:
-    """The keys of a file."""
     found, problem = split_keys(text)
     return Keys(tuple(_digest(key) for key in found), problem)
 
@@ -67,8 +66,6 @@ def bearer(authorization: bytes | None) -> bytes | None:
 
 
 class KeyFile:
-    """The currently valid keys of a file."""
-
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
         self._refresh_at = float("-inf")

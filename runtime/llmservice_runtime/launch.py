@@ -65,7 +65,6 @@ class Change:
         )
 
     def applied_to(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment after the change."""
         kept = {name: value for name, value in environment.items() if name not in self.unset}
         return kept | dict(self.set)
 
@@ -80,7 +79,6 @@ class Change:
         return cls(values, tuple(map(_name, given.words("unset", _MAX_VARIABLES, _MAX_TEXT))))
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON."""
         return {"set": [{"name": name, "value": self.set[name]} for name in self.set], "unset": list(self.unset)}
 
 

@@ -80,7 +80,6 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """One argparse option for each field."""
     for each in fields(ServeOptions):
         repeated = {"action": "append", "default": []} if isinstance(each.default, tuple) else {"default": each.default}
         parser.add_argument(f"--{each.name.replace('_', '-')}", **{**each.metadata, **repeated})

@@ -40,13 +40,11 @@ class Redactor:
             self._secrets.add(secret)
 
     def clean(self, text: str) -> str:
-        """The text with all secrets masked."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text
 
     def failure(self, failure: Failure) -> Failure:
-        """A failure with all secrets masked."""
         evidence = tuple(map(self.clean, failure.evidence))
         return replace(
             failure, message=self.clean(failure.message), remedy=self.clean(failure.remedy), evidence=evidence
@@ -60,12 +58,10 @@ class Redacted:
         self._stream, self._redactor = stream, redactor
 
     def write(self, text: str) -> int:
-        """Mask and write."""
         self._stream.write(self._redactor.clean(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush the underlying stream."""
         self._stream.flush()
 
 

@@ -71,6 +71,5 @@ class SharedCounters:
         self.slots = memoryview(self._map).cast("Q")
 
     def close(self) -> None:
-        """Unmap."""
         self.slots.release()
         self._map.close()

@@ -313,7 +313,6 @@ def installed() -> tuple[Path, str]:
 
 
 def newest() -> str:
-    """The newest version of vLLM on the package index."""
     look = ["pip", "install", "--dry-run", "--no-deps", "--python", sys.executable, "--target", tempfile.gettempdir()]
     command = [str(ROOT / "tools" / "scripts" / "uv"), *look, CUDA]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -375,7 +374,6 @@ def _text_of(stated: str, before: Sections, now: Sections) -> str:
 
 
 def differences(before: Sections, now: Sections) -> Iterator[str]:
-    """Differences of `now`, in words."""
     old, new = before["flags"], now["flags"]
     gone, came = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
     renamed = {one: near[0] for one in gone if (near := get_close_matches(one, _alike(old[one], new, came), n=1))}

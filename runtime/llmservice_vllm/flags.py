@@ -61,8 +61,6 @@ Resolution = Match | Unknown | Ambiguous
 
 @dataclass(frozen=True)
 class FlagTable:
-    """The flags of one version of vLLM."""
-
     version: str
     flags: tuple[Flag, ...]
 

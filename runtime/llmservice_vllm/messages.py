@@ -199,7 +199,6 @@ def merged(known: Sequence[Message], found: Sequence[Message], series: str) -> l
 
 
 def load(path: Path = FILE) -> list[Message]:
-    """The messages in the file."""
     files = json.loads(path.read_text())["files"] if path.exists() else {}
     return [
         Message(file, text, name, tuple(versions.split()))

@@ -70,7 +70,6 @@ def known_or_default(version: str | None) -> str:
 
 
 def flag_table_or_default(version: str | None) -> FlagTable:
-    """The flags of `known_or_default(version)`."""
     return _flags(known_or_default(version))
 
 

@@ -62,11 +62,9 @@ class FairShares:
         return True
 
     def give_back(self, namespace: str, address: str, size: int = 1) -> None:
-        """Return `size`."""
         self._change(namespace, address, -size)
 
     def of_namespace(self, namespace: str) -> int:
-        """What a namespace uses."""
         return self._of.get((namespace, None), 0)
 
     def _change(self, namespace: str, address: str, size: int) -> None:
@@ -111,7 +109,6 @@ class HeadLimit:
         return None
 
     def close(self) -> None:
-        """The connection ended."""
         self._heads.give_back(self._namespace, self._address, self._size)
         self._size = 0
 
@@ -190,8 +187,6 @@ class Connections(web.Server):
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """An open connection."""
-
     service: Service
     address: str
     """Address of its peer."""

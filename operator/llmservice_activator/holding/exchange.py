@@ -56,8 +56,6 @@ class Shared:
 
 
 class Exchange:
-    """One request."""
-
     def __init__(self, shared: Shared, service: Service, request: web.BaseRequest) -> None:
         self._shared, self._service = shared, service
         self._client = Client(

@@ -127,16 +127,13 @@ class HoldingServer:
                 await self._shared.session.close()
 
     def held(self, key: Key) -> HeldRequests:
-        """Held requests of a service."""
         service = self._services.get(key)
         return HeldRequests() if service is None else service.held()
 
     def all_held(self) -> Mapping[Key, HeldRequests]:
-        """Held requests by service, where there are any."""
         return {key: service.held() for key, service in self._services.items() if service.waiting}
 
     def last_held(self) -> Mapping[Key, LastUse]:
-        """The last request that was held, by service."""
         return {key: found for key, service in self._services.items() if (found := service.last_held) is not None}
 
     def in_progress(self) -> int:

@@ -90,7 +90,6 @@ class Pods:
             self._changed()
 
     async def close(self) -> None:
-        """Use no pod."""
         checks = [pod.check for pod in self._pods.values() if pod.check is not None]
         for pod in self._pods.values():
             self._end_check(pod)

@@ -112,7 +112,6 @@ class Incompatibility:
 
     @property
     def name(self) -> str:
-        """A short name of the combination."""
         return " + ".join(f"{dimension}={_some(self.when[dimension])}" for dimension in self.when)
 
 

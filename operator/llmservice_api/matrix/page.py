@@ -37,7 +37,6 @@ multiple of them | `spec.model.architecture` |
 
 
 def page() -> str:
-    """The page without its header."""
     lines = [_INTRODUCTION]
     for title, rows in _SECTIONS:
         lines += [f"## {title}\n", *_table(rows())]

@@ -110,12 +110,10 @@ class Change:
 
     @property
     def requests(self) -> Amounts:
-        """Resource requests of a new pod."""
         return requests_of(self.pod_spec)
 
     @property
     def old_requests(self) -> Amounts:
-        """Resource requests of an old pod."""
         return requests_of(self.live.template().get("spec") or {})
 
 

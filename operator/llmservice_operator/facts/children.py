@@ -231,7 +231,6 @@ def is_marked(metadata: Json, service: str) -> bool:
 
 
 def common_of(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> dict[str, Any]:
-    """The fields of ChildFacts, by name."""
     metadata = obj["metadata"]
     labels = metadata.get("labels") or {}
     live = {

@@ -19,8 +19,6 @@ Json = Mapping[str, Any]
 
 
 class InspectionState(StrEnum):
-    """The state of an inspection's pod."""
-
     WAITING = "Waiting"
     """Not started; `message` has the cause if known."""
     RUNNING = "Running"
@@ -53,7 +51,6 @@ class InspectionFacts:
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
-        """Project a pod."""
         pod, metadata = PodFacts.from_object(obj), obj["metadata"]
         state, since, message, found = _state_of(pod, _container(obj), str(metadata.get("creationTimestamp") or ""))
         return cls(

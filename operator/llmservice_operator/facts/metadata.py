@@ -35,7 +35,6 @@ def is_deleting(metadata: Json) -> bool:
 
 
 def controller_of(metadata: Json) -> Controller | None:
-    """The controller of an object, or None."""
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
             return Controller(reference["kind"], reference["name"], reference["uid"])

@@ -57,8 +57,6 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """A pod of a service."""
-
     namespace: str
     name: str
     uid: str
@@ -131,7 +129,6 @@ class PodFacts:
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
-        """Project a pod."""
         metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
         node = str(spec.get("nodeName") or "")
         labels = metadata.get("labels") or {}

@@ -48,8 +48,6 @@ REASONS = frozenset({reason for reason, _ in _KINDS} | {Reason.UNSCHEDULABLE})
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorRequest:
-    """The accelerators of one pod."""
-
     resource: str
     count: int
 
@@ -71,7 +69,6 @@ def may_need_nodes(causes: Iterable[str]) -> bool:
 
 
 def are_of_gpus(causes: Iterable[str]) -> bool:
-    """Whether a cause is a lack of GPUs."""
     return Reason.INSUFFICIENT_GPUS in _kinds(causes)
 
 
@@ -81,7 +78,6 @@ def may_be_held(causes: Iterable[str]) -> bool:
 
 
 def are_gates(causes: Sequence[str]) -> bool:
-    """Whether the pod has scheduling gates."""
     return _kinds(causes) == {Reason.SCHEDULING_GATED}
 
 

@@ -33,7 +33,6 @@ def selector(service: LLMService) -> dict[str, str]:
 
 
 def labels(service: Owner) -> dict[str, str]:
-    """Labels of every child."""
     return {
         "app.kubernetes.io/name": "llmservice",
         INSTANCE_LABEL: service.name,
@@ -59,7 +58,6 @@ def metadata(service: Owner, name: str, *, owned: bool = True) -> Manifest:
 
 
 def adapters_config_name(service: LLMService) -> str:
-    """Name of the ConfigMap with the list of adapters."""
     return f"{service.name}-adapters"
 
 

@@ -51,7 +51,6 @@ def affinity(llm: LLMService, chosen: RevisionChoices = NO_CHOICES) -> dict[str,
 
 
 def spread_constraints(llm: LLMService) -> list[dict[str, Any]]:
-    """The topology spread constraints of the pods."""
     return [_with_selector(llm, constraint) for constraint in llm.spec.pod_template.spec.topology_spread_constraints]
 
 
@@ -153,7 +152,6 @@ def _label(llm: LLMService, product: str) -> str:
 
 
 def _expressions(llm: LLMService, operator: str, products: Iterable[str]) -> list[dict[str, Any]]:
-    """One expression for each label of the products."""
     by_label: dict[str, list[str]] = {}
     for product in products:
         by_label.setdefault(_label(llm, product), []).append(product)

@@ -177,7 +177,6 @@ def revision_label(key: str, template: Manifest, update_requested: str | None) -
 
 
 def labelled(template: Manifest, label: str) -> Manifest:
-    """The template with the revision label."""
     metadata = template["metadata"]
     return template | {"metadata": metadata | {"labels": metadata["labels"] | {REVISION_LABEL: label}}}
 

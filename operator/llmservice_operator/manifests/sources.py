@@ -62,12 +62,10 @@ def _each_place(spec: LLMServiceSpec) -> Iterator[tuple[Store, Place]]:
 
 
 def model_path(spec: LLMServiceSpec) -> str:
-    """The model's path for vLLM."""
     return _path(spec, spec.model.source) or f"{contract.ARTIFACTS_DIR}/{contract.MODEL_ARTIFACT}"
 
 
 def draft_path(spec: LLMServiceSpec) -> str | None:
-    """The draft model's path for vLLM, or None."""
     if spec.draft_model is None:
         return None
     return _path(spec, spec.draft_model.source) or f"{contract.ARTIFACTS_DIR}/{contract.DRAFT_ARTIFACT}"

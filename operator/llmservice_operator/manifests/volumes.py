@@ -23,8 +23,6 @@ _SMALL_VOLUMES = ("configMap", "secret", "projected")
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A volume and its mount in a container."""
-
     name: str
     source: dict[str, Any]
     path: str
@@ -97,7 +95,6 @@ def _sources(llm: LLMService) -> list[Mounted]:
 
 
 def source_volume(at: Store, pull_policy: str | None) -> dict[str, Any]:
-    """A claim or an image as a volume of a pod."""
     if at.kind == "claim":
         # Read-only on both levels: the kubelet then does not change the files' owners.
         return {"persistentVolumeClaim": {"claimName": at.name, "readOnly": True}}

@@ -99,7 +99,6 @@ class ActivatorQuestions:
         return replace(found, due_at=now + SPREAD_SECONDS, unable_since=self.unable_since if is_unable else None)
 
     def is_due(self, now: float) -> bool:
-        """Whether to ask now."""
         if self.about.is_at_zero:
             return now >= self.due_at
         return now - self.read_at >= ASK_SECONDS or set(self.reports) != set(self.about.addresses)

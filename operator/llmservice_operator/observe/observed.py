@@ -165,7 +165,6 @@ class Observed:
         return replicas_of(self.workload, self.pods)
 
     def children(self) -> Iterator[ChildFacts]:
-        """All children that exist."""
         yield from (c for c in (self.service, *self.claims, self.workload) if c is not None)
         yield from self.others
         yield from self.slices
@@ -173,11 +172,9 @@ class Observed:
         yield from self.inspection_jobs
 
     def child(self, kind: str, name: str) -> ChildFacts | None:
-        """A child by kind and name, or None."""
         return next((c for c in self.children() if (c.kind, c.name) == (kind, name)), None)
 
     def inspection_job(self, name: str) -> JobFacts | None:
-        """An inspection Job by name, or None."""
         return next((job for job in self.inspection_jobs if job.name == name), None)
 
     def inspection(self, job: JobFacts) -> InspectionFacts | None:

@@ -28,7 +28,6 @@ class Ownership(Enum):
 
 
 def ownership(child: ChildFacts, service: Owner) -> Ownership:
-    """The ownership of a child."""
     if child.deleting:
         return Ownership.LEAVING
     if child.controller is None:

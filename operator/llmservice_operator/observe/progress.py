@@ -237,8 +237,6 @@ _LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class RolloutDecision:
-    """Decisions about the rollout of a revision."""
-
     strategy: str = ""
     reason: str = ""
     """Why this strategy, while relevant."""

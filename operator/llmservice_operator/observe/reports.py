@@ -98,7 +98,6 @@ def progress_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previ
 
 
 def starting_state(pods: Sequence[PodFacts], reports: Reports, revision: str, progress: Json | None) -> State | None:
-    """The state of the pod in `status.progress`."""
     name = progress["pod"] if progress is not None else None
     return next((state for pod, state in _states(pods, reports, revision) if pod.name == name), None)
 
@@ -153,7 +152,6 @@ def _current(pods: Sequence[PodFacts], revision: str) -> Iterator[PodFacts]:
 
 
 def report_of(pod: PodFacts, reports: Reports) -> Report | None:
-    """The report of the pod's current run, or None."""
     report = reports.get(pod.name)
     return report if report is not None and (report.uid, report.restarts) == (pod.uid, pod.restarts) else None
 

@@ -130,8 +130,6 @@ _LAST = re.compile(f'^{LAST_REQUEST}{{method="({METHOD})",path="({PATH})"}} ([0-
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Request counts of one pod."""
-
     in_flight: int
     """Including waiting ones; 0 to MOST_REQUESTS."""
     started: int | None

@@ -32,8 +32,6 @@ _FIELD = "spec.rollout.pinnedRevision"
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """A recorded revision that is to run."""
-
     record: RevisionFacts
     service: LLMService
     """With the recorded values of all fields that need a restart."""

@@ -53,8 +53,6 @@ class ReaderUnavailable(RuntimeError):
 
 
 class ConfigReader:
-    """One process, and a cache of its answers."""
-
     def __init__(
         self,
         *,
@@ -247,7 +245,6 @@ async def _exchange(process: asyncio.subprocess.Process, document: str) -> bytes
 
 
 async def _cause(process: asyncio.subprocess.Process) -> Stopped:
-    """Why the process ended or stopped answering."""
     try:
         async with asyncio.timeout(1):
             code = await process.wait()

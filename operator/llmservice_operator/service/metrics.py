@@ -85,7 +85,6 @@ class ByReason:
         return True
 
     def forget(self, key: Key) -> None:
-        """Remove a deleted service."""
         self.set(key, None)
         del self._reasons[key]
 
@@ -110,7 +109,6 @@ class Failures:
             self._begun.labels(reason).inc()
 
     def forget(self, key: Key) -> None:
-        """Remove a deleted service."""
         self._failing.forget(key)
 
 
@@ -390,7 +388,6 @@ class Metrics:
         self._pods.update(key, pods, gpu_resource)
 
     def forget(self, key: Key) -> None:
-        """Remove the series of a deleted service."""
         self._by_reason.forget(key)
         self._failures.forget(key)
         self._conditions.update(key, {})
@@ -401,7 +398,6 @@ class Metrics:
             self.streams_ended.remove(*key)
 
     def add_streams_ended(self, key: Key, count: int) -> None:
-        """A pod's end cut `count` streams."""
         self._ended.add(key)
         self.streams_ended.labels(*key).inc(count)
 
@@ -442,11 +438,9 @@ class Metrics:
             self._fetching.pop(key, None)
 
     def exposition(self) -> bytes:
-        """The page of /metrics."""
         return generate_latest(self.registry)
 
     def reference(self) -> str:
-        """The reference page."""
         rows = [
             f"| `{_exposed_name(metric)}` | {metric._type} | {', '.join(metric._labelnames) or '-'} "
             f"| {metric._documentation} |"

@@ -50,8 +50,6 @@ class _Pod(NamedTuple):
 
 @dataclass(slots=True)
 class _PolledPod:
-    """One polled pod."""
-
     ask: Ask
     silent: int = 0
     unchanged: int = 0
@@ -59,8 +57,6 @@ class _PolledPod:
 
 @dataclass(slots=True)
 class _Service:
-    """Polled pods of one service, and their reports."""
-
     asked: dict[str, _PolledPod] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     unpublished: dict[str, Report] = field(default_factory=dict)
@@ -70,8 +66,6 @@ class _Service:
 
 
 class StatePoller:
-    """Polls pods and keeps their last reports."""
-
     def __init__(
         self,
         read: Read,
@@ -90,7 +84,6 @@ class StatePoller:
         self._services: dict[Key, _Service] = {}
 
     def reports(self, key: Key) -> Mapping[str, Report]:
-        """Reports for decisions, by pod name."""
         service = self._services.get(key)
         return dict(service.reports) if service is not None else {}
 
@@ -123,7 +116,6 @@ class StatePoller:
             del self._services[key]
 
     def forget(self, key: Key) -> None:
-        """Drop the state of a deleted service."""
         self._services.pop(key, None)
         self._metrics.forget_progress(key)
 

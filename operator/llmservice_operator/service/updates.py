@@ -21,8 +21,6 @@ from llmservice_operator.workload.kinds import live_workload
 
 @dataclass(slots=True)
 class Updates:
-    """Running and waiting updates."""
-
     limit: int = 1
     _running: dict[Key, Update] = field(default_factory=dict)
     _waiting: dict[Key, None] = field(default_factory=dict)

@@ -83,7 +83,6 @@ def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifes
 
 
 def replicas(pods: Iterable[PodFacts]) -> Iterator[Replica]:
-    """Each pod is a replica."""
     return (Replica((pod,)) for pod in pods)
 
 

@@ -72,8 +72,6 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Backend:
-    """Block sizes of an attention backend."""
-
     default: int
     sizes: tuple[int, ...]
     """Kernel block sizes."""

@@ -162,8 +162,6 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer."""
-
     attention: Attention
     feed_forward: FeedForward
     linears: tuple[Linear, ...] = ()
@@ -173,7 +171,6 @@ class Layer:
 
     @property
     def parameters(self) -> int:
-        """All parameters of the layer."""
         return sum(linear.parameters for linear in self.linears) + self.small
 
 
@@ -212,7 +209,6 @@ class Quantization:
 
     @property
     def forms(self) -> tuple[Quantization, ...]:
-        """All forms of its matrices, by index."""
         return (self, *self.others)
 
 
@@ -241,8 +237,6 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model."""
-
     name: str
     """The class in `architectures`, or model_type; for messages."""
     hidden_size: int

@@ -107,8 +107,6 @@ _SHARED = frozenset(
 
 
 class _Reader:
-    """Reads one document."""
-
     def __init__(self, document: Mapping[str, Any]) -> None:
         text = text_part(document)
         model_type = text.get("model_type", document.get("model_type"))

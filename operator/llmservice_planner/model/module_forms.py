@@ -166,8 +166,6 @@ def with_forms(layers: tuple[Layer, ...], quantization: Quantization) -> tuple[L
 
 
 class _Matcher(NamedTuple):
-    """A pattern."""
-
     is_match: Callable[[str], bool]
     """Takes a name."""
     is_possible: Callable[[str], bool]

@@ -206,7 +206,6 @@ def _delta_net(keys: Keys) -> Mixer:
 
 
 def _delta_attention(keys: Keys) -> Mixer:
-    """Kimi Delta Attention."""
     facts = keys.section("linear_attn_config")
     hidden = keys.needed("hidden_size")
     if facts is not None:

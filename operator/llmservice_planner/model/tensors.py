@@ -27,7 +27,6 @@ class Tensors:
 
     @property
     def total(self) -> int:
-        """Bytes of all tensors."""
         parts = (self.embedding, self.head, self.attention, self.feed_forward, self.experts, self.vision, self.mtp)
         return sum(parts) + self.other
 

@@ -31,7 +31,6 @@ class Rule:
     """Whether warnings match too."""
 
     def matches(self, text: str) -> bool:
-        """Whether a line contains one of the phrases."""
         return any(holds(text, phrase) for phrase in self.phrases)
 
 

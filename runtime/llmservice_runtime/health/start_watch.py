@@ -117,7 +117,6 @@ class StartWatch:
 
     @classmethod
     def begin(cls, now: float) -> StartWatch:
-        """A start that begins at `now`."""
         return cls(now, now, {})
 
     def after_line(self, now: float) -> StartWatch:

@@ -39,7 +39,6 @@ class _Watch(threading.Thread):
         self._stalled = 0.0
 
     def end(self) -> None:
-        """Stop the thread."""
         self._over.set()
 
     def run(self) -> None:

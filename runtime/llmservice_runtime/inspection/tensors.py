@@ -43,7 +43,6 @@ class Tensor:
 
     @property
     def values(self) -> int:
-        """Number of values."""
         return math.prod(self.shape)
 
 
@@ -225,7 +224,6 @@ class Sum:
         self._parameters = 0
 
     def add(self, tensors: Mapping[str, Tensor]) -> None:
-        """Add the tensors of one file."""
         for name, tensor in tensors.items():
             self._parts[part(name, self._layers)] += tensor.size
             self._dtypes[tensor.dtype] += tensor.size

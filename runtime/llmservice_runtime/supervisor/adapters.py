@@ -70,7 +70,6 @@ class LoraEndpoints:
         return {card.word("id"): card.word("root", _LONGEST_PATH) for card in cards if card.has("parent")}
 
     async def load(self, name: str, path: Path) -> None:
-        """Load an adapter under its name."""
         await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
 
     async def unload(self, name: str) -> None:

@@ -29,8 +29,6 @@ _LONGEST_ERROR = 2048
 
 @dataclass(frozen=True)
 class Response:
-    """Status and body of a response."""
-
     status: int
     body: str
 

@@ -126,5 +126,4 @@ class Drain:
 
     @property
     def in_flight(self) -> int:
-        """Requests without a complete response."""
         return self._slots[shared_counters.IN_FLIGHT]

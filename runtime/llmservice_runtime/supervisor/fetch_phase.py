@@ -57,7 +57,6 @@ class FetchContainer:
 
     @classmethod
     def of(cls, options: ServeOptions, dependencies: Dependencies, log: Callable[[str], None]) -> FetchContainer:
-        """The container of this pod."""
         timing = dependencies.timing
         return cls(
             Path(options.fetch_socket), timing.fetch_wait_seconds, timing.fetch_retry_seconds, timing.poll_seconds, log
@@ -124,7 +123,6 @@ class FetchContainer:
 
 
 def with_progress(state: State, progress: Progress) -> State:
-    """`state` with the progress of a fetch."""
     if isinstance(progress, CacheRoom):
         return replace(state, cache=progress)
     if isinstance(progress, Transfer):

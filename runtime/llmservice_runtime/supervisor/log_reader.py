@@ -124,7 +124,6 @@ class LogReader:
         self._thread.start()
 
     def join(self, timeout: float) -> None:
-        """Wait for the pipe's end."""
         self._thread.join(timeout)
 
     def _run(self) -> None:

@@ -76,7 +76,6 @@ class Reaper:
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
 
     def close(self) -> None:
-        """Remove the SIGCHLD handler."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
 
     def start(

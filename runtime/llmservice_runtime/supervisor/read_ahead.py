@@ -48,7 +48,6 @@ class ReadAhead:
         self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(THREADS)]
 
     def start(self) -> None:
-        """Start to read."""
         for thread in self._threads:
             thread.start()
 

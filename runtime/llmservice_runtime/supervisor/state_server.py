@@ -33,8 +33,6 @@ _PAUSE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Reply:
-    """Status, body and content type of a response."""
-
     status: int
     body: str
     content_type: str = "text/plain; charset=utf-8"
@@ -85,7 +83,6 @@ class StateServer:
         self.close()
 
     def close(self) -> None:
-        """Close the listeners and all connections."""
         for listener in self._listeners:
             self._loop.remove_reader(listener)
             listener.close()

@@ -127,7 +127,6 @@ class Flags:
 
     @property
     def gpus(self) -> int:
-        """Number of devices that the server uses."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
@@ -221,7 +220,6 @@ async def stop(child: Child, *, grace_seconds: float) -> bool:
 
 
 async def ends_within(child: Child, seconds: float) -> bool:
-    """Whether a process ends within `seconds`."""
     await asyncio.wait([child.ended], timeout=seconds)
     return child.ended.done()
 

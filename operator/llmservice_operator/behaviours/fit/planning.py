@@ -94,7 +94,6 @@ def planner_input(
 
 
 def on(asked: PlannerInput, device: Device | None) -> PlannerInput:
-    """The same question for one device."""
     return asked if device is None else replace(asked, request=replace(asked.request, device=device))
 
 

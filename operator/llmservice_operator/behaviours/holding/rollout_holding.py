@@ -56,8 +56,6 @@ LOST = "Requests are lost until a new replica is ready."
 
 @dataclass(frozen=True, slots=True)
 class RolloutHolding:
-    """The result for one rollout."""
-
     slices: tuple[DesiredChild, ...] | None = ()
     """As `ScaleToZero.slices`."""
     is_waiting: bool = False

@@ -78,8 +78,6 @@ class HoldingInputs:
 
 @dataclass(frozen=True, slots=True)
 class ScaleToZero:
-    """The result for one service."""
-
     replicas: int
     """Replicas of the workload."""
     port: int | None = None
@@ -324,7 +322,6 @@ def slices_without_spec(
 
 
 def undesired_slices(service: Owner, observed: Observed, slices: tuple[DesiredChild, ...] | None) -> Iterator[Prune]:
-    """The operator's slices that are not desired."""
     desired = None if slices is None else {each.id for each in slices}
     for live in observed.slices:
         may_go = ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN)

@@ -166,8 +166,6 @@ _RANK = {
 
 @dataclass(frozen=True, slots=True)
 class FailureContext:
-    """Information besides the pods."""
-
     reports: Reports
     events: PodEvents | None = None
     wanted: scheduling.AcceleratorRequest | None = None

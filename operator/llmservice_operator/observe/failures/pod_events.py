@@ -63,8 +63,6 @@ _LONGEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """An Event about a pod."""
-
     reason: str
     message: str
     last: str

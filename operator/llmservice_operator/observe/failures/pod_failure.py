@@ -142,7 +142,6 @@ def is_of_another_architecture(message: str) -> bool:
 
 
 def is_of_full_disk(message: str) -> bool:
-    """Whether the node's disk is full."""
     return _DISK.words.search(message) is not None
 
 

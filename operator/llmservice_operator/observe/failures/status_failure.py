@@ -27,8 +27,6 @@ LASTS_AFTER = 600.0
 
 @dataclass(frozen=True, slots=True)
 class StatusFailure:
-    """The value of status.failure."""
-
     reason: Reason
     message: str
     remedy: str

@@ -143,7 +143,6 @@ def is_plan_of_another(status: Json) -> bool:
 
 
 def plan_of(revision: str, status: Json) -> Json | None:
-    """The stored plan of this revision, or None."""
     if revision_of(status) != revision or is_plan_of_another(status):
         return None
     plan: Json | None = status.get("plan")

@@ -50,19 +50,16 @@ class ActivatorsWatch:
         await self._informer.run()
 
     def updated(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """A slice was added or changed."""
         self._slices[_where(obj)] = tuple(ready(obj))
         self._update_known()
 
     def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """A slice was deleted."""
         self._slices.pop(_where(obj), None)
         self._update_known()
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """Remove all slices that the list lacks."""
         self._slices = {where: found for where, found in self._slices.items() if where in uids}
         self._is_synced = True
         self._update_known()

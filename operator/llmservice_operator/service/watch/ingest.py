@@ -62,7 +62,6 @@ class EventHandler:
             self._unreadable[where] = _Unreadable(known, key, subject)
 
     def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """The last state of a deleted object."""
         if resource is POD and self._is_known(obj):
             self.updated(resource, obj)
         key, subject = _about(resource, obj)

@@ -85,7 +85,6 @@ class ParentFacts:
         )
 
     def with_status(self, status: JSON) -> ParentFacts:
-        """The projection with another status."""
         return replace(self, content={**self.content, "status": status}, obj={**self.obj, "status": status})
 
 
@@ -93,7 +92,6 @@ PARENT = LLMSERVICE.kind
 
 
 def key_of(parent: ParentFacts) -> Key:
-    """The key of an LLMService in queues and caches."""
     return Key(parent.namespace, parent.name)
 
 
@@ -164,7 +162,6 @@ def priority_of_service(parent: ParentFacts | None) -> Priority:
 
 
 def priority_after_child(parent: ParentFacts | None) -> Priority:
-    """Priority of a service whose children changed."""
     if parent is None or parent.deleting:
         return Priority.REST
     conditions = parent.obj["status"].get("conditions") or ()

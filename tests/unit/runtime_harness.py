@@ -216,6 +216,10 @@ def _nothing() -> None:
     """For uses of a cache that need no renewal."""
 
 
+SEEN_SECONDS = 5.0
+"""Between two states of a server of which a test has to see the first: it may wait so long for a processor."""
+
+
 @asynccontextmanager
 async def supervised(
     folder: Path,

@@ -21,7 +21,7 @@ from llmservice_runtime.health.hang import (
 )
 from llmservice_vllm import metrics
 
-from tests.unit.runtime_harness import supervised
+from tests.unit.runtime_harness import SEEN_SECONDS, supervised
 
 LIMITS = Thresholds(unready=30, restart=90)
 STILL = (1.0, 2.0)
@@ -173,7 +173,7 @@ def test_vllms_page_holds_what_is_looked_for() -> None:
 
 
 async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
-    async with supervised(tmp_path, hang_unready_seconds=0.5, hang_restart_seconds=1.0) as server:
+    async with supervised(tmp_path, hang_unready_seconds=0.5, hang_restart_seconds=SEEN_SECONDS) as server:
         await server.ready()
         waiting = server.hold("@hang")
         state = await server.until(lambda state: not state.ready and state.phase is Phase.SERVING)
@@ -239,7 +239,7 @@ async def test_a_hung_server_says_where_its_processes_are_stuck(tmp_path: Path) 
 
     os.utime(dumped("worker_9_9", "earlier"), (0, 0))
     os.mkfifo(stacks / "VLLM_STACK_DUMP_for_worker_8_8.log")
-    changed = {"hang_unready_seconds": 0.5, "hang_restart_seconds": 1.0, "stacks_dir": str(stacks)}
+    changed = {"hang_unready_seconds": 0.5, "hang_restart_seconds": SEEN_SECONDS, "stacks_dir": str(stacks)}
     async with supervised(tmp_path, **changed) as server:  # type: ignore[arg-type]
         await server.ready()
         waiting = server.hold("@hang")

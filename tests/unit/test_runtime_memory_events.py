@@ -16,7 +16,7 @@ from llmservice_runtime.health.memory_events import MemoryEvents, read
 
 from tests.support.patience import PATIENCE
 from tests.support.stand_in.behaviour import Behaviour
-from tests.unit.runtime_harness import QUICK, marked, supervised
+from tests.unit.runtime_harness import QUICK, SEEN_SECONDS, marked, supervised
 
 V1 = {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n"}
 V2 = {"memory.events": "low 0\nhigh 0\nmax 12\noom {hits}\noom_kill {kills}\noom_group_kill 0\n"}
@@ -67,7 +67,9 @@ async def test_an_engine_that_is_killed_for_memory(
 
 async def test_a_worker_that_is_killed_while_the_rest_waits_for_it_is_no_mere_hang(tmp_path: Path) -> None:
     write(tmp_path, V1, kills=0)
-    async with supervised(tmp_path, cgroup=tmp_path, hang_unready_seconds=0.5, hang_restart_seconds=0.5) as server:
+    async with supervised(
+        tmp_path, cgroup=tmp_path, hang_unready_seconds=0.5, hang_restart_seconds=SEEN_SECONDS
+    ) as server:
         await server.ready()
         waiting = server.hold("@hang")
         await server.until(lambda state: not state.ready)

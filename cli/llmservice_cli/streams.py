@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -41,7 +41,7 @@ class StreamTransport(Transport):
     ) -> None:
         await super().__aexit__(kind, error, trace)
         for connection in self._idle:
-            connection.writer.close()
+            await connection.close()
 
     @asynccontextmanager
     async def answer(self, request: Request) -> AsyncIterator[Answer]:
@@ -67,7 +67,7 @@ class StreamTransport(Transport):
             raise Unreachable(f"{request.verb} {request.path}: {error}") from error
         finally:
             if connection is not None:
-                connection.writer.close()
+                await connection.close()
 
     def _head(self, request: Request) -> h11.Request:
         target = quote(self._server.path + request.path, safe="/:@!$&'()*+,;=%~?")
@@ -92,7 +92,7 @@ class StreamTransport(Transport):
             connection = self._idle.pop()
             if not connection.reader.at_eof():
                 return connection
-            connection.writer.close()
+            await connection.close()
         host, port = self._server.hostname or "", self._server.port or (443 if self._tls else 80)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -140,6 +140,12 @@ class _Connection:
         if is_done:
             self._state.start_next_cycle()
         return is_done
+
+    async def close(self) -> None:
+        """At once: a server that does not answer TLS's goodbye would hold the command up for half a minute."""
+        self.writer.transport.abort()
+        with suppress(OSError):
+            await self.writer.wait_closed()
 
     async def _next(self, silence: float | None) -> Any:
         while (event := self._state.next_event()) is h11.NEED_DATA:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +24,7 @@ from llmservice_cli.cluster import connect
 from llmservice_cli.options import Scope
 from llmservice_cli.streams import LARGEST_PART, StreamTransport
 
-from tests.support.http_servers import Answer, application
+from tests.support.http_servers import Answer, application, loopback_tls, threaded
 
 from .api_server import ApiServer, over_http, reply
 
@@ -326,3 +330,32 @@ async def test_a_server_that_is_away_or_silent_is_named() -> None:
             [each async for each in api.log_chunks("team", "p", {}, silence=0.2)]
         with pytest.raises(errors.Unreachable, match=r"no answer within 0\.2 s"):
             await api._transport.read("get", POD, POD.path("team", "p"), timeout=0.2)
+
+
+def test_a_command_that_ends_leaves_no_connection_open() -> None:
+    """Nor does it wait for a server that does not answer TLS's goodbye."""
+    is_over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+            is_over.wait()
+
+    context, authority = loopback_tls()
+    ca = Path(authority).read_bytes()
+
+    async def ask(address: str) -> None:
+        async with StreamTransport(Credentials(address, "team", Token.fixed(None), ca=ca)) as transport:
+            assert await Api(transport).get(POD, "team", "p") == {}
+
+    with threaded(Handler, tls=context) as port:
+        try:
+            asyncio.run(ask(f"https://127.0.0.1:{port}"))
+            gc.collect()  # what is open warns then, which fails the test
+        finally:
+            is_over.set()

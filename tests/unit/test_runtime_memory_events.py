@@ -82,12 +82,12 @@ async def test_a_worker_that_is_killed_while_the_rest_waits_for_it_is_no_mere_ha
 async def test_what_was_killed_before_the_engine_moved_on_did_not_end_it(tmp_path: Path) -> None:
     """A compiler, say, while loading."""
     write(tmp_path, V1, kills=0)
-    async with supervised(tmp_path, Behaviour(start_seconds=0.5), cgroup=tmp_path) as server:
+    async with supervised(tmp_path, Behaviour(start_seconds=2), cgroup=tmp_path) as server:
         await server.until(lambda state: state.phase is Phase.LOADING)
         write(tmp_path, V1, kills=1)
         await server.ready()
         assert (await server.complete()).status == 200
-        await server.passed(0.5)
+        await server.passed(2)
         os.kill(server.engine(), signal.SIGKILL)
         failure = await server.failed(128 + signal.SIGKILL)
         assert failure.reason is FailureReason.ENGINE_DIED

@@ -26,7 +26,7 @@ LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
 
 
 async def test_becomes_ready_after_a_first_request(tmp_path: Path) -> None:
-    behaviour = Behaviour(log=str(LOGS / "start.log"), start_seconds=0.5)
+    behaviour = Behaviour(log=str(LOGS / "start.log"), start_seconds=2)
     async with supervised(tmp_path, behaviour) as server:
         loading = await server.until(lambda state: state.phase is Phase.LOADING)
         assert not loading.started

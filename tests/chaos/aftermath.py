@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from llmservice_cli.probe.arguments import Mode
-from llmservice_cli.probe.tally import Row
+from llmservice_cli.probe import Mode
+from llmservice_cli.probe.report import Row
 
 from tests.chaos import belongings
 from tests.chaos.actions import KILLS, Desired, Step, Storm, kind_of

@@ -20,7 +20,7 @@ from tests.chaos.belongings import Found, orphans, stuck, taken_over
 from tests.chaos.executor import Executor
 from tests.chaos.plan import PROBED, outcome, plan
 from tests.chaos.proxy import FaultyWay, serving
-from tests.support.audit import writes_since
+from tests.support.audit import Request, writes_since
 from tests.support.clock import now
 from tests.support.cluster import SOMEBODY, Cluster, eventually
 from tests.support.host import pause, without
@@ -92,7 +92,11 @@ def test_chaos(cluster: Cluster, seed: int, seconds: float, engine: Engine, reco
             settle(cluster, steps, SETTLES_WITHIN[engine])
             missed = check_aftermath(cluster, executor, probes, steps)
             assert aftermath.not_struck(steps, way.struck, executor.fallen) == []
+            operator_anew(cluster)
+            began = now()
             before, after = usage.soak(cluster, NAMESPACE)
+            # New processes read everything anew, and want nothing to be otherwise either.
+            assert [each for each in writes_to_the_services(cluster, began) if each.at < began + QUIET] == []
             assert usage.grown(before, after) == []
         except BaseException:
             tell(cluster, executor, seed)
@@ -179,14 +183,17 @@ def check_aftermath(
     set_replicas(cluster, 2)
     memory = aftermath.memory(cluster)
     assert all(taken < aftermath.MEMORY_MIB for taken in memory.values()), memory
-    nothing_is_written(cluster)
-    # New processes read everything anew, and want nothing to be otherwise either.
+    began = now()
+    pause(QUIET)
+    assert writes_to_the_services(cluster, began) == []
+    return missed
+
+
+def operator_anew(cluster: Cluster) -> None:
     for pod in operator_pods(cluster):
         name = pod["metadata"]["name"]
         cluster.kubectl("delete", "pod", name, "-n", OPERATOR_NAMESPACE, "--wait=true")
     set_replicas(cluster, 2)
-    nothing_is_written(cluster)
-    return missed
 
 
 def nothing_is_left(cluster: Cluster) -> list[str]:
@@ -216,10 +223,10 @@ def left_after(cluster: Cluster, seconds: float) -> list[str]:
         pause(1)
 
 
-def nothing_is_written(cluster: Cluster) -> None:
-    began = now()
-    pause(QUIET)
-    assert [write for write in writes_since(cluster, began) if write.namespace == NAMESPACE] == []
+def writes_to_the_services(cluster: Cluster, began: float) -> list[Request]:
+    """Those that the faults were about, and none of which is to change any more."""
+    found = [write for write in writes_since(cluster, began) if write.namespace == NAMESPACE]
+    return [write for write in found if not write.name.startswith(usage.PREFIX)]
 
 
 def figures(executor: Executor, probes: dict[str, Traffic]) -> dict[str, object]:

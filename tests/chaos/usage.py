@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
@@ -12,6 +13,8 @@ from tests.support.host import pause
 from tests.support.operator import operator_metrics
 from tests.support.services import idle
 
+PREFIX = "soak-"
+"""Of the names of the services that come and go."""
 SERVICES, ROUNDS = 20, 3
 """That are made and deleted together, and how often after the first time, which is not counted: caches fill in it."""
 WITHIN = 120.0
@@ -59,21 +62,24 @@ def grown(before: Usage, after: Usage, allowed: Usage = ALLOWED) -> list[str]:
 def soak(cluster: Cluster, namespace: str) -> tuple[Usage, Usage]:
     """Services come and go; what the acting operator holds after the first round, and after the last."""
     come_and_go(cluster, namespace)
-    before = settled(cluster)
+    pause(SETTLES)
+    before = Usage.of(operator_metrics(cluster))
     for _ in range(ROUNDS):
         come_and_go(cluster, namespace)
-    return before, settled(cluster)
+    return before, settled(cluster, before)
 
 
-def settled(cluster: Cluster) -> Usage:
-    """Once nothing is under way."""
-    pause(SETTLES)
-    return Usage.of(operator_metrics(cluster))
+def settled(cluster: Cluster, before: Usage) -> Usage:
+    """Once it is as little as before, or what is under way has had its time to end."""
+    deadline = time.monotonic() + SETTLES
+    while grown(before, found := Usage.of(operator_metrics(cluster))) and time.monotonic() < deadline:
+        pause(1)
+    return found
 
 
 def come_and_go(cluster: Cluster, namespace: str) -> None:
     """One round: all of them have their children, and then nothing of them is left."""
-    names = [f"soak-{number}" for number in range(SERVICES)]
+    names = [f"{PREFIX}{number}" for number in range(SERVICES)]
     cluster.apply({"apiVersion": "v1", "kind": "List", "items": [idle(name) for name in names]}, namespace)
     for name in names:
         cluster.wait_condition(namespace, name, "Ready", "True", timeout=WITHIN)
@@ -85,6 +91,6 @@ def _gone(cluster: Cluster, namespace: str) -> Callable[[], bool]:
     def look() -> bool:
         kinds = ("deployments", "services", "controllerrevisions")
         left = [each["metadata"]["name"] for kind in kinds for each in cluster.list(kind, namespace)]
-        return not any(name.startswith("soak-") for name in left)
+        return not any(name.startswith(PREFIX) for name in left)
 
     return look

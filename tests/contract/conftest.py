@@ -21,10 +21,10 @@ Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Their CRD has a group of its own."""
+    """Their CRD has a group of its own, and they need no operator."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.parallel)
+            item.add_marker(pytest.mark.contract)
 
 
 @pytest.fixture(scope="session")

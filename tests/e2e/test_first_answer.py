@@ -17,6 +17,7 @@ from tests.support.operator import host_process, operator_pods
 from tests.support.patience import PATIENCE, at_most
 from tests.support.serving import of_supervisor
 
+pytestmark = pytest.mark.beside_keda
 READY_WITHIN = int(at_most(600))
 QUESTION, ANSWER = PAIRS[0]
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from localcluster.imagecopy import ImageStore, chains
 from localcluster.install import STAND_IN_IMAGE
 from localcluster.place import ctr_command, first
 from tests.support.cluster import Cluster
+
+pytestmark = pytest.mark.beside_keda
 
 
 class Collected(ImageStore):

@@ -1,4 +1,4 @@
-"""Whatever happens to the pods, the operator or the control plane: every request is answered whole."""
+"""Whatever happens to the pods or the control plane: every request is answered whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from tests.e2e.disturbances import (
     BLIND_STORIES,
     KILLS,
-    NAME,
     STAND_IN,
     STORIES,
     VLLM,
@@ -26,29 +25,14 @@ from tests.e2e.disturbances import (
 )
 from tests.support.cluster import Cluster
 from tests.support.measured import Record
-from tests.support.services import one_of_several, stand_in
 
-# Of the stand-in: answers of a third of a second to three seconds, about ten at any time. Of vLLM two processors
-# leave room for little load, and a start takes a minute.
-WORLDS = {
-    STAND_IN: (
-        stand_in(NAME, {"start_seconds": 2, "tokens_per_second": 30}, scaling={"replicas": 2}),
-        90,
-        ("--rate", "8", "--output-tokens", "10,20,80"),
-    ),
-    VLLM: (
-        one_of_several(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}),
-        600,
-        ("--rate", "0.5", "--output-tokens", "64,256"),
-    ),
-}
+pytestmark = pytest.mark.beside_keda
 
 
 @pytest.fixture(scope="module", params=[STAND_IN, pytest.param(VLLM, marks=pytest.mark.full)])
 def served(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[World]:
     engine: str = request.param
-    service, within, load = WORLDS[engine]
-    with world(cluster, f"e2e-no-loss-{engine.lower()}", engine, service, within, *load) as made:
+    with world(cluster, f"e2e-no-loss-{engine.lower()}", engine) as made:
         yield made
 
 

@@ -29,8 +29,9 @@ def autoscaling_installed(cluster: Cluster) -> Iterator[None]:
     target = local_target(cluster.paths, os.environ)
     with (cluster.paths.runtime / "autoscaling.users").open("w") as users:
         with _one_at_a_time(cluster):
-            keda.install(cluster.paths, os.environ, Progress())
-            install.install(target, Progress(), autoscaling=True)
+            if _is_last(users):
+                keda.install(cluster.paths, os.environ, Progress())
+                install.install(target, Progress(), autoscaling=True)
             fcntl.flock(users, fcntl.LOCK_SH)
         try:
             yield
@@ -48,7 +49,10 @@ def _one_at_a_time(cluster: Cluster) -> Iterator[None]:
 
 
 def _is_last(users: IO[str]) -> bool:
-    """Whether no other process holds the file. A lock ends with its process, so a killed one counts no more."""
+    """Whether no other process holds the file: it is the first, or the last, to need it.
+
+    A lock ends with its process, so a killed one counts no more.
+    """
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
 """The line that was typed, the command that it names, and one message for an error.
 
-A command is a folder. `SUMMARY` and `GROUP` in its __init__.py are its line in `llmservice --help`. Its arguments.py
-has DESCRIPTION, EPILOG and `Options`, a frozen dataclass whose fields are its options; it imports nothing that is slow.
-Its command.py has `run(options)`, which gives an exit code or a coroutine of one.
+A command is a folder, and a line of `SUMMARIES`. Its __init__.py has DESCRIPTION, EPILOG and `Options`, a frozen
+dataclass whose fields are its options; it imports nothing that is slow. Its command.py has `run(options)`, which gives
+an exit code or a coroutine of one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO, get_type_hints
@@ -36,8 +36,39 @@ exit codes:
 
 llmservice COMMAND --help says more.
 """
-COMMANDS = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/command.py")))
-GROUPS = ("before it runs", "while it runs", "change what runs", "measure", "the cluster and this program")
+SUMMARIES: Mapping[str, Mapping[str, str]] = {
+    "before it runs": {
+        "diff": "what the operator would change in a cluster for a manifest, and what would restart",
+        "init": "print a manifest to begin with, planned for what the cluster has; asks on a terminal",
+        "plan": "say before anything runs whether it fits: memory, longest request, concurrency, remedies",
+        "render": "the objects that the operator would make of a manifest, without a cluster",
+    },
+    "while it runs": {
+        "chat": "chat with a served model in the terminal",
+        "history": "list the recorded revisions of a service, and what changed with each",
+        "logs": "the log of a service's pods: the supervisor's and vLLM's lines, told apart",
+        "status": "show conditions, remedies, start, pods and live figures of a service",
+        "top": "show tokens/s, requests, cache use and latencies of services, live",
+        "ui": "open the web page of the fleet in a browser, signed in as you",
+        "wait": "wait until a service is Ready, or cannot become it",
+    },
+    "change what runs": {
+        "rollback": "return a service to a recorded revision, or undo that",
+        "update": "roll out what waits for a service's next rollout",
+    },
+    "measure": {
+        "bench": "measure a server: three disciplines, sweeps of the load, goodput; compare results",
+        "probe": "send constant load and account for every lost request, for example during a rollout",
+    },
+    "the cluster and this program": {
+        "completion": "print what completes commands, options and names of services in a shell",
+        "doctor": "check a cluster before and after installing; each finding has its remedy",
+        "explain": "explain a reason, a condition or a field: meaning, remedy, flag, default",
+        "report": "bundle what a bug report needs: objects, Events, logs, metrics; secrets are taken out",
+    },
+}
+"""Of the commands, by group, as `llmservice --help` lists them: none is imported for that."""
+COMMANDS = tuple(sorted(name for commands in SUMMARIES.values() for name in commands))
 COMPLETE = "_LLMSERVICE_COMPLETE"
 """The variable by which a shell asks for completion."""
 
@@ -54,26 +85,23 @@ class Commands(Group):
     """All commands; what one needs is imported once it is named."""
 
     def __init__(self, **settings: Any) -> None:
-        found = {name: line(name) for name in COMMANDS}
-        self.lines = dict(sorted(found.items(), key=lambda one: GROUPS.index(one[1].group)))
+        self.lines = {
+            name: Command(name, short_help=summary, group=group)
+            for group, commands in SUMMARIES.items()
+            for name, summary in commands.items()
+        }
         super().__init__(commands=dict(self.lines), **settings)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.lines)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return command(cmd_name) if cmd_name in COMMANDS else None
-
-
-def line(name: str) -> Command:
-    """A command of which only the line in `llmservice --help` is known."""
-    package = import_module(f"{__package__}.{name}")
-    return Command(name, short_help=package.SUMMARY, group=package.GROUP)
+        return command(cmd_name) if cmd_name in self.lines else None
 
 
 def command(name: str) -> Command:
     """One command, with its Options as click's parameters."""
-    arguments = import_module(f"{__package__}.{name}.arguments")
+    arguments = import_module(f"{__package__}.{name}")
     hints = get_type_hints(arguments.Options, include_extras=True)
 
     def parsed(**values: Any) -> Parsed:

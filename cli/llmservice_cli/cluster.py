@@ -17,9 +17,10 @@ from kubeloop.errors import KubeError, NotFound, ProxyRefusal, ServerError, Unre
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
 
+from llmservice_cli.options import is_namespace
+
 from .api import USER_AGENT, Api
 from .errors import CliError, WrongUsage
-from .namespaces import is_namespace
 from .options import Scope
 from .streams import StreamTransport
 from .text import shown

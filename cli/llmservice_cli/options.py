@@ -1,11 +1,12 @@
 """Options that several commands have, as frozen dataclasses: the Options of a command inherit those that it needs.
 
 A field is an option or an argument (parameters.py). Nothing here imports an API client:
-`--help` and completion read only this and a command's arguments.py.
+`--help` and completion read only this and a command's __init__.py.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -106,3 +107,14 @@ class Inputs:
             group=INPUTS,
         ),
     ] = None
+
+
+LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+"""RFC 1123."""
+_FORM = re.compile(LABEL)
+_LONGEST = 63
+
+
+def is_namespace(name: Any) -> bool:
+    """Whether a namespace can have this name. Another one would be another path of the API server."""
+    return isinstance(name, str) and len(name) <= _LONGEST and _FORM.fullmatch(name) is not None

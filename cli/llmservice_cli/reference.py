@@ -66,11 +66,11 @@ def exits_of(epilog: str) -> Mapping[str, str]:
 
 
 def described(name: str) -> Described:
-    """One command, from its arguments.py."""
+    """One command, from its options."""
     made = app.command(name)
     ctx = made.make_context(f"llmservice {name}", [], resilient_parsing=True)
     usage = made.usage or " ".join(made.collect_usage_pieces(ctx))
-    line = app.line(name)
+    line = app.whole().lines[name]
     listed = entries(made, ctx)
     return Described(
         name, line.short_help or "", made.help or "", f"llmservice {name} {usage}", listed, made.epilog or ""

@@ -11,7 +11,7 @@ from llmservice_api.constants import REVISION_LABEL, selector_text
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import parse_spec
 from llmservice_operator.manifests.revision import with_recorded_fields
-from llmservice_operator.revisions.rollback import missing_protection
+from llmservice_operator.revisions import missing_protection
 from llmservice_runtime.contract import SERVER_CONTAINER
 
 from .api import Api, Json

@@ -31,12 +31,11 @@ from typing import Any, Protocol
 import aiohttp
 import kopf
 
-from kubeloop.cache import Cache, Seen
+from kubeloop.cache import Cache, Seen, SyncState, watch_of
 from kubeloop.credentials import Credentials
 from kubeloop.errors import KubeError, Unreachable
 from kubeloop.informer import ResourceEventHandler, list_all
 from kubeloop.resources import Resource
-from kubeloop.sync_state import SyncState, watch_of
 from kubeloop.transport import Transport
 
 logger = logging.getLogger(__name__)

@@ -24,23 +24,26 @@ from llmservice_operator.readers.pod_port import RequestsReader
 from prometheus_client import disable_created_metrics
 
 from llmservice_activator import options, server
-from llmservice_activator.admission import Admission
+from llmservice_activator.admission import Admission, ClientPods
 from llmservice_activator.answers import HeldTotal, LoadReader, Read, ScalingAnswers
 from llmservice_activator.api_keys import KeyReader
-from llmservice_activator.certificate import MutualTls
-from llmservice_activator.client_pods import ClientPods
 from llmservice_activator.events import COMPONENT, ScalingEvents
 from llmservice_activator.holding.server import HoldingServer
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.options import Options
-from llmservice_activator.peers import LIMIT_CACHE_SECONDS, PEER_TIMEOUT, InternalServer, OtherActivators, PeerReader
+from llmservice_activator.peers import (
+    LIMIT_CACHE_SECONDS,
+    PEER_TIMEOUT,
+    InternalServer,
+    OtherActivators,
+    PeerReader,
+    Reachability,
+)
 from llmservice_activator.peers import MAX_PEER_BYTES as MAX_PEER_BYTES
-from llmservice_activator.reachable import Reachability
-from llmservice_activator.server import ExternalScaler
-from llmservice_activator.services import Service, Services
+from llmservice_activator.server import ExternalScaler, MutualTls
+from llmservice_activator.services import Service, Services, Watches
 from llmservice_activator.targets import TargetUpdater
 from llmservice_activator.wake import ReplicaStarter
-from llmservice_activator.watches import Watches
 
 logger = logging.getLogger("llmservice_activator")
 

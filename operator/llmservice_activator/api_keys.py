@@ -17,7 +17,7 @@ from kubeloop import log
 from kubeloop.errors import Forbidden, KubeError, NotFound
 from kubeloop.resources import Key, Resource
 from kubeloop.transport import Transport
-from llmservice_api.scalars import SecretKeyRef
+from llmservice_api.base import SecretKeyRef
 from llmservice_runtime.access import split_keys
 
 logger = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from llmservice_api.base import SecretKeyRef
 from llmservice_api.conditions import ConditionType
 from llmservice_api.holding import MOST_HELD_BYTES, is_idle, stored_port
 from llmservice_api.lifecycle import Endpoint, Scaling
 from llmservice_api.network_peers import Peer, peers_of
 from llmservice_api.reasons import Reason
-from llmservice_api.scalars import SecretKeyRef
 from llmservice_planner.quantity import amount
 
 from llmservice_activator.holding.interface import Refusal

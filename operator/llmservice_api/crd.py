@@ -11,9 +11,9 @@ import yaml
 from pydantic import BaseModel
 
 from llmservice_api import constants
+from llmservice_api.base import Rule
 from llmservice_api.docs import compatibility_page, fields_page, reasons_page
 from llmservice_api.kubernetes import Schema, shape
-from llmservice_api.rule import Rule
 from llmservice_api.rules import RULES
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_api.status import LLMServiceStatus

@@ -4,9 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from llmservice_api.base import ApiModel, Many, knob
+from llmservice_api.base import QUALIFIED_NAME, ApiModel, Many, Quantity, integer_or_auto_schema, knob
 from llmservice_api.dtypes import LOAD_METHODS, DType, KVCache, Quantization, Weights, float_dtype
-from llmservice_api.scalars import QUALIFIED_NAME, Quantity, integer_or_auto_schema
 
 MAX_TOKENS = 134_217_728
 """Above any model's context; small enough that sums do not overflow."""

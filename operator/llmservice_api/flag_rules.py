@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from llmservice_vllm.flags import Match
 from llmservice_vllm.versions import flag_table, known_versions
 
+from llmservice_api.base import Rule, cel_list, cel_string
 from llmservice_api.flags import KEYED, OPERATOR_OWNED, TYPED
-from llmservice_api.rule import Rule, cel_list, cel_string
 
 _TABLES = tuple(flag_table(version) for version in known_versions())
 # The token without its value and dotted keys; vLLM accepts underscores for dashes.

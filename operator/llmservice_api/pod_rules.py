@@ -5,9 +5,9 @@ from types import MappingProxyType
 
 from llmservice_runtime import contract
 
+from llmservice_api.base import Rule, cel_list
 from llmservice_api.constants import GROUP
 from llmservice_api.kubernetes import VOLUME_SOURCES
-from llmservice_api.rule import Rule, cel_list
 from llmservice_api.runtime import ENV_LENGTH, ENV_TOO_LONG
 
 OWN_VOLUMES = (

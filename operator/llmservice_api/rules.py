@@ -7,16 +7,415 @@ import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from llmservice_api import uri
-from llmservice_api.engine_rules import ENGINE_RULES
-from llmservice_api.flag_rules import ARGUMENTS, argument_rules
-from llmservice_api.pod_rules import POD_RULES
-from llmservice_api.rule import Rule, cel_string
-from llmservice_api.spec_rules import AUTOSCALING, HOLDING, SPEC
+from llmservice_vllm import quantization
+
+from llmservice_api import model
+from llmservice_api.base import Rule, cel_list, cel_string
+from llmservice_api.flag_rules import ARGUMENTS, argument_rules, none_of
+from llmservice_api.holding import MOST_HELD_BYTES
+from llmservice_api.matrix import methods, techniques
+from llmservice_api.pod_rules import POD_RULES, START_CACHE_VOLUME
+
+_ON_CPU = "has(self.accelerator) && has(self.accelerator.type) && self.accelerator.type == 'cpu'"
+_POOLS = "has(self.model.runner) && self.model.runner == 'pooling'"
+_A_GPU = "or choose a GPU in spec.accelerator.type"
+_KV_SPACE = "and size the cache with the variable VLLM_CPU_KVCACHE_SPACE in spec.runtime.env"
+_ACCOUNT_ENV = "AZURE_STORAGE_ACCOUNT_NAME"
+
+
+def _any_uri(scheme: str) -> str:
+    """CEL: a model, draft model or adapter has this scheme; with `lora`, an adapter may later."""
+    matches = f"matches({cel_string(f'^{scheme}://')})"
+    draft = "self.speculativeDecoding.model"
+    return (
+        f"self.model.uri.{matches} || has(self.lora) || "
+        f"(has(self.speculativeDecoding) && has({draft}) && {draft}.uri.{matches}) || "
+        f"(has(self.adapters) && self.adapters.exists(adapter, adapter.uri.{matches}))"
+    )
+
+
+def _none_given(flag: str) -> str:
+    """CEL: extraArgs lack this flag, in any spelling."""
+    arguments = "self.runtime.extraArgs"
+    return f"!has(self.runtime) || !has({arguments}) || {arguments}.all(arg, {none_of([flag], 'arg')})"
+
+
+_FEWEST = "has(self.minReplicas) ? self.minReplicas : 1"
+
+AUTOSCALING = (
+    Rule(
+        "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
+        "must not be more than maxReplicas: lower it, or raise spec.scaling.autoscaling.maxReplicas",
+        ".minReplicas",
+    ),
+    Rule(
+        "!has(self.schedule) || self.schedule.all(entry, "
+        f"(has(entry.minReplicas) ? entry.minReplicas : ({_FEWEST})) <= "
+        "(has(entry.maxReplicas) ? entry.maxReplicas : self.maxReplicas))",
+        "an entry has more minReplicas than maxReplicas, where those of spec.scaling.autoscaling stand in for what it "
+        "leaves out: lower its minReplicas, or raise its maxReplicas",
+        ".schedule",
+    ),
+)
+
+_MOST_HELD = f"{MOST_HELD_BYTES >> 20}Mi"
+
+HOLDING = (
+    Rule(
+        f"!has(self.maxBytes) || quantity(self.maxBytes).compareTo(quantity('{_MOST_HELD}')) <= 0",
+        f"an activator holds no more than {_MOST_HELD} for one namespace: lower it to {_MOST_HELD} or less",
+        ".maxBytes",
+    ),
+)
+
+SPEC = (
+    *(
+        Rule(
+            f"!has(self.model.{field}) || {_any_uri(scheme)}",
+            f"only for models from {place}: remove it, or set spec.model.uri to {form}",
+            f".model.{field}",
+        )
+        for field, scheme, place, form in (
+            ("hfTokenSecretRef", "hf", "the Hugging Face hub", "hf://ORG/NAME"),
+            ("s3", "s3", "S3", "s3://BUCKET/PREFIX"),
+            ("gcs", "gs", "Google Cloud Storage", "gs://BUCKET/PREFIX"),
+            ("azure", "az", "Azure", "az://CONTAINER/PREFIX"),
+        )
+    ),
+    Rule(
+        "!self.model.uri.startsWith('az://') || (has(self.model.azure) && has(self.model.azure.account)) || "
+        "(has(self.runtime) && has(self.runtime.env) && "
+        f"self.runtime.env.exists(variable, variable.name == {cel_string(_ACCOUNT_ENV)}))",
+        "az://CONTAINER/PREFIX does not say whose container it is: set spec.model.azure.account",
+        ".model",
+    ),
+    Rule(
+        f"!has(self.model.cache) || {_any_uri('(hf|s3|gs|az)')}",
+        "only for models that are fetched: remove it, or set spec.model.uri to hf://ORG/NAME or s3://BUCKET/PREFIX",
+        ".model.cache",
+    ),
+    Rule(
+        "!has(self.startCache) || !has(self.podTemplate) || !has(self.podTemplate.spec) || "
+        "!has(self.podTemplate.spec.volumes) || "
+        f"self.podTemplate.spec.volumes.all(volume, volume.name != {cel_string(START_CACHE_VOLUME)})",
+        f"{START_CACHE_VOLUME} is the volume of spec.startCache: choose another name",
+        ".podTemplate.spec.volumes",
+    ),
+    Rule(
+        "!has(self.adapters) || !has(self.model.servedModelNames) || "
+        "self.adapters.all(adapter, !(adapter.name in self.model.servedModelNames))",
+        "the model itself has this name: give the adapter another one, or change spec.model.servedModelNames",
+        ".adapters",
+    ),
+    Rule(
+        "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'amd' || "
+        "!has(self.precision) || !has(self.precision.quantization) || "
+        f"self.precision.quantization in {cel_list(quantization.AMD_METHODS)}",
+        "vLLM does not serve this method on AMD GPUs: choose fp8_per_tensor, awq, gptq or compressed-tensors, or "
+        "another kind of GPU in spec.accelerator.type",
+        ".precision.quantization",
+    ),
+    Rule(
+        "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'cpu' || "
+        "!has(self.precision) || !has(self.precision.kvCache) || "
+        f"self.precision.kvCache in {cel_list(quantization.CPU_KV_TYPES)}",
+        "CPUs hold the KV cache in auto, float16, bfloat16 or fp8: choose one of these, or a GPU in "
+        "spec.accelerator.type",
+        ".precision.kvCache",
+    ),
+    *(
+        Rule(
+            f"!({_ON_CPU}) || !has(self.{field.partition('.')[0]}) || !has(self.{field})"
+            f"{allowed and f' || {allowed.format(field)}'}",
+            f"{why}: remove it, {instead}",
+            f".{field}",
+        )
+        for field, allowed, why, instead in (
+            ("attention.backend", "self.{} == 'auto'", "CPUs have one attention backend of their own", _A_GPU),
+            ("compilation.cudaGraphs", "self.{} == 'none'", "CPUs have no CUDA graphs", _A_GPU),
+            ("batching.kvOffloadingSize", "", "the KV cache of CPUs is in the node's memory already", _KV_SPACE),
+            ("runtime.sleepMode", "!self.{}", "there is no GPU memory to free on CPUs", _A_GPU),
+        )
+    ),
+    *(
+        Rule(
+            f"!({_POOLS}) || !has(self.generation) || !has(self.generation.{field})",
+            f"a pooling model {why}: remove it, or set spec.model.runner to generate",
+            f".generation.{field}",
+        )
+        for field, why in (
+            ("toolCallParser", "calls no tools"),
+            ("reasoningParser", "writes no text"),
+            ("defaults", "samples no tokens"),
+        )
+    ),
+    Rule(
+        f"!({_POOLS}) || !has(self.speculativeDecoding)",
+        "a pooling model writes no tokens that could be guessed: remove it, or set spec.model.runner to generate",
+        ".speculativeDecoding",
+    ),
+    Rule(
+        "!has(self.speculativeDecoding) || !has(self.speculativeDecoding.draftTensorParallelSize) || "
+        "self.speculativeDecoding.draftTensorParallelSize in [1, has(self.parallelism) && "
+        "has(self.parallelism.tensorParallelSize) ? self.parallelism.tensorParallelSize : 1]",
+        "a draft model runs on one GPU, or on as many as the model: set it to 1 or to "
+        "spec.parallelism.tensorParallelSize",
+        ".speculativeDecoding.draftTensorParallelSize",
+    ),
+    Rule(
+        "!has(self.contextExtension) || !has(self.model.architecture) || !has(self.model.architecture.positions) || "
+        "self.model.architecture.positions == 'rope'",
+        "rescales rotary positions, and the model has ALiBi, which takes longer texts as it is: remove it",
+        ".contextExtension",
+    ),
+    Rule(
+        f"!has(self.contextExtension) || {_none_given('--hf-overrides')}",
+        "--hf-overrides is what spec.contextExtension is done with, and vLLM takes only one: remove one of the two",
+        ".runtime.extraArgs",
+    ),
+    Rule(
+        "!has(self.compilation) || (!has(self.compilation.mode) && !has(self.compilation.cudaGraphs)) || "
+        f"{_none_given('--compilation-config')}",
+        "--compilation-config is what mode and cudaGraphs of spec.compilation become, and vLLM takes only one: remove "
+        "one of the two",
+        ".runtime.extraArgs",
+    ),
+    Rule(
+        f"!has(self.batching) || !has(self.batching.kvOffloadingSize) || {_none_given('--kv-transfer-config')}",
+        "spec.batching.kvOffloadingSize is done with a connector, and vLLM would replace the one of "
+        "--kv-transfer-config: remove one of the two",
+        ".runtime.extraArgs",
+    ),
+)
+
+
+_FLOATS = cel_list(methods.FLOATS)
+_IS_CPU = "has(self.type) && self.type == 'cpu'"
+_IS_EAGER = "has(self.enforceEager) && self.enforceEager"
+
+PRECISION = (
+    Rule(
+        f"!has(self.weights) || !(self.weights in {_FLOATS}) || !has(self.quantization)",
+        "contradicts weights, which asks for a float type: remove quantization, or set weights to auto",
+        ".quantization",
+    ),
+    *(
+        Rule(
+            f"!(has(self.weights) && self.weights == '{weights}' && has(self.quantization)) || "
+            f"self.quantization in {cel_list(methods.WEIGHTS_OF[weights])}",
+            f"this method does not hold weights in {weights}: choose {choice}, or set weights to auto",
+            ".quantization",
+        )
+        for weights, choice in (
+            ("fp8", "fp8_per_tensor, fp8_per_block or the checkpoint's own fp8 method"),
+            ("int8", "compressed-tensors, gptq or the checkpoint's own int8 method"),
+            ("int4", "awq, gptq or compressed-tensors, as the checkpoint was made"),
+        )
+    ),
+    Rule(
+        f"!has(self.weights) || !(self.weights in {_FLOATS}) || !has(self.dtype) || "
+        "self.dtype in ['auto', self.weights]",
+        "contradicts weights: vLLM holds float weights in the type that it computes in; set one of the two and leave "
+        "the other at auto",
+        ".dtype",
+    ),
+    Rule(
+        "!has(self.dtype) || self.dtype != 'float32' || (has(self.quantization) ? self.quantization in "
+        f"{cel_list(quantization.FLOAT32_METHODS)} : !has(self.weights) || self.weights != 'fp8')",
+        "quantized weights are not computed with in float32: set dtype to auto, bfloat16 or float16",
+        ".dtype",
+    ),
+    Rule(
+        f"!has(self.quantization) || !(self.quantization in {cel_list(quantization.BFLOAT16_METHODS)}) || "
+        "!has(self.dtype) || self.dtype in ['auto', 'bfloat16']",
+        "this method computes in bfloat16 only: set dtype to auto or bfloat16",
+        ".dtype",
+    ),
+)
+
+PARALLELISM = (
+    Rule(
+        "!has(self.expertParallel) || !self.expertParallel || "
+        "(has(self.tensorParallelSize) && self.tensorParallelSize > 1) || "
+        "(has(self.dataParallelSize) && self.dataParallelSize > 1)",
+        "experts are spread over tensor and data parallel ranks, and there is one: set tensorParallelSize or "
+        "dataParallelSize above 1, or remove expertParallel",
+        ".expertParallel",
+    ),
+)
+
+BATCHING = (
+    Rule(
+        "!has(self.maxNumBatchedTokens) || !has(self.maxNumSeqs) || self.maxNumBatchedTokens >= self.maxNumSeqs",
+        "must be at least maxNumSeqs, since every sequence of a step needs a token: raise maxNumBatchedTokens or lower "
+        "maxNumSeqs",
+        ".maxNumBatchedTokens",
+    ),
+    Rule(
+        "!has(self.chunkedPrefill) || self.chunkedPrefill || !has(self.maxNumBatchedTokens) || "
+        "!has(self.maxModelLen) || type(self.maxModelLen) != int || "
+        "self.maxNumBatchedTokens >= int(self.maxModelLen)",
+        "without chunked prefill a whole prompt goes into one step: raise maxNumBatchedTokens to maxModelLen or more, "
+        "or remove chunkedPrefill: false",
+        ".maxNumBatchedTokens",
+    ),
+    Rule(
+        "!has(self.longPrefillTokenThreshold) || !has(self.maxModelLen) || type(self.maxModelLen) != int || "
+        "self.longPrefillTokenThreshold <= int(self.maxModelLen)",
+        "no prompt is longer than maxModelLen: lower longPrefillTokenThreshold to maxModelLen or less",
+        ".longPrefillTokenThreshold",
+    ),
+    Rule(
+        "!has(self.longPrefillTokenThreshold) || self.longPrefillTokenThreshold == 0 || !has(self.chunkedPrefill) || "
+        "self.chunkedPrefill",
+        "long prompts are held back by chunks: remove longPrefillTokenThreshold, or chunkedPrefill: false",
+        ".longPrefillTokenThreshold",
+    ),
+    Rule(
+        "!has(self.prefixCachingHashAlgo) || !has(self.prefixCaching) || self.prefixCaching",
+        "no prefix is cached: remove prefixCachingHashAlgo, or prefixCaching: false",
+        ".prefixCachingHashAlgo",
+    ),
+    Rule(
+        "!has(self.kvOffloadingSize) || !self.kvOffloadingSize.matches('^[0.]+[A-Za-z]')",
+        "must be more than nothing: remove kvOffloadingSize to keep the KV cache on the GPU alone",
+        ".kvOffloadingSize",
+    ),
+    Rule(
+        "!has(self.kvOffloadingBackend) || has(self.kvOffloadingSize)",
+        "nothing is offloaded: set kvOffloadingSize, or remove kvOffloadingBackend",
+        ".kvOffloadingBackend",
+    ),
+)
+
+ACCELERATOR = (
+    *(
+        Rule(f"!({_IS_CPU}) || !has(self.{field})", message, f".{field}")
+        for field, message in (
+            ("products", "a CPU service asks for no GPU: remove products, or set type to nvidia or amd"),
+            ("resourceName", "a CPU service asks for no GPU: remove resourceName, or set type to nvidia or amd"),
+            ("memory", "is the memory of one GPU: remove it, and size a CPU service with spec.runtime.resources"),
+            (
+                "gpuMemoryUtilization",
+                "is a share of a GPU's memory: remove it, and size the KV cache of a CPU service with the variable "
+                "VLLM_CPU_KVCACHE_SPACE in spec.runtime.env",
+            ),
+        )
+    ),
+    Rule(
+        "!has(self.resourceName) || (self.resourceName.contains('/') && "
+        "!self.resourceName.matches('^([^/]*[.])?kubernetes[.]io/') && !self.resourceName.startsWith('requests.'))",
+        "must be a device plugin's resource with its domain, for example nvidia.com/gpu or nvidia.com/mig-3g.40gb",
+        ".resourceName",
+    ),
+)
+
+COMPILATION = (
+    *(
+        Rule(
+            f"!({_IS_EAGER}) || !has(self.{field}) || self.{field} == {value}",
+            f"contradicts enforceEager, which {effect}: remove {field} or enforceEager",
+            f".{field}",
+        )
+        for field, value, effect in (
+            ("mode", "'none'", "compiles nothing"),
+            ("cudaGraphs", "'none'", "records no CUDA graphs"),
+            ("optimizationLevel", "0", "optimizes nothing"),
+        )
+    ),
+    Rule(
+        f"!has(self.cudaGraphs) || !(self.cudaGraphs in {cel_list(techniques.PIECEWISE)}) || !has(self.mode) || "
+        "self.mode == 'vllmCompile'",
+        "pieces are cut by vLLM's own compilation only: set mode to vllmCompile, or cudaGraphs to none, full or "
+        "fullDecodeOnly",
+        ".cudaGraphs",
+    ),
+    Rule(
+        "!has(self.cudaGraphs) || self.cudaGraphs == 'none' || !has(self.mode) || self.mode != 'stockTorchCompile'",
+        "CUDA graphs are not recorded around PyTorch's own compilation: set mode to vllmCompile, or remove cudaGraphs",
+        ".cudaGraphs",
+    ),
+)
+
+CONTEXT_EXTENSION = (
+    Rule(
+        "self.factor > 1.0",
+        "must be more than 1: with 1 nothing is extended; remove spec.contextExtension, or give the factor that you "
+        "need",
+        ".factor",
+    ),
+)
+
+_IS_NGRAM = "self.method == 'ngram'"
+
+SPECULATION = (
+    Rule(
+        f"!(self.method in {cel_list(techniques.NEEDS_DRAFT_MODEL)}) || has(self.model)",
+        "this method guesses with other weights than the model's: set spec.speculativeDecoding.model.uri, or choose "
+        "ngram",
+        ".model",
+    ),
+    Rule(
+        f"!({_IS_NGRAM}) || !has(self.model)",
+        "ngram guesses from the prompt and has no model: remove model, or set method to draftModel",
+        ".model",
+    ),
+    *(
+        Rule(
+            f"{_IS_NGRAM} || !has(self.{field})",
+            f"only ngram looks tokens up in the prompt: remove {field}, or set method to ngram",
+            f".{field}",
+        )
+        for field in ("promptLookupMin", "promptLookupMax")
+    ),
+    Rule(
+        "!has(self.promptLookupMin) || !has(self.promptLookupMax) || self.promptLookupMin <= self.promptLookupMax",
+        "must be at most promptLookupMax: lower promptLookupMin or raise promptLookupMax",
+        ".promptLookupMin",
+    ),
+    Rule(
+        f"!({_IS_NGRAM}) || !has(self.draftTensorParallelSize)",
+        "ngram has no draft model to spread: remove draftTensorParallelSize",
+        ".draftTensorParallelSize",
+    ),
+)
+
+LORA = (
+    Rule(
+        "!has(self.maxCpuLoras) || self.maxCpuLoras >= (has(self.maxLoras) ? self.maxLoras : 1)",
+        "must be at least maxLoras, since every adapter of a step is kept in the pod's memory too: raise maxCpuLoras "
+        "or lower maxLoras",
+        ".maxCpuLoras",
+    ),
+)
+
+MULTIMODAL = (
+    Rule(
+        "!has(self.allowedMediaDomains) || self.allowedMediaDomains.size() == 1 || "
+        "!self.allowedMediaDomains.exists(domain, domain == '*')",
+        '"*" stands for every host: remove the others, or remove it',
+        ".allowedMediaDomains",
+    ),
+)
+
+ENGINE_RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
+    {
+        "spec.precision": PRECISION,
+        "spec.parallelism": PARALLELISM,
+        "spec.batching": BATCHING,
+        "spec.compilation": COMPILATION,
+        "spec.contextExtension": CONTEXT_EXTENSION,
+        "spec.speculativeDecoding": SPECULATION,
+        "spec.lora": LORA,
+        "spec.multimodal": MULTIMODAL,
+        "spec.accelerator": ACCELERATOR,
+    }
+)
+
 
 # CEL for every field `uri`, from `uri.SCHEMES`.
 
-_REVISION = f"^[^@]*@{uri.HF_REVISION}$"
+_REVISION = f"^[^@]*@{model.HF_REVISION}$"
 
 
 def uri_rules() -> tuple[Rule, ...]:
@@ -25,11 +424,13 @@ def uri_rules() -> tuple[Rule, ...]:
 
 
 def _rules() -> Iterator[Rule]:
-    schemes = "|".join(uri.SCHEMES)
-    yield Rule(f"self.uri.matches('^({schemes})://')", f"must begin with a scheme that is served: {uri.FORMS}", ".uri")
-    for name, scheme in uri.SCHEMES.items():
+    schemes = "|".join(model.SCHEMES)
+    yield Rule(
+        f"self.uri.matches('^({schemes})://')", f"must begin with a scheme that is served: {model.URI_FORMS}", ".uri"
+    )
+    for name, scheme in model.SCHEMES.items():
         # An invalid revision has a message of its own.
-        pattern = f"{uri.HF_REPO}(@.*)?" if name == "hf" else scheme.pattern
+        pattern = f"{model.HF_REPO}(@.*)?" if name == "hf" else scheme.pattern
         # Group names are for Python; in CEL each character adds cost.
         matches = cel_string(f"^{name}://{re.sub(r'[?]P<[a-z]+>', '', pattern)}$")
         yield Rule(

@@ -6,8 +6,7 @@ from llmservice_vllm.versions import default_version
 from pydantic import AfterValidator, StringConstraints
 
 from llmservice_api import kubernetes
-from llmservice_api.base import ApiModel, Json, Many, knob, leaf, section
-from llmservice_api.scalars import ImageRef, ObjectName
+from llmservice_api.base import ApiModel, ImageRef, Json, Many, ObjectName, knob, leaf, section
 
 ExtraArg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]

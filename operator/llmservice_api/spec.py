@@ -5,14 +5,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from llmservice_api.base import BY_NAME, SET, ApiModel, Knob, Many, knob, leaf, section
+from llmservice_api.base import BY_NAME, SET, ApiModel, Knob, Many, ObjectName, Quantity, knob, leaf, section
 from llmservice_api.engine import MAX_TOKENS, Accelerator, Batching, Parallelism, Precision
 from llmservice_api.lifecycle import Drain, Endpoint, Rollout, Scaling
-from llmservice_api.model import AccessMode, Model
+from llmservice_api.model import AccessMode, Model, Source, parse
 from llmservice_api.runtime import PodTemplate, Runtime
-from llmservice_api.scalars import ObjectName, Quantity
 from llmservice_api.techniques import Attention, Compilation, ContextExtension, DraftModel, SpeculativeDecoding
-from llmservice_api.uri import Source, parse
 
 # spec.generation: sampling and parsing of answers.
 

@@ -4,10 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llmservice_api.base import ApiModel, knob
+from llmservice_api.base import ApiModel, Uri, knob
 from llmservice_api.engine import MAX_TOKENS
-from llmservice_api.scalars import Uri
-from llmservice_api.uri import Source, parse
+from llmservice_api.model import Source, parse
 
 _Flash = Literal["FLASH_ATTN", "FLASH_ATTN_DIFFKV", "FLASH_ATTN_MLA", "FLASH_ATTN_MLA_SPARSE"]
 _FlashInfer = Literal["FLASHINFER", "FLASHINFER_MLA", "FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM90"]

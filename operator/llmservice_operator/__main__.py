@@ -16,7 +16,7 @@ import uvloop
 from kubeloop import credentials as kube_credentials
 from kubeloop import garbage, log
 from kubeloop.access import Access, unguarded
-from kubeloop.cache import Cache
+from kubeloop.cache import Cache, SyncState
 from kubeloop.client import AlwaysOpen, Gate, KubeClient
 from kubeloop.errors import ConfigError
 from kubeloop.events import PodEventReader
@@ -25,7 +25,6 @@ from kubeloop.kopf_source import Resync, Watch
 from kubeloop.lease import Lease
 from kubeloop.queue import WorkQueue
 from kubeloop.resources import Key
-from kubeloop.sync_state import SyncState
 from kubeloop.transport import Transport
 from llmservice_api.constants import OPERATOR, SPLIT_ANNOTATION
 from llmservice_api.kinds import LLMSERVICE
@@ -35,24 +34,22 @@ from prometheus_client import disable_created_metrics
 from llmservice_operator import options
 from llmservice_operator.options import Options, version
 from llmservice_operator.readers.holding_ports import HoldingPorts
-from llmservice_operator.readers.nodes import Nodes
+from llmservice_operator.readers.nodes import Nodes, QuotaReader
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
-from llmservice_operator.readers.quotas import QuotaReader
 from llmservice_operator.service.config_reader import ConfigReader
-from llmservice_operator.service.containment import InternalErrors, Part
+from llmservice_operator.service.containment import InternalErrors, InWork, Part
 from llmservice_operator.service.context import Context
-from llmservice_operator.service.in_work import InWork
 from llmservice_operator.service.life import Life, Stage
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.state_poller import StatePoller
 from llmservice_operator.service.updates import Updates
-from llmservice_operator.service.watch.activators import ActivatorsWatch
-from llmservice_operator.service.watch.children import ChildrenWatch
-from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import (
+from llmservice_operator.service.watch import (
     INDICES,
     PARENT,
     PROJECTIONS,
+    ActivatorsWatch,
+    ChildrenWatch,
+    EventHandler,
     identity_of,
     key_of,
     may_hold,

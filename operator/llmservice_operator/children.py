@@ -12,9 +12,8 @@ import orjson
 from llmservice_api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION, claim_names
 from llmservice_api.holding import is_idle
 from llmservice_api.kinds import CHILD_KINDS, HAS_OWN_CONDITION, VERBS
-from llmservice_api.memoize import cached_by_service
 from llmservice_api.reasons import Reason
-from llmservice_api.service import LLMService
+from llmservice_api.service import LLMService, cached_by_service
 from llmservice_api.spec import LLMServiceSpec
 
 from llmservice_operator.decision import Apply, Prune
@@ -36,10 +35,17 @@ from llmservice_operator.manifests.pod_template import progress_deadline_seconds
 from llmservice_operator.manifests.revision import KEPT, RevisionChoices, controller_revision
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
-from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal, Unanswered
-from llmservice_operator.observe.ownership import Ownership, ownership
-from llmservice_operator.observe.status.verdict import Obstacle
-from llmservice_operator.revisions.match import DesiredRevision
+from llmservice_operator.observe.observed import (
+    AppliedRecord,
+    ChildId,
+    Observed,
+    Ownership,
+    Refusal,
+    Unanswered,
+    ownership,
+)
+from llmservice_operator.observe.verdict import Obstacle
+from llmservice_operator.revisions import DesiredRevision
 from llmservice_operator.workload.kinds import WORKLOADS, workload_of
 from llmservice_operator.workload.port import Strategy
 

@@ -1,20 +1,213 @@
-"""What to do about one LLMService, as a value that can be printed, compared and executed."""
+"""What to do about one LLMService, as a value that can be printed, compared and executed; and the inputs of a decision,
+as one frozen value, with their source and age.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
+from llmservice_api.errors import InvalidSpec, Problem
+from llmservice_api.holding import Activators, PortClaim
 from llmservice_api.reasons import Reason
+from llmservice_api.service import LLMService
+from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.model.reading import ConfigReading
+from llmservice_planner.quotas import Quotas
+from llmservice_planner.room import Room
 
-from llmservice_operator.observe.observed import ENDPOINT_SLICE
-from llmservice_operator.observe.reports import Ask
-from llmservice_operator.observe.status.verdict import Obstacle
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.observe.activators import Reports
+from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.observe.observed import ENDPOINT_SLICE, Ask, Observed
+from llmservice_operator.observe.verdict import Obstacle
 from llmservice_operator.workload.port import Strategy
 
 Json = Mapping[str, Any]
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePermission:
+    """Whether a requested update may start: the operator limits how many run at a time."""
+
+    is_granted: bool
+    limit: int = 1
+    failed: tuple[str, ...] = ()
+    """Names of services in the namespace whose update failed: until that is resolved, no other update starts."""
+    failed_in_other_namespaces: int = 0
+    """Number of failed updates in other namespaces, whose names this namespace may not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class GPUsQuery:
+    """GPUs of an extended resource on nodes with these labels."""
+
+    resource: str
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoomQuery:
+    """Free resources of the cluster's nodes, and which pods hold a resource."""
+
+    resource: str | None
+    """The accelerator's; None on CPUs."""
+    max_age_seconds: float = 0.0
+    """An earlier read for this service that is younger is sufficient: messages change less often."""
+    is_only_shown: bool = False
+    """For a message only: if nodes cannot be read, an old read is used."""
+
+    def is_answered_by(self, other: RoomQuery) -> bool:
+        """Whether the result for the other query is sufficient for this one. Of two resources the first takes
+        precedence."""
+        is_certain = self.is_only_shown or not other.is_only_shown
+        has_resource = self.resource is None or other.resource is not None
+        return is_certain and has_resource and other.max_age_seconds <= self.max_age_seconds
+
+    def and_(self, other: RoomQuery) -> RoomQuery:
+        return RoomQuery(
+            self.resource if self.resource is not None else other.resource,
+            min(self.max_age_seconds, other.max_age_seconds),
+            self.is_only_shown and other.is_only_shown,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingQuery:
+    """A question to the activators: whether they can hold the service's requests."""
+
+    port: int | None
+    """The service's port, if known."""
+    is_at_zero: bool
+    """No replica is to run, and requests are held."""
+    addresses: tuple[str, ...] = ()
+    """Of the activators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """The parts of `Inputs` that a decision needs and that have to be read first, by their names there."""
+
+    update_permission: bool = False
+    sibling_model: str | None = None
+    """Inspection key of a model that another service may have inspected."""
+    reading: str | None = None
+    """The model's configuration as JSON text."""
+    gpus: GPUsQuery | None = None
+    room: RoomQuery | None = None
+    pod_events: tuple[str, ...] = ()
+    """Names of the pods."""
+    in_flight: tuple[tuple[str, str], ...] = ()
+    """Names and IP addresses of the pods."""
+    port: HoldingQuery | None = None
+    """The port at the activators has to be allocated or confirmed."""
+    holding: HoldingQuery | None = None
+    """Reports of the activators."""
+    quotas: bool = False
+    """ResourceQuotas of the namespace, for this generation, at most QUOTAS_SECONDS old."""
+
+    def __bool__(self) -> bool:
+        return self != NO_REQUIREMENTS
+
+    def __or__(self, other: Requirements) -> Requirements:
+        """Both; where both have a part, this one's is taken."""
+        return Requirements(
+            **{each.name: getattr(self, each.name) or getattr(other, each.name) for each in fields(self)}
+        )
+
+
+NO_REQUIREMENTS = Requirements()
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """An input that no watch brings, and that only some decisions need."""
+
+    value: T
+    source: str
+    """Where it was read, for users: `nodes and pods of the cluster`."""
+    age_seconds: float = 0.0
+    asked: RoomQuery | None = None
+    """For free resources: the query that this answers; None: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """About one LLMService, at one time. A part is None if it was not read; `decide` returns which it needs."""
+
+    parent: Json
+    """The stored LLMService: metadata, status, and spec (an object, or its `spec_text`)."""
+    stored: LLMService | None
+    """The parsed LLMService; None: `problems` has the causes."""
+    problems: tuple[Problem, ...]
+    observed: Observed
+    """Children, pods and endpoints from the watches, and the API server's answers to writes."""
+    settings: Settings
+    now: datetime
+    internal_errors: str = ""
+    """Parts of the operator that raise exceptions for this service; empty: none."""
+    update_permission: Part[UpdatePermission] | None = None
+    """Whether a requested update may start."""
+    sibling_model: Part[Json] | None = None
+    """status.model of another service with the same model; empty if there is none."""
+    reading: Part[ConfigReading] | None = None
+    """The model's parsed configuration."""
+    gpus: Part[ClusterGPUs] | None = None
+    """GPUs of the nodes."""
+    room: Part[Room] | None = None
+    """Free resources of the nodes."""
+    pod_events: Part[PodEvents] | None = None
+    """Events of pods that do not start."""
+    quotas: Part[Quotas | None] | None = None
+    """ResourceQuotas of the namespace; a value of None: they could not be listed."""
+    in_flight: Part[Mapping[str, int]] | None = None
+    """Requests in flight by pod name, of ready pods that answered."""
+    activators: Activators = None
+    """Ready activators of the installation."""
+    unknown_for: float = 0.0
+    """Seconds for which the activators have been unknown while this service was reconciled."""
+    port_claim: Part[PortClaim] | None = None
+    """The port at the activators that was allocated to this service."""
+    holding: Part[Reports] | None = None
+    """Reports of the activators about this service."""
+
+    def free_room(self, asked: RoomQuery) -> Room | Requirements:
+        """Free resources, if the read ones answer this query; else what to read."""
+        if self.room is None:
+            return Requirements(room=asked)
+        answered = self.room.asked
+        if answered is None or asked.is_answered_by(answered):
+            return self.room.value
+        return Requirements(room=answered.and_(asked))
+
+    def reports_of(self, query: HoldingQuery) -> Requirements:
+        """What to read for reports of the activators: the port first; nothing if they were read."""
+        if not query.addresses or self.holding is not None:
+            return NO_REQUIREMENTS
+        return Requirements(port=query) if self.port_claim is None else Requirements(holding=query)
+
+    def with_parts(self, read: Mapping[str, Part[Any]]) -> Self:
+        return replace(self, **read)  # type: ignore[arg-type]  # parts only
+
+    @classmethod
+    def of(cls, parent: Json, observed: Observed, settings: Settings, now: datetime, **more: Any) -> Self:
+        """The inputs with the LLMService parsed; `more` are further fields by name."""
+        try:
+            service, problems = LLMService.from_object(parent), ()
+        except InvalidSpec as invalid:
+            return cls(parent, None, tuple(invalid.problems), observed, settings, now, **more)
+        return cls(parent, service, problems, observed, settings, now, **more)
+
+
+def value_of(part: Part[T] | None, otherwise: D) -> T | D:
+    """The value of a part, or `otherwise` if it was not read."""
+    return otherwise if part is None else part.value
 
 
 @dataclass(frozen=True, slots=True)

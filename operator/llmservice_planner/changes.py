@@ -18,7 +18,7 @@ from llmservice_api.matrix.dimensions import MANY, OFF, ON, ONE
 
 from llmservice_planner import served, splits
 from llmservice_planner.batching import batching, whole_item
-from llmservice_planner.compatibility import matches
+from llmservice_planner.checks import matches
 from llmservice_planner.model.architecture import Kind, Quantization
 from llmservice_planner.plan import Device, Plan, Request
 

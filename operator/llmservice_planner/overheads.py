@@ -15,8 +15,12 @@ from llmservice_vllm.facts import facts
 
 from llmservice_planner.batching import Batching, longest_length, profiled_tokens
 from llmservice_planner.constants import CONSTANTS, Constant, Constants
-from llmservice_planner.kv.blocks import index_bytes, index_width
-from llmservice_planner.kv.types import is_compressed, value_bytes
+from llmservice_planner.kv_blocks import (
+    index_bytes,
+    index_width,
+    is_compressed,
+    value_bytes,
+)
 from llmservice_planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer, Split
 from llmservice_planner.plan import GIB, Device, Line, Request
 

@@ -1,5 +1,5 @@
 """What vLLM refuses on a device whatever its memory: an old GPU, or one that cannot compute with the checkpoint's
-quantization. compatibility.py checks the spec itself before."""
+quantization. checks.py checks the spec itself before."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from llmservice_vllm.quantization import DEPRECATED, MINIMUM_CAPABILITY
 from llmservice_vllm.versions import known_or_default, words
 
 from llmservice_planner import kv_cache
-from llmservice_planner.kv.blocks import COMPRESSED_BLOCK
-from llmservice_planner.kv.types import OCTAVE_WIDTH, PLAIN_ROWS, is_compressed, value_bytes
+from llmservice_planner.kv_blocks import (
+    COMPRESSED_BLOCK,
+    OCTAVE_WIDTH,
+    PLAIN_ROWS,
+    is_compressed,
+    value_bytes,
+)
 from llmservice_planner.model import quantized
 from llmservice_planner.model.architecture import Architecture, Incomplete, Kind, Quantization
 from llmservice_planner.plan import Device, Request

@@ -12,9 +12,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from llmservice_planner import storage
-from llmservice_planner.model import heads
 from llmservice_planner.model.architecture import Architecture, Incomplete, Kind, Layer, Linear, Quantization, Split
 from llmservice_planner.plan import Request
+
+
+def heads_divide(ranks: int, heads: int, kv_heads: int | None) -> bool:
+    """Whether attention heads divide evenly; key/value heads must, too, or are copied if there are fewer than ranks."""
+    if heads % ranks:
+        return False
+    return not kv_heads or kv_heads % ranks == 0 or ranks % kv_heads == 0
+
+
+def head_sizes(heads: int, kv_heads: int | None) -> tuple[int, ...]:
+    """Every possible number of ranks."""
+    return tuple(ranks for ranks in range(1, heads + 1) if heads_divide(ranks, heads, kv_heads))
+
 
 # Layers of each pipeline stage, as in vLLM (distributed/utils.py, get_pp_indices).
 
@@ -86,13 +98,13 @@ def sizes(request: Request) -> tuple[int, ...]:
     model = request.architecture
     if model is None:
         return ()
-    able = heads.sizes(model.num_attention_heads, model.num_key_value_heads) or _WITHOUT_HEADS
+    able = head_sizes(model.num_attention_heads, model.num_key_value_heads) or _WITHOUT_HEADS
     return tuple(ranks for ranks in able if possible(replace(request, tensor_parallel_size=ranks)))
 
 
 def shares_heads(model: Architecture, ranks: int) -> bool:
     """Whether so many ranks can share the heads of every layer."""
-    return all(heads.divides(ranks, *one) and groups % ranks == 0 for *one, groups in _shared(model))
+    return all(heads_divide(ranks, *one) and groups % ranks == 0 for *one, groups in _shared(model))
 
 
 def _shared(model: Architecture) -> frozenset[tuple[int, int, int]]:
@@ -103,7 +115,7 @@ def _shared(model: Architecture) -> frozenset[tuple[int, int, int]]:
 
 def _unshared(model: Architecture, ranks: int) -> str:
     """What so many ranks cannot share: output groups if the heads can be shared."""
-    if all(heads.divides(ranks, *one) for *one, _ in _shared(model)):
+    if all(heads_divide(ranks, *one) for *one, _ in _shared(model)):
         groups = next(groups for *_, groups in _shared(model) if groups % ranks)
         return f"{groups} groups of the output projection (o_groups)"
     return f"{model.num_attention_heads} attention heads and {model.num_key_value_heads} key/value heads"

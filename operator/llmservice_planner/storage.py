@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from llmservice_planner.kv.types import is_compressed, value_bytes
+from llmservice_planner.kv_blocks import is_compressed, value_bytes
 from llmservice_planner.model import quantized
 from llmservice_planner.model.architecture import UNQUANTIZED, Architecture, Incomplete, Linear, Part, Quantization
 from llmservice_planner.plan import Request

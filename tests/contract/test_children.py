@@ -7,8 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_operator.decision import Decision
-from llmservice_operator.inputs import Inputs, Part, Requirements
+from llmservice_operator.decision import Decision, Inputs, Part, Requirements
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.service.decide import decide

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from llmservice_api.autoscaling import Holding
 from llmservice_api.kinds import VERBS
+from llmservice_api.lifecycle import Holding
 
 from tests.e2e._chart import AUTOSCALED, EVERYTHING, JSON, ChartRefused, of_kind, only, render
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
-from kubeloop.token_bucket import WRITE_BURST, WRITE_SECONDS
+from kubeloop.queue import WRITE_BURST, WRITE_SECONDS
 
 from tests.e2e.conftest import make_namespace, own_namespace
 from tests.support.audit import writes_since

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_cli.probe.arguments import Mode
+from llmservice_cli.probe import Mode
 
 from tests.e2e.scaled_to_zero import (
     KEY,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from llmservice_cli.probe.arguments import Mode
-from llmservice_operator.behaviours.holding.rollout_holding import HELD
+from llmservice_cli.probe import Mode
+from llmservice_operator.behaviours.holding import HELD
 
 from tests.e2e import disturbances
 from tests.e2e.conftest import own_namespace

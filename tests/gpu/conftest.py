@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import parse_spec
-from llmservice_planner.compatibility import problems
+from llmservice_planner.checks import matrix_problems as problems
 
 from tests.e2e.conftest import pytest_terminal_summary, record
 from tests.gpu.reach import GpuCluster, GpuServer, NoGpu, find, serving

@@ -22,6 +22,7 @@ from llmservice_runtime.supervisor.fetch_phase import Fetched, read_document
 
 from tests.support import forks
 from tests.support.hub import Hub
+from tests.support.patience import PATIENCE
 from tests.support.weights import safetensors
 
 TOKEN = "hf_tokenThatNobodyMayRead"
@@ -167,7 +168,7 @@ def end_of(process: subprocess.Popen[str], seconds: float = 60) -> Ended:
     return Ended(process.returncode, stdout, log)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until something is the case."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - files and other processes send no event

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from llmservice_cli.probe.arguments import Mode
+from llmservice_cli.probe import Mode
+from llmservice_cli.probe.report import Row
 from llmservice_cli.probe.sender import CONNECT_SECONDS, NONE_KEPT, POOL, Sender, in_turn, steady_clock
-from llmservice_cli.probe.tally import Row
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.cluster import JSON, Cluster, eventually, is_ready

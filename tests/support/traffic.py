@@ -13,9 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmservice_cli.probe.arguments import Mode
-from llmservice_cli.probe.report import clock
-from llmservice_cli.probe.tally import Mark, Row, Stretch, stretches
+from llmservice_cli.probe import Mode
+from llmservice_cli.probe.report import (
+    Mark,
+    Row,
+    Stretch,
+    clock,
+    stretches,
+)
 
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.patience import PATIENCE

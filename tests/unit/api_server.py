@@ -20,7 +20,7 @@ from kubeloop.resources import Resource
 from kubeloop.transport import METHODS, Transport
 from llmservice_api.kinds import BY_KIND, LLMSERVICE
 from llmservice_operator.readers.nodes import NODE
-from llmservice_operator.service.watch.kinds import WATCHED
+from llmservice_operator.service.watch import WATCHED
 
 from tests.support.http_servers import application
 

@@ -50,9 +50,9 @@ def _garbage_is_looked_for_in_what_this_file_makes() -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_cached() -> None:
     """A test that replaces a builder must not get what another one rendered of an equal spec."""
-    from llmservice_api import memoize
+    from llmservice_api import service
 
-    memoize._results.clear()
+    service._results.clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,7 +15,13 @@ from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.holding import Activators, HoldingReport, PortClaim
 from llmservice_api.kinds import CHILD_KINDS
 from llmservice_api.service import LLMService
-from llmservice_operator.decision import Decision
+from llmservice_operator.decision import (
+    Decision,
+    Inputs,
+    Part,
+    Requirements,
+    UpdatePermission,
+)
 from llmservice_operator.facts.children import (
     ChildFacts,
     ClaimFacts,
@@ -27,12 +33,10 @@ from llmservice_operator.facts.children import (
 )
 from llmservice_operator.facts.inspections import InspectionFacts
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.inputs import Inputs, Part, Requirements, UpdatePermission
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import AT_ZERO_SECONDS, Reports
 from llmservice_operator.observe.failures.pod_events import PodEvents
-from llmservice_operator.observe.observed import Observed, Refusal
-from llmservice_operator.observe.reports import Report
+from llmservice_operator.observe.observed import Observed, Refusal, Report
 from llmservice_operator.service.decide import decide
 from llmservice_operator.workload.deployment import DeploymentFacts
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup

@@ -9,19 +9,17 @@ from kubeloop.events import PodEventReader
 from kubeloop.queue import WorkQueue
 from kubeloop.resources import Key
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.decision import Apply, Decision, Event, Prune
-from llmservice_operator.inputs import Inputs
+from llmservice_operator.decision import Apply, Decision, Event, Inputs, Prune
 from llmservice_operator.manifests.settings import Settings
-from llmservice_operator.readers.nodes import Nodes
+from llmservice_operator.readers.nodes import Nodes, QuotaReader
 from llmservice_operator.readers.pod_port import Requests, Unreadable
-from llmservice_operator.readers.quotas import QuotaReader
 from llmservice_operator.service.containment import InternalErrors
 from llmservice_operator.service.context import Context
 from llmservice_operator.service.decide import complete
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.reconcile import AGAIN, Next, reconcile
 from llmservice_operator.service.state_poller import StatePoller
-from llmservice_operator.service.watch.kinds import INDICES, PARENT, PROJECTIONS
+from llmservice_operator.service.watch import INDICES, PARENT, PROJECTIONS
 from llmservice_planner.model import reading
 from llmservice_runtime.contract import Phase, State
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from llmservice_operator.observe.observed import Refusal
-from llmservice_operator.observe.reports import Report
+from llmservice_operator.observe.observed import Refusal, Report
 from llmservice_runtime.contract import Phase, State
 
 from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec

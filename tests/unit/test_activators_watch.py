@@ -15,7 +15,9 @@ from kubeloop.errors import Forbidden, Unreachable
 from kubeloop.resources import ENDPOINT_SLICE
 from llmservice_api.holding import Activator
 from llmservice_operator.manifests.settings import Settings
-from llmservice_operator.service.watch.activators import MOST, TRIES, ActivatorsWatch, ready
+from llmservice_operator.service.watch import ACTIVATOR_TRIES as TRIES
+from llmservice_operator.service.watch import MOST, ActivatorsWatch
+from llmservice_operator.service.watch import ready_activators as ready
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer, Connection, over_http

@@ -10,9 +10,18 @@ from kubeloop.resources import Key
 from llmservice_api.crd import schema
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.kubernetes import SHAPED_FIELDS
+from llmservice_api.model import (
+    BucketSource,
+    ClaimSource,
+    FileSource,
+    HubSource,
+    ImageSource,
+    Source,
+    is_fetched,
+    parse,
+)
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, parse_spec
-from llmservice_api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, Source, is_fetched, parse
 
 from tests.contract.manifests import SECTIONS, Case, manifest
 

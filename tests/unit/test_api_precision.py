@@ -12,7 +12,7 @@ from llmservice_api import constants
 from llmservice_api.dtypes import DType, Quantization, Weights
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_cli.admission.check import problems
-from llmservice_planner import compatibility
+from llmservice_planner import checks
 
 from tests.unit.test_flags import arguments
 
@@ -65,7 +65,7 @@ def test_the_api_and_the_operator_refuse_the_same() -> None:
     disagreeing, seen = [], set()
     for precision in COMBINATIONS:
         spec = LLMServiceSpec.model_validate({"model": {"uri": "hf://a/b"}, "precision": precision})
-        by_the_operator = {problem.field for problem in compatibility.problems(spec)}
+        by_the_operator = {problem.field for problem in checks.matrix_problems(spec)}
         by_the_api = refused(precision)
         seen |= by_the_operator | by_the_api
         if bool(by_the_api) != bool(by_the_operator):

@@ -9,8 +9,7 @@ import llmservice_operator
 import llmservice_planner
 import llmservice_runtime
 from llmservice_api.crd import at, schema
-from llmservice_api.reason_sections import SECTIONS
-from llmservice_api.reasons import Reason
+from llmservice_api.reasons import SECTIONS, Reason
 from llmservice_api.rules import RULES
 from llmservice_runtime.contract import FailureReason
 

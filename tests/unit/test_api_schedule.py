@@ -10,7 +10,7 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from llmservice_api.errors import InvalidSpec
-from llmservice_api.schedule import ever_comes, is_cron, is_time_zone
+from llmservice_api.lifecycle import ever_comes, is_cron, is_time_zone
 from llmservice_api.service import LLMService
 
 from tests.unit.decide_world import World, an_llmservice, spec

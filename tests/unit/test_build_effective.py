@@ -8,8 +8,7 @@ import pytest
 import yaml
 from llmservice_api.crd import at, schema
 from llmservice_api.service import LLMService
-from llmservice_operator.manifests.effective import Server, effective, server
-from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.pod_template import Server, effective, pod_template, server
 
 from tests.unit.decide_world import an_llmservice, spec
 from tests.unit.test_build_deployment import SETTINGS, table

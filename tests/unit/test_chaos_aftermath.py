@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llmservice_cli.probe.arguments import Mode
-from llmservice_cli.probe.tally import Row
+from llmservice_cli.probe import Mode
+from llmservice_cli.probe.report import Row
 
 from tests.chaos import aftermath
 from tests.chaos.actions import Action, Desired, EndPod, KillOperator, Restart, Step, Storm

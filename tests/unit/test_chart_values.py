@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_activator.holding import upload
+from llmservice_activator.holding import forward
 from llmservice_activator.holding.limits import Limits
 from llmservice_operator.manifests.settings import Settings
 from llmservice_planner.quantity import amount
@@ -64,7 +64,7 @@ def test_every_top_level_value_has_a_comment_above_it_or_inside() -> None:
 def test_the_activators_memory_limit_is_for_all_that_it_keeps_and_one_body_that_is_parsed() -> None:
     """A head takes up to three times its bytes, parsed and kept; a body of LONGEST_JSON, as text and values, 460 MB."""
     bounds = Limits()
-    kept = bounds.held_bytes + 3 * bounds.head_bytes + bounds.slots * upload.REPLAY_BYTES
+    kept = bounds.held_bytes + 3 * bounds.head_bytes + bounds.slots * forward.REPLAY_BYTES
     assert amount(VALUES["autoscaling"]["resources"]["limits"]["memory"]) - kept >= 512 << 20
 
 

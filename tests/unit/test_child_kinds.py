@@ -13,7 +13,7 @@ from llmservice_api.kinds import CHILD_KINDS, VERBS, ChildKind
 from llmservice_operator.facts.children import ChildFacts
 from llmservice_operator.manifests.children import BUILDERS
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
-from llmservice_operator.service.watch.kinds import CHILD_RESOURCES
+from llmservice_operator.service.watch import CHILD_RESOURCES
 
 from tests.unit.decide_world import FACTS, FIVE_LINES, SETTINGS, World, an_llmservice
 

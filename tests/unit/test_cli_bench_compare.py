@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from llmservice_cli.bench.arguments import Options
+from llmservice_cli.bench import Options
 from llmservice_cli.bench.compare import Measured, compare, measured_of
 from llmservice_cli.errors import ExitCode
 from llmservice_runtime.bounded_json import Refused, parse

@@ -12,7 +12,7 @@ from aiohttp import web
 from kubeloop.resources import Key
 from llmservice_activator.holding.interface import HoldingTarget
 from llmservice_cli.app import options_of
-from llmservice_cli.chat import server
+from llmservice_cli.chat import session
 from llmservice_cli.errors import CliError
 from llmservice_cli.load.server import url_inside
 
@@ -131,7 +131,7 @@ async def test_in_a_pod_of_the_cluster_it_asks_the_service(
     async def inside(*_: Any) -> str:
         return model.url
 
-    monkeypatch.setattr(server, "url_inside", inside)
+    monkeypatch.setattr(session, "url_inside", inside)
     there = service(conditions=[condition("Available", "True", "Serving")])
     api.objects = {f"{SERVICES}/chat": there if is_available else at_start(holding=HELD)}
     api.answers[SERVICES] = 403
@@ -168,6 +168,6 @@ async def test_where_the_service_can_be_reached(
 
 
 def test_how_a_start_goes_on() -> None:
-    assert server.start_of(at_start()) == "Starting, Fetching 43 %"
-    assert server.start_of({"metadata": {}, "spec": {}}) == "not reconciled yet"
-    assert server.start_of(None) == "it was deleted"
+    assert session.start_of(at_start()) == "Starting, Fetching 43 %"
+    assert session.start_of({"metadata": {}, "spec": {}}) == "not reconciled yet"
+    assert session.start_of(None) == "it was deleted"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from llmservice_api.service import LLMService
-from llmservice_cli.init.arguments import ACTIVATOR
+from llmservice_cli.init import ACTIVATOR
 
 from .cli_world import Command
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from llmservice_cli.admission.check import problems
 from llmservice_cli.errors import CliError
 from llmservice_cli.init.choice import Choice
-from llmservice_cli.init.command import proposed_name
-from llmservice_cli.init.manifest import Hint, hints, text
+from llmservice_cli.init.command import Hint, hints, proposed_name, text
 from llmservice_cli.plan.questions import patched, write
 
 from tests.support.hub import Hub, Repo, serving

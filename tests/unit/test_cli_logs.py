@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from kubeloop.resources import POD
 from llmservice_cli.app import Parsed, start
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.logs import reading
-from llmservice_cli.logs.arguments import Options
+from llmservice_cli.logs import Options, reading
 from llmservice_cli.logs.reading import MOST_BYTES, NEVER, Origin, Splitter, read
 from llmservice_runtime.supervisor.log_reader import LINE_LIMIT
 

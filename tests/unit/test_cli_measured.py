@@ -21,10 +21,9 @@ from llmservice_cli.bench.result import to_document as bench_document
 from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Batching, Discipline, Gathered, LoadOptions, Point, Row
 from llmservice_cli.load.answer import Loss
 from llmservice_cli.load.figures import counted
-from llmservice_cli.probe.arguments import Mode, Options
-from llmservice_cli.probe.report import Report, to_document, to_lines
-from llmservice_cli.probe.tally import Mark
-from llmservice_cli.probe.tally import Row as ProbeRow
+from llmservice_cli.probe import Mode, Options
+from llmservice_cli.probe.report import Mark, Report, to_document, to_lines
+from llmservice_cli.probe.report import Row as ProbeRow
 
 FOLDER = Path(__file__).parent / "fixtures" / "measured"
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

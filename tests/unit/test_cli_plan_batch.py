@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from llmservice_cli.errors import BadInput, ExitCode
-from llmservice_cli.plan.arguments import Options
+from llmservice_cli.plan import Options
 from llmservice_cli.plan.batch import batch, planned
 from llmservice_planner import memory
 from llmservice_planner.plan import Plan, Request

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from llmservice_cli import terminal
+from llmservice_cli.plan import flags_of, in_options
 from llmservice_cli.plan.answers import Answer, document, options_of, patch
-from llmservice_cli.plan.arguments import flags_of, in_options
 from llmservice_cli.plan.text import bar, markdown, screen, segments
 from llmservice_planner.plan import Fit, Plan, Remedy
 

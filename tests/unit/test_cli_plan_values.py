@@ -7,8 +7,7 @@ from typing import Any, get_args
 import pytest
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_cli.errors import Refused
-from llmservice_cli.plan import values
-from llmservice_cli.plan.arguments import OPTIONS
+from llmservice_cli.plan import OPTIONS, values
 from llmservice_cli.plan.batch import planned
 from llmservice_cli.plan.values import NotGiven, Quantized, Reader, counted, quantized
 from llmservice_vllm.versions import default_version

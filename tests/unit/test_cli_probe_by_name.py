@@ -12,8 +12,8 @@ from aiohttp import web
 from llmservice_cli.app import options_of
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.load.answer import Loss
-from llmservice_cli.probe.arguments import Mode
-from llmservice_cli.probe.tally import Row
+from llmservice_cli.probe import Mode
+from llmservice_cli.probe.report import Row
 
 from tests.support.patience import PATIENCE
 

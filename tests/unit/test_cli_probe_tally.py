@@ -7,9 +7,14 @@ import random
 
 import pytest
 from llmservice_cli.load.answer import Loss
-from llmservice_cli.probe.arguments import Mode
+from llmservice_cli.probe import Mode
+from llmservice_cli.probe.report import (
+    Mark,
+    Row,
+    stretches,
+    tally,
+)
 from llmservice_cli.probe.sender import in_turn
-from llmservice_cli.probe.tally import Mark, Row, stretches, tally
 
 
 def row(index: int, sent: float, ended: float, loss: str | None = None, attempts: int = 1) -> Row:

@@ -11,8 +11,21 @@ import pytest
 from llmservice_api.constants import selector_text
 from llmservice_cli.errors import BadInput, CliError
 from llmservice_cli.report import collecting
-from llmservice_cli.report.bundle import Entry, Gap, Material, Planned, archive, files, readme
-from llmservice_cli.report.collecting import AT_A_TIME, MOST_LOG_BYTES, MOST_PODS, is_about, log_of, read_all
+from llmservice_cli.report.collecting import (
+    AT_A_TIME,
+    MOST_LOG_BYTES,
+    MOST_PODS,
+    Entry,
+    Gap,
+    Material,
+    Planned,
+    archive,
+    files,
+    is_about,
+    log_of,
+    read_all,
+    readme,
+)
 from llmservice_cli.report.redaction import Cleaner
 
 from .api_server import ApiServer

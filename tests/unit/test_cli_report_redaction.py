@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_cli.report.bundle import Entry, Gap, files
+from llmservice_cli.report.collecting import Entry, Gap, files
 from llmservice_cli.report.redaction import Cleaner, is_secret_key
 
 from .cli_world import Json

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from llmservice_cli.app import Parsed, start
 from llmservice_cli.errors import ExitCode
-from llmservice_cli.status.arguments import Options
+from llmservice_cli.status import Options
 
 from tests.support.http_servers import cluster
 from tests.support.patience import PATIENCE

@@ -11,7 +11,14 @@ from llmservice_api.matrix.backends import BACKENDS
 from llmservice_api.matrix.dimensions import when
 from llmservice_api.service import parse_spec
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_planner.compatibility import Combination, matches, problems, verdicts
+from llmservice_planner.checks import (
+    Combination,
+    matches,
+    verdicts,
+)
+from llmservice_planner.checks import (
+    matrix_problems as problems,
+)
 
 from tests.contract.manifests import BAD, GOOD, Case, manifest
 

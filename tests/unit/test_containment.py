@@ -13,14 +13,13 @@ from kubeloop.cache import Cache
 from kubeloop.resources import Key
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
-from llmservice_operator.decision import Decision, Update
-from llmservice_operator.inputs import Inputs
-from llmservice_operator.observe.reports import Ask
+from llmservice_operator.decision import Decision, Inputs, Update
+from llmservice_operator.observe.observed import Ask
 from llmservice_operator.service.containment import InternalErrors, Part
 from llmservice_operator.service.decide import complete
 from llmservice_operator.service.state_poller import INTERVAL, PATIENCE, StatePoller
 from llmservice_operator.service.updates import Updates
-from llmservice_operator.service.watch.kinds import PARENT, PROJECTIONS
+from llmservice_operator.service.watch import PARENT, PROJECTIONS
 from llmservice_operator.service.worker import Workers
 from llmservice_runtime.contract import Phase, State
 

@@ -15,8 +15,7 @@ from kubeloop.resources import DEPLOYMENT, SERVICE, Key
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.options import Options, version
 from llmservice_operator.service.containment import SHOWN_FOR, InternalErrors
-from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import PARENT, PROJECTIONS
+from llmservice_operator.service.watch import PARENT, PROJECTIONS, EventHandler
 
 from tests.unit.api_server import ApiServer, over_http
 from tests.unit.reconcile_world import KEY, World, parent, service

@@ -13,7 +13,7 @@ from llmservice_operator.facts.children import RevisionFacts, ServiceFacts
 from llmservice_operator.facts.drift import removal_patch
 from llmservice_operator.manifests.revision import NO_CHOICES
 from llmservice_operator.observe.observed import AppliedRecord, Observed
-from llmservice_operator.revisions.match import desired_revision, match_revision
+from llmservice_operator.revisions import desired_revision, match_revision
 from llmservice_operator.workload.deployment import DeploymentFacts
 
 from tests.unit.decide_world import FACTS, FIXTURES, SETTINGS, World, an_llmservice

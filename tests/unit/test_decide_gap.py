@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 from llmservice_api.holding import HoldingReport, PortClaim
-from llmservice_operator.behaviours.holding.rollout_holding import HELD, LOST, MAX_WAIT_SECONDS, WAITING
+from llmservice_operator.behaviours.holding import (
+    HELD,
+    LOST,
+    MAX_WAIT_SECONDS,
+    WAITING,
+)
 from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 

@@ -14,11 +14,11 @@ from kubeloop.timestamps import rfc3339
 from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.errors import Problem
 from llmservice_api.reasons import Reason
-from llmservice_operator.inputs import UpdatePermission
-from llmservice_operator.manifests import environment, placement
+from llmservice_operator.decision import UpdatePermission
+from llmservice_operator.manifests import environment, resources
 from llmservice_operator.manifests.settings import Settings
-from llmservice_operator.observe.reports import Report
-from llmservice_planner import compatibility, versions
+from llmservice_operator.observe.observed import Report
+from llmservice_planner import checks, versions
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_runtime.contract import Phase, State, Transfer, TransferStep
 
@@ -86,7 +86,7 @@ def test_variables_that_a_release_adds_restart_nothing(monkeypatch: pytest.Monke
 def test_a_toleration_that_a_release_adds_restarts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator = {"type": "nvidia", "resourceName": "nvidia.com/mig-3g.40gb"}
     with monkeypatch.context() as before:
-        before.setattr(placement, "RESOURCES", {})
+        before.setattr(resources, "RESOURCES", {})
         world = installed(accelerator=accelerator)
     upgraded(world)
     assert [each["key"] for each in world.template["spec"]["tolerations"]] == ["nvidia.com/mig-3g.40gb"]
@@ -145,7 +145,7 @@ def no_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def another_row(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("spec.precision.kvCache", "no more.", "Choose another.", Reason.UNSUPPORTED_COMBINATION)
-    monkeypatch.setattr(compatibility, "problems", lambda _: (problem,))
+    monkeypatch.setattr(checks, "matrix_problems", lambda _: (problem,))
 
 
 def another_flag_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.holding import HoldingReport, PortClaim
-from llmservice_operator.behaviours.holding.scale_to_zero import SELDOM_AFTER, SELDOM_SECONDS, SPREAD_LIMIT_SECONDS
+from llmservice_operator.behaviours.holding import SELDOM_AFTER, SELDOM_SECONDS, SPREAD_LIMIT_SECONDS
 from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal
 

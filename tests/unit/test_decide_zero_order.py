@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
-from llmservice_operator.behaviours.holding.rollout_holding import LOST, WAITING
+from llmservice_operator.behaviours.holding import LOST, WAITING
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.observe.observed import Refusal

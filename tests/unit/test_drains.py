@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import POD
-from llmservice_operator.service.watch.ingest import EventHandler
+from llmservice_operator.service.watch import EventHandler
 
 from tests.unit.decide_world import of_another, of_the_deployment
 from tests.unit.reconcile_world import KEY, LABELS, World, parent

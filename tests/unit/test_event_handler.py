@@ -8,8 +8,7 @@ from kubeloop.queue import Backoff, WorkQueue
 from kubeloop.resources import DEPLOYMENT, POD, Key, Resource
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.service.containment import InternalErrors
-from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import PROJECTIONS
+from llmservice_operator.service.watch import PROJECTIONS, EventHandler
 
 CHAT = Key("ns", "chat")
 

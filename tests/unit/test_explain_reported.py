@@ -28,7 +28,7 @@ PACKAGES = (
 API, PLANNER, OPERATOR, RUNTIME, ACTIVATOR, FETCH = PACKAGES
 BY_CALL: Mapping[str, Place] = {"Event": Place.EVENT, "RolloutStep": Place.EVENT, "Problem": Place.PROBLEM}
 """What a reason stands for as an argument of these, wherever that is. An Obstacle is a HOLD or a WAIT."""
-CONDITIONS = f"{OPERATOR}/observe/status/status.py"
+CONDITIONS = f"{OPERATOR}/observe/status.py"
 BY_PLACE: Mapping[str, Place | None] = {
     f"{API}/errors.py": Place.PROBLEM,
     f"{API}/matrix/": Place.PROBLEM,
@@ -36,7 +36,7 @@ BY_PLACE: Mapping[str, Place | None] = {
     f"{OPERATOR}/manifests/children.py:why_no_scaled_object": Place.AUTOSCALED,
     f"{OPERATOR}/behaviours/autoscaling.py": Place.AUTOSCALED,
     f"{OPERATOR}/behaviours/fit/assess.py": Place.FIT,
-    f"{OPERATOR}/observe/status/plan.py": Place.FIT,
+    f"{OPERATOR}/observe/verdict.py": Place.FIT,
     f"{OPERATOR}/observe/failures/": Place.FAILURE,
     f"{OPERATOR}/facts/scheduling.py": Place.FAILURE,
     f"{OPERATOR}/observe/progress.py": Place.WAIT,

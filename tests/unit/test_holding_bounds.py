@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_activator.holding.connections import FairShares
 from llmservice_activator.holding.interface import HoldingTarget
-from llmservice_activator.holding.ledger import HoldingLimits, Ledger
+from llmservice_activator.holding.limits import HoldingLimits, Ledger
+from llmservice_activator.holding.server import FairShares
 
 from tests.support.patience import PATIENCE
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
-from llmservice_activator.holding.upload import REPLAY_BYTES
+from llmservice_activator.holding.forward import REPLAY_BYTES
 from llmservice_runtime.contract import DRAINING_HEADER
 
 from .holding_world import KEY, chat, target, until, world

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kubeloop.resources import Key
-from llmservice_activator.holding.connections import FairShares, HeadLimit
 from llmservice_activator.holding.interface import HoldingTarget
 from llmservice_activator.holding.limits import Limits
+from llmservice_activator.holding.server import FairShares, HeadLimit
 
 from tests.support.patience import PATIENCE
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kubeloop.resources import Key
-from llmservice_activator.holding.slots import SlotQueue
+from llmservice_activator.holding.service import SlotQueue
 
 KEYS = [Key(namespace, name) for namespace in "abc" for name in "xy"]
 STEPS = st.lists(

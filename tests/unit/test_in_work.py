@@ -16,7 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kubeloop.resources import Key
-from llmservice_operator.service.in_work import DEATHS, LAST_FOR, TRIED_WITHIN, Activity, InWork
+from llmservice_operator.service.containment import (
+    DEATHS,
+    LAST_FOR,
+    TRIED_WITHIN,
+    Activity,
+    InWork,
+)
 
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE

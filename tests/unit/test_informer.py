@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 from kubeloop import informer
-from kubeloop.cache import Cache
+from kubeloop.cache import Cache, SyncState, watch_of
 from kubeloop.credentials import Token
 from kubeloop.resources import CONTROLLER_REVISION as REVISION
 from kubeloop.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, POD, Key, Resource
-from kubeloop.sync_state import SyncState, watch_of
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.service.watch import children
-from llmservice_operator.service.watch.children import ChildrenWatch
-from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import CHILD_RESOURCES, PROJECTIONS
+from llmservice_operator.service import watch
+from llmservice_operator.service.watch import (
+    CHILD_RESOURCES,
+    PROJECTIONS,
+    ChildrenWatch,
+    EventHandler,
+)
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import GONE, over_http, token_of
@@ -85,8 +87,8 @@ async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -
         sync = SyncState((None,), LLMSERVICE, CHILD_RESOURCES)
         for part in (watch_of(LLMSERVICE), LLMSERVICE.full_name):
             sync.synced(None, part)
-        children = ChildrenWatch(transport, EventHandler(cache, enqueue, enqueue), (None,), sync)
-        running = asyncio.create_task(children.run())
+        watch = ChildrenWatch(transport, EventHandler(cache, enqueue, enqueue), (None,), sync)
+        running = asyncio.create_task(watch.run())
         patch = pytest.MonkeyPatch()
         patch.setattr(informer, "FIRST_PAUSE", 0.001)
         try:
@@ -283,7 +285,7 @@ WITHOUT: dict[str, tuple[Resource, int, bool]] = {
 async def test_the_start_needs_all_kinds_but_jobs_slices_and_optional_ones(
     api: Api, case: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "OPTIONAL", (REVISION,))
+    monkeypatch.setattr(watch, "OPTIONAL", (REVISION,))
     resource, code, is_warm = WITHOUT[case]
     codes = api.refused[resource.plural] = [code] * 8
     async with watching(api, wait=False) as seen:

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 from kubeloop import kopf_source
-from kubeloop.cache import Cache
+from kubeloop.cache import Cache, SyncState
 from kubeloop.errors import Forbidden, Gone
 from kubeloop.kopf_source import AFTER_RELIST, CURRENT_SECONDS, INTERVAL, LONGEST_RELIST, RETRY, Resync
 from kubeloop.resources import Key
-from kubeloop.sync_state import SyncState
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.service.containment import InternalErrors, Part
-from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import CHILD_RESOURCES, PARENT, PROJECTIONS
+from llmservice_operator.service.watch import (
+    CHILD_RESOURCES,
+    PARENT,
+    PROJECTIONS,
+    EventHandler,
+)
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer, Connection

@@ -12,7 +12,7 @@ from kubeloop.cache import Cache
 from kubeloop.client import AlwaysOpen, KubeClient
 from kubeloop.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 from llmservice_operator.readers.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, node_room, placed_of
-from llmservice_operator.service.watch.kinds import PROJECTIONS, placed
+from llmservice_operator.service.watch import PROJECTIONS, placed
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup, group_of
 from llmservice_planner.room import Holder, Room, Sharing
 

@@ -8,7 +8,14 @@ import pytest
 from kubeloop.client import AlwaysOpen, KubeClient
 from kubeloop.errors import Forbidden, ServerError
 from kubeloop.resources import RESOURCE_QUOTA
-from llmservice_operator.readers.quotas import KEPT_SECONDS, MOST_QUOTAS, REFUSED_SECONDS, QuotaReader
+from llmservice_operator.readers.nodes import (
+    MOST_QUOTAS,
+    REFUSED_SECONDS,
+    QuotaReader,
+)
+from llmservice_operator.readers.nodes import (
+    QUOTAS_KEPT_SECONDS as KEPT_SECONDS,
+)
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.test_decide_quotas import ONE_REPLICA, quota

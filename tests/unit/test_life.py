@@ -1,7 +1,7 @@
 """The one life of a process: its stages, in their order, and what /readyz makes of them."""
 
 import pytest
-from kubeloop.sync_state import SyncState, watch_of
+from kubeloop.cache import SyncState, watch_of
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.service.life import Life, Stage
 from llmservice_operator.service.metrics import Metrics

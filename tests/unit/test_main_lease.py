@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kubeloop.cache import watch_of
 from kubeloop.resources import ENDPOINT_SLICE, Key
-from kubeloop.sync_state import watch_of
 from llmservice_api.holding import Activator
 from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.__main__ import Operator
@@ -15,7 +15,7 @@ from llmservice_operator.options import Options
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
 from llmservice_operator.service.life import Stage
 from llmservice_operator.service.metrics import Metrics
-from llmservice_operator.service.watch.kinds import PARENT, watched_children
+from llmservice_operator.service.watch import PARENT, watched_children
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.reconcile_world import parent

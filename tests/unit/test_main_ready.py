@@ -20,8 +20,8 @@ from kubeloop.credentials import Credentials, load
 from kubeloop.errors import KubeError
 from kubeloop.resources import DEPLOYMENT, Resource
 from llmservice_api.kinds import BY_KIND
+from llmservice_operator.service import watch
 from llmservice_operator.service.life import Stage
-from llmservice_operator.service.watch import children
 
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE
@@ -128,7 +128,7 @@ async def test_rights_that_can_be_done_without_keep_none_from_being_ready(
 async def test_an_optional_kind_without_its_crd_keeps_nobody_from_acting(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(children, "OPTIONAL", (BY_KIND["PodDisruptionBudget"],))
+    monkeypatch.setattr(watch, "OPTIONAL", (BY_KIND["PodDisruptionBudget"],))
     api.refused["poddisruptionbudgets"] = 404
     api.put(refused_service("any", "chat"))
     async with running(api) as operator:

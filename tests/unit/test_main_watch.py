@@ -10,13 +10,11 @@ from typing import Any
 import kopf
 import pytest
 from kubeloop import kopf_source
-from kubeloop.cache import Cache
+from kubeloop.cache import Cache, SyncState
 from kubeloop.credentials import Token
 from kubeloop.resources import Key, Resource
-from kubeloop.sync_state import SyncState
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.service.watch.ingest import EventHandler
-from llmservice_operator.service.watch.kinds import CHILD_RESOURCES, PROJECTIONS
+from llmservice_operator.service.watch import CHILD_RESOURCES, PROJECTIONS, EventHandler
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import RESET, ApiServer, over_http, token_of

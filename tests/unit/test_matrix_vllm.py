@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.matrix import DIMENSIONS, ROWS, Check, Incompatibility
-from llmservice_planner.compatibility import Combination, matches, verdicts
+from llmservice_planner.checks import Combination, matches, verdicts
 
 from tests.unit import vllm_models
 from tests.unit.vllm_arguments import Values, engine_arguments, kept

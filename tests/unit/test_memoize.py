@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_api import memoize
+from llmservice_api import service as memory
 from llmservice_api.errors import InvalidSpec
-from llmservice_api.memoize import MAX_RESULTS, cached_by_service, cached_by_spec
-from llmservice_api.service import LLMService, parse_spec
+from llmservice_api.service import MAX_RESULTS, LLMService, cached_by_service, cached_by_spec, parse_spec
 from llmservice_api.spec import LLMServiceSpec
 
 from tests.unit.decide_world import an_llmservice
@@ -111,10 +110,10 @@ def test_what_is_remembered_is_bounded_and_goes_with_the_spec() -> None:
     assert one(spec) is not other(spec), "another function"
     for each in range(2 * MAX_RESULTS):
         one(spec, each)
-    assert len(memoize._results[number][1]) <= MAX_RESULTS
+    assert len(memory._results[number][1]) <= MAX_RESULTS
     del spec
     gc.collect()
-    assert number not in memoize._results
+    assert number not in memory._results
 
 
 def test_the_spec_itself_is_no_argument() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from kubeloop.health import Certificate
 from kubeloop.resources import Key
-from llmservice_activator.certificate import MutualTls
 from llmservice_activator.holding.interface import Reason as HeldReason
 from llmservice_activator.metrics import Metrics as ActivatorMetrics
+from llmservice_activator.server import MutualTls
 from llmservice_api.holding import LastUse
 from llmservice_operator.service.metrics import Metrics
 from llmservice_runtime import shared_counters

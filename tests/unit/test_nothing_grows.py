@@ -12,10 +12,10 @@ import pytest
 from kubeloop.errors import Forbidden, Unreachable
 from kubeloop.resources import SERVICE, Key
 from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.observe.reports import Ask
+from llmservice_operator.observe.observed import Ask
 from llmservice_operator.service.containment import Part
 from llmservice_operator.service.reconcile import reconcile
-from llmservice_operator.service.watch.ingest import EventHandler
+from llmservice_operator.service.watch import EventHandler
 from llmservice_runtime.contract import Phase, State, Transfer, TransferStep
 
 from tests.support.patience import PATIENCE

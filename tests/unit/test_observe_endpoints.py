@@ -11,7 +11,7 @@ from kubeloop.resources import Key
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.progress import SETTLE_SECONDS
 from llmservice_operator.service.context import ServiceMemory
-from llmservice_operator.service.watch.kinds import PROJECTIONS
+from llmservice_operator.service.watch import PROJECTIONS
 
 from tests.unit.decide_world import World, a_pod
 from tests.unit.status_states import served, service, with_pods

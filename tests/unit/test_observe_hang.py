@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llmservice_operator.observe.failures.failure import FailureContext
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.observe.reports import asks
+from llmservice_operator.observe.observed import asks
 from llmservice_runtime.contract import Failure, FailureReason, Phase, State
 
 from tests.unit import failing_pods as pods

@@ -11,7 +11,7 @@ from llmservice_operator.facts.children import JobFacts
 from llmservice_operator.facts.inspections import InspectionFacts, InspectionState, pod_from_object
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.service.watch.kinds import PROJECTIONS
+from llmservice_operator.service.watch import PROJECTIONS
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection.inspected import Inspection
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from llmservice_api.status import PlanStatus
-from llmservice_operator.observe.status.plan import document, fitness
+from llmservice_operator.observe.verdict import document, fitness
 from llmservice_planner.plan import Fit, Line, Plan, Remedy
 
 SHORTER = Remedy("set spec.batching.maxModelLen to 4096", (("batching.maxModelLen", 4096),), None, Fit.FITS, 4096, 9000)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmservice_operator.observe.failures.failure import FailureContext
 from llmservice_operator.observe.failures.pod_events import PodEvents, event_query
-from llmservice_operator.observe.reports import Report
+from llmservice_operator.observe.observed import Report
 from llmservice_runtime.contract import Phase, State
 
 from tests.unit import failing_pods as pods

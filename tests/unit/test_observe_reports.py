@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from llmservice_api.status import LLMServiceStatus
 from llmservice_operator.manifests.children import adapters_digest
-from llmservice_operator.observe.reports import Report
+from llmservice_operator.observe.observed import Report
 from llmservice_runtime.contract import AdapterState, Measured, Phase, State, Transfer, TransferStep
 
 from tests.unit.decide_world import World, a_pod, an_llmservice, spec

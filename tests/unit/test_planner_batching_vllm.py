@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import LLMService
-from llmservice_operator.manifests.effective import effective
-from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.pod_template import effective, pod_template
 from llmservice_operator.manifests.revision import RevisionChoices
 from llmservice_planner import gpus
 from llmservice_planner.batching import Batching, batching

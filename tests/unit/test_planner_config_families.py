@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_planner.kv.blocks import Blocks, index_width
-from llmservice_planner.kv.specs import placed_specs
+from llmservice_planner.kv_blocks import Blocks, index_width
+from llmservice_planner.kv_cache import placed_specs
 from llmservice_planner.model import config_json
 from llmservice_planner.model.architecture import Incomplete, InvalidModel, Kind, Layer, UnsupportedModel
 from llmservice_planner.plan import Device, Request

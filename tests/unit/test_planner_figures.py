@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from llmservice_api.matrix.backends import BACKENDS
 from llmservice_planner import memory
-from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.checks import Combination, verdicts
 from llmservice_planner.kv_cache import layout
 from llmservice_planner.memory import attention_per_gpu, flash_attention_bytes, naive_attention_bytes
 from llmservice_planner.model import config_json

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from llmservice_planner.kv.types import PLAIN_ROWS
+from llmservice_planner.kv_blocks import PLAIN_ROWS
 from llmservice_planner.kv_cache import layout
 from llmservice_planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_planner.plan import Device, Draft, Request

@@ -13,8 +13,7 @@ from typing import Any, get_args
 import pytest
 from llmservice_api.dtypes import KVCache
 from llmservice_planner import splits
-from llmservice_planner.kv.blocks import COMPRESSED_BLOCK
-from llmservice_planner.kv.types import PLAIN_ROWS
+from llmservice_planner.kv_blocks import COMPRESSED_BLOCK, PLAIN_ROWS
 from llmservice_planner.model import config_json
 from llmservice_planner.plan import Request
 from llmservice_planner.served import device_refusal, least_capability, method_of

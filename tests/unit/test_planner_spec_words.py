@@ -13,7 +13,7 @@ from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_operator.manifests.engine import vllm_arguments
 from llmservice_planner import memory, plan
-from llmservice_planner.kv.types import value_bytes
+from llmservice_planner.kv_blocks import value_bytes
 from llmservice_planner.plan import Draft, Request
 from llmservice_planner.requests import request_of
 from llmservice_vllm.versions import default_version

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from kubeloop.queue import Priority
-from llmservice_operator.service.watch.kinds import ParentFacts, priority_after_child, priority_of_service
+from llmservice_operator.service.watch import ParentFacts, priority_after_child, priority_of_service
 
 from tests.unit.reconcile_world import parent
 

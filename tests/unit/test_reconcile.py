@@ -6,10 +6,9 @@ import pytest
 from kubeloop.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 from kubeloop.queue import Priority
 from kubeloop.resources import Key, Resource
-from llmservice_operator.decision import Decision, Update
-from llmservice_operator.inputs import Inputs, Requirements
+from llmservice_operator.decision import Decision, Inputs, Requirements, Update
 from llmservice_operator.service.reconcile import FIRST_STATUS_AFTER, Next
-from llmservice_operator.service.watch.kinds import PARENT
+from llmservice_operator.service.watch import PARENT
 
 from tests.unit.api_server import CREATED
 from tests.unit.reconcile_world import KEY, LABELS, World, parent, service

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from kubeloop.errors import KubeError
 from llmservice_operator.service.reconcile import Next
-from llmservice_operator.service.watch.kinds import PARENT
+from llmservice_operator.service.watch import PARENT
 
 from tests.unit.reconcile_world import KEY, World, parent, service
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kubeloop.errors import ApiError, Forbidden, ServerError, TooManyRequests, Unreachable
 from llmservice_operator.decision import QUOTAS_SECONDS
-from llmservice_operator.readers.quotas import KEPT_SECONDS, REFUSED_SECONDS
+from llmservice_operator.readers.nodes import QUOTAS_KEPT_SECONDS as KEPT_SECONDS
+from llmservice_operator.readers.nodes import REFUSED_SECONDS
 
 from tests.unit.decide_world import a_pod
 from tests.unit.reconcile_world import KEY, LABELS, World

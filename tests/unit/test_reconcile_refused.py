@@ -10,7 +10,7 @@ import pytest
 from kubeloop.errors import Forbidden, Invalid, KubeError, ServerError, TooManyRequests, Unreachable
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.service.watch.kinds import PARENT
+from llmservice_operator.service.watch import PARENT
 
 from tests.unit.api_server import RESOURCES
 from tests.unit.decide_world import a_pod, of_another

@@ -6,8 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 from kubeloop.errors import KubeError, ServerError, TooManyRequests, Unreachable
-from llmservice_operator.decision import Decision
-from llmservice_operator.inputs import Inputs, Part, Requirements, RoomQuery
+from llmservice_operator.decision import (
+    Decision,
+    Inputs,
+    Part,
+    Requirements,
+    RoomQuery,
+)
 from llmservice_operator.service.gather import NOT_READ
 from llmservice_planner.room import Room
 

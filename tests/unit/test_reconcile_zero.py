@@ -8,7 +8,7 @@ import pytest
 from kubeloop.errors import FieldConflict, Forbidden, Invalid, KubeError, NotLeader, Refused, ServerError
 from kubeloop.resources import Key
 from llmservice_api.holding import Activator, HoldingReport
-from llmservice_operator.behaviours.holding.rollout_holding import LOST, MAX_WAIT_SECONDS, WAITING
+from llmservice_operator.behaviours.holding import LOST, MAX_WAIT_SECONDS, WAITING
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import SPREAD_SECONDS
 from llmservice_operator.readers.holding_ports import HoldingPorts, candidates

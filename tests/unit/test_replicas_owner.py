@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from llmservice_api.replicas_owner import LAST_APPLIED_ANNOTATION, stated_by
 from llmservice_api.service import LLMService
 from llmservice_operator.facts.children import ScaledObjectFacts
-from llmservice_operator.service.watch.kinds import ParentFacts
+from llmservice_operator.service.watch import ParentFacts
 
 from tests.unit.decide_world import an_llmservice, spec
 

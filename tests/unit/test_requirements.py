@@ -11,7 +11,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from llmservice_operator.inputs import NO_REQUIREMENTS, GPUsQuery, Inputs, Requirements, RoomQuery
+from llmservice_operator.decision import (
+    NO_REQUIREMENTS,
+    GPUsQuery,
+    Inputs,
+    Requirements,
+    RoomQuery,
+)
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.service.decide import decide
 from llmservice_planner import room as planner

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.install import PACKAGES, install
+from llmservice_runtime.__main__ import PACKAGES, install
 
 NAMES = {"llmservice_runtime", "llmservice_vllm"}
 

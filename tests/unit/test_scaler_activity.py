@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from llmservice_activator.activity import ActivityTracker
+from llmservice_activator.answers import ActivityTracker
 from llmservice_activator.demand import Load, ReplicaBounds, desired
 from llmservice_activator.services import Service, service_of
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from kubeloop.errors import Forbidden, KubeError, ServerError
 from kubeloop.resources import Key
 from llmservice_activator.api_keys import CACHE_SECONDS, RETRY_SECONDS, ApiKeys, KeyReader, keys_of
-from llmservice_api.scalars import SecretKeyRef
+from llmservice_api.base import SecretKeyRef
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.test_scaler_targets import secret

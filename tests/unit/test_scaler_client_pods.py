@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from kubeloop.errors import Forbidden, Unreachable
-from llmservice_activator import client_pods
-from llmservice_activator.admission import ClientPod, Unidentified
-from llmservice_activator.client_pods import ABSENT_SECONDS, LABELS_SECONDS, POD_SECONDS, ClientPods, client_pods_of
+from llmservice_activator import admission
+from llmservice_activator.admission import (
+    ABSENT_SECONDS,
+    LABELS_SECONDS,
+    POD_SECONDS,
+    ClientPod,
+    ClientPods,
+    Unidentified,
+    client_pods_of,
+)
 
 from tests.unit.api_server import ApiServer, Connection
 
@@ -127,28 +134,28 @@ async def test_an_address_is_asked_for_once_at_a_time_also_where_who_asked_first
 
 async def test_lookups_are_bounded_at_once_and_in_what_waits() -> None:
     world = slow()
-    most = client_pods.MAX_WAITING
+    most = admission.MAX_WAITING
     tasks = [asyncio.create_task(world.client_pods.pod(f"10.0.{n // 256}.{n % 256}")) for n in range(most)]
     await settle()
-    assert world.connection.at_once == client_pods.MAX_RUNNING
+    assert world.connection.at_once == admission.MAX_RUNNING
     with pytest.raises(Unidentified, match="too many"):
         await world.client_pods.pod("10.9.9.9")
     world.go.set()
     await asyncio.gather(*tasks)
-    assert world.connection.most_at_once == client_pods.MAX_RUNNING
+    assert world.connection.most_at_once == admission.MAX_RUNNING
     assert await world.client_pods.pod("10.9.9.9") is None
 
 
 async def test_a_server_that_does_not_answer_is_waited_for_so_long_and_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client_pods, "LOOKUP_SECONDS", 0.02)
+    monkeypatch.setattr(admission, "LOOKUP_SECONDS", 0.02)
     with pytest.raises(Unidentified, match="in time"):
         await slow().client_pods.pod("10.0.0.1")
 
 
 async def test_no_more_addresses_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_pods, "MAX_CACHED", 20)
+    monkeypatch.setattr(admission, "MAX_CACHED", 20)
     world = World(pod())
     for number in range(100):
         await world.client_pods.pod(f"10.0.0.{number}")

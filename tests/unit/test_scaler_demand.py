@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_activator.demand import Desired, Load, ReplicaBounds, desired
-from llmservice_api.autoscaling import MOST_REPLICAS
+from llmservice_api.lifecycle import MOST_REPLICAS
 
 WIDE = ReplicaBounds(1, MOST_REPLICAS, MOST_REPLICAS)
 

@@ -14,8 +14,16 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
 from kubeloop.resources import Key
-from llmservice_activator.peers import PeerReader
-from llmservice_activator.reachable import ATTEMPTS, CACHE_SECONDS, Reachability, uid_of, url_of
+from llmservice_activator.peers import (
+    ATTEMPTS,
+    PeerReader,
+    Reachability,
+    uid_of,
+    url_of,
+)
+from llmservice_activator.peers import (
+    REACHABLE_SECONDS as CACHE_SECONDS,
+)
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.http_servers import application

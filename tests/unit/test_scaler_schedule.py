@@ -10,9 +10,9 @@ import pytest
 from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_activator import schedule
+from llmservice_activator import demand
 from llmservice_activator.demand import ReplicaBounds
-from llmservice_api.autoscaling import Autoscaling
+from llmservice_api.lifecycle import Autoscaling
 
 
 def autoscaling(*entries: dict[str, Any], least: int = 1, most: int = 8) -> Autoscaling:
@@ -53,7 +53,7 @@ ALWAYS = {"start": "* * * * *", "end": "0 0 29 2 *", "minReplicas": 4}
 )
 def test_bounds_in_force(entries: list[dict[str, Any]], at: str, min_replicas: int, most: int) -> None:
     now = datetime.fromisoformat(at).replace(tzinfo=UTC)
-    assert schedule.bounds(autoscaling(*entries), now) == ReplicaBounds(min_replicas, most, 8)
+    assert demand.bounds(autoscaling(*entries), now) == ReplicaBounds(min_replicas, most, 8)
 
 
 SPRING = {"timeZone": "Europe/Berlin", "minReplicas": 3}
@@ -76,14 +76,14 @@ SPRING = {"timeZone": "Europe/Berlin", "minReplicas": 3}
 def test_the_clock_on_the_wall_holds(start: str, end: str, at: str, min_replicas: int) -> None:
     now = datetime.fromisoformat(at).replace(tzinfo=UTC)
     entry = autoscaling(SPRING | {"start": start, "end": end})
-    assert schedule.bounds(entry, now).min_replicas == min_replicas
+    assert demand.bounds(entry, now).min_replicas == min_replicas
 
 
 @given(st.lists(st.integers(1_704_067_200, 1_893_456_000), min_size=2, max_size=12), st.integers(0, 200))
 def test_what_is_kept_of_an_expression_is_what_a_search_finds(seconds: list[int], number: int) -> None:
     """For any order of times: the clock of a machine may be put back."""
     cron = ["0 8 * * 1-5", "*/20 7 29 2 *", "0 0 L * *", "59 23 31 12 *", "* * * * *"][number % 5]
-    times = schedule.Times(cron)
+    times = demand.Times(cron)
     for second in [*seconds, seconds[0] + 60, seconds[0] + 3600]:
         now = datetime.fromtimestamp(second, UTC).replace(second=0)
         assert times.last(now) == next(CronSim(cron, now + timedelta(minutes=1), reverse=True), None)
@@ -96,15 +96,15 @@ def test_a_day_of_minutes_searches_once_for_each_time_that_comes(monkeypatch: py
         searched.append(cron)
         return CronSim(cron, *rest, **named)
 
-    monkeypatch.setattr(schedule, "CronSim", search)
+    monkeypatch.setattr(demand, "CronSim", search)
     entry = autoscaling(OFFICE | {"timeZone": "Asia/Kathmandu"})
     for minute in range(24 * 60):
-        schedule.bounds(entry, datetime(2026, 11, 23, tzinfo=UTC) + timedelta(minutes=minute))
+        demand.bounds(entry, datetime(2026, 11, 23, tzinfo=UTC) + timedelta(minutes=minute))
     assert len(searched) <= 2 * 2 * 2, "the last and the next time of start and end, which come once a day"
 
 
 def test_the_most_ever_is_over_all_entries() -> None:
-    found = schedule.bounds(autoscaling({**OFFICE, "maxReplicas": 20}), datetime(2026, 11, 22, tzinfo=UTC))
+    found = demand.bounds(autoscaling({**OFFICE, "maxReplicas": 20}), datetime(2026, 11, 22, tzinfo=UTC))
     assert found == ReplicaBounds(1, 8, 20)
 
 
@@ -122,8 +122,8 @@ def test_the_most_ever_is_over_all_entries() -> None:
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(entry: dict[str, Any], message: str) -> None:
-    with pytest.raises(schedule.InvalidSchedule, match=r"^[^\n]*$") as caught:
-        schedule.check(autoscaling(entry), datetime(2026, 11, 23, tzinfo=UTC))
+    with pytest.raises(demand.InvalidSchedule, match=r"^[^\n]*$") as caught:
+        demand.check_schedule(autoscaling(entry), datetime(2026, 11, 23, tzinfo=UTC))
     assert message in str(caught.value)
 
 
@@ -142,7 +142,7 @@ def test_daily_bounds_hold_by_the_local_clock(now: datetime, zone: str, start: i
     if len(set(near)) > 1:
         return
     is_in = (local.hour - start) % 24 < hours
-    assert schedule.bounds(autoscaling(entry), now).min_replicas == (5 if is_in else 1)
+    assert demand.bounds(autoscaling(entry), now).min_replicas == (5 if is_in else 1)
 
 
 field = st.sampled_from(["*", "0", "1-5", "*/7", "29", "31", "L", "5#5", "99", "a", "1,2,3", "0-0", "5-1", "MON"])
@@ -155,7 +155,7 @@ def test_any_five_fields_are_bounds_or_refused(fields: tuple[str, ...], zone: st
     found = autoscaling(entry)
     now = datetime(2026, 11, 23, 12, tzinfo=UTC)
     try:
-        assert schedule.bounds(found, now).min_replicas in (1, 5)
-    except schedule.InvalidSchedule:
-        with pytest.raises(schedule.InvalidSchedule):
-            schedule.check(found, now)
+        assert demand.bounds(found, now).min_replicas in (1, 5)
+    except demand.InvalidSchedule:
+        with pytest.raises(demand.InvalidSchedule):
+            demand.check_schedule(found, now)

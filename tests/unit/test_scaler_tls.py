@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 from kubeloop.errors import ConfigError
-from llmservice_activator import certificate
-from llmservice_activator.certificate import MutualTls
+from llmservice_activator import server
+from llmservice_activator.server import MutualTls
 
 from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE
@@ -59,7 +59,7 @@ async def test_plain_text_is_refused(certificates: Path) -> None:
 async def test_a_renewed_certificate_is_used_for_connections_that_begin_later(
     certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(certificate, "RELOAD_SECONDS", 0.02)
+    monkeypatch.setattr(server, "RELOAD_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     mounted = tmp_path / "mounted"
     shutil.copytree(certificates / "server", mounted)
@@ -73,7 +73,7 @@ async def test_a_renewed_certificate_is_used_for_connections_that_begin_later(
         shutil.copy(renewed / "tls.key", mounted)
         await world.until(lambda: "cannot read the scaler's renewed certificate" in caplog.text)
         assert not await refused(world, certificates / "keda")
-        for name in certificate.FILES:
+        for name in server.CERTIFICATE_FILES:
             shutil.copy(renewed / name, mounted)
         await world.until(lambda: "the scaler's certificate was renewed" in caplog.text)
         assert not await refused(world, client)
@@ -81,7 +81,7 @@ async def test_a_renewed_certificate_is_used_for_connections_that_begin_later(
         await before.call("IsActive", request("IsActive"))
 
 
-@pytest.mark.parametrize("name", certificate.FILES)
+@pytest.mark.parametrize("name", server.CERTIFICATE_FILES)
 @pytest.mark.parametrize("content", [None, b"", b"no certificate"])
 def test_a_folder_without_a_certificate_names_the_secret(
     certificates: Path, tmp_path: Path, name: str, content: bytes | None

@@ -13,9 +13,8 @@ import pytest
 from kubeloop import informer
 from kubeloop.errors import Gone
 from kubeloop.resources import POD, Resource
-from llmservice_activator import watches as watches_module
-from llmservice_activator.services import Services
-from llmservice_activator.watches import OUTDATED_AFTER, Watches
+from llmservice_activator import services as watches_module
+from llmservice_activator.services import OUTDATED_AFTER, Services, Watches
 from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE

@@ -16,7 +16,7 @@ from llmservice_api.runtime import ENV_LENGTH
 from llmservice_api.service import LONGEST_SPEC, LLMService, parse_spec, spec_text
 from llmservice_operator.facts.children import ChildFacts, RevisionFacts, ServiceFacts
 from llmservice_operator.facts.drift import difference
-from llmservice_operator.service.watch.kinds import ParentFacts
+from llmservice_operator.service.watch import ParentFacts
 from llmservice_operator.workload.deployment import DeploymentFacts
 
 from tests.unit.reconcile_world import World, parent

@@ -8,7 +8,7 @@ import pytest
 from kubeloop.cache import Cache
 from kubeloop.resources import Key
 from llmservice_operator.service.gather import sibling_model
-from llmservice_operator.service.watch.kinds import INDICES, PARENT, PROJECTIONS
+from llmservice_operator.service.watch import INDICES, PARENT, PROJECTIONS
 
 from tests.unit.reconcile_world import KEY, World, parent
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_operator.observe.reports import Ask
+from llmservice_operator.observe.observed import Ask
 from llmservice_operator.readers.pod_port import Unreadable
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.state_poller import (

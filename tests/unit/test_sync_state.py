@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from kubeloop.cache import SyncState, problem_of, watch_of
 from kubeloop.errors import Forbidden, KubeError, NotFound, Refused, ServerError, TooManyRequests, Unreachable
 from kubeloop.resources import DEPLOYMENT, JOB
-from kubeloop.sync_state import SyncState, problem_of, watch_of
 from llmservice_api.kinds import LLMSERVICE
 
 CHILDREN = (DEPLOYMENT, JOB)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from kubeloop.token_bucket import (
+from kubeloop.queue import (
     EDIT_WRITES,
     EVENT_BURST,
     EVENT_SECONDS,

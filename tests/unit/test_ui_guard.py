@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_ui import guard
 from llmservice_ui.guard import HEADERS
-from llmservice_ui.signing_in import local
+from llmservice_ui.sessions import local
 
 from tests.support.patience import PATIENCE
 

@@ -12,9 +12,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_ui import fleet
+from llmservice_ui.app import LONGEST, css, shown
 from llmservice_ui.fleet import PAGE_ROWS, Query, Row, State, page_of, row_of
 from llmservice_ui.service_view import BAR, segments
-from llmservice_ui.texts import LONGEST, css, shown
 
 from .test_cli_status import condition
 from .test_cli_status import pod as pod_of_chat

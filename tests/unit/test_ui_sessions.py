@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kubeloop.errors import Forbidden
 from llmservice_cli.errors import CliError
 from llmservice_ui import sessions
+from llmservice_ui.app import problem_of
 from llmservice_ui.sessions import CODE_SECONDS, MOST_CODES_OF_ONE, Viewer, ends_at, is_token
-from llmservice_ui.texts import problem_of
 
 from tests.support.patience import PATIENCE
 

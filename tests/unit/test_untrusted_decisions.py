@@ -20,11 +20,16 @@ from llmservice_api.errors import UnreadableObject
 from llmservice_api.status import LLMServiceStatus
 from llmservice_operator.facts import normalize
 from llmservice_operator.observe.failures.pod_events import PodEvent
-from llmservice_operator.observe.reports import Report
+from llmservice_operator.observe.observed import Report
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.report import events
 from llmservice_operator.service.state_poller import reported_step
-from llmservice_operator.service.watch.kinds import PROJECTIONS, ParentFacts, priority_after_child, priority_of_service
+from llmservice_operator.service.watch import (
+    PROJECTIONS,
+    ParentFacts,
+    priority_after_child,
+    priority_of_service,
+)
 from llmservice_runtime.contract import DrainReport, Phase, State
 
 from tests.support import cpu

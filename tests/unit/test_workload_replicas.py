@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.behaviours.holding.scale_to_zero import is_listed
+from llmservice_operator.behaviours.holding import is_listed
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.workload import kinds
 from llmservice_operator.workload.deployment import DEPLOYMENT

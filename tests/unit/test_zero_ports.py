@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from kubeloop.errors import Unreachable
-from llmservice_operator.behaviours.holding.scale_to_zero import SELDOM_AFTER
+from llmservice_operator.behaviours.holding import SELDOM_AFTER
 from llmservice_operator.observe.activators import AT_ZERO_SECONDS
 from llmservice_operator.readers.holding_ports import candidates
 from llmservice_operator.service.gather import VERIFY_SECONDS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from llmservice_api.holding import Activator, HoldingReport, PortClaim
-from llmservice_operator.behaviours.holding.scale_to_zero import LONGEST_TRIAL_PAUSE, SPREAD_LIMIT_SECONDS, trial_slices
+from llmservice_operator.behaviours.holding import LONGEST_TRIAL_PAUSE, SPREAD_LIMIT_SECONDS, trial_slices
 
 from tests.unit.reconcile_world import KEY
 from tests.unit.test_reconcile_zero import LISTENING, ONE, SLICE, ZeroWorld, serving

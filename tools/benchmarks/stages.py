@@ -19,8 +19,8 @@ from llmservice_operator.behaviours.rollout import initial_step
 from llmservice_operator.children import desired_children
 from llmservice_operator.manifests.revision import NO_CHOICES
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.revisions.match import desired_revision, match_revision
-from llmservice_operator.service.watch.kinds import ParentFacts
+from llmservice_operator.revisions import desired_revision, match_revision
+from llmservice_operator.service.watch import ParentFacts
 from llmservice_planner import gpus, memory
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import config_json

@@ -21,7 +21,7 @@ from llmservice_api import crd
 from llmservice_api.errors import Problem
 from llmservice_api.flags import TYPED
 
-from llmservice_cli.namespaces import LABEL, is_namespace
+from llmservice_cli.options import LABEL, is_namespace
 
 # What Kubernetes asks of every object's metadata: names, labels, annotations.
 

@@ -16,6 +16,7 @@ from typing import TextIO
 
 from llmservice_runtime.bounded_json import clean
 
+from llmservice_cli.bench import COMPARE, Options
 from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.load.options import check_server
@@ -25,7 +26,6 @@ from llmservice_cli.terminal import width
 from llmservice_cli.text import duration
 
 from . import compare, picture
-from .arguments import COMPARE, Options
 from .lines import to_lines
 from .result import Result, Slo, slo_of, to_document
 from .traffic import Batching, Discipline, Gathered, LoadOptions, Planned, Player, Point, make_load, points_of

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from llmservice_api.errors import Problem
 from llmservice_runtime.bounded_json import Reader, Refused, clean, read
 
+from llmservice_cli.bench import COMPARE, Options
 from llmservice_cli.documents import show
 from llmservice_cli.errors import BadInput, ExitCode, WrongUsage, say
 from llmservice_cli.text import table
 
-from .arguments import COMPARE, Options
 from .result import KIND, VERSION
 from .traffic import Discipline
 

@@ -12,11 +12,10 @@ from typing import NamedTuple
 import httpx
 from llmservice_runtime.bounded_json import clean
 
+from llmservice_cli.bench import Options
 from llmservice_cli.errors import WrongUsage
 from llmservice_cli.load.answer import Failure, Loss
 from llmservice_cli.load.client import Exchange, Pace, Request
-
-from .arguments import Options
 
 DEFAULT_RATE = 20.0
 ALL = "all"

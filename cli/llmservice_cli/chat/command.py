@@ -13,13 +13,13 @@ from typing import Any
 from kubeloop.errors import KubeError
 from llmservice_runtime.bounded_json import clean
 
+from llmservice_cli.chat import Options
 from llmservice_cli.cluster import cli_error
 from llmservice_cli.documents import show
 from llmservice_cli.errors import STDIN, CliError, ExitCode, WrongUsage, read_text, say
 from llmservice_cli.load.options import check_server
 from llmservice_cli.terminal import is_styled
 
-from .arguments import Options
 from .session import Chat, Piece, Reply, opened, raise_for
 
 LONGEST_QUESTION = 2**20

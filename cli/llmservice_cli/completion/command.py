@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from llmservice_cli.completion import Options
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.shell_completion import answer
-
-from .arguments import Options
 
 
 def run(options: Options) -> ExitCode:

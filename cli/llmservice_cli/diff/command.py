@@ -26,14 +26,13 @@ from llmservice_planner.room import Room
 from llmservice_cli import settings
 from llmservice_cli.api import Api
 from llmservice_cli.cluster import Connection, connect
+from llmservice_cli.diff import Options
 from llmservice_cli.errors import CliError, ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit, services
 from llmservice_cli.render.decided import Source, changed, decided, namespace_of, new, previews, with_config
 from llmservice_cli.render.difference import fields, is_rewritten, restricted, unified
 from llmservice_cli.render.preview import ChildId, Preview, changes, restart_of, show
 from llmservice_cli.settings import settings_of
-
-from .arguments import Options
 
 
 async def run(options: Options) -> ExitCode:

@@ -10,13 +10,13 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect
+from llmservice_cli.doctor import Options
 from llmservice_cli.documents import answer
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.progress import Steps, shown
 from llmservice_cli.terminal import Row, width
 
 from . import access, namespace, nodes, operator
-from .arguments import Options
 from .facts import Check, Facts, Level, Result, results
 from .gather import gather
 

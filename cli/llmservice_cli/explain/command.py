@@ -11,15 +11,14 @@ from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmservice_api.conditions import ConditionType
-from llmservice_api.reason_sections import SECTIONS
-from llmservice_api.reasons import Reason
+from llmservice_api.reasons import SECTIONS, Reason
 
 from llmservice_cli.documents import answer
 from llmservice_cli.errors import ExitCode, WrongUsage
+from llmservice_cli.explain import Options
 from llmservice_cli.help import WIDEST, indent, two_columns
 from llmservice_cli.terminal import Row, width
 
-from .arguments import Options
 from .reported import MEANINGS, fields_of, reasons_of, reported
 
 if TYPE_CHECKING:

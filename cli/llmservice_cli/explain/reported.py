@@ -9,7 +9,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from llmservice_api import reason_sections as sections
+from llmservice_api import reasons as sections
 from llmservice_api.conditions import ConditionType as Type
 from llmservice_api.reasons import Reason
 from llmservice_runtime.failures.reasons import END, MODEL, SPEC, START, FailureReason, Section

@@ -8,11 +8,10 @@ from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect
 from llmservice_cli.documents import show
 from llmservice_cli.errors import ExitCode
+from llmservice_cli.history import Options
 from llmservice_cli.revisions import Revision, recorded, roles_of
 from llmservice_cli.services import service
 from llmservice_cli.text import age, table
-
-from .arguments import Options
 
 
 async def run(options: Options) -> ExitCode:

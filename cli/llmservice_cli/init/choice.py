@@ -21,12 +21,11 @@ from llmservice_planner.plan import Fit, Request
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import BadInput, CliError, ExitCode, Refused
+from llmservice_cli.init import Options
 from llmservice_cli.models import REMOTE, Model, NotReached, Sources, from_uri
 from llmservice_cli.plan.answers import Answer, answer
 from llmservice_cli.plan.cluster import Reader, Seen, answered
 from llmservice_cli.plan.questions import Given, of_manifest, patched
-
-from .arguments import Options
 
 USEFUL_LENGTH = 8192
 """Tokens: a shorter limit is no choice for a chat."""

@@ -20,12 +20,12 @@ from llmservice_cli.api import Json, versions
 from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.documents import in_a_line, tell
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
+from llmservice_cli.logs import Options
 from llmservice_cli.masking import redactor_of
 from llmservice_cli.services import service
 from llmservice_cli.terminal import Row, show
 from llmservice_cli.wait.command import assess
 
-from .arguments import Options
 from .reading import SUPERVISOR, Follower, Line, Origin, Reader, chosen, merged, origins, short
 
 # How lines of a log are printed.

@@ -14,15 +14,15 @@ from typing import Any
 from llmservice_api.dtypes import LOAD_METHODS
 from llmservice_api.errors import Problem
 from llmservice_planner import gpus, host, memory, remedies
-from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.checks import Combination, verdicts
 from llmservice_planner.plan import Device, Fit, Line, Plan, Remedy, Request
 from llmservice_planner.quotas import Admitted
 from llmservice_planner.requests import limit_gib
 from llmservice_planner.room import profile_of
 
 from llmservice_cli.errors import BadInput, ExitCode
+from llmservice_cli.plan import OPTION_OF, Options, in_options
 
-from .arguments import OPTION_OF, Options, in_options
 from .questions import ALLOW_LONG, Label, Question, exceeded_length, version_of, write
 from .values import CPU
 

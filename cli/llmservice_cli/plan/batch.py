@@ -18,10 +18,10 @@ from llmservice_cli import models
 from llmservice_cli.documents import in_a_line
 from llmservice_cli.errors import STDIN, BadInput, ExitCode, Refused, quoted, read_text, syntax, unreadable
 from llmservice_cli.models import Model, NotReached
+from llmservice_cli.plan import BY_ALIAS, OPTIONS, Options
 
 from . import values
 from .answers import Json, answer, code_of, document, noted, worst
-from .arguments import BY_ALIAS, OPTIONS, Options
 from .questions import Given, Question, exceeded_length, of_options
 from .values import Reading, counted, device, share_out
 

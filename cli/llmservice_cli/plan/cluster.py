@@ -23,11 +23,10 @@ from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.manifests.revision import RevisionChoices
 from llmservice_operator.manifests.settings import Settings
-from llmservice_operator.observe.status.plan import document as plan_document
-from llmservice_operator.readers.nodes import RIGHT, RIGHT_TO_PODS, Nodes
-from llmservice_operator.readers.quotas import QuotaReader
+from llmservice_operator.observe.verdict import document as plan_document
+from llmservice_operator.readers.nodes import RIGHT, RIGHT_TO_PODS, Nodes, QuotaReader
+from llmservice_planner.checks import Combination, verdicts
 from llmservice_planner.cluster import ARCHITECTURE, ClusterGPUs, device_of, group_of, offers
-from llmservice_planner.compatibility import Combination, verdicts
 from llmservice_planner.model import spec_facts
 from llmservice_planner.model.tensors import Tensors
 from llmservice_planner.pick import pick
@@ -51,11 +50,11 @@ from llmservice_cli.api import Api
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import BadInput, CliError, ExitCode, Refused
 from llmservice_cli.models import from_document
+from llmservice_cli.plan import Options, in_options
 from llmservice_cli.render.decided import namespace_of
 from llmservice_cli.settings import settings_of
 
 from .answers import Answer, NodePlace, Placement, answer, honest, plan_of, with_remedies
-from .arguments import Options, in_options
 from .questions import Question, split_problems
 
 Json = Mapping[str, Any]

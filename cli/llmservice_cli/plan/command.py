@@ -13,9 +13,9 @@ from llmservice_cli import terminal
 from llmservice_cli.documents import tell, written
 from llmservice_cli.errors import BadInput, ExitCode, print_problems, say
 from llmservice_cli.models import Sources
+from llmservice_cli.plan import OPTIONS, Options
 
 from .answers import Answer, Json, answer, code_of, document, only_served, worst
-from .arguments import OPTIONS, Options
 from .questions import Asked, for_a_cluster, given, of_file, of_options
 
 if TYPE_CHECKING:

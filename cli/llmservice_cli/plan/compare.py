@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from llmservice_planner import gpus
 from llmservice_planner.changes import INT4, Alternatives, fp8_cache
-from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.checks import Combination, verdicts
 from llmservice_planner.plan import Device, Fit, Plan, Request
 from llmservice_planner.remedies import counts, is_enough
 from llmservice_planner.served import device_refusal
 
 from llmservice_cli.errors import ExitCode
+from llmservice_cli.plan import Options
 from llmservice_cli.terminal import Row
 
 from .answers import Json, best, code_of, figures, plan_of, precision, product, service_of, usual_devices
-from .arguments import Options
 from .questions import Question
 from .text import VERDICT_STYLES, escaped, saved
 from .text import table as markdown_table

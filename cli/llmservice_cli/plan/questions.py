@@ -18,8 +18,7 @@ from llmservice_operator.manifests.resources import accelerator_resource, effect
 from llmservice_operator.manifests.settings import Settings
 from llmservice_planner import gpus, splits
 from llmservice_planner.changes import Fields
-from llmservice_planner.checks import check
-from llmservice_planner.compatibility import Combination, verdicts
+from llmservice_planner.checks import Combination, check, verdicts
 from llmservice_planner.model.architecture import Architecture
 from llmservice_planner.plan import Adapters, Device, Request
 from llmservice_planner.quantity import gibibytes
@@ -29,8 +28,13 @@ from llmservice_vllm.versions import DEFAULT, default_version, series, words
 
 from llmservice_cli.errors import BadInput, print_problems
 from llmservice_cli.models import REMOTE, Model, Sources, meant, named
+from llmservice_cli.plan import (
+    OPTIONS,
+    Options,
+    Values,
+    label,
+)
 
-from .arguments import OPTIONS, Options, Values, label
 from .values import Quantized, Reading, counted, device, gpu_names, share_out, taken_as
 
 Json = Mapping[str, Any]

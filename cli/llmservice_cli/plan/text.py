@@ -18,10 +18,10 @@ import yaml
 from llmservice_planner.plan import Fit, Line, Plan, Remedy
 
 from llmservice_cli.errors import BadInput
+from llmservice_cli.plan import flags_of
 from llmservice_cli.terminal import Row, Span
 
 from .answers import Answer, options_of, patch, words_of
-from .arguments import flags_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

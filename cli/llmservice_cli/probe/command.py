@@ -12,9 +12,9 @@ from llmservice_cli.cluster import connect
 from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.load.options import check_server
+from llmservice_cli.probe import Options
 from llmservice_cli.progress import IN_A_LOG, repeated
 
-from .arguments import Options
 from .remote import Remote, in_cluster
 from .report import Gathered, Report, clock, mark_by_lines, to_document, to_lines
 from .sender import Local, opened

@@ -19,12 +19,12 @@ from llmservice_runtime.contract import RUNTIME_CONTAINER
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError, say
+from llmservice_cli.probe import Options
+from llmservice_cli.probe.report import Row
 from llmservice_cli.services import endpoint_of, service
 from llmservice_cli.text import stamp
 
-from .arguments import Options
 from .report import Gathered
-from .tally import Row
 
 CONTAINER = "probe"
 KEY_VARIABLE = "LLMSERVICE_API_KEY"

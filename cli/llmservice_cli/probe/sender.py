@@ -16,10 +16,10 @@ import httpx
 from llmservice_cli.load.answer import Loss
 from llmservice_cli.load.client import Exchange, Pace, Request
 from llmservice_cli.load.server import base_of, client_of, direct, headers_of, inspect, key_of
+from llmservice_cli.probe import Mode, Options
+from llmservice_cli.probe.report import Row
 
-from .arguments import Mode, Options
 from .report import Gathered
-from .tally import Row
 
 # openai-python's: its pool, the five seconds that it keeps an idle connection for (httpx's own), its time to connect.
 POOL = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=5.0)

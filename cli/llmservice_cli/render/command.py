@@ -9,8 +9,8 @@ from llmservice_operator.observe.observed import Observed
 from llmservice_cli import settings
 from llmservice_cli.errors import ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit, services
+from llmservice_cli.render import Options
 
-from .arguments import Options
 from .decided import NEW_UID, Source, decided, namespace_of, new, previews, with_config
 from .preview import Preview, changes, restart_of, show
 

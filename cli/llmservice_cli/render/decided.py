@@ -16,8 +16,13 @@ from llmservice_api.errors import Problem
 from llmservice_api.replicas_owner import STATED_BY, stated_by
 from llmservice_api.service import LLMService
 from llmservice_operator.behaviours.fit.model_facts import record_of
-from llmservice_operator.decision import Decision
-from llmservice_operator.inputs import Inputs, Part, Requirements, UpdatePermission
+from llmservice_operator.decision import (
+    Decision,
+    Inputs,
+    Part,
+    Requirements,
+    UpdatePermission,
+)
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.pod_events import PodEvents

@@ -16,10 +16,19 @@ from llmservice_cli.doctor.gather import gather
 from llmservice_cli.documents import show
 from llmservice_cli.errors import BadInput, CliError, ExitCode
 from llmservice_cli.progress import Steps, shown
+from llmservice_cli.report import Options
+from llmservice_cli.report.collecting import (
+    README,
+    Entry,
+    File,
+    Gap,
+    Material,
+    archive,
+    files,
+    readme,
+)
 from llmservice_cli.text import table
 
-from .arguments import Options
-from .bundle import README, Entry, File, Gap, Material, archive, files, readme
 from .collecting import of_operator, of_service, read_all
 
 

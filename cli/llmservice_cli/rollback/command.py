@@ -11,10 +11,9 @@ from llmservice_cli.cluster import connect
 from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage
 from llmservice_cli.revisions import Revision, pinned_of, recorded
+from llmservice_cli.rollback import Options
 from llmservice_cli.services import rollout_of, service
 from llmservice_cli.wait.command import Wish, tell, until_known
-
-from .arguments import Options
 
 # What tools that apply from Git write onto an object.
 GIT_SIGNS = (

@@ -22,10 +22,9 @@ from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.documents import in_a_line, tell, written
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.services import NO_VALUE, by_name, condition_of, services, share_done
+from llmservice_cli.status import Options
 from llmservice_cli.terminal import Row, is_styled, rendered, show
 from llmservice_cli.text import age, table
-
-from .arguments import Options
 
 if TYPE_CHECKING:
     from .snapshot import Snapshot

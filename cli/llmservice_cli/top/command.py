@@ -21,8 +21,8 @@ from llmservice_cli.errors import ExitCode, WrongUsage, say
 from llmservice_cli.metrics import Held, held_in
 from llmservice_cli.services import NO_VALUE
 from llmservice_cli.text import table
+from llmservice_cli.top import Options
 
-from .arguments import Options
 from .sample import Latency, Metered, Rates, Reading, Sample, Sampler, between, together
 
 

@@ -22,8 +22,7 @@ from llmservice_cli.documents import tell
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.forward import Forward, PodPort, forwarded
 from llmservice_cli.installation import NAMESPACE, PAGES
-
-from .arguments import Options
+from llmservice_cli.ui import Options
 
 # The token that is handed to the page: the kubeconfig's, or a short one of a service account.
 

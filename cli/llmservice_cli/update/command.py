@@ -14,9 +14,8 @@ from llmservice_cli.documents import show
 from llmservice_cli.errors import ExitCode, WrongUsage
 from llmservice_cli.services import rollout_of, service, services
 from llmservice_cli.text import stamp
+from llmservice_cli.update import Options
 from llmservice_cli.wait.command import Wish, tell, until_known
-
-from .arguments import Options
 
 
 async def run(options: Options) -> ExitCode:

@@ -23,8 +23,7 @@ from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode, complain, say
 from llmservice_cli.services import conditions_of, is_outdated, rollout_of
 from llmservice_cli.text import duration
-
-from .arguments import Options
+from llmservice_cli.wait import Options
 
 
 async def run(options: Options) -> ExitCode:

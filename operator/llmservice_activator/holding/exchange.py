@@ -22,13 +22,10 @@ from llmservice_activator.holding import answer, check
 from llmservice_activator.holding.answer import Answer, Answered
 from llmservice_activator.holding.check import NeedsPod
 from llmservice_activator.holding.client import Client, Stalled
-from llmservice_activator.holding.forward import NotConnected, PodFailed, forward
+from llmservice_activator.holding.forward import BufferedBody, NotConnected, PodFailed, StreamedBody, Upload, forward
 from llmservice_activator.holding.interface import Admits, Reason, Renews, RequestMetrics
-from llmservice_activator.holding.ledger import Entry, Ledger
-from llmservice_activator.holding.limits import Limits
-from llmservice_activator.holding.service import Service, Waiter
-from llmservice_activator.holding.slots import SlotQueue
-from llmservice_activator.holding.upload import BufferedBody, StreamedBody, Upload
+from llmservice_activator.holding.limits import Entry, Ledger, Limits
+from llmservice_activator.holding.service import Service, SlotQueue, Waiter
 
 logger = logging.getLogger(__name__)
 

@@ -15,16 +15,14 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 from llmservice_planner.room import Amounts, requests_of
 
-from llmservice_operator.decision import DeletionCost
+from llmservice_operator.decision import DeletionCost, Inputs, Requirements
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import KedaCondition, ScaledObjectFacts
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.inputs import Inputs, Requirements
 from llmservice_operator.manifests.children import why_no_scaled_object
-from llmservice_operator.observe.observed import Observed, Refusal
-from llmservice_operator.observe.ownership import Ownership, ownership
-from llmservice_operator.observe.status.verdict import Finding
-from llmservice_operator.revisions.selection import own_workload
+from llmservice_operator.observe.observed import Observed, Ownership, Refusal, ownership
+from llmservice_operator.observe.verdict import Finding
+from llmservice_operator.revisions import own_workload
 
 KIND = ScaledObjectFacts.kind
 MANAGED_ALREADY = "already managed by"

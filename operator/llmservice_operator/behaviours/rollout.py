@@ -3,12 +3,17 @@
 Auto is resolved when a template is about to be applied, and kept for that rollout in an annotation of the workload. A
 steady service reads no nodes, and changes of free resources do not affect it. An old replica ends early only where its
 resources are enough for the new one: a pod that no node can run must not end one that serves.
+
+Requested updates (llmservice.dev/update-requested): text for the status, and state of the update.
+
+A new template may break every service that gets it. So updates run a few at a time, and a failed one holds back the
+others until its spec or its annotation changes. `service/updates.py` counts those that run.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -29,17 +34,18 @@ from llmservice_planner.room import (
 )
 from llmservice_runtime.contract import Failure, FailureReason
 
-from llmservice_operator.decision import Event, RolloutStep
+from llmservice_operator.decision import Event, Inputs, Requirements, RolloutStep, RoomQuery, Update, UpdatePermission
 from llmservice_operator.facts import scheduling
+from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.inputs import Inputs, Requirements, RoomQuery
 from llmservice_operator.manifests.children import claim_holders
 from llmservice_operator.manifests.meta import Manifest
 from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.progress import gates, gates_of
-from llmservice_operator.observe.status.verdict import Obstacle
+from llmservice_operator.observe.verdict import Obstacle
+from llmservice_operator.revisions import DesiredRevision, is_by_request
 from llmservice_operator.workload.port import DEFAULT_STRATEGY, Replica, Strategy, WorkloadFacts
 
 Json = Mapping[str, Any]
@@ -387,3 +393,46 @@ def rollout_events(before: Json, after: Json, how: RolloutStep) -> Iterator[Even
     waiting = after.get("updateWaiting")
     if waiting and waiting != before.get("updateWaiting"):
         yield Event("Normal", Reason.UPDATE_WAITING, waiting)
+
+
+_NAMED = 8
+UPDATE_RECHECK_SECONDS = 60.0
+"""Seconds after which a waiting service is reconciled again without an event."""
+
+
+def why_waiting(permission: UpdatePermission) -> str:
+    """Why the update waits. Running updates are not named: the status would change with each of them."""
+    if permission.failed or permission.failed_in_other_namespaces:
+        return (
+            f"The update of {_failed(permission)} failed, and the same may happen here. Edit or roll back what failed, "
+            "or take its annotation llmservice.dev/update-requested away, and the next one begins."
+        )
+    return f"Other services are being updated, {permission.limit} at a time; this one's turn comes."
+
+
+def _failed(permission: UpdatePermission) -> str:
+    """Failed updates of the namespace by name, and the number of others."""
+    failed, more = permission.failed, len(permission.failed) - _NAMED
+    named = [", ".join(failed[:_NAMED]) + (f" and {more} more" if more > 0 else "")] if failed else []
+    if count := permission.failed_in_other_namespaces:
+        named.append("one service of another namespace" if count == 1 else f"{count} services of other namespaces")
+    return " and of ".join(named)
+
+
+def update_of(
+    desired: DesiredRevision, revisions: Sequence[RevisionFacts], rollout: Json, *, waits: bool, replicas: int
+) -> Update | None:
+    """The state of the update for the status that is about to be written; None: none was requested, or it is done.
+
+    A service without replicas is never rolled out and breaks nothing: it holds back no other.
+    """
+    if waits:
+        return Update.WAITS
+    if replicas == 0:
+        return None
+    failed = next((record for record in revisions if record.label == rollout.get("failedRevision")), None)
+    if failed is not None and failed.key == desired.key and is_by_request(failed):
+        return Update.FAILED
+    is_done = rollout.get("stableRevision") == desired.label
+    is_asked_for = desired.label != desired.key and desired.chosen.update_requested is not None
+    return None if is_done or not is_asked_for else Update.RUNNING

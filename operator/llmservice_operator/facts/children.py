@@ -30,6 +30,7 @@ from llmservice_operator.facts.metadata import Controller, controller_of, identi
 
 Json = Mapping[str, Any]
 
+
 LARGEST = 512 * 1024
 """Bytes of a child's content that are kept. The operator's own children have a third of it at most; others may write
 into them, or create objects with the operator's labels."""

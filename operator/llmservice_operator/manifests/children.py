@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_api.autoscaling import Autoscaling
 from llmservice_api.constants import (
     ADAPTERS_ANNOTATION,
     API_VERSION,
@@ -18,6 +17,7 @@ from llmservice_api.constants import (
 )
 from llmservice_api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL, Activator, is_idle
 from llmservice_api.kinds import CHILD_KINDS
+from llmservice_api.lifecycle import Autoscaling
 from llmservice_api.model import AccessMode
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService

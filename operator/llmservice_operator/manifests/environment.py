@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from llmservice_api.model import Model
+from llmservice_api.model import HubSource, Model
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_api.uri import HubSource
 from llmservice_runtime import contract
 
 from llmservice_operator.manifests.resources import cpu_kv_cache_gib

@@ -7,9 +7,16 @@ reads some kilobytes, needs no accelerator, and is deleted once its result is re
 from __future__ import annotations
 
 from llmservice_api.constants import INSPECTS_LABEL
+from llmservice_api.model import (
+    BucketSource,
+    ClaimSource,
+    FileSource,
+    HubSource,
+    ImageSource,
+    is_fetched,
+)
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, is_fetched
 from llmservice_runtime import contract
 
 from llmservice_operator.manifests.environment import is_for_transfers, transfer_environment
@@ -23,8 +30,7 @@ from llmservice_operator.manifests.meta import (
     pull_secrets,
     selector,
 )
-from llmservice_operator.manifests.placement import tolerations
-from llmservice_operator.manifests.resources import INSPECT_LIMITS, helper_resources
+from llmservice_operator.manifests.resources import INSPECT_LIMITS, helper_resources, tolerations
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.manifests.sources import model_path, store
 from llmservice_operator.manifests.volumes import Mounted, ca_bundle, small_users_volumes, source_volume

@@ -1,14 +1,35 @@
-"""The pod template: server container, in which the supervisor runs, and fetch container."""
+"""The pod template: server container, in which the supervisor runs, and fetch container; and the values in force, as
+read from a template and for what the spec leaves out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_api.memoize import cached_by_service
-from llmservice_api.service import LLMService
+from llmservice_api.flags import in_force
+from llmservice_api.model import HubSource
+from llmservice_api.service import LLMService, cached_by_service
+from llmservice_api.spec import LLMServiceSpec, LoRA
+from llmservice_api.techniques import Compilation
+from llmservice_planner import gpus as catalogue
+from llmservice_planner.batching import batching
+from llmservice_planner.plan import GPU_MEMORY_UTILIZATION, Device
+from llmservice_planner.quantity import gibibytes
+from llmservice_planner.requests import request_of
+from llmservice_planner.versions import image_version
 from llmservice_runtime import contract
+from llmservice_runtime.options import ServeOptions
 
-from llmservice_operator.manifests.engine import adapters_file, image, serve_options, vllm_arguments, vllm_version
+from llmservice_operator.manifests.engine import (
+    adapters_file,
+    image,
+    max_model_len,
+    serve_options,
+    vllm_arguments,
+    vllm_version,
+)
 from llmservice_operator.manifests.environment import environment, transfer_environment
 from llmservice_operator.manifests.meta import (
     CONTAINER_SECURITY,
@@ -18,8 +39,16 @@ from llmservice_operator.manifests.meta import (
     pod_security,
     pull_secrets,
 )
-from llmservice_operator.manifests.placement import affinity, spread_constraints, tolerations
-from llmservice_operator.manifests.resources import fetch_resources, init_resources, server_resources, with_requests
+from llmservice_operator.manifests.resources import (
+    accelerator_resource,
+    affinity,
+    fetch_resources,
+    init_resources,
+    server_resources,
+    spread_constraints,
+    tolerations,
+    with_requests,
+)
 from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.manifests.sources import fetched, needs_models_volume
@@ -209,3 +238,204 @@ def fetch_options(llm: LLMService) -> tuple[str, ...]:
     hours = () if cache.prune_after_hours is None else (f"--prune-after-hours={cache.prune_after_hours}",)
     verify = () if cache.verify is None else (f"--verify={cache.verify.lower()}",)
     return (f"--service={llm.namespace}/{llm.name}", *hours, *verify)
+
+
+Json = Mapping[str, Any]
+
+_LONGEST = 1024
+_VERSION, _DRAIN = "--expected-version", "--drain-seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Values in force that the revision key does not cover. None: the template lacks it."""
+
+    image: str | None = None
+    vllm_version: str | None = None
+    """The version for which its flags were rendered, without a leading v."""
+    drain_seconds: int | None = None
+    cpu_kv_cache_gib: int | None = None
+
+
+def server(template: Json) -> Server:
+    """Values of the server container, read from a template: recorded ones have the settings and release of their time.
+
+    A wrong type becomes None, since other releases and users write templates too.
+    """
+    container = _server_container(template)
+    if container is None:
+        return Server()
+    options, image = dict(_options(container)), _text(container.get("image"))
+    return Server(
+        image=image,
+        vllm_version=_text(options.get(_VERSION)) or image_version(image or ""),
+        drain_seconds=_whole(options.get(_DRAIN, f"{ServeOptions.drain_seconds:g}")),
+        cpu_kv_cache_gib=_whole(_variables(container).get("VLLM_CPU_KVCACHE_SPACE")),
+    )
+
+
+def server_arguments(template: Json) -> list[object]:
+    """Arguments of the server container: the supervisor's, `--`, and vLLM's. Empty without one."""
+    arguments = (_server_container(template) or {}).get("args")
+    return list(arguments) if isinstance(arguments, list) else []
+
+
+def _server_container(template: Json) -> Json | None:
+    spec = template.get("spec")
+    some = spec.get("containers") if isinstance(spec, Mapping) else None
+    found = (c for c in some if isinstance(c, Mapping)) if isinstance(some, list) else ()
+    return next((c for c in found if c.get("name") == contract.SERVER_CONTAINER), None)
+
+
+def _options(container: Json) -> Iterator[tuple[str, str]]:
+    """Names and values of the supervisor's options, which precede `--`."""
+    arguments = container.get("args")
+    for argument in arguments if isinstance(arguments, list) else ():
+        if argument == "--" or not isinstance(argument, str):
+            return
+        name, _, value = argument.partition("=")
+        yield name, value
+
+
+def _variables(container: Json) -> Mapping[str, object]:
+    """The environment by name; of duplicates the last."""
+    given = container.get("env")
+    some = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    return {str(one.get("name")): one.get("value") for one in some}
+
+
+def _text(value: object) -> str | None:
+    """A text that the status can hold; no image or version is longer."""
+    return value if isinstance(value, str) and len(value) <= _LONGEST else None
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10 else None
+
+
+SHORTEST_CONTEXT = 512
+"""Tokens; no served model has a shorter context."""
+
+
+@cached_by_service
+def effective(llm: LLMService, template: Manifest, chosen: RevisionChoices = NO_CHOICES) -> dict[str, Any]:
+    """status.effective for the pods of one revision: values of the template, of the spec's fields, and of the choices.
+
+    Values that only vLLM knows, once it has read the model, are absent.
+    """
+    spec, runs = llm.spec, server(template)
+    return {
+        "model": _known(
+            servedModelNames=list(llm.served_model_names),
+            revision=_revision(spec),
+            runner=spec.model.runner,
+            convert=spec.model.convert,
+        ),
+        "precision": in_force(spec.precision)
+        | _known(dtype=spec.precision.compute_dtype, quantization=spec.precision.method),
+        "parallelism": in_force(spec.parallelism),
+        "batching": _batching(llm, runs, chosen),
+        "attention": in_force(spec.attention),
+        "compilation": _compilation(spec.compilation),
+        **_optional_sections(spec),
+        "generation": in_force(spec.generation),
+        "accelerator": _accelerator(llm),
+        "rollout": {"strategy": spec.rollout.strategy, "progressDeadlineSeconds": progress_deadline_seconds(llm)},
+        "drain": _known(timeoutSeconds=runs.drain_seconds),
+        "endpoint": {"port": spec.endpoint.port},
+        "runtime": _known(image=runs.image, version=runs.vllm_version, sleepMode=spec.runtime.sleep_mode),
+    }
+
+
+def _batching(llm: LLMService, runs: Server, chosen: RevisionChoices) -> dict[str, Any]:
+    sequences, tokens = _limits(llm, runs, chosen)
+    return in_force(llm.spec.batching) | _known(
+        maxNumSeqs=sequences, maxNumBatchedTokens=tokens, maxModelLen=max_model_len(llm, chosen)
+    )
+
+
+def _revision(spec: LLMServiceSpec) -> str | None:
+    source = spec.model.source
+    return source.revision if isinstance(source, HubSource) else None
+
+
+def _compilation(compilation: Compilation) -> dict[str, Any]:
+    """With enforceEager mode and graphs are known; otherwise vLLM derives them from the level."""
+    if compilation.enforce_eager:
+        return {"enforceEager": True, "mode": "none", "cudaGraphs": "none"}
+    return in_force(compilation)
+
+
+def _optional_sections(spec: LLMServiceSpec) -> dict[str, Any]:
+    """Optional sections that the user set, with their defaults."""
+    sections = {
+        "contextExtension": spec.context_extension,
+        "speculativeDecoding": spec.speculative_decoding,
+        "startCache": spec.start_cache,
+        "lora": (spec.lora or LoRA()) if spec.is_lora_on else None,
+    }
+    return {name: in_force(section) for name, section in sections.items() if section is not None}
+
+
+def _limits(llm: LLMService, runs: Server, chosen: RevisionChoices) -> tuple[int | None, int | None]:
+    """maxNumSeqs and maxNumBatchedTokens by the planner's rules; None where the possible GPUs differ."""
+    given = llm.spec.batching
+    request = request_of(
+        llm.spec,
+        architecture=None,
+        tensors=None,
+        device=None,
+        vllm_version=runs.vllm_version or "",
+        cpu_kv_cache_gib=runs.cpu_kv_cache_gib or 1,
+    )
+    length = _longest(llm, chosen)
+    request = replace(request, max_model_len=length)
+    devices = (request.device,) if request.device is not None else _devices(llm, chosen)
+    possible = {batching(replace(request, device=device)) for device in devices}
+    if len(possible) != 1:
+        return given.max_num_seqs, given.max_num_batched_tokens
+    limits = possible.pop()
+    # Without chunked prefill, as in some pooling models, one step holds the longest prompt.
+    is_whole = given.chunked_prefill is False or (given.chunked_prefill is None and llm.spec.model.runner == "pooling")
+    is_open = length is None and (is_whole or limits.sequences * SHORTEST_CONTEXT < limits.tokens)
+    return limits.sequences, given.max_num_batched_tokens if is_open else limits.tokens
+
+
+def _longest(llm: LLMService, chosen: RevisionChoices) -> int | None:
+    """Tokens: the maxModelLen that vLLM starts with, if the spec or the plan has it."""
+    stated = max_model_len(llm, chosen)
+    if isinstance(stated, int):
+        return stated
+    if stated is None and (planned := (chosen.plan or {}).get("requestedMaxModelLen")):
+        return int(planned)
+    return None if llm.spec.context_extension is not None else llm.spec.model.architecture.max_position_embeddings
+
+
+def _devices(llm: LLMService, chosen: RevisionChoices) -> tuple[Device, ...]:
+    """GPUs that the pods may run on; empty if a product is unknown."""
+    stated = None if llm.spec.accelerator.memory is None else gibibytes(llm.spec.accelerator.memory)
+    products = llm.spec.accelerator.products or () if chosen.gpu is None else (chosen.gpu,)
+    devices = [catalogue.device(product) or catalogue.device(product, stated) for product in products]
+    return tuple(device for device in devices if device is not None) if None not in devices else ()
+
+
+def _accelerator(llm: LLMService) -> dict[str, Any]:
+    accelerator = llm.spec.accelerator
+    if accelerator.type == "cpu":
+        return {"type": "cpu", "count": 0}
+    utilization = accelerator.gpu_memory_utilization
+    return {
+        "type": accelerator.type,
+        "resourceName": accelerator_resource(llm),
+        "count": llm.spec.parallelism.accelerators,
+        "gpuMemoryUtilization": GPU_MEMORY_UTILIZATION if utilization is None else utilization,
+    }
+
+
+def gpus(llm: LLMService) -> int:
+    """GPUs that all desired replicas request together."""
+    return 0 if accelerator_resource(llm) is None else llm.spec.scaling.replicas * llm.spec.parallelism.accelerators
+
+
+def _known(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,16 +1,26 @@
-"""CPU, memory, accelerators and shared memory of the server container."""
+"""CPU, memory, accelerators and shared memory of the server container, and the nodes where its pod may run: acceptable
+GPU products, the accelerator's taint, and the user's rules.
+
+A rule about other pods (affinity, spread) without a selector would match none; it gets that of the service's own pods.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.service import LLMService
+from llmservice_planner.cluster import ARCHITECTURE, IMAGES
 from llmservice_planner.quantity import GIB, add_memory, amount, count, same_amount
 from llmservice_planner.requests import cpu_offload_gib, kv_offloading_gib
+from llmservice_planner.room import slice_label
 from llmservice_runtime import contract
 
 from llmservice_operator.manifests.engine import vllm_version
+from llmservice_operator.manifests.meta import Manifest, selector
+from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
 from llmservice_operator.manifests.settings import Settings
 
 Resources = dict[str, dict[str, str]]
@@ -151,3 +161,157 @@ def with_requests(container: dict[str, Any], settings: Settings) -> dict[str, An
     limits = resources.get("limits") or {}
     requests = {name: limits.get(name, value) for name, value in helper_requests(settings).items()}
     return container | {"resources": resources | {"requests": requests | (resources.get("requests") or {})}}
+
+
+_PRODUCT_LABELS = {"nvidia": "nvidia.com/gpu.product", "amd": "amd.com/gpu.product-name"}
+
+
+def tolerations(llm: LLMService) -> list[dict[str, Any]]:
+    """GPU nodes usually have a taint named after their resource, or after their vendor's GPUs."""
+    keys = dict.fromkeys(filter(None, (accelerator_resource(llm), RESOURCES.get(llm.spec.accelerator.type))))
+    own = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
+    return own + [t for t in llm.spec.pod_template.spec.tolerations if t not in own]
+
+
+def affinity(llm: LLMService, chosen: RevisionChoices = NO_CHOICES) -> dict[str, Any]:
+    """The user's affinity, with the spec's products required in every term and preferred in their order.
+
+    With a list, a planned product is the only acceptable one: on another the model or its maxModelLen may not fit.
+    Without a list, the planned one is preferred, and products on which the model does not fit are excluded: nodes
+    without the label, or with another one, are acceptable.
+    """
+    given, listed = _affinity_among_pods(llm), llm.spec.accelerator.products
+    if llm.spec.accelerator.type not in _PRODUCT_LABELS:
+        return given
+    if listed:
+        acceptable = listed if chosen.gpu is None else (chosen.gpu,)
+        required, preferred = [[each] for each in _expressions(llm, "In", acceptable)], _in_order(llm, acceptable)
+    else:
+        excluded = _expressions(llm, "NotIn", chosen.excluded_gpus or ())
+        required = [excluded] if excluded else []
+        preferred = [] if chosen.gpu is None else [_preference(100, llm, chosen.gpu)]
+    if chosen.excluded_architectures:
+        apart = {"key": ARCHITECTURE, "operator": "NotIn", "values": list(chosen.excluded_architectures)}
+        required = [[*each, apart] for each in required or [[]]]
+    return given | _node_affinity(given.get("nodeAffinity") or {}, required, preferred)
+
+
+def spread_constraints(llm: LLMService) -> list[dict[str, Any]]:
+    return [_with_selector(llm, constraint) for constraint in llm.spec.pod_template.spec.topology_spread_constraints]
+
+
+def _affinity_among_pods(llm: LLMService) -> dict[str, Any]:
+    """The user's affinity, with a selector in each rule about pods."""
+    found = dict(llm.spec.pod_template.spec.affinity)
+    for kind in {"podAffinity", "podAntiAffinity"} & found.keys():
+        rules = dict(found[kind])
+        if terms := rules.get(_REQUIRED):
+            rules[_REQUIRED] = [_with_selector(llm, term) for term in terms]
+        if weighted := rules.get(_PREFERRED):
+            rules[_PREFERRED] = [
+                each | {"podAffinityTerm": _with_selector(llm, each["podAffinityTerm"])} for each in weighted
+            ]
+        found[kind] = rules
+    return found
+
+
+def _with_selector(llm: LLMService, rule: dict[str, Any]) -> dict[str, Any]:
+    return {"labelSelector": {"matchLabels": selector(llm)}, **rule}
+
+
+def where_pods_go(llm: LLMService, template: Manifest) -> str:
+    """Which labels keep pods of a template from nodes, what requires them, and the remedy.
+
+    Empty if none does. The template may be of an earlier release, which required the chosen product.
+    """
+    label = _PRODUCT_LABELS.get(llm.spec.accelerator.type)
+    only, excluded = (_values(template, label, operator) for operator in ("In", "NotIn"))
+    given, asked, said = llm.spec.pod_template.spec, [], []
+    if given.node_selector:
+        pairs = ", ".join(f"{key}={value}" for key, value in sorted(given.node_selector.items()))
+        asked.append(f"spec.podTemplate.spec.nodeSelector ({pairs})")
+    if given.affinity:
+        asked.append("spec.podTemplate.spec.affinity")
+    if given.topology_spread_constraints:
+        asked.append("spec.podTemplate.spec.topologySpreadConstraints")
+    if only and llm.spec.accelerator.products:
+        asked.append(f"spec.accelerator.products ({', '.join(only)})")
+    if asked:
+        said.append(
+            f"The pods go only to nodes that match {' and '.join(asked)}: correct that, or add or label a node."
+        )
+    if only and llm.spec.accelerator.products:
+        said.append(
+            f"Where nodes have no label {label}, remove spec.accelerator.products and set spec.accelerator.memory."
+        )
+    if only and not llm.spec.accelerator.products:
+        said.append(
+            f"An earlier release bound the pods to {', '.join(only)}, which it chose itself: set the annotation "
+            f"{UPDATE_REQUESTED_ANNOTATION} to a new value, and they also go to other GPUs that are large enough."
+        )
+    if excluded:
+        said.append(
+            f"The model does not fit on {', '.join(excluded)}, which the operator excludes: add a node with another "
+            "GPU."
+        )
+    if others := _values(template, ARCHITECTURE, "NotIn"):
+        said.append(f"Nodes of {', '.join(others)} are excluded: the images are built for {IMAGES}.")
+    return " ".join(said)
+
+
+def _values(template: Manifest, label: str | None, operator: str) -> list[str]:
+    node = (template["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
+    parts = [part for term in terms for part in term.get("matchExpressions") or ()]
+    mine = [part for part in parts if part.get("key") == label and part.get("operator") == operator]
+    return list(dict.fromkeys(value for part in mine for value in part.get("values") or ()))
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def _node_affinity(
+    given: dict[str, Any], required: list[list[dict[str, Any]]], preferred: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A nodeAffinity with one of the lists of expressions required, and further preferences; empty without any."""
+    node = dict(given)
+    if required:
+        # Terms are ORed, so each is combined with each list.
+        terms = (given.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+        node[_REQUIRED] = {
+            "nodeSelectorTerms": [
+                term | {"matchExpressions": [*(term.get("matchExpressions") or []), *each]}
+                for term in terms
+                for each in required
+            ]
+        }
+    if preferred:
+        node[_PREFERRED] = [*(given.get(_PREFERRED) or []), *preferred]
+    return {"nodeAffinity": node} if required or preferred else {}
+
+
+def _label(llm: LLMService, product: str) -> str:
+    """The node label for this product: MIG slices with a resource of their own have another label than the GPU."""
+    own = slice_label(accelerator_resource(llm) or "") if "-MIG-" in product else None
+    return own or _PRODUCT_LABELS[llm.spec.accelerator.type]
+
+
+def _expressions(llm: LLMService, operator: str, products: Iterable[str]) -> list[dict[str, Any]]:
+    by_label: dict[str, list[str]] = {}
+    for product in products:
+        by_label.setdefault(_label(llm, product), []).append(product)
+    return [{"key": label, "operator": operator, "values": values} for label, values in by_label.items()]
+
+
+def _in_order(llm: LLMService, products: Sequence[str]) -> list[dict[str, Any]]:
+    """Preferences with weights that decrease along the list; none for the last product."""
+    step = 100 // max(1, len(products) - 1)
+    return [
+        _preference(100 - index * step if index * step < 100 else 1, llm, product)
+        for index, product in enumerate(products[:-1])
+    ]
+
+
+def _preference(weight: int, llm: LLMService, product: str) -> dict[str, Any]:
+    return {"weight": weight, "preference": {"matchExpressions": _expressions(llm, "In", [product])}}

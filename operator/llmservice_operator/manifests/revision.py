@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from llmservice_api.constants import REVISION_LABEL
-from llmservice_api.memoize import cached_by_spec
-from llmservice_api.service import LLMService, parse_spec
+from llmservice_api.service import LLMService, cached_by_spec, parse_spec
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_planner import start
 from llmservice_planner.start import StartInputs

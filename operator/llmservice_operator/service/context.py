@@ -12,30 +12,26 @@ from kubeloop.cache import Cache
 from kubeloop.client import KubeClient
 from kubeloop.errors import ConfigError
 from kubeloop.events import PodEventReader
-from kubeloop.queue import Priority, WorkQueue
+from kubeloop.queue import Bucket, Priority, WorkQueue, event_bucket, write_bucket
 from kubeloop.resources import Key
-from kubeloop.token_bucket import Bucket, event_bucket, write_bucket
 from llmservice_api.holding import Activators, HoldingReport, PortClaim
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
-from llmservice_operator.decision import Decision, Update
+from llmservice_operator.decision import Decision, Inputs, Requirements, Update
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.inputs import Inputs, Requirements
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import ActivatorQuestions
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
-from llmservice_operator.readers.nodes import Nodes
+from llmservice_operator.readers.nodes import Nodes, QuotaReader
 from llmservice_operator.readers.pod_port import Requests
-from llmservice_operator.readers.quotas import QuotaReader
 from llmservice_operator.service.config_reader import ConfigReader, Configs
-from llmservice_operator.service.containment import InternalErrors, Part
+from llmservice_operator.service.containment import InternalErrors, InWork, Part
 from llmservice_operator.service.decide import decide
-from llmservice_operator.service.in_work import InWork
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.state_poller import StatePoller
 from llmservice_operator.service.updates import Updates
-from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, priority_of_service
+from llmservice_operator.service.watch import PARENT, ParentFacts, priority_of_service
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 60.0

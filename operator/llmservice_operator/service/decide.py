@@ -14,20 +14,26 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
 from llmservice_operator.behaviours.fit.assess import FitAssessment, assess
-from llmservice_operator.behaviours.holding.rollout_holding import (
+from llmservice_operator.behaviours.holding import (
+    HoldingInputs,
     RolloutHolding,
+    ScaleToZero,
     rollout_holding,
     rollout_holding_events,
-)
-from llmservice_operator.behaviours.holding.scale_to_zero import (
-    HoldingInputs,
-    ScaleToZero,
     scale_to_zero,
     undesired_slices,
     with_replicas,
 )
-from llmservice_operator.behaviours.rollout import Change, current_strategy, initial_step, rollout_events, rollout_step
-from llmservice_operator.behaviours.updates import RECHECK_SECONDS, update_of, why_waiting
+from llmservice_operator.behaviours.rollout import UPDATE_RECHECK_SECONDS as RECHECK_SECONDS
+from llmservice_operator.behaviours.rollout import (
+    Change,
+    current_strategy,
+    initial_step,
+    rollout_events,
+    rollout_step,
+    update_of,
+    why_waiting,
+)
 from llmservice_operator.children import (
     DesiredChild,
     adopted_records,
@@ -41,22 +47,38 @@ from llmservice_operator.children import (
     undesired_children,
     with_hash,
 )
-from llmservice_operator.decision import Adopt, Apply, Decision, Event, Restart, RolloutStep, Update, soonest
+from llmservice_operator.decision import (
+    Adopt,
+    Apply,
+    Decision,
+    Event,
+    HoldingQuery,
+    Inputs,
+    Requirements,
+    Restart,
+    RolloutStep,
+    Update,
+    soonest,
+    value_of,
+)
 from llmservice_operator.facts.children import HoldingSliceFacts
-from llmservice_operator.inputs import HoldingQuery, Inputs, Requirements, value_of
 from llmservice_operator.manifests import inspection
 from llmservice_operator.manifests.children import adapters_digest, endpoint
-from llmservice_operator.manifests.effective import effective, gpus
-from llmservice_operator.manifests.placement import where_pods_go
-from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.pod_template import effective, gpus, pod_template
+from llmservice_operator.manifests.resources import where_pods_go
 from llmservice_operator.manifests.settings import Settings
-from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.ownership import Ownership, name_conflicts, ownership
+from llmservice_operator.observe.observed import Observed, Ownership, name_conflicts, ownership
 from llmservice_operator.observe.progress import RolloutDecision, stored_rollout
-from llmservice_operator.observe.status.verdict import Obstacle, Subject, Verdict
-from llmservice_operator.revisions.match import DesiredRevision, desired_revision
-from llmservice_operator.revisions.rollback import Rollback
-from llmservice_operator.revisions.selection import Selection, own_revisions, own_workload, select
+from llmservice_operator.observe.verdict import Obstacle, Subject, Verdict
+from llmservice_operator.revisions import (
+    DesiredRevision,
+    Rollback,
+    Selection,
+    desired_revision,
+    own_revisions,
+    own_workload,
+    select,
+)
 from llmservice_operator.service.report import Case, refuse, report, subject_of
 from llmservice_operator.workload.kinds import is_workload
 from llmservice_operator.workload.port import Strategy

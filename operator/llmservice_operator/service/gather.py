@@ -16,15 +16,22 @@ from llmservice_planner.model.reading import ConfigReading
 from llmservice_planner.quotas import Quotas
 from llmservice_planner.room import Room
 
-from llmservice_operator.behaviours.holding.scale_to_zero import SELDOM_AFTER
-from llmservice_operator.decision import QUOTAS_SECONDS, Decision
-from llmservice_operator.inputs import HoldingQuery, Inputs, Part, Requirements, RoomQuery
+from llmservice_operator.behaviours.holding import SELDOM_AFTER
+from llmservice_operator.decision import (
+    QUOTAS_SECONDS,
+    Decision,
+    HoldingQuery,
+    Inputs,
+    Part,
+    Requirements,
+    RoomQuery,
+)
 from llmservice_operator.observe.activators import ActivatorQuestions, QuestionSubject, Reports, next_question_at
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import ChildId, Observed, Unanswered
 from llmservice_operator.readers.pod_port import Unreadable
 from llmservice_operator.service.context import Context, ServiceMemory
-from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, key_of
+from llmservice_operator.service.watch import PARENT, ParentFacts, key_of
 
 logger = logging.getLogger(__name__)
 VERIFY_SECONDS = 3600.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+from kubeloop.cache import SyncState
 from kubeloop.health import Readiness
-from kubeloop.sync_state import SyncState
 
 
 class Stage(enum.StrEnum):

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from kubeloop.cache import SyncState
 from kubeloop.resources import Key
-from kubeloop.sync_state import SyncState
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
 from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.observe.status.plan import is_plan_of_another
+from llmservice_operator.observe.verdict import is_plan_of_another
 from llmservice_operator.service.life import Stage
 
 Json = Mapping[str, Any]

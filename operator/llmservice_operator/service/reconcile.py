@@ -18,10 +18,15 @@ from llmservice_operator.facts.pods import replicas
 from llmservice_operator.facts.scheduling import accelerator_request
 from llmservice_operator.service.containment import Part
 from llmservice_operator.service.context import Context, ServiceMemory
-from llmservice_operator.service.execute import execute
+from llmservice_operator.service.execute import execute, rate_limited, report_drains
+from llmservice_operator.service.execute import report_status as report
 from llmservice_operator.service.gather import decided
-from llmservice_operator.service.status_writer import rate_limited, report, report_drains
-from llmservice_operator.service.watch.kinds import PARENT, ParentFacts, has_no_status, key_of
+from llmservice_operator.service.watch import (
+    PARENT,
+    ParentFacts,
+    has_no_status,
+    key_of,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -13,26 +13,41 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 
 from llmservice_operator.behaviours.autoscaling import autoscaled, deletion_costs, pods_to_count
-from llmservice_operator.behaviours.holding.scale_to_zero import (
+from llmservice_operator.behaviours.holding import (
     ScaleToZero,
     is_listed,
     slices_without_spec,
     undesired_slices,
 )
 from llmservice_operator.children import DesiredChild, apply_of, obstacle_to_prune
-from llmservice_operator.decision import QUOTAS_SECONDS, REFRESH_SECONDS, Apply, Decision, Event, Prune, soonest
+from llmservice_operator.decision import (
+    NO_REQUIREMENTS,
+    QUOTAS_SECONDS,
+    REFRESH_SECONDS,
+    Apply,
+    Decision,
+    Event,
+    Inputs,
+    Prune,
+    Requirements,
+    RoomQuery,
+    soonest,
+    value_of,
+)
 from llmservice_operator.facts import scheduling
-from llmservice_operator.inputs import NO_REQUIREMENTS, Inputs, Requirements, RoomQuery, value_of
 from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.observe.failures.failure import may_be_of_nodes
 from llmservice_operator.observe.failures.pod_events import EventQuery, event_query
 from llmservice_operator.observe.failures.status_failure import ENDS_BY_TIME
-from llmservice_operator.observe.ownership import name_conflicts
+from llmservice_operator.observe.observed import asks, name_conflicts
 from llmservice_operator.observe.progress import SETTLE_SECONDS, stored_rollout
-from llmservice_operator.observe.reports import asks
-from llmservice_operator.observe.status.plan import plan_of
-from llmservice_operator.observe.status.status import is_stored, may_wait, progress_snapshot, status_of
-from llmservice_operator.observe.status.verdict import Subject, Verdict
+from llmservice_operator.observe.status import (
+    is_stored,
+    may_wait,
+    progress_snapshot,
+    status_of,
+)
+from llmservice_operator.observe.verdict import Subject, Verdict, plan_of
 from llmservice_operator.workload.kinds import is_workload
 
 Json = Mapping[str, Any]

@@ -16,15 +16,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kubeloop.log import object_logger
-from kubeloop.queue import WorkQueue
+from kubeloop.queue import Bucket, WorkQueue, step_bucket
 from kubeloop.resources import Key
-from kubeloop.token_bucket import Bucket, step_bucket
 from llmservice_runtime.contract import State
 
-from llmservice_operator.observe.reports import Ask, Report
+from llmservice_operator.observe.observed import Ask, Report
 from llmservice_operator.readers.pod_port import Unreadable
-from llmservice_operator.service.containment import InternalErrors, Part
-from llmservice_operator.service.in_work import InWork
+from llmservice_operator.service.containment import InternalErrors, InWork, Part
 from llmservice_operator.service.metrics import Metrics
 
 logger = logging.getLogger(__name__)

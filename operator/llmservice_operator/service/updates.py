@@ -1,4 +1,4 @@
-"""Which requested updates may run, a few services at a time (`behaviours/updates.py` has the reason).
+"""Which requested updates may run, a few services at a time (`behaviours/rollout.py` has the reason).
 
 Nothing is stored: running updates follow from the watched objects.
 """
@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from kubeloop.cache import Cache
 from kubeloop.resources import CONTROLLER_REVISION, Key
 
-from llmservice_operator.decision import Update
-from llmservice_operator.inputs import UpdatePermission
-from llmservice_operator.revisions.selection import is_by_request
+from llmservice_operator.decision import Update, UpdatePermission
+from llmservice_operator.revisions import is_by_request
 from llmservice_operator.service.containment import InternalErrors, Part
-from llmservice_operator.service.watch.kinds import PARENT
+from llmservice_operator.service.watch import PARENT
 from llmservice_operator.workload.kinds import live_workload
 
 

@@ -14,9 +14,9 @@ from llmservice_api.reasons import Reason
 
 from llmservice_operator.service.containment import Attempt, Part
 from llmservice_operator.service.context import Context
+from llmservice_operator.service.execute import report_unhandled
 from llmservice_operator.service.reconcile import Next, reconcile
-from llmservice_operator.service.status_writer import report_unhandled
-from llmservice_operator.service.watch.kinds import PARENT, priority_of_service
+from llmservice_operator.service.watch import PARENT, priority_of_service
 
 logger = logging.getLogger(__name__)
 

@@ -1,16 +1,18 @@
 """Reads a model's config.json, or facts under the same names, into an Architecture.
 
 Follows vLLM's model classes. Absent keys have transformers' defaults for the model_type if published files omit them.
-Checkpoints are judged by their files, never by their names.
+Checkpoints are judged by their files, never by their names. The longest request is as vLLM derives it
+(vllm/config/model.py, _get_and_verify_max_len), and so are its tables of sines and cosines
+(vllm/model_executor/layers/rotary_embedding).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_planner.model import deepseek_v4, gemma, module_forms, quantization_config, qwen4, registry, vision
+from llmservice_planner.model import deepseek_v4, families, module_forms, quantization_config, qwen4, registry, vision
 from llmservice_planner.model.architecture import (
     UNQUANTIZED,
     Architecture,
@@ -26,10 +28,128 @@ from llmservice_planner.model.architecture import (
 )
 from llmservice_planner.model.config_keys import MOST_LAYERS, MOST_PARAMETERS, Keys
 from llmservice_planner.model.families import NESTED_DEFAULTS, Family, canonical, family_of
-from llmservice_planner.model.mixers import Mixer, attention, encoding, indexed, kinds, sharing
+from llmservice_planner.model.mixers import Mixer, attention, encoding, head_dim_of, indexed, kinds, latent, sharing
 from llmservice_planner.model.mlps import Mlp, dense, dense_width, expert_layers, experts
-from llmservice_planner.model.positions import lengths
 from llmservice_planner.model.states import state
+
+LENGTH_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+"""The smallest counts."""
+_SCALED_ALREADY = frozenset({"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
+"""Kinds of scaling whose factor is already in max_position_embeddings."""
+DEFAULT_LENGTH = 2048
+"""vLLM's assumption without a length key."""
+_MROPE_LENGTHS = 4
+"""Multimodal rotary tables are so many times longer (rotary_embedding/mrope.py)."""
+_DEFAULT_ROPE_POSITIONS = 8192
+"""The classes' default of max_position_embeddings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of a model."""
+
+    longest: int | None
+    default: int | None
+    """Default length, if it is not the longest."""
+    rotary_values: int
+
+
+def lengths(keys: Keys, family: Family, kinds: tuple[str, ...]) -> Lengths:
+    """The longest request and the tables."""
+    found = [length for name in LENGTH_KEYS if (length := keys.integer(name)) is not None]
+    longest = min(found, default=None)
+    if keys.has("model_max_length"):
+        longest = keys.integer("model_max_length")
+    ropes = _ropes(keys)
+    default = None if found else DEFAULT_LENGTH
+    if longest is not None and "gemma3" not in (keys.text("model_type") or ""):
+        for rope in ropes:
+            if _kind(rope) not in _SCALED_ALREADY:
+                longest = int(longest * (rope.number("factor") or 1))
+    if longest is not None and any(_kind(rope) in ("longrope", "su") for rope in ropes):
+        default = keys.integer("original_max_position_embeddings")
+        for rope in ropes:
+            default = default or rope.integer("original_max_position_embeddings")
+    if default == longest:
+        default = None
+    values = 0
+    if (
+        family.rope
+        and keys.raw("alibi") is not True
+        and any(kind not in ("mamba", "linear", "mlp", "moe", "conv") for kind in kinds)
+    ):
+        values = _tables(keys, ropes, kinds)
+    return Lengths(longest, default, values)
+
+
+def _ropes(keys: Keys) -> list[Keys]:
+    """The scaling, or one for each kind of layer (Gemma 3 and later)."""
+    for name in ("rope_parameters", "rope_scaling"):
+        section = keys.section(name)
+        if section is None:
+            continue
+        parts = [
+            section.section(part)
+            for part in ("full_attention", "sliding_attention", "chunked_attention")
+            if section.has(part)
+        ]
+        return [part for part in parts if part is not None] or [section]
+    return []
+
+
+def _kind(rope: Keys) -> str:
+    kind = rope.text("rope_type") or rope.text("type") or "default"
+    return "default" if kind == "mrope" else kind
+
+
+def _tables(keys: Keys, ropes: list[Keys], kinds: tuple[str, ...]) -> int:
+    """Values of all tables: one per kind of rotation, shared by its layers."""
+    positions = keys.integer("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    positions = positions or _DEFAULT_ROPE_POSITIONS
+    width = _width(keys)
+    if latent(keys):
+        facts = keys.section("mla") or keys
+        width = facts.count("qk_rope_head_dim")
+    table = sum(_table(keys, rope, positions, width) for rope in ropes) if ropes else positions * width
+    two_bases = keys.has("rope_local_base_freq") and len(ropes) < 2 and "sliding" in kinds
+    return table + (positions * width if two_bases else 0)
+
+
+def _width(keys: Keys) -> int:
+    share = keys.number("partial_rotary_factor") or keys.number("rotary_pct") or keys.number("rope_pct") or 1
+    stated = keys.integer("rotary_dim")
+    return stated or int(head_dim_of(keys) * min(share, 1))
+
+
+def _table(keys: Keys, rope: Keys, positions: int, width: int) -> int:
+    """Values of one table. DeepSeek's is in 32 bit and counts double."""
+    kind, factor = _kind(rope), rope.number("factor") or 1
+    if rope.has("partial_rotary_factor"):
+        width = int(head_dim_of(keys) * min(rope.number("partial_rotary_factor") or 1, 1))
+    original = rope.integer("original_max_position_embeddings") or positions
+    if latent(keys) and kind == "yarn":
+        return int(original * factor) * width * 2
+    if kind == "yarn":
+        return int(original * factor) * width
+    if kind == "linear":
+        return int(positions * factor) * width
+    if kind in ("longrope", "su"):
+        original = keys.integer("original_max_position_embeddings") or original
+        return (positions + original) * width
+    if rope.has("mrope_section"):
+        return _MROPE_LENGTHS * positions * width
+    return positions * width
+
 
 NESTED = (
     *("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config"),
@@ -238,7 +358,7 @@ class _Reader:
         if shares:
             mixer = sharing(mixer, self.keys)
         mlp = self._mlp(kind, with_experts, index, shares)
-        additions = qwen4.streams(self.keys) if self.is_qwen4 else gemma.per_layer(self.keys)
+        additions = qwen4.streams(self.keys) if self.is_qwen4 else families.gemma_per_layer(self.keys)
         linears = (*mixer.linears, *mlp[1], *additions[0])
         norm = self.keys.needed("hidden_size") * (2 if self.family.norm_bias else 1)
         return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + additions[1] + self.family.norms * norm)
@@ -294,7 +414,7 @@ class _Reader:
             ]
         if self.is_v4:
             return tuple(deepseek_v4.extra(self.keys, self.layers_count))
-        found += qwen4.extra(self.keys)[0] if self.is_qwen4 else gemma.extra(self.keys, self.layers_count)
+        found += qwen4.extra(self.keys)[0] if self.is_qwen4 else families.gemma_extra(self.keys, self.layers_count)
         return tuple(found)
 
     def _extra_parameters(self) -> int:
@@ -308,7 +428,7 @@ class _Reader:
             total += ((length or 1024) + family.positions) * hidden
         if family.is_encoder:
             total += self.keys.count("type_vocab_size") * hidden
-        return total + (qwen4.extra(self.keys)[1] if self.is_qwen4 else gemma.extra_parameters(self.keys))
+        return total + (qwen4.extra(self.keys)[1] if self.is_qwen4 else families.gemma_extra_parameters(self.keys))
 
     def _embedding_size(self, hidden: int) -> int | None:
         narrow = self.keys.integer("word_embed_proj_dim")

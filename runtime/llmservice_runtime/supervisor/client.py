@@ -16,7 +16,7 @@ from llmservice_runtime import access
 from llmservice_runtime.access import KeyFile
 from llmservice_runtime.bounded_json import Refused, clean, parse
 from llmservice_runtime.contract import POD_TOKEN_HEADER, Failure
-from llmservice_runtime.failures import own_failures
+from llmservice_runtime.failures import failures
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.vllm_process import Flags
 
@@ -190,7 +190,7 @@ class Access:
     def failure(self) -> Failure | None:
         """The failure where keys are required and none is valid; None otherwise."""
         problem = "" if self._file is None else self._file.current().problem
-        return own_failures.api_key_unusable(_place(problem)) if problem else None
+        return failures.api_key_unusable(_place(problem)) if problem else None
 
     async def check_guarded(self, port: int) -> Failure | None:
         """The failure where keys are required and vLLM serves a request without one (no middleware); None otherwise."""
@@ -199,7 +199,7 @@ class Access:
         status = (await http_request(port, _GUARDED, timeout=_SECONDS)).status
         if status == 401:
             return None
-        return own_failures.api_key_unusable(f"vLLM answered GET {_GUARDED} without a key, with {status}")
+        return failures.api_key_unusable(f"vLLM answered GET {_GUARDED} without a key, with {status}")
 
 
 def _place(problem: str) -> str:

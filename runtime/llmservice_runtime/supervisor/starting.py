@@ -14,7 +14,7 @@ from llmservice_runtime.contract import (
     Phase,
     State,
 )
-from llmservice_runtime.failures import own_failures
+from llmservice_runtime.failures import failures
 from llmservice_runtime.health.start_watch import LineFilter, StartWatch, Verdict
 from llmservice_runtime.options import ServeOptions, seconds_of
 from llmservice_runtime.supervisor.dependencies import Dependencies
@@ -78,11 +78,11 @@ class Start:
         """The failure for verdict STOPPED or TOO_LONG."""
         now = self._dependencies.clock()
         if verdict is Verdict.TOO_LONG:
-            return own_failures.start_too_long(now - self._container_began, state.progress)
+            return failures.start_too_long(now - self._container_began, state.progress)
         idle = now - self._watch.active_at
         if state.phase is Phase.SMOKE:
-            return own_failures.smoke_failed(f"no response, and no progress for {idle:.0f} s")
-        return own_failures.start_stopped(self._options.start_seconds, state.progress, idle)
+            return failures.smoke_failed(f"no response, and no progress for {idle:.0f} s")
+        return failures.start_stopped(self._options.start_seconds, state.progress, idle)
 
     def with_budget(self, state: State) -> State:
         """`state` with the budget and the usual start time; without them once the server has started."""

@@ -26,7 +26,7 @@ from llmservice_runtime.contract import (
     Phase,
     State,
 )
-from llmservice_runtime.failures import own_failures
+from llmservice_runtime.failures import failures
 from llmservice_runtime.failures.failures import End, classify, last_words
 from llmservice_runtime.health import hang, start_watch, watchdog
 from llmservice_runtime.health.hang import ServingWatch
@@ -115,7 +115,7 @@ class Supervisor:
         try:
             return await state_server.serve(self._options.state_port, self.respond)
         except OSError as error:
-            raise _Failed(own_failures.state_port_taken(self._options.state_port, error)) from error
+            raise _Failed(failures.state_port_taken(self._options.state_port, error)) from error
 
     async def _lifecycle(self) -> int:
         self._listen_at_what_there_is()
@@ -196,7 +196,7 @@ class Supervisor:
         try:
             launched = vllm_process.Launched(self._reaper, command, cache.environment(given))
         except OSError as error:
-            raise _Failed(own_failures.engine_missing(error)) from error
+            raise _Failed(failures.engine_missing(error)) from error
         self._log_reader = log_reader.LogReader(launched.child.output, self._dependencies.output, self._from_log_thread)
         return launched
 
@@ -240,7 +240,7 @@ class Supervisor:
         known = self._dependencies.pod_addresses()
         refused = await self._while_running(child, addresses.refused(self._flags.port, known))
         if refused and len(refused) == len(known):
-            raise await self._abort(child, own_failures.pod_addresses_refused(self._flags.port, refused))
+            raise await self._abort(child, failures.pod_addresses_refused(self._flags.port, refused))
         if refused:
             listens = self._flags.host or addresses.EVERY_IPV4
             self._log(f"clients are refused at {', '.join(refused)}, since vLLM listens at {listens}")
@@ -264,7 +264,7 @@ class Supervisor:
         except (OSError, client.SmokeFailed) as error:
             # An engine that fails at its first request ends a moment later; its log then has the cause.
             await self._while_running(child, asyncio.sleep(self._timing.stop_serving_seconds))
-            raise await self._abort(child, own_failures.smoke_failed(error)) from error
+            raise await self._abort(child, failures.smoke_failed(error)) from error
         if unguarded:
             raise await self._abort(child, unguarded)
         seconds = self._starting.seconds
@@ -293,8 +293,8 @@ class Supervisor:
         """Killed for memory if a worker was, since the rest of vLLM then waits for it forever; else hung."""
         memory = self._serving.memory
         if memory.kills:
-            return own_failures.killed_for_memory(memory)
-        return own_failures.engine_hung(self._serving.stalled_seconds, self._serving.stacks())
+            return failures.killed_for_memory(memory)
+        return failures.engine_hung(self._serving.stalled_seconds, self._serving.stacks())
 
     def _set_hung(self, hung: bool) -> None:
         if hung != self._state.hung:

@@ -17,9 +17,8 @@ from typing import Literal
 from llmservice_planner import kv_cache, weights
 from llmservice_planner.batching import longest_length
 from llmservice_planner.constants import CONSTANTS, Constant, Constants
-from llmservice_planner.kv.blocks import Blocks
-from llmservice_planner.kv.specs import placed_specs
-from llmservice_planner.kv_cache import Group
+from llmservice_planner.kv_blocks import Blocks
+from llmservice_planner.kv_cache import Group, placed_specs
 from llmservice_planner.model.architecture import Architecture, Attention, FeedForward, Kind
 from llmservice_planner.plan import Plan, Request
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_api.autoscaling import Autoscaling
+from llmservice_api.lifecycle import Autoscaling
 
 from benchmarks.autoscaling import page
 from benchmarks.autoscaling.figures import Figures, goals, rest

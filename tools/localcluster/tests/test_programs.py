@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from llmservice_api.matrix.page import page
+from llmservice_api.docs import page
 
 from localcluster import builds
 from localcluster.programs import (

@@ -24,15 +24,26 @@ from llmservice_runtime.preflight.cpu_features import Requirement
 from llmservice_operator.behaviours.fit import planning
 from llmservice_operator.behaviours.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.behaviours.fit.planning import PlannerInput
-from llmservice_operator.inputs import GPUsQuery, Inputs, Requirements, RoomQuery, value_of
-from llmservice_operator.manifests import placement
+from llmservice_operator.decision import (
+    GPUsQuery,
+    Inputs,
+    Requirements,
+    RoomQuery,
+    value_of,
+)
+from llmservice_operator.manifests import resources
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
 from llmservice_operator.observe.failures.pod_failure import gpu_of
-from llmservice_operator.observe.status.plan import document, fitness, plan_of
-from llmservice_operator.observe.status.verdict import Finding, Obstacle
-from llmservice_operator.revisions.selection import Selection
+from llmservice_operator.observe.verdict import (
+    Finding,
+    Obstacle,
+    document,
+    fitness,
+    plan_of,
+)
+from llmservice_operator.revisions import Selection
 
 Json = Mapping[str, Any]
 
@@ -307,8 +318,8 @@ def missing_feature(service: LLMService, room: Room, required: tuple[Requirement
     given = service.spec.pod_template.spec
     pod_spec = {
         "nodeSelector": dict(given.node_selector),
-        "tolerations": placement.tolerations(service),
-        "affinity": placement.affinity(service),
+        "tolerations": resources.tolerations(service),
+        "affinity": resources.affinity(service),
     }
     found = cpus.unmet(required, room, pod_spec)
     if found is None:

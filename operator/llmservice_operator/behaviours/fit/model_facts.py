@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from llmservice_api.model import ImageSource
 from llmservice_api.service import LLMService
 from llmservice_api.status import InspectedTensors
-from llmservice_api.uri import ImageSource
 from llmservice_planner.model import spec_facts
 from llmservice_runtime.contract import Failure
 from llmservice_runtime.inspection.inspected import Inspection
@@ -26,8 +26,8 @@ from llmservice_operator.facts.children import JobFacts
 from llmservice_operator.facts.inspections import InspectionFacts, InspectionState
 from llmservice_operator.manifests.inspection import inspection_key, is_wanted, job_name
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.status.plan import revision_of
-from llmservice_operator.revisions.match import RevisionMatch
+from llmservice_operator.observe.verdict import revision_of
+from llmservice_operator.revisions import RevisionMatch
 
 Json = Mapping[str, Any]
 

@@ -30,9 +30,9 @@ from llmservice_operator.observe.failures.pod_failure import (
     with_driver,
 )
 from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, since_of, status_failure
+from llmservice_operator.observe.observed import Reports
 from llmservice_operator.observe.progress import Progress
-from llmservice_operator.observe.reports import Reports
-from llmservice_operator.observe.status.verdict import Verdict
+from llmservice_operator.observe.verdict import Verdict
 from llmservice_operator.workload.port import WorkloadFacts
 
 Json = Mapping[str, Any]

@@ -21,7 +21,7 @@ from llmservice_runtime.contract import SERVER_CONTAINER, Phase
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.pod_failure import is_of_full_disk, sentence_of
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
-from llmservice_operator.observe.reports import Reports, report_of
+from llmservice_operator.observe.observed import Reports, report_of
 
 Json = Mapping[str, Any]
 

@@ -25,7 +25,7 @@ from llmservice_runtime.contract import (
 from llmservice_operator.facts import normalize, scheduling
 from llmservice_operator.facts.pods import PodFacts, Termination, Waiting
 from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
-from llmservice_operator.observe.reports import Reports, report_of
+from llmservice_operator.observe.observed import Reports, report_of
 
 IMAGE_WORDS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}

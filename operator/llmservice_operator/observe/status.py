@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from kubeloop.timestamps import rfc3339
-from llmservice_api.autoscaling import MOST_CONCURRENCY, Autoscaling
 from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_api.constants import TYPICAL_REQUEST
+from llmservice_api.lifecycle import MOST_CONCURRENCY, Autoscaling
 from llmservice_api.reasons import Reason
 from llmservice_api.status import LLMServiceStatus
 from llmservice_planner.room import Room
@@ -29,10 +29,15 @@ from llmservice_operator.observe.failures.failure import (
 )
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.failures.status_failure import StatusFailure
-from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.observed import (
+    Observed,
+    adapters_of,
+    measured_of,
+    progress_of,
+    starting_state,
+)
 from llmservice_operator.observe.progress import SETTLE_SECONDS, Progress, gates_of, progress, rollout_of
-from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
-from llmservice_operator.observe.status.verdict import Subject, Verdict
+from llmservice_operator.observe.verdict import Subject, Verdict
 from llmservice_operator.workload.port import WorkloadFacts
 
 Json = Mapping[str, Any]

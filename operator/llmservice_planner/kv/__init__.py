@@ -1,1 +1,0 @@
-"""vLLM's layout of the KV cache: specs of layers, groups of layers, blocks."""

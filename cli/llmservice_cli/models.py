@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from llmservice_api.model import ACCESSES, FETCHED, one_of
 from llmservice_api.service import LLMService
 from llmservice_planner.model import config_json, spec_facts
 from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, UnsupportedModel
@@ -24,7 +25,7 @@ from llmservice_runtime.inspection.config_json import from_params, is_params
 
 from .errors import STDIN, BadInput, Refused, quoted, read_text, say, syntax
 
-REMOTE = ("hf://", "s3://", "gs://", "az://")
+REMOTE = tuple(f"{name}://" for name in FETCHED)
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?", re.ASCII)
 PATIENCE_SECONDS = 6.0
 """Somebody waits at a prompt; a Job has more time."""
@@ -35,10 +36,10 @@ _GIVE_FACTS = (
     "intermediateSize at least); its modelType says as which known type they are read."
 )
 _OTHERWISE = "Or give its config.json with --config."
-_NO_ACCESS = (
-    "Set HF_TOKEN (hf://), AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://), GOOGLE_APPLICATION_CREDENTIALS (gs://) "
-    f"or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (az://) to what may read it. {_OTHERWISE}"
+_BY_HAND = tuple(
+    f"{access.by_hand} ({', '.join(f'{name}://' for name in names)})" for access, names in ACCESSES.items()
 )
+_NO_ACCESS = f"Set {one_of(_BY_HAND)} to what may read it. {_OTHERWISE}"
 _REMEDIES = {
     FailureReason.MODEL_DOWNLOAD_FAILED: f"Check the network, proxies and HF_ENDPOINT. {_OTHERWISE}",
     FailureReason.MODEL_ACCESS_DENIED: _NO_ACCESS,
@@ -131,12 +132,15 @@ def meant(uri: str, notes: list[str]) -> str:
 
 
 def from_uri(uri: str, *, is_draft: bool = False) -> Model:
-    """hf://, s3://, gs://, az:// or a local folder, `is_draft` of a draft model; NotReached where it cannot be read."""
+    """The model of a URI that is fetched, or of a local folder, `is_draft` of a draft model.
+
+    NotReached where it cannot be read.
+    """
     if not uri.startswith(REMOTE):
         path = Path(uri.removeprefix("file://"))
         if not path.exists():
             raise Refused(
-                f"{uri} is neither hf://ORG/NAME, a bucket (s3://, gs://, az://) nor a folder here.",
+                f"{uri} is neither hf://ORG/NAME, a bucket ({', '.join(REMOTE[1:])}) nor a folder here.",
                 "Give one of them, or the model's config.json with --config.",
             )
         return from_config(str(path), "--model")

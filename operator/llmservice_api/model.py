@@ -6,11 +6,12 @@ objects.
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+from llmservice_runtime import contract
 from pydantic import Field, StringConstraints
 
 from llmservice_api.base import (
@@ -22,20 +23,18 @@ from llmservice_api.base import (
     Many,
     ObjectName,
     Quantity,
+    Rule,
     SecretKeyRef,
     SecretRef,
     ServedName,
     Uri,
+    cel_string,
     knob,
     section,
 )
 from llmservice_api.errors import InvalidSpec, Problem
 
 FIELD = "spec.model.uri"
-URI_FORMS = (
-    "hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, pvc://CLAIM/PATH, "
-    "image://REFERENCE[#PATH] or file:///PATH"
-)
 
 HF_REPO = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 HF_REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
@@ -61,7 +60,7 @@ class BucketSource:
     bucket: str
     prefix: str = ""
     scheme: str = "s3"
-    """s3, gs or az; a bucket is a container in Azure."""
+    """Its name in SCHEMES; in Azure a bucket is a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,63 +105,12 @@ def parse(uri: str, field: str = FIELD) -> Source:
         raise _invalid(field, f"{uri!r} holds '..' or '//'.", "Write the plain path.")
     match = re.fullmatch(scheme.pattern, rest)
     if match is None:
-        raise _invalid(field, f"{uri!r} is no {name}:// URI.", f"Write {scheme.form}.")
+        raise _invalid(field, f"{uri!r} is no {name}:// URI.", f"Write {scheme.described}.")
     return scheme.make(match.groupdict(default=""))
 
 
 def _invalid(field: str, message: str, remedy: str) -> InvalidSpec:
     return InvalidSpec([Problem(field, message, remedy)])
-
-
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """The part after NAME://: pattern, form for messages, and constructor of its source."""
-
-    pattern: str
-    """For Python's re and for RE2 in CEL."""
-    form: str
-    make: Callable[[Mapping[str, str]], Source]
-
-
-SCHEMES: Mapping[str, Scheme] = MappingProxyType(
-    {
-        "hf": Scheme(
-            rf"(?P<repo>{HF_REPO})(@(?P<revision>{HF_REVISION}))?",
-            "hf://ORG/NAME or hf://ORG/NAME@REVISION",
-            lambda part: HubSource(part["repo"], part["revision"] or None),
-        ),
-        "s3": Scheme(
-            rf"(?P<bucket>{BUCKET})(/(?P<path>{PATH})?)?",
-            "s3://BUCKET/PREFIX: a bucket's name and what the keys of the files begin with",
-            lambda part: BucketSource(part["bucket"], part["path"].rstrip("/")),
-        ),
-        "gs": Scheme(
-            rf"(?P<bucket>{GCS_BUCKET})(/(?P<path>{PATH})?)?",
-            "gs://BUCKET/PREFIX: a bucket's name and what the names of the files begin with",
-            lambda part: BucketSource(part["bucket"], part["path"].rstrip("/"), "gs"),
-        ),
-        "az": Scheme(
-            rf"(?P<bucket>{AZURE_CONTAINER})(/(?P<path>{PATH})?)?",
-            "az://CONTAINER/PREFIX: a container's name and what the names of the files begin with",
-            lambda part: BucketSource(part["bucket"], part["path"].rstrip("/"), "az"),
-        ),
-        "pvc": Scheme(
-            rf"(?P<claim>{CLAIM})(/(?P<path>{PATH})?)?",
-            "pvc://CLAIM/PATH: a claim's name and a path in it",
-            lambda part: ClaimSource(part["claim"], part["path"].rstrip("/")),
-        ),
-        "image": Scheme(
-            rf"(?P<reference>{IMAGE.strip('^$')})(#/?(?P<path>{PATH})?)?",
-            "image://REFERENCE or image://REFERENCE#PATH: an OCI image and a path in it",
-            lambda part: ImageSource(part["reference"], part["path"].rstrip("/")),
-        ),
-        "file": Scheme(
-            rf"(?P<path>/{PATH})",
-            "file:///PATH: three slashes and a path in the image",
-            lambda part: FileSource(part["path"].rstrip("/")),
-        ),
-    }
-)
 
 
 # spec.model.s3, .gcs, .azure: access to buckets.
@@ -224,6 +172,211 @@ class Azure(ApiModel):
         "is used (Workload Identity), and then none, for public containers.",
         examples=[{"name": "azure-keys"}],
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """A setting without which a URI says too little."""
+
+    setting: str
+    """Its name in the access' section of spec.model, in camelCase."""
+    variable: str
+    """The variable in spec.runtime.env that replaces it."""
+    problem: str
+    """For messages, after the form of the URI."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The settings and credentials with which files are fetched."""
+
+    field: str
+    """Of spec.model, in snake_case: a section, or the reference to a token."""
+    place: str
+    """For messages: only for models from PLACE."""
+    prefixes: tuple[str, ...]
+    """Of the variables in spec.runtime.env that its clients read."""
+    by_hand: str
+    """The variables with credentials, for users of the command line."""
+    secret: Callable[["Model"], SecretRef | SecretKeyRef | None]
+    keys: tuple[str, ...] = ()
+    """Variables from the Secret, by the names of its keys. For a SecretKeyRef: the one variable."""
+    optional_keys: tuple[str, ...] = ()
+    """Further ones, which the Secret may lack."""
+    settings: Callable[["Model"], Mapping[str, str | None]] = lambda _: {}
+    """Variables without credentials, and their values; None where the field is not set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """The URIs NAME://REST: their syntax, and how the files are reached."""
+
+    form: str
+    """For messages; an optional part is last, in brackets."""
+    meaning: str = ""
+    """For messages, after the form."""
+    pattern: str
+    """Of REST, for Python's re and for RE2 in CEL."""
+    make: Callable[[Mapping[str, str]], Source]
+    """The source for the pattern's groups."""
+    access: Access | None = None
+    """None: the files are not fetched. Schemes may share one."""
+    needed: Needed | None = None
+    not_inspected: str = ""
+    """Why no Job inspects the model, for messages; empty where one does."""
+    loose_pattern: str | None = None
+    """Instead of `pattern` in CEL, where `rules` check the rest with messages of their own."""
+    rules: tuple[Rule, ...] = ()
+    """Further rules of objects with a field `uri`."""
+
+    @property
+    def shortest(self) -> str:
+        """The form without its optional part."""
+        return self.form.partition("[")[0]
+
+    @property
+    def described(self) -> str:
+        """Every form, and the meaning."""
+        longest = self.form.replace("[", "").replace("]", "")
+        forms = self.form if longest == self.form else f"{self.shortest} or {longest}"
+        return f"{forms}: {self.meaning}" if self.meaning else forms
+
+
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "hf": Scheme(
+            form="hf://ORG/NAME[@REVISION]",
+            pattern=rf"(?P<repo>{HF_REPO})(@(?P<revision>{HF_REVISION}))?",
+            make=lambda part: HubSource(part["repo"], part["revision"] or None),
+            access=Access(
+                field="hf_token_secret_ref",
+                place="the Hugging Face hub",
+                prefixes=("HF_", "HUGGING_FACE_"),
+                by_hand=contract.HF_TOKEN_ENV,
+                secret=lambda model: model.hf_token_secret_ref,
+                keys=(contract.HF_TOKEN_ENV,),
+            ),
+            loose_pattern=f"{HF_REPO}(@.*)?",
+            rules=(
+                Rule(
+                    "!self.uri.startsWith('hf://') || !self.uri.contains('@') || "
+                    f"self.uri.matches({cel_string(f'^[^@]*@{HF_REVISION}$')})",
+                    "what follows @ must be one branch, tag or commit of at most 128 letters, digits and . _ / -, for "
+                    "example hf://ORG/NAME@main; without a revision leave the @ out",
+                    ".uri",
+                ),
+            ),
+        ),
+        "s3": Scheme(
+            form="s3://BUCKET/PREFIX",
+            meaning="a bucket's name and what the keys of the files begin with",
+            pattern=rf"(?P<bucket>{BUCKET})(/(?P<path>{PATH})?)?",
+            make=lambda part: BucketSource(part["bucket"], part["path"].rstrip("/")),
+            access=Access(
+                field="s3",
+                place="S3",
+                prefixes=("AWS_",),
+                by_hand="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                secret=lambda model: model.s3.credentials_secret_ref,
+                keys=("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+                # Only temporary keys have a token.
+                optional_keys=("AWS_SESSION_TOKEN",),
+                settings=lambda model: {
+                    "AWS_ENDPOINT_URL_S3": model.s3.endpoint,
+                    "AWS_REGION": model.s3.region,
+                    "AWS_DEFAULT_REGION": model.s3.region,
+                },
+            ),
+        ),
+        "gs": Scheme(
+            form="gs://BUCKET/PREFIX",
+            meaning="a bucket's name and what the names of the files begin with",
+            pattern=rf"(?P<bucket>{GCS_BUCKET})(/(?P<path>{PATH})?)?",
+            make=lambda part: BucketSource(part["bucket"], part["path"].rstrip("/"), "gs"),
+            access=Access(
+                field="gcs",
+                place="Google Cloud Storage",
+                prefixes=("GOOGLE_",),
+                by_hand="GOOGLE_APPLICATION_CREDENTIALS",
+                secret=lambda model: model.gcs.credentials_secret_ref,
+                keys=("GOOGLE_SERVICE_ACCOUNT_KEY",),
+                settings=lambda model: {"GOOGLE_BASE_URL": model.gcs.endpoint},
+            ),
+        ),
+        "az": Scheme(
+            form="az://CONTAINER/PREFIX",
+            meaning="a container's name and what the names of the files begin with",
+            pattern=rf"(?P<bucket>{AZURE_CONTAINER})(/(?P<path>{PATH})?)?",
+            make=lambda part: BucketSource(part["bucket"], part["path"].rstrip("/"), "az"),
+            access=Access(
+                field="azure",
+                place="Azure",
+                prefixes=("AZURE_",),
+                by_hand="AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+                secret=lambda model: model.azure.credentials_secret_ref,
+                # A key, a signature, or a client.
+                optional_keys=(
+                    "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN",
+                    "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET",
+                ),
+                settings=lambda model: {
+                    "AZURE_STORAGE_ACCOUNT_NAME": model.azure.account,
+                    "AZURE_STORAGE_ENDPOINT": model.azure.endpoint,
+                },
+            ),
+            needed=Needed(
+                setting="account",
+                variable="AZURE_STORAGE_ACCOUNT_NAME",
+                problem="does not say whose container it is",
+            ),
+        ),
+        "pvc": Scheme(
+            form="pvc://CLAIM/PATH",
+            meaning="a claim's name and a path in it",
+            pattern=rf"(?P<claim>{CLAIM})(/(?P<path>{PATH})?)?",
+            make=lambda part: ClaimSource(part["claim"], part["path"].rstrip("/")),
+        ),
+        "image": Scheme(
+            form="image://REFERENCE[#PATH]",
+            meaning="an OCI image and a path in it",
+            pattern=rf"(?P<reference>{IMAGE.strip('^$')})(#/?(?P<path>{PATH})?)?",
+            make=lambda part: ImageSource(part["reference"], part["path"].rstrip("/")),
+            not_inspected="The model is an image, which a look at it would pull as a whole.",
+        ),
+        "file": Scheme(
+            form="file:///PATH",
+            meaning="three slashes and a path in the image",
+            pattern=rf"(?P<path>/{PATH})",
+            make=lambda part: FileSource(part["path"].rstrip("/")),
+            not_inspected="The model lies in the runtime image, which only its own pod can read.",
+        ),
+    }
+)  # fmt: skip
+
+
+def scheme_of(uri: str) -> Scheme:
+    """The scheme of a valid URI; KeyError for others."""
+    return SCHEMES[uri.partition("://")[0]]
+
+
+def one_of(words: Sequence[str]) -> str:
+    """At least two words as a text: a, b or c."""
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+_FORMS = tuple(scheme.form for scheme in SCHEMES.values())
+URI_FORMS = one_of(_FORMS)
+FETCHED = tuple(name for name, scheme in SCHEMES.items() if scheme.access is not None)
+"""The schemes whose files are fetched."""
+ACCESSES: Mapping[Access, tuple[str, ...]] = MappingProxyType(
+    {
+        access: tuple(name for name in FETCHED if SCHEMES[name].access is access)
+        for access in dict.fromkeys(scheme.access for scheme in SCHEMES.values())
+        if access is not None
+    }
+)
+"""Each access, and the schemes that have it."""
+ACCESS_FIELDS = frozenset(access.field for access in ACCESSES)
 
 
 ModelWord = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -404,8 +557,7 @@ class Model(ApiModel):
     """The model and where it comes from."""
 
     uri: Annotated[Uri, Knob(("--model",))] = Field(
-        description="Where the model is: hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
-        "az://CONTAINER/PREFIX, pvc://CLAIM/PATH, image://REFERENCE[#PATH], or file:///PATH of the runtime image. "
+        description=f"Where the model is: {', '.join(_FORMS[:-1])}, or {_FORMS[-1]} of the runtime image. "
         "The only field that must be given. See docs/serving/model-sources.md.",
         examples=["hf://Qwen/Qwen2.5-7B-Instruct"],
     )

@@ -8,23 +8,24 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from llmservice_vllm import quantization
+from pydantic.alias_generators import to_camel
 
-from llmservice_api import model
 from llmservice_api.base import Rule, cel_list, cel_string
 from llmservice_api.flag_rules import ARGUMENTS, argument_rules, none_of
 from llmservice_api.holding import MOST_HELD_BYTES
 from llmservice_api.matrix import methods, techniques
+from llmservice_api.model import ACCESSES, FETCHED, SCHEMES, URI_FORMS
 from llmservice_api.pod_rules import POD_RULES, START_CACHE_VOLUME
 
 _ON_CPU = "has(self.accelerator) && has(self.accelerator.type) && self.accelerator.type == 'cpu'"
 _POOLS = "has(self.model.runner) && self.model.runner == 'pooling'"
 _A_GPU = "or choose a GPU in spec.accelerator.type"
 _KV_SPACE = "and size the cache with the variable VLLM_CPU_KVCACHE_SPACE in spec.runtime.env"
-_ACCOUNT_ENV = "AZURE_STORAGE_ACCOUNT_NAME"
 
 
-def _any_uri(scheme: str) -> str:
-    """CEL: a model, draft model or adapter has this scheme; with `lora`, an adapter may later."""
+def _any_uri(*names: str) -> str:
+    """CEL: a model, draft model or adapter has one of these schemes; with `lora`, an adapter may later."""
+    scheme = names[0] if len(names) == 1 else f"({'|'.join(names)})"
     matches = f"matches({cel_string(f'^{scheme}://')})"
     draft = "self.speculativeDecoding.model"
     return (
@@ -32,6 +33,21 @@ def _any_uri(scheme: str) -> str:
         f"(has(self.speculativeDecoding) && has({draft}) && {draft}.uri.{matches}) || "
         f"(has(self.adapters) && self.adapters.exists(adapter, adapter.uri.{matches}))"
     )
+
+
+def _needed() -> Iterator[Rule]:
+    """A model's URI has the setting that its scheme needs, or the user's variable."""
+    for name, scheme in SCHEMES.items():
+        if scheme.access is None or scheme.needed is None:
+            continue
+        needed, section = scheme.needed, f"model.{to_camel(scheme.access.field)}"
+        yield Rule(
+            f"!self.model.uri.startsWith('{name}://') || (has(self.{section}) && has(self.{section}.{needed.setting})) "
+            "|| (has(self.runtime) && has(self.runtime.env) && "
+            f"self.runtime.env.exists(variable, variable.name == {cel_string(needed.variable)}))",
+            f"{scheme.form} {needed.problem}: set spec.{section}.{needed.setting}",
+            ".model",
+        )
 
 
 def _none_given(flag: str) -> str:
@@ -71,26 +87,15 @@ HOLDING = (
 SPEC = (
     *(
         Rule(
-            f"!has(self.model.{field}) || {_any_uri(scheme)}",
-            f"only for models from {place}: remove it, or set spec.model.uri to {form}",
-            f".model.{field}",
+            f"!has(self.model.{to_camel(access.field)}) || {_any_uri(*names)}",
+            f"only for models from {access.place}: remove it, or set spec.model.uri to {SCHEMES[names[0]].shortest}",
+            f".model.{to_camel(access.field)}",
         )
-        for field, scheme, place, form in (
-            ("hfTokenSecretRef", "hf", "the Hugging Face hub", "hf://ORG/NAME"),
-            ("s3", "s3", "S3", "s3://BUCKET/PREFIX"),
-            ("gcs", "gs", "Google Cloud Storage", "gs://BUCKET/PREFIX"),
-            ("azure", "az", "Azure", "az://CONTAINER/PREFIX"),
-        )
+        for access, names in ACCESSES.items()
     ),
+    *_needed(),
     Rule(
-        "!self.model.uri.startsWith('az://') || (has(self.model.azure) && has(self.model.azure.account)) || "
-        "(has(self.runtime) && has(self.runtime.env) && "
-        f"self.runtime.env.exists(variable, variable.name == {cel_string(_ACCOUNT_ENV)}))",
-        "az://CONTAINER/PREFIX does not say whose container it is: set spec.model.azure.account",
-        ".model",
-    ),
-    Rule(
-        f"!has(self.model.cache) || {_any_uri('(hf|s3|gs|az)')}",
+        f"!has(self.model.cache) || {_any_uri(*FETCHED)}",
         "only for models that are fetched: remove it, or set spec.model.uri to hf://ORG/NAME or s3://BUCKET/PREFIX",
         ".model.cache",
     ),
@@ -413,35 +418,22 @@ ENGINE_RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
 )
 
 
-# CEL for every field `uri`, from `uri.SCHEMES`.
-
-_REVISION = f"^[^@]*@{model.HF_REVISION}$"
-
-
 def uri_rules() -> tuple[Rule, ...]:
     """The rules of an object with a field `uri`."""
     return tuple(_rules())
 
 
 def _rules() -> Iterator[Rule]:
-    schemes = "|".join(model.SCHEMES)
-    yield Rule(
-        f"self.uri.matches('^({schemes})://')", f"must begin with a scheme that is served: {model.URI_FORMS}", ".uri"
-    )
-    for name, scheme in model.SCHEMES.items():
-        # An invalid revision has a message of its own.
-        pattern = f"{model.HF_REPO}(@.*)?" if name == "hf" else scheme.pattern
+    schemes = "|".join(SCHEMES)
+    yield Rule(f"self.uri.matches('^({schemes})://')", f"must begin with a scheme that is served: {URI_FORMS}", ".uri")
+    for name, scheme in SCHEMES.items():
         # Group names are for Python; in CEL each character adds cost.
-        matches = cel_string(f"^{name}://{re.sub(r'[?]P<[a-z]+>', '', pattern)}$")
+        matches = cel_string(f"^{name}://{re.sub(r'[?]P<[a-z]+>', '', scheme.loose_pattern or scheme.pattern)}$")
         yield Rule(
-            f"!self.uri.startsWith('{name}://') || self.uri.matches({matches})", f"must be {scheme.form}", ".uri"
+            f"!self.uri.startsWith('{name}://') || self.uri.matches({matches})", f"must be {scheme.described}", ".uri"
         )
-    yield Rule(
-        f"!self.uri.startsWith('hf://') || !self.uri.contains('@') || self.uri.matches({cel_string(_REVISION)})",
-        "what follows @ must be one branch, tag or commit of at most 128 letters, digits and . _ / -, for example "
-        "hf://ORG/NAME@main; without a revision leave the @ out",
-        ".uri",
-    )
+    for scheme in SCHEMES.values():
+        yield from scheme.rules
     yield Rule(
         "!self.uri.contains('..') && !self.uri.matches('://.*//') && !self.uri.matches('[[:space:][:cntrl:]]')",
         "must hold no '..', no '//' and no white space; write the plain path",

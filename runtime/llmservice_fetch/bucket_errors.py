@@ -110,40 +110,38 @@ def without_queries(text: str) -> str:
     return _ADDRESS.sub(lambda found: plain(found[0]), text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Wording:
-    """Terms for a kind of bucket in messages: server, bucket, cloud, section of the spec, required rights."""
+    """A cloud's terms in messages, and its own error codes."""
 
     server: str
     name: str
+    """bucket or container"""
     own: str
     """The cloud that is used without an endpoint."""
     section: str
+    """Of the spec, as spec.model.NAME."""
     rights: str
+    """For listing and reading."""
+    keys: str = "keys"
+    """The content of the Secret."""
+    hides_private: bool = True
+    """Whether an unsigned request for a private bucket is answered as if there were none."""
+    bad_keys: frozenset[str] = frozenset()
+    """Codes, beside those of every cloud, for credentials that are not accepted."""
+    no_bucket: frozenset[str] = frozenset()
+    """Codes, beside those of every cloud, for a bucket that does not exist."""
 
     @property
     def secret(self) -> str:
         return f"{self.section}.credentialsSecretRef"
 
 
-WORDING = {
-    "s3": Wording("The S3 server", "bucket", "AWS", "spec.model.s3", "s3:ListBucket and s3:GetObject"),
-    "gs": Wording(
-        "Google Cloud Storage", "bucket", "Google Cloud", "spec.model.gcs",
-        "storage.objects.list and storage.objects.get",
-    ),
-    "az": Wording(
-        "Azure Blob Storage", "container", "Azure", "spec.model.azure",
-        "the role Storage Blob Data Reader, or a SAS with the permissions rl",
-    ),
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Target:
     """The bucket that an error is about, and whether requests were signed."""
 
-    scheme: str
+    wording: Wording
     bucket: str
     uri: str
     field: str
@@ -154,17 +152,17 @@ class Target:
 
 def explained(parsed: ParsedError, target: Target, *, listing: bool) -> Exception:
     """The exception for a bucket's error: FetchFailed for a classified one, else one that may be retried."""
-    wording = WORDING[target.scheme]
+    wording = target.wording
     known = parsed.status == 401 or "failed to authenticate" in parsed.text
-    if parsed.code in _BAD_KEYS or _BAD_KEY.search(parsed.text) or (known and target.signed):
+    if parsed.code in _BAD_KEYS | wording.bad_keys or _BAD_KEY.search(parsed.text) or (known and target.signed):
         return failed.token_refused(
             f"{wording.server} does not accept the credentials ({parsed.code or parsed.status}): {parsed.words}",
-            remedy(target.scheme),
+            remedy(wording),
         )
-    if parsed.code in _NO_BUCKET or (parsed.status == 404 and listing):
-        where = target.endpoint or (f"the account {target.account} of Azure" if target.account else wording.own)
+    if parsed.code in _NO_BUCKET | wording.no_bucket or (parsed.status == 404 and listing):
+        where = target.endpoint or (f"the account {target.account} of {wording.own}" if target.account else wording.own)
         hint = f"A {wording.name} of another server needs {wording.section}.endpoint."
-        private = "" if target.signed or target.scheme == "s3" else f" A private one needs {wording.secret}."
+        private = "" if target.signed or not wording.hides_private else f" A private one needs {wording.secret}."
         return failed.not_found(target.field, f"There is no {wording.name} {target.bucket} at {where}.", hint + private)
     if parsed.status in (401, 403, 409):
         who = "these credentials" if target.signed else "anybody without credentials"
@@ -183,19 +181,18 @@ def changed(uri: str) -> failed.FetchFailed:
     return failed.download_failed(f"{uri} changed during the fetch.", "the programs that write there")
 
 
-def no_credentials(parsed: ParsedError, scheme: str) -> Exception:
+def no_credentials(parsed: ParsedError, scheme: str, wording: Wording) -> Exception:
     """The exception for credentials that are malformed or cannot be obtained."""
     if parsed.is_request and (parsed.status == 0 or parsed.status >= 500):
         return retryable(parsed, "the server of the role's credentials")
     code = f" ({parsed.code})" if parsed.code and parsed.code != parsed.words else ""
     message = f"The credentials for {scheme}:// cannot be used, or their role gives none{code}: {parsed.words}"
-    return failed.token_refused(message, remedy(scheme))
+    return failed.token_refused(message, remedy(wording))
 
 
-def remedy(scheme: str) -> str:
-    kind = "keys" if scheme != "gs" else "key"
+def remedy(wording: Wording) -> str:
     return (
-        f"Check the {kind} in the Secret that {WORDING[scheme].secret} names, or the service account's role, and the "
+        f"Check the {wording.keys} in the Secret that {wording.secret} names, or the service account's role, and the "
         "clock of the node."
     )
 

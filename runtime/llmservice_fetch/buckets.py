@@ -1,4 +1,4 @@
-"""The origin s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, read with obstore.
+"""The origin SCHEME://BUCKET/PREFIX of each cloud, read with obstore.
 
 The clouds' own servers or compatible ones (AWS_ENDPOINT_URL_S3, GOOGLE_BASE_URL, AZURE_STORAGE_ENDPOINT). Response
 headers that obstore does not pass on (a bucket's region, an object's published hash) are read with HEAD requests.
@@ -6,30 +6,29 @@ headers that obstore does not pass on (a bucket's region, an object's published 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from email.message import Message
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import BaseError, InvalidPathError
+from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from llmservice_fetch import bucket_errors, failed
-from llmservice_fetch.bucket_stores import SCHEMES, Access, Identity, Store, access_of
+from llmservice_fetch.bucket_stores import Access, Identity, access_of
+from llmservice_fetch.clouds import CLOUDS
 from llmservice_fetch.failed import Unreachable
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_file_path, is_inside
 from llmservice_fetch.proxies import proxy_of
 
-_MD5 = re.compile(r"[0-9a-f]{32}")
 _REGION = re.compile(r"[a-z0-9-]{1,63}")
 
 
@@ -65,29 +64,6 @@ def region_of(url: str, timeout: float) -> str:
     return values if _REGION.fullmatch(values) else ""
 
 
-def digest_of(scheme: str, headers: Mapping[str, str] | Message, tag: str) -> Digest | None:
-    """The MD5 of the content as sent, where the server publishes it; None otherwise.
-
-    S3's ETag is the MD5, except for multipart objects and those encrypted with other keys than S3's own.
-    """
-    if scheme == "s3":
-        encrypted = headers.get("x-amz-server-side-encryption", "AES256") != "AES256"
-        hidden = encrypted or "x-amz-server-side-encryption-customer-algorithm" in headers
-        value = tag.strip('"')
-        return Digest("md5", value) if _MD5.fullmatch(value) and not hidden else None
-    if scheme == "gs":
-        values = headers.get_all("x-goog-hash") if isinstance(headers, Message) else [headers.get("x-goog-hash", "")]
-        parts = [part.strip() for text in values or () for part in text.split(",")]
-        encoded = next((part[4:] for part in parts if part.startswith("md5=")), "")
-    else:
-        encoded = headers.get("Content-MD5") or ""
-    try:
-        value = base64.b64decode(encoded, validate=True).hex()
-    except (binascii.Error, ValueError):
-        return None
-    return Digest("md5", value) if _MD5.fullmatch(value) else None
-
-
 T = TypeVar("T")
 # Larger chunks cost more CPU: obstore assembles each from many small ones.
 _CHUNK_BYTES = 256 << 10
@@ -96,6 +72,7 @@ _MOST_FILES = 50_000
 _LARGEST_BYTES = 1 << 50
 _HEAD_SECONDS = 30.0
 _SIGNED_FOR = timedelta(minutes=5)
+_SIGNING = S3Store | GCSStore | AzureStore
 # obstore's exceptions: its own types, and Python's for missing objects and malformed arguments.
 _ERRORS = (BaseError, FileNotFoundError, ValueError)
 
@@ -105,6 +82,8 @@ class Bucket:
     """The objects below a prefix. `field` is the field of the spec that names them."""
 
     access: Access
+    place: str
+    """The URI's part before the prefix: the bucket, and what its cloud has before that."""
     prefix: str
     field: str
     asked: str = "latest"
@@ -116,32 +95,38 @@ class Bucket:
     def of(cls, uri: str, field: str, environment: Mapping[str, str], hide: Callable[[str], None]) -> Bucket | None:
         """From a URI; None where it names no bucket."""
         scheme, _, rest = uri.partition("://")
-        if scheme not in SCHEMES or not is_inside(rest):
+        cloud = CLOUDS.get(scheme)
+        if cloud is None or not is_inside(rest):
             return None
-        bucket, _, prefix = rest.partition("/")
-        access = access_of(scheme, bucket, environment, hide)
-        if scheme == "az" and not access.account:
-            raise failed.not_found(
-                field, f"{uri} does not say in which storage account it is.", "Set spec.model.azure.account."
-            )
-        return cls(access, prefix.strip("/"), field)
+        parts = rest.split("/", cloud.depth)
+        place, prefix = "/".join(parts[: cloud.depth]), "".join(parts[cloud.depth :])
+        access = access_of(cloud, place, environment, hide)
+        if cloud.no_account is not None and not access.account:
+            problem, hint = cloud.no_account
+            raise failed.not_found(field, f"{uri} {problem}.", hint)
+        return cls(access, place, prefix.strip("/"), field)
+
+    def within(self, seconds: float) -> Bucket:
+        """The same with a timeout, for an inspection."""
+        return replace(self, timeout=seconds)
 
     @property
     def uri(self) -> str:
         """For messages."""
-        return f"{self.access.scheme}://{self.access.bucket}/{self.prefix}".rstrip("/")
+        return f"{self.access.cloud.scheme}://{self.place}/{self.prefix}".rstrip("/")
 
     @property
     def folder(self) -> str:
         """The cache's folder; unique by server, account, bucket and prefix."""
-        account = (self.access.account,) if self.access.account else ()
-        return f"{self.access.scheme}/{self.access.bucket}--{_hash(self.access.endpoint, *account, self.prefix)[:12]}"
+        access = self.access
+        account = (access.account,) if access.account else ()
+        return f"{access.cloud.scheme}/{access.bucket}--{_hash(access.endpoint, *account, self.prefix)[:12]}"
 
     def listing(self) -> Listing:
         """All objects. The revision is a hash of their names, sizes and ETags."""
         files = self._request(self._listed, listing=True)
         if not files:
-            section = bucket_errors.WORDING[self.access.scheme].section
+            section = self.access.cloud.wording.section
             other = f" Or {section}.endpoint names something else." if self.access.endpoint else ""
             hint = f"The prefix is the model's folder.{other}"
             raise failed.not_found(self.field, f"There is nothing in {self.uri}.", hint)
@@ -161,7 +146,7 @@ class Bucket:
             # Not the error's text, which may hold the signed URL.
             reason = getattr(error, "reason", type(error).__name__)
             raise Unreachable(f"{self.uri}: {reason}") from None
-        return digest_of(self.access.scheme, headers, file.version) if status == 200 else None
+        return self.access.cloud.digest(headers, file.version) if status == 200 else None
 
     @contextmanager
     def read(self, listing: Listing, file: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -172,7 +157,7 @@ class Bucket:
             raise bucket_errors.changed(self.uri)
         yield result.range[0], self._chunks(result)
 
-    def _listed(self, store: Store) -> list[RemoteFile]:
+    def _listed(self, store: ObjectStore) -> list[RemoteFile]:
         found: list[Mapping[str, Any]] = []
         for page in obstore.list(store, self.prefix or None, chunk_size=_PAGE):
             found += page
@@ -181,7 +166,7 @@ class Bucket:
                 raise failed.not_found(self.field, message, "The prefix is the model's folder, and not all models'.")
         return files_of(found, self.prefix, self.uri)
 
-    def _get(self, store: Store, file: RemoteFile, start: int, end: int) -> obstore.GetResult:
+    def _get(self, store: ObjectStore, file: RemoteFile, start: int, end: int) -> obstore.GetResult:
         options: obstore.GetOptions = {"if_match": file.version} if file.version else {}
         if (start, end) == (0, file.size):
             return obstore.get(store, self._key(file), options=options)
@@ -199,17 +184,17 @@ class Bucket:
         except _ERRORS as error:
             raise bucket_errors.retryable(bucket_errors.read(error), self.uri) from None
 
-    def _head_address(self, store: Store, key: str) -> str | None:
+    def _head_address(self, store: ObjectStore, key: str) -> str | None:
         if self.access.identity is Identity.NOBODY:
             return self.access.address(key)
-        # Azure's signatures contain permissions, and obstore grants none for HEAD.
-        method: Literal["GET", "HEAD"] = "GET" if self.access.scheme == "az" else "HEAD"
-        return obstore.sign(store, method, key, _SIGNED_FOR) if self.access.signs else None
+        if not self.access.signs or not isinstance(store, _SIGNING):
+            return None
+        return obstore.sign(store, self.access.cloud.signed_method, key, _SIGNED_FOR)
 
     def _key(self, file: RemoteFile) -> str:
         return f"{self.prefix}/{file.path}" if self.prefix else file.path
 
-    def _request(self, action: Callable[[Store], T], *, listing: bool = False) -> T:
+    def _request(self, action: Callable[[ObjectStore], T], *, listing: bool = False) -> T:
         """The result of an action, repeated with another identity or region where the error calls for it."""
         while True:
             try:
@@ -229,7 +214,7 @@ class Bucket:
         if access.identity is Identity.MACHINE and not access.answered and self._is_about_credentials(parsed):
             access.identity = Identity.NOBODY
             return True
-        if access.scheme != "s3" or access.moved or not (parsed.region or parsed.bare_redirect):
+        if not access.cloud.has_regions or access.moved or not (parsed.region or parsed.bare_redirect):
             return False
         region = parsed.region or region_of(access.address(), self.timeout or _HEAD_SECONDS)
         access.moved, changed, access.region = True, region not in ("", access.region), region or access.region
@@ -240,7 +225,7 @@ class Bucket:
 
         obstore hides URLs of Azure with a SAS and of AWS' token service.
         """
-        hidden = parsed.is_redacted and self.access.scheme == "az"
+        hidden = parsed.is_redacted and self.access.cloud.hides_urls
         of_bucket = hidden or parsed.url.startswith(self.access.address().rstrip("/"))
         return not (of_bucket or parsed.is_body or parsed.bare_redirect)
 
@@ -249,15 +234,15 @@ class Bucket:
         if isinstance(error, InvalidPathError):
             return failed.unusable(parsed.words, self.uri)
         if "invalid list response" in str(error):
-            wording = bucket_errors.WORDING[access.scheme]
+            wording = access.cloud.wording
             where, name = access.endpoint or wording.own, wording.server.removeprefix("The ")
             message = f"{where} does not list objects like {name}."
             return failed.not_found(self.field, message, f"Check {wording.section}.endpoint.")
         signed = access.identity is not Identity.NOBODY
         if signed and self._is_about_credentials(parsed):
-            return bucket_errors.no_credentials(parsed, access.scheme)
+            return bucket_errors.no_credentials(parsed, access.cloud.scheme, access.cloud.wording)
         asked = bucket_errors.Target(
-            access.scheme, access.bucket, self.uri, self.field, access.endpoint, access.account, signed
+            access.cloud.wording, access.bucket, self.uri, self.field, access.endpoint, access.account, signed
         )
         return bucket_errors.explained(parsed, asked, listing=listing)
 

@@ -37,7 +37,7 @@ from llmservice_fetch import failed, meter, pod_folder, prune, uses
 from llmservice_fetch.failed import HTTPStatusError, Unreachable
 from llmservice_fetch.files import Digest, Listing, Origin, RemoteFile, is_inside, select, total
 from llmservice_fetch.meter import Meter
-from llmservice_fetch.origins import origin_of
+from llmservice_fetch.origins import origin_of, schemes
 from llmservice_fetch.store import Store, exclusive
 from llmservice_fetch.transfer import Download, RetryPolicy, retrying
 
@@ -278,7 +278,7 @@ class FetchRun:
         field = failed.field_of(name, uri)
         origin = origin_of(uri, field, self._environment, self._hide)
         if origin is None:
-            raise failed.not_found(field, f"{uri!r} cannot be fetched.", "It must be hf://, s3://, gs:// or az://.")
+            raise failed.not_found(field, f"{uri!r} cannot be fetched.", f"It must be {schemes()}.")
         return origin
 
     @contextmanager

@@ -202,6 +202,10 @@ class Hub:
             environment.get("HF_HUB_OFFLINE", "").upper() in constants.ENV_VARS_TRUE_VALUES,
         )
 
+    def within(self, seconds: float) -> Hub:
+        """The same with a timeout, for an inspection, which reads too little for Xet."""
+        return dataclasses.replace(self, timeout=seconds, uses_xet=False)
+
     @property
     def uri(self) -> str:
         """For messages."""

@@ -37,10 +37,9 @@ from llmservice_runtime.preflight.model_files import CONFIG_BYTES, CONFIG_DEPTH,
 from llmservice_runtime.redact import Redacted, Redactor, log
 
 from llmservice_fetch import failed
-from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.failed import Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile, select
-from llmservice_fetch.origins import origin_of
+from llmservice_fetch.origins import origin_of, schemes
 from llmservice_fetch.transfer import RetryPolicy, retrying
 
 T = TypeVar("T")
@@ -126,16 +125,13 @@ Source = Remote | Folder
 
 
 def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], None], budget: Budget) -> Source:
-    """The source of hf://, s3://, gs://, az:// or a path. FetchFailed."""
+    """The source of a URI that has an origin, or of a path. FetchFailed."""
     where = failed.field_of(MODEL_ARTIFACT, uri)
     origin = origin_of(uri, where, environment, hide)
-    if isinstance(origin, Bucket):
-        return Remote(replace(origin, timeout=TIMEOUT_SECONDS), budget)
     if origin is not None:
-        return Remote(replace(origin, timeout=TIMEOUT_SECONDS, uses_xet=False), budget)
+        return Remote(origin.within(TIMEOUT_SECONDS), budget)
     if "://" in uri:
-        remedy = "It must be hf://, s3://, gs://, az:// or a folder."
-        raise failed.not_found(where, f"{uri!r} cannot be inspected.", remedy)
+        raise failed.not_found(where, f"{uri!r} cannot be inspected.", f"It must be {schemes('a folder')}.")
     path = Path(uri)
     try:
         if not path.is_file():

@@ -201,6 +201,33 @@ def test_buckets_are_reached_by_variables_that_every_client_knows(
     assert variables({}) == {}
 
 
+EVERY_ACCESS = {"hfTokenSecretRef": {"name": "h", "key": "t"}} | {
+    section: given for _, access, _, _ in BUCKETS for section, given in access.items()
+}
+TRANSFERS = [
+    "HOME", "USER", "LOGNAME", "PYTHONNOUSERSITE", "HF_HOME", "XDG_CACHE_HOME",
+    "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY",
+    "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION",
+    "GOOGLE_BASE_URL",
+    "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT",
+    "HF_TOKEN",
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET",
+]  # fmt: skip
+
+
+def test_variables_of_every_access_keep_their_order() -> None:
+    """Another order is another pod template, which restarts models."""
+    adapters_of_all = adapters(a="s3://bucket/a", b="gs://bucket/b", c="az://bucket/c")
+    template = render(model={"uri": "hf://a/b", "trustRemoteCode": True, **EVERY_ACCESS}, adapters=adapters_of_all)
+    assert list(env_of(fetcher(template))) == TRANSFERS
+    of_server = list(env(template))
+    assert [name for name in of_server if name in TRANSFERS[TRANSFERS.index("AWS_ENDPOINT_URL_S3") :]] == ["HF_TOKEN"]
+    assert of_server[-1] == "HF_TOKEN"
+
+
 def test_the_context_is_extended_by_the_supervisor_which_knows_the_model() -> None:
     for given, said in (
         ({"factor": 4}, "yarn:4"),

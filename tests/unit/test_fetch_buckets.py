@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from llmservice_fetch import buckets
+from llmservice_fetch.bucket_stores import Access, Cloud, Identity
 from llmservice_fetch.buckets import Bucket
+from llmservice_fetch.clouds import CLOUDS
 from llmservice_fetch.failed import FetchFailed, HTTPStatusError, Unreachable
 from llmservice_fetch.files import Digest
 from llmservice_fetch.inspection import inspect
 from llmservice_runtime.contract import FailureReason as R
+from obstore.store import MemoryStore
 
 from tests.support.bucket_server import Answer, Asked, BucketServer, bucket_server, refusal, tag_of
 from tests.support.buckets import AWS_KEYS, AZURE_KEY, SAS, bucket, failure
@@ -169,10 +173,27 @@ def test_something_that_is_no_bucket(server: BucketServer) -> None:
             assert f"spec.model.{section}.endpoint" in refused[2]
 
 
+@pytest.mark.parametrize(
+    ("scheme", "section", "name"),
+    [("s3", "s3", "S3 server"), ("gs", "gcs", "Google Cloud Storage"), ("az", "azure", "Azure Blob Storage")],
+)
+def test_what_is_said_of_something_that_is_no_bucket(
+    server: BucketServer, scheme: str, section: str, name: str
+) -> None:
+    server.first = lambda _: Answer(200, b"Welcome")
+    found = bucket(server.environment(scheme), f"{scheme}://models/a")
+    message = f"{found.access.endpoint} does not list objects like {name}."
+    assert failure(found.listing) == (
+        R.MODEL_NOT_FOUND, message, f"Check spec.model.uri. Check spec.model.{section}.endpoint."
+    )  # fmt: skip
+
+
 def test_a_container_of_no_account() -> None:
-    refused = failure(lambda: Bucket.of("az://models/a", "spec.model.uri", {}, lambda _: None))
-    assert refused[0] is R.MODEL_NOT_FOUND
-    assert "spec.model.azure.account" in refused[2]
+    assert failure(lambda: Bucket.of("az://models/a", "spec.model.uri", {}, lambda _: None)) == (
+        R.MODEL_NOT_FOUND,
+        "az://models/a does not say in which storage account it is.",
+        "Check spec.model.uri. Set spec.model.azure.account.",
+    )
 
 
 def test_a_server_that_is_not_there() -> None:
@@ -231,6 +252,35 @@ def test_what_is_published_as_the_hash(
     found = bucket(server.environment(scheme) | credentials, f"{scheme}://models/a")
     (file,) = found.listing().files
     assert found.digest(file) == (Digest("md5", "098f6bcd4621d373cade4e832627b4f6") if verified else None)
+
+
+def test_a_further_cloud_is_an_entry_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here with the account in the URI, and a store of obstore that signs nothing."""
+    content = MemoryStore()
+    content.put("a/b/config.json", b"{}")
+
+    def access(cloud: Cloud, place: str, _: Mapping[str, str]) -> Access:
+        account, vault = place.split("/")
+        return Access(cloud, vault, "", Identity.GIVEN, {}, account=account, signs=True)
+
+    vaults = Cloud(
+        scheme="vault",
+        wording=CLOUDS["s3"].wording,
+        access=access,
+        open=lambda *_: content,
+        address=lambda access, path: f"https://{access.account}.vault.example/{access.bucket}/{path}",
+        digest=lambda *_: None,
+        depth=2,
+    )
+    monkeypatch.setattr(buckets, "CLOUDS", {**CLOUDS, vaults.scheme: vaults})
+    found = bucket({}, "vault://weights/models/a/b")
+    assert (found.uri, found.access.bucket, found.prefix) == ("vault://weights/models/a/b", "models", "a/b")
+    assert found.access.address("a/b") == "https://weights.vault.example/models/a/b"
+    listing = found.listing()
+    (file,) = listing.files
+    with found.read(listing, file, 0, file.size) as (start, chunks):
+        assert (file.path, start, b"".join(chunks)) == ("config.json", 0, b"{}")
+    assert found.digest(file) is None
 
 
 def test_an_authority_that_is_named_is_trusted_and_no_other(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from llmservice_api.model import HubSource, Model
+from llmservice_api.base import SecretKeyRef
+from llmservice_api.model import ACCESSES, FETCHED, Access, HubSource, Model
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import contract
@@ -16,15 +17,9 @@ from llmservice_operator.manifests.sources import needs_models_volume
 
 EnvVar = dict[str, Any]
 
+_PREFIXES = (*(prefix for access in ACCESSES for prefix in access.prefixes), "SSL_CERT_")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-FETCHED = ("hf", "s3", "gs", "az")
-"""URI schemes that are fetched over the network."""
 CA_DIR = "/llmservice/ca"
-_AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-_AWS_TOKEN = "AWS_SESSION_TOKEN"
-_AZURE_KEYS = (
-    "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET",
-)  # fmt: skip
 
 # Separate from the server: libraries read servers and credentials from files in these folders.
 _SCRATCH = {
@@ -49,16 +44,16 @@ def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
 
 def transfer_environment(llm: LLMService, settings: Settings, schemes: Collection[str] = FETCHED) -> list[EnvVar]:
     """Variables for containers of the operator's image that read hubs and buckets of these URI schemes."""
-    ours = _SCRATCH | _network(settings) | _buckets(llm.spec.model, schemes)
+    ours = _SCRATCH | _network(settings) | _settings(llm.spec.model, schemes)
     given = [variable for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
     return _merged(ours, _secrets(llm.spec.model, schemes), given)
 
 
-def _merged(ours: Mapping[str, str], secrets: list[EnvVar], given: list[EnvVar]) -> list[EnvVar]:
+def _merged(ours: Mapping[str, str], secrets: Iterable[EnvVar], given: list[EnvVar]) -> list[EnvVar]:
     """The operator's variables, secrets and the user's, in this order; a name of the user's occurs once."""
     given = list(_in_both_spellings(given))
     names = {variable["name"] for variable in given}
-    variables = [{"name": name, "value": value} for name, value in ours.items()] + secrets
+    variables = [{"name": name, "value": value} for name, value in ours.items()] + [*secrets]
     return [v for v in variables if v["name"] not in names] + [dict(v) for v in given]
 
 
@@ -74,8 +69,7 @@ def _in_both_spellings(given: list[EnvVar]) -> Iterator[EnvVar]:
 
 def is_for_transfers(name: str) -> bool:
     """Whether clients of hubs, buckets and proxies read a variable of the user's."""
-    prefixes = ("HF_", "HUGGING_FACE_", "AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
-    return name.startswith(prefixes) or name.upper().endswith("_PROXY")
+    return name.startswith(_PREFIXES) or name.upper().endswith("_PROXY")
 
 
 def _paths(llm: LLMService) -> dict[str, str]:
@@ -155,19 +149,14 @@ def _no_proxy(settings: Settings) -> str | None:
     return ",".join(given + [host for host in ("localhost", "127.0.0.1") if host not in given])
 
 
-def _buckets(model: Model, schemes: Collection[str]) -> dict[str, str]:
-    """Access to buckets of these schemes, in variables that clients know."""
-    variables = {
-        "s3": {
-            "AWS_ENDPOINT_URL_S3": model.s3.endpoint,
-            "AWS_REGION": model.s3.region,
-            "AWS_DEFAULT_REGION": model.s3.region,
-        },
-        "gs": {"GOOGLE_BASE_URL": model.gcs.endpoint},
-        "az": {"AZURE_STORAGE_ACCOUNT_NAME": model.azure.account, "AZURE_STORAGE_ENDPOINT": model.azure.endpoint},
-    }
-    chosen = [of_scheme for scheme, of_scheme in variables.items() if scheme in schemes]
-    return {name: value for of_scheme in chosen for name, value in of_scheme.items() if value is not None}
+def _accesses(schemes: Collection[str]) -> Iterator[Access]:
+    return (access for access, names in ACCESSES.items() if not set(names).isdisjoint(schemes))
+
+
+def _settings(model: Model, schemes: Collection[str]) -> dict[str, str]:
+    """Access to sources of these schemes, in variables that clients know."""
+    chosen = [access.settings(model) for access in _accesses(schemes)]
+    return {name: value for settings in chosen for name, value in settings.items() if value is not None}
 
 
 def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
@@ -200,22 +189,16 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
     return variables
 
 
-def _secrets(model: Model, schemes: Collection[str]) -> list[EnvVar]:
-    """Credentials for these schemes. Optional: the token, which only temporary AWS keys have, and each of Azure's
-    alternatives."""
-    token, s3 = model.hf_token_secret_ref, model.s3.credentials_secret_ref
-    gcs, azure = model.gcs.credentials_secret_ref, model.azure.credentials_secret_ref
-    variables: list[EnvVar] = []
-    if token is not None and "hf" in schemes:
-        variables.append(_from_secret(contract.HF_TOKEN_ENV, token.name, token.key))
-    if s3 is not None and "s3" in schemes:
-        variables += [_from_secret(key, s3.name, key) for key in _AWS_KEYS]
-        variables.append(_from_secret(_AWS_TOKEN, s3.name, _AWS_TOKEN, optional=True))
-    if gcs is not None and "gs" in schemes:
-        variables.append(_from_secret("GOOGLE_SERVICE_ACCOUNT_KEY", gcs.name, gcs.key))
-    if azure is not None and "az" in schemes:
-        variables += [_from_secret(key, azure.name, key, optional=True) for key in _AZURE_KEYS]
-    return variables
+def _secrets(model: Model, schemes: Collection[str]) -> Iterator[EnvVar]:
+    """Credentials for these schemes."""
+    for access in _accesses(schemes):
+        reference = access.secret(model)
+        if isinstance(reference, SecretKeyRef):
+            (variable,) = access.keys
+            yield _from_secret(variable, reference.name, reference.key)
+        elif reference is not None:
+            yield from (_from_secret(key, reference.name, key) for key in access.keys)
+            yield from (_from_secret(key, reference.name, key, optional=True) for key in access.optional_keys)
 
 
 def _from_secret(variable: str, secret: str, key: str, *, optional: bool = False) -> EnvVar:

@@ -7,14 +7,7 @@ reads some kilobytes, needs no accelerator, and is deleted once its result is re
 from __future__ import annotations
 
 from llmservice_api.constants import INSPECTS_LABEL
-from llmservice_api.model import (
-    BucketSource,
-    ClaimSource,
-    FileSource,
-    HubSource,
-    ImageSource,
-    is_fetched,
-)
+from llmservice_api.model import ACCESS_FIELDS, ClaimSource, is_fetched, scheme_of
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import contract
@@ -47,13 +40,13 @@ _SCRATCH = Mounted("tmp", {"emptyDir": {"sizeLimit": "64Mi"}}, contract.TMP_DIR)
 def is_wanted(llm: LLMService) -> bool:
     """Whether an inspection reads only some kilobytes. False for the runtime's image, which the Job does not run, and
     for a model's image, which the node would pull completely."""
-    return not isinstance(llm.spec.model.source, FileSource | ImageSource)
+    return not scheme_of(llm.spec.model.uri).not_inspected
 
 
 def inspection_key(spec: LLMServiceSpec) -> str:
     """Hash of the fields that decide what the inspection reads and with which credentials: each hash has its own
     Job."""
-    fields = {"uri", "hf_token_secret_ref", "s3", "gcs", "azure"}
+    fields = {"uri", *ACCESS_FIELDS}
     model = spec.model.model_dump(mode="json", include=fields, exclude_defaults=True)
     variables = [variable for variable in spec.runtime.env if is_for_transfers(variable["name"])]
     return digest([model, variables if is_fetched(spec.model.source) else []])
@@ -107,7 +100,7 @@ def _pod(llm: LLMService, settings: Settings) -> Manifest:
 
 def _container(llm: LLMService, settings: Settings, mounts: list[Manifest]) -> Manifest:
     source = llm.spec.model.source
-    if isinstance(source, HubSource | BucketSource):
+    if is_fetched(source):
         subject = llm.spec.model.uri
         env = transfer_environment(llm, settings, (subject.partition("://")[0],))
     else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from llmservice_api.constants import REVISION_LABEL
+from llmservice_api.model import ACCESS_FIELDS
 from llmservice_api.service import LLMService, cached_by_spec, parse_spec
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_planner import start
@@ -68,8 +69,7 @@ NO_CHOICES = RevisionChoices()
 # facts for checks; of the cache all but its claim; the drain timeout, which waits for the next rollout, since a restart
 # costs more; of the adapters all but whether there may be any and what is mounted for them, since the supervisor loads
 # and unloads them.
-_REACHED_BY = {"hf_token_secret_ref", "s3", "gcs", "azure"}
-_MODEL = {"uri", "served_model_names", "trust_remote_code", "runner", "convert", "chat_template"} | _REACHED_BY
+_MODEL = {"uri", "served_model_names", "trust_remote_code", "runner", "convert", "chat_template", *ACCESS_FIELDS}
 _RESTARTING: dict[str, Any] = {
     "model": _MODEL,
     "precision": True,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from llmservice_api.model import ImageSource
+from llmservice_api.model import scheme_of
 from llmservice_api.service import LLMService
 from llmservice_api.status import InspectedTensors
 from llmservice_planner.model import spec_facts
@@ -114,7 +114,7 @@ def facts_of(
     if job is not None:
         return _from_job(job, observed.inspection(job), key, stated, now)
     if not is_wanted(service):
-        return ModelFacts(why_not=f"{_where(service)} {_GIVE}")
+        return ModelFacts(why_not=f"{scheme_of(service.spec.model.uri).not_inspected} {_GIVE}")
     if uses_sibling and sibling_model is None:
         return ModelFacts(sibling_key=key, is_waiting=True)
     if uses_sibling and sibling_model:
@@ -122,12 +122,6 @@ def facts_of(
     if not creates_job:
         return ModelFacts(why_not=f"The model was not looked at before it started. {_GIVE}")
     return _from_new_job(service, observed)
-
-
-def _where(service: LLMService) -> str:
-    if isinstance(service.spec.model.source, ImageSource):
-        return "The model is an image, which a look at it would pull as a whole."
-    return "The model lies in the runtime image, which only its own pod can read."
 
 
 def _from_new_job(service: LLMService, observed: Observed) -> ModelFacts:

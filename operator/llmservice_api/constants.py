@@ -1,7 +1,7 @@
 """Names in Kubernetes objects: the API's own, labels, annotations, field managers.
 
 Names that operator and pods share are in `llmservice_runtime.contract`. The chart's templates and the docs cannot
-import them: `tests/unit/test_shared_names.py` compares.
+import them: `tests/unit/project/test_shared_names.py` compares.
 """
 
 from collections.abc import Mapping

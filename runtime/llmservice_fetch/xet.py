@@ -1,6 +1,6 @@
 """Reads files from Xet, the hub's deduplicated store, with hf_xet: fewer bytes, in several streams.
 
-Tested against hf_xet's own store on disk (tests/unit/test_fetch_xet.py), not against the hub's; after any failure files
+Tested against hf_xet's own store on disk (tests/unit/fetch/test_xet.py), not against the hub's; after any failure files
 are read as plain bytes.
 """
 

@@ -260,7 +260,7 @@ NEXT = """\
 Next:
   1. git diff; say in CHANGELOG.md what came and went
   2. python -m tests.support.flag_forms {version}; make crds
-  3. .venv/bin/pytest tests/unit/test_vllm_version.py tests/unit/test_flag_tables.py tests/unit/test_flags_extra_args.py
+  3. .venv/bin/pytest tests/unit/vllm
      .venv/bin/pytest -m vllm tests/unit             rules, methods, enums and figures against the installed vLLM"""
 AS_DEFAULT = """
   4. tools/scripts/uv lock; python tools/scripts/export_requirements.py; make engine; make e2e

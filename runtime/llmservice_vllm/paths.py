@@ -23,5 +23,5 @@ DEV_PATHS = (
     *("/shutdown_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update", "/update_weights"),
     *("/finish_weight_update", "/update_weight_version", "/weight_info", "/weight_checker", "/get_world_size"),
 )
-"""Added by VLLM_SERVER_DEV_MODE=1 (tests/unit/test_runtime_closed_paths.py reads vLLM's sources)."""
+"""Added by VLLM_SERVER_DEV_MODE=1 (tests/unit/runtime/test_closed_paths.py reads vLLM's sources)."""
 ADMIN_PATHS = ("/start_profile", "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance")

@@ -17,7 +17,7 @@ from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.patience import PATIENCE
 from tests.support.services import stand_in
-from tests.unit.test_runtime_flood import FLOOD, IDLE, running
+from tests.unit.runtime.test_flood import FLOOD, IDLE, running
 
 pytestmark = pytest.mark.parallel
 

@@ -1,6 +1,6 @@
 """A model hub on a loopback or bridge address: the part of the Hugging Face API that downloads need, with its refusals.
 
-tests/unit/test_hub_stand_in.py holds it against the real huggingface_hub.
+tests/unit/project/test_hub_stand_in.py holds it against the real huggingface_hub.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
-    from .api_server import ApiServer
-    from .cli_world import Command
+    from tests.unit.api_server import ApiServer
+    from tests.unit.cli_world import Command
 
 settings.register_profile(
     "unit",
@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True)
 def decisions_are_those_recorded(request: pytest.FixtureRequest) -> Iterator[None]:
     """Of the tests whose module has a file of them; without xdist where they are written."""
-    from .decision_goldens import RECORDER, path, read, write
+    from tests.unit.decision_goldens import RECORDER, path, read, write
 
     file = path(request.module.__name__)
     if file is None:
@@ -79,7 +79,7 @@ def decisions_are_those_recorded(request: pytest.FixtureRequest) -> Iterator[Non
 
 @pytest.fixture
 def llmservice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    from .cli_world import Command
+    from tests.unit.cli_world import Command
 
     return Command(tmp_path, capsys)
 
@@ -88,8 +88,7 @@ def llmservice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 async def api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
     """Of the kubeconfig, with the namespace `team`."""
     from tests.support.http_servers import cluster
-
-    from .api_server import ApiServer
+    from tests.unit.api_server import ApiServer
 
     made = ApiServer()
     async with cluster(made.answer, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Each decision of the tables about zero, gaps and rollouts, as it was recorded: what moves code keeps all of them.
 
 A line a decision: what it writes and why, then what it says. Manifests and the status are hashes; a line that changed
-is looked at in the test that has its name. `pytest tests/unit/test_decide_*.py --record-decisions` writes them anew.
+is looked at in the test that has its name. `pytest tests/unit/operator --record-decisions` writes them anew.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Reported:
 class Place(Enum):
     """What a reason stands for where the code names it, and so where somebody reads it.
 
-    `tests/unit/test_explain_reported.py` compares the tables below with the places in the code.
+    `tests/unit/cli/test_explain_reported.py` compares the tables below with the places in the code.
     """
 
     PROBLEM = "the spec is refused"

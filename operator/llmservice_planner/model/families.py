@@ -1,7 +1,7 @@
 """Properties of model classes that config.json lacks: biases, norms, old names, defaults.
 
 By model_type, never by a repository's name. The facts are those of the classes in transformers 5 and vLLM;
-tests/unit/test_planner_config_real.py compares counts with the real classes.
+tests/unit/planner/test_config_real.py compares counts with the real classes.
 """
 
 from __future__ import annotations

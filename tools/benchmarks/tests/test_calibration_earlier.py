@@ -16,8 +16,8 @@ from llmservice_planner.weights import weigh
 
 from benchmarks.calibration.earlier import ALL, as_today, constants_of, generation, packed_tokens, printed
 from benchmarks.calibration.records import HERE, config
+from tests.unit.planner.test_kv_cache import DEEPSEEK, GEMMA_27B, ask, latent, model
 from tests.unit.planner_models import architecture, gpu
-from tests.unit.test_planner_kv_cache import DEEPSEEK, GEMMA_27B, ask, latent, model
 
 LITE = model(27, latent(16))
 LLAMA = architecture("llama-3.1-8b")

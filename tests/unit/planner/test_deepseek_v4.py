@@ -1,6 +1,6 @@
 """DeepSeek V4: what its layers hold and store, what vLLM refuses, and a start-up that was measured on two H20.
 
-The layout of its cache is held against vLLM's own classes in planner/test_kv_cache_vllm.py.
+The layout of its cache is held against vLLM's own classes in test_kv_cache_vllm.py.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ async def test_a_defect_met_by_one_adapter_is_that_adapters_failure(
     await planted(world, monkeypatch, where, error)
     failed = await world.settled()
     assert set(failed) == {"b"}
-    assert f"an unexpected {type(error).__name__} in runtime/test_adapter_reconcile.py" in failed["b"]
+    assert f"an unexpected {type(error).__name__} in test_adapter_reconcile.py" in failed["b"]
     assert set(world.engine.loaded) == {"a", "c"}
     assert any("in prepare" in line or "in look" in line for line in world.said), "the log shows the calls"
     assert not any("secret" in line for line in [*world.said, failed["b"]])

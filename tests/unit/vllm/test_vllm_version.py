@@ -187,7 +187,7 @@ _VLLM_MODELS = {**_TEXT, "E": ("a", "EModel"), **_SPECULATIVE_DECODING_MODELS}
 CLASSES = {
     "model_executor/models/registry.py": REGISTRY,
     "model_executor/models/a.py": """
-from tests.unit.interfaces import SupportsLoRA, SupportsPP
+from .interfaces import SupportsLoRA, SupportsPP
 class AModel(nn.Module, SupportsLoRA, SupportsPP): ...
 class ADraft(nn.Module): ...
 class EModel(nn.Module, SupportsPP): ...
@@ -196,7 +196,7 @@ class EModel(nn.Module, SupportsPP): ...
 if is_rocm():
     from vllm.models.b.amd import BModel
 else:
-    from tests.unit.nvidia import BModel
+    from .nvidia import BModel
 """,
     "models/b/amd.py": "class BModel(nn.Module): ...",
     "models/b/nvidia/__init__.py": "from ..common import Base as BModel",

@@ -6,12 +6,14 @@ Importing aiohttp takes 0.1 s of CPU, as much as all the rest of `llmservice sta
 from __future__ import annotations
 
 import asyncio
+import ssl
 import zlib
-from collections.abc import AsyncIterator
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import h11
 from kubeloop.errors import Unreachable
@@ -27,29 +29,23 @@ EYEBALLS_SECONDS = 0.25
 
 
 class StreamTransport(Transport):
-    """Connections are kept for the next request. Through a proxy aiohttp leads."""
+    """Connections are kept for the next request."""
 
     async def __aenter__(self) -> Self:
-        if self.credentials.proxy:
-            await super().__aenter__()
         self._tls, self._server = self.credentials.ssl_context(), urlsplit(self.credentials.server)
+        self._proxy = urlsplit(self.credentials.proxy) if self.credentials.proxy else None
         self._idle: list[_Connection] = []
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await super().__aexit__(kind, error, trace)
         for connection in self._idle:
             await connection.close()
 
     @asynccontextmanager
     async def answer(self, request: Request) -> AsyncIterator[Answer]:
         """One exchange."""
-        if self.credentials.proxy:
-            async with super().answer(request) as answer:
-                yield answer
-            return
         asked, connection = self._head(request), None
         try:
             async with asyncio.timeout(request.seconds):
@@ -73,8 +69,12 @@ class StreamTransport(Transport):
         target = quote(self._server.path + request.path, safe="/:@!$&'()*+,;=%~?")
         if request.params:
             target += f"{'&' if '?' in target else '?'}{urlencode(request.params)}"
-        headers = {
-            "Host": self._server.netloc.rpartition("@")[2],
+        host = self._server.netloc.rpartition("@")[2]
+        headers = {}
+        if self._proxy and not self._tls:
+            target, headers = f"http://{host}{target}", dict(_user_of(self._proxy))
+        headers |= {
+            "Host": host,
             "User-Agent": self._user_agent,
             "Accept": "application/json",
             "Accept-Encoding": "gzip",
@@ -93,17 +93,33 @@ class StreamTransport(Transport):
             if not connection.reader.at_eof():
                 return connection
             await connection.close()
-        host, port = self._server.hostname or "", self._server.port or (443 if self._tls else 80)
+        address, tls = (self._proxy, _tls_to(self._proxy)) if self._proxy else (self._server, self._tls)
+        host, port = _host_and_port(address)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                streams = await asyncio.open_connection(
-                    host, port, ssl=self._tls, happy_eyeballs_delay=EYEBALLS_SECONDS
-                )
+                streams = await asyncio.open_connection(host, port, ssl=tls, happy_eyeballs_delay=EYEBALLS_SECONDS)
+                connection = _Connection(*streams)
+                if self._proxy and self._tls:
+                    await connection.tunnel(*_host_and_port(self._server), self._tls, _user_of(self._proxy))
         except TimeoutError:
             raise
         except OSError as error:
             raise OSError(f"cannot connect to {host}:{port}: {error}") from error
-        return _Connection(*streams)
+        return connection
+
+
+def _host_and_port(address: SplitResult) -> tuple[str, int]:
+    return address.hostname or "", address.port or (443 if address.scheme == "https" else 80)
+
+
+def _user_of(proxy: SplitResult) -> list[tuple[str, str]]:
+    """The header with a proxy's user; a kubeconfig may give no password."""
+    user = b64encode(f"{unquote(proxy.username)}:".encode()).decode() if proxy.username else ""
+    return [("Proxy-Authorization", f"Basic {user}")] if user else []
+
+
+def _tls_to(proxy: SplitResult) -> ssl.SSLContext | None:
+    return ssl.create_default_context() if proxy.scheme == "https" else None
 
 
 class _Connection:
@@ -111,6 +127,20 @@ class _Connection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer, self._state = reader, writer, h11.Connection(h11.CLIENT)
+
+    async def tunnel(self, host: str, port: int, tls: ssl.SSLContext, headers: Iterable[tuple[str, str]]) -> None:
+        """Go on inside of a proxy's CONNECT (RFC 9110, 9.3.6), with TLS to the server."""
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        asked = h11.Request(method="CONNECT", target=target, headers=[("Host", target), *headers])
+        try:
+            answer = await self.exchange(asked, None, None)
+            if not 200 <= answer.status_code < 300:
+                raise OSError(f"the proxy answered CONNECT {target} with {answer.status_code}")
+            await self.writer.start_tls(tls, server_hostname=host)
+        except BaseException:
+            await self.close()
+            raise
+        self._state = h11.Connection(h11.CLIENT)
 
     async def exchange(self, head: h11.Request, data: bytes | None, silence: float | None) -> h11.Response:
         """The head of the answer to a request."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import ssl
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
@@ -24,6 +26,7 @@ from llmservice_cli.cluster import connect
 from llmservice_cli.options import Scope
 from llmservice_cli.streams import LARGEST_PART, StreamTransport
 
+from tests.support.forward_proxy import forward_proxy
 from tests.support.http_servers import Answer, application, loopback_tls, threaded
 from tests.unit.api_server import ApiServer, over_http, reply
 
@@ -331,7 +334,7 @@ async def test_a_server_that_is_away_or_silent_is_named() -> None:
             await api._transport.read("get", POD, POD.path("team", "p"), timeout=0.2)
 
 
-def test_a_command_that_ends_leaves_no_connection_open() -> None:
+def test_a_command_that_ends_leaves_no_connection_open(tls: tuple[ssl.SSLContext, bytes]) -> None:
     """Nor does it wait for a server that does not answer TLS's goodbye."""
     is_over = threading.Event()
 
@@ -345,8 +348,7 @@ def test_a_command_that_ends_leaves_no_connection_open() -> None:
             self.wfile.write(b"{}")
             is_over.wait()
 
-    context, authority = loopback_tls()
-    ca = Path(authority).read_bytes()
+    context, ca = tls
 
     async def ask(address: str) -> None:
         async with StreamTransport(Credentials(address, "team", Token.fixed(None), ca=ca)) as transport:
@@ -358,3 +360,48 @@ def test_a_command_that_ends_leaves_no_connection_open() -> None:
             gc.collect()  # what is open warns then, which fails the test
         finally:
             is_over.set()
+
+
+@pytest.fixture(scope="module")
+def tls() -> tuple[ssl.SSLContext, bytes]:
+    """A server's side, and the authority of its certificate."""
+    context, authority = loopback_tls()
+    return context, Path(authority).read_bytes()
+
+
+@pytest.mark.parametrize("user", ["", "somebody@"])
+async def test_tls_goes_through_a_proxys_tunnel(user: str, tls: tuple[ssl.SSLContext, bytes]) -> None:
+    context, ca = tls
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"path": request.raw_path})
+
+    with forward_proxy() as proxy:
+        async with application(answer, tls=context) as address:
+            port = urlsplit(address).port
+            proxy.names["api.invalid"] = "127.0.0.1"
+            credentials = Credentials(
+                f"https://api.invalid:{port}", "team", Token.fixed(None),
+                ca=ca, tls_server_name="localhost",
+                proxy=proxy.url.replace("//", f"//{user}"),
+            )  # fmt: skip
+            async with StreamTransport(credentials) as transport:
+                for _ in range(2):
+                    assert await Api(transport).get(POD, "team", "p") == {"path": POD.path("team", "p")}
+    assert proxy.asked == [f"CONNECT api.invalid:{port}"], "the connection is kept"
+    assert ("Proxy-Authorization: Basic c29tZWJvZHk6" in proxy.headers[0]) is bool(user)
+
+
+async def test_a_proxy_that_refuses_is_named_with_its_answer() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        credentials = Credentials("https://api.invalid", "team", Token.fixed(None), proxy=f"http://127.0.0.1:{port}")
+        async with StreamTransport(credentials) as transport:
+            with pytest.raises(errors.Unreachable, match=rf"127.0.0.1:{port}: .*CONNECT api.invalid:443 with 403"):
+                await Api(transport).get(POD, "team", "p")

@@ -80,6 +80,7 @@ def test_all_pass(tmp_path: Path) -> None:
     assert (ran.code, stages(ran)) == (0, 6)
     assert "all passed" in ran.out
     assert sorted(ran.cluster) == ["down", "install", "keda", "status", "up"], ran.out
+    assert any("or (autoscaling" in each for given in ran.pytest for each in given)
 
 
 def test_what_fails_keeps_nothing_from_running_and_is_named(tmp_path: Path) -> None:
@@ -98,13 +99,14 @@ def test_what_fails_keeps_nothing_from_running_and_is_named(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("broken", "number", "named"),
-    [("up", 1, "the cluster and its images"), ("install", 1, "the cluster and its images"), ("keda", 5, "KEDA")],
+    [("up", 1, "the cluster and its images"), ("install", 1, "the cluster and its images"), ("keda", 6, "KEDA")],
 )
 def test_what_cannot_run_without_another_is_left_out(tmp_path: Path, broken: str, number: int, named: str) -> None:
     ran = run(tmp_path, {}, broken=broken)
     assert (ran.code, stages(ran)) == (1, number)
     assert f"failed: {named}" in ran.out
     assert "Run just these again" not in ran.out
+    assert not any("or (autoscaling" in each for given in ran.pytest for each in given)
 
 
 def test_lint_that_fails_is_said_at_the_end(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ LONGEST_AGE = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldRequests:
     """Over the activators that answered. Where some are `unread`, more may be held."""
 
     requests: int
@@ -123,7 +123,7 @@ Pages = Mapping[tuple[str, str], Counts | str]
 """Counts, or why there are none, by the pod's namespace and name."""
 
 
-async def held_of(kube: Api, service: Json) -> Held | str | None:
+async def held_of(kube: Api, service: Json) -> HeldRequests | str | None:
     """None where the service's requests are never held; the reason where no activator could be read."""
     return None if stored_port(service.get("status") or {}) is None else held_in(await read_pages(kube), service)
 
@@ -141,7 +141,7 @@ async def read_pages(kube: Api) -> Pages | str:
     return answers | dict.fromkeys(pods[MOST_ACTIVATORS:], "not asked: there are too many")
 
 
-def held_in(pages: Pages | str, service: Json) -> Held | str | None:
+def held_in(pages: Pages | str, service: Json) -> HeldRequests | str | None:
     """What one service has at the activators; as `held_of`."""
     if stored_port(service.get("status") or {}) is None:
         return None
@@ -155,7 +155,7 @@ def held_in(pages: Pages | str, service: Json) -> Held | str | None:
         return "; ".join(dict.fromkeys(unread.values()))
     last = max((each.last for each in found if each.last is not None), default=None)
     requests, oldest = sum(round(each.requests) for each in found), max(each.oldest_seconds for each in found)
-    return Held(requests, oldest, len(found), unread, last)
+    return HeldRequests(requests, oldest, len(found), unread, last)
 
 
 def _of_one(page: Counts | str, key: Key) -> Count | str:

@@ -46,7 +46,7 @@ ATTENTION = "attention"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FleetRow:
     """One service."""
 
     namespace: str
@@ -66,13 +66,13 @@ class Row:
         return int(count) if count.isdecimal() and len(count) < 10 else -1
 
 
-def row_of(found: Any) -> Row:
+def row_of(found: Any) -> FleetRow:
     """The row of one object; where it is not as it should be, a row that says so under the name that it has."""
     try:
         metadata = Reader(found).within("metadata")
         namespace, name = metadata.word("namespace", LONGEST_NAME), metadata.word("name", LONGEST_NAME)
     except Refused as refused:
-        return Row("?", "?", reason=f"the object has no name: {refused}")
+        return FleetRow("?", "?", reason=f"the object has no name: {refused}")
     try:
         status = found.get("status")
         read = Reader({} if status is None else status, "status")
@@ -80,7 +80,7 @@ def row_of(found: Any) -> Row:
         # The CRD's default is -1: no operator has seen the service.
         observed = read.integer("observedGeneration", -1, default=-1)
         is_outdated = observed < metadata.integer("generation", default=0)
-        return Row(
+        return FleetRow(
             namespace,
             name,
             model=Reader(found).within("spec").within("model").text("uri", LONGEST_MODEL),
@@ -91,7 +91,7 @@ def row_of(found: Any) -> Row:
             created=metadata.text("creationTimestamp", 64, ""),
         )
     except Refused as refused:
-        return Row(namespace, name, reason=f"not readable: {refused}")
+        return FleetRow(namespace, name, reason=f"not readable: {refused}")
 
 
 def conditions_of(status: Reader) -> Mapping[str, tuple[str, str]]:
@@ -137,7 +137,7 @@ COLUMNS: Mapping[str, str] = {
 _ORDER = {state: place for place, state in enumerate(State)}
 
 
-def _key(row: Row, column: str) -> Any:
+def _key(row: FleetRow, column: str) -> Any:
     return {
         "namespace": row.namespace,
         "name": row.name,
@@ -201,13 +201,13 @@ _DEFAULT_SORT = ("sort", "state")
 class Page:
     """The rows to show."""
 
-    rows: Sequence[Row]
+    rows: Sequence[FleetRow]
     matched: int
     number: int
     pages: int
 
 
-def page_of(rows: Iterable[Row], query: Query) -> Page:
+def page_of(rows: Iterable[FleetRow], query: Query) -> Page:
     """Filtered, sorted (equal ones by namespace and name), and cut."""
     words = query.text.casefold().split()
     found = [row for row in rows if _is_meant(row, query.state, words)]
@@ -219,7 +219,7 @@ def page_of(rows: Iterable[Row], query: Query) -> Page:
     return Page(found[first : first + PAGE_ROWS], len(found), number, pages)
 
 
-def _is_meant(row: Row, state: str, words: Sequence[str]) -> bool:
+def _is_meant(row: FleetRow, state: str, words: Sequence[str]) -> bool:
     if state == ATTENTION and row.state not in NEEDS_ATTENTION:
         return False
     if state not in ("", ATTENTION, row.state):
@@ -245,7 +245,7 @@ KEPT = 3
 class Fleet:
     """What was listed."""
 
-    rows: Sequence[Row]
+    rows: Sequence[FleetRow]
     namespace: str | None
     """None: all."""
     is_narrowed: bool = False
@@ -317,8 +317,8 @@ async def _operator_problem(kube: Api, operator: tuple[str, str] | None) -> str:
     return "" if ready else f"No process of the operator {where} is ready."
 
 
-async def _rows(kube: Api, namespace: str | None) -> tuple[Sequence[Row], bool]:
-    rows: list[Row] = []
+async def _rows(kube: Api, namespace: str | None) -> tuple[Sequence[FleetRow], bool]:
+    rows: list[FleetRow] = []
     async for page in kube.list_pages(LLMSERVICE, namespace, limit=A_TIME):
         rows += map(row_of, page.get("items") or ())
         if len(rows) > MOST_ROWS:

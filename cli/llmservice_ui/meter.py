@@ -18,7 +18,7 @@ from kubeloop.resources import POD
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_cli.api import Api
 from llmservice_cli.cluster import why
-from llmservice_cli.top.sample import Rates, Reading, ServiceKey, between, read_pages_of, together
+from llmservice_cli.top.sample import MetricsSample, Rates, ServiceKey, between, read_pages_of, together
 from llmservice_operator.facts.pods import PodFacts, replicas
 
 MOST_PODS = 64
@@ -59,7 +59,7 @@ class Meter:
         interval: float = FIRST_INTERVAL,
     ) -> None:
         self._limit, self._clock, self._interval = limit, clock, interval
-        self._readings: Mapping[PodKey, Reading | str] = {}
+        self._readings: Mapping[PodKey, MetricsSample | str] = {}
         self._measured, self._of = Measured(), frozenset[ServiceKey]()
         self._at = float("-inf")
         self._task: asyncio.Task[None] | None = None
@@ -99,11 +99,11 @@ class Meter:
         before = {
             key: reading
             for key, reading in self._readings.items()
-            if isinstance(reading, Reading) and now - reading.at <= LONGEST_INTERVAL
+            if isinstance(reading, MetricsSample) and now - reading.at <= LONGEST_INTERVAL
         }
         if any((pod.namespace, pod.name) not in before for pod in pods):
             first = await read_pages_of(kube, pods, self._clock, self._limit)
-            before |= {key: one for key, one in first.items() if isinstance(one, Reading) and key not in before}
+            before |= {key: one for key, one in first.items() if isinstance(one, MetricsSample) and key not in before}
             await asyncio.sleep(self._interval)
         self._readings = await read_pages_of(kube, pods, self._clock, self._limit)
         rates = {key: _rates(before.get(key), after) for key, after in self._readings.items()}
@@ -127,7 +127,7 @@ async def _pods(kube: Api, namespace: str | None, services: frozenset[ServiceKey
     return ready[:MOST_PODS], max(0, len(ready) - MOST_PODS)
 
 
-def _rates(before: Reading | None, after: Reading | str) -> Rates | str:
+def _rates(before: MetricsSample | None, after: MetricsSample | str) -> Rates | str:
     return after if isinstance(after, str) else between(before, after)
 
 

@@ -18,7 +18,7 @@ from llmservice_cli.status.screen import SEVERE, measured_lines, progress_lines,
 from llmservice_cli.status.snapshot import Event, Snapshot
 from llmservice_runtime.bounded_json import Reader, Refused
 
-from .fleet import Row, row_of
+from .fleet import FleetRow, row_of
 
 MOST_PODS = 50
 MOST_REVISIONS = 10
@@ -113,7 +113,7 @@ class RevisionRow:
 class ServiceView:
     """All of it."""
 
-    row: Row
+    row: FleetRow
     facts: Mapping[str, str]
     is_outdated: bool
     is_paused: bool

@@ -411,7 +411,7 @@ class SignIn:
             return self._form(address, f"The API server does not accept this token: {error.message}", 401)
         except KubeError as error:
             return self._form(address, f"The token could not be checked: {error.message}", 502)
-        return await self._begun(request, session, address)
+        return await self._session_begins(request, session, address)
 
     async def for_program(self, request: Request) -> Response:
         """`llmservice ui`: a token and a namespace for a code."""
@@ -440,7 +440,7 @@ class SignIn:
         session = await self.sessions.redeem(request.query_params.get("code", ""))
         if session is None:
             return RedirectResponse(sign_in_address("/", "code"), HTTPStatus.SEE_OTHER)
-        return await self._begun(request, session, "/")
+        return await self._session_begins(request, session, "/")
 
     async def out(self, request: Request) -> Response:
         name = cookie_of(request)
@@ -449,7 +449,7 @@ class SignIn:
         answer.delete_cookie(name, httponly=True, samesite="strict", secure=name.startswith(WITH_TLS))
         return answer
 
-    async def _begun(self, request: Request, session: Session, address: str) -> Response:
+    async def _session_begins(self, request: Request, session: Session, address: str) -> Response:
         name = cookie_of(request)
         await self.sessions.end(request.cookies.get(name))
         answer = RedirectResponse(address, HTTPStatus.SEE_OTHER)

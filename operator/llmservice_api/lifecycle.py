@@ -31,7 +31,7 @@ Cron = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"
 TimeZone = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")]
 
 
-class Target(ApiModel):
+class AutoscalingTarget(ApiModel):
     """The load of one replica that autoscaling aims at."""
 
     concurrency_per_replica: Concurrency = knob(
@@ -126,7 +126,7 @@ class Autoscaling(ApiModel):
         bounds=(0, MOST_REPLICAS),
     )
     max_replicas: int = Field(description="The most replicas, whatever the load.", examples=[8], ge=1, le=MOST_REPLICAS)
-    target: Target = section(Target, "The load of one replica that is aimed at.")
+    target: AutoscalingTarget = section(AutoscalingTarget, "The load of one replica that is aimed at.")
     scale_down: ScaleDown = section(ScaleDown, "When replicas are removed, as the load falls.")
     schedule: Many[ScheduledBounds] = leaf(
         tuple,

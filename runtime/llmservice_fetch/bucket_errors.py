@@ -138,7 +138,7 @@ class Wording:
 
 
 @dataclass(frozen=True)
-class Target:
+class AccessedBucket:
     """The bucket that an error is about, and whether requests were signed."""
 
     wording: Wording
@@ -150,7 +150,7 @@ class Target:
     signed: bool
 
 
-def explained(parsed: ParsedError, target: Target, *, listing: bool) -> Exception:
+def explained(parsed: ParsedError, target: AccessedBucket, *, listing: bool) -> Exception:
     """The exception for a bucket's error: FetchFailed for a classified one, else one that may be retried."""
     wording = target.wording
     known = parsed.status == 401 or "failed to authenticate" in parsed.text

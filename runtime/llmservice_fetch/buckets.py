@@ -241,7 +241,7 @@ class Bucket:
         signed = access.identity is not Identity.NOBODY
         if signed and self._is_about_credentials(parsed):
             return bucket_errors.no_credentials(parsed, access.cloud.scheme, access.cloud.wording)
-        asked = bucket_errors.Target(
+        asked = bucket_errors.AccessedBucket(
             access.cloud.wording, access.bucket, self.uri, self.field, access.endpoint, access.account, signed
         )
         return bucket_errors.explained(parsed, asked, listing=listing)

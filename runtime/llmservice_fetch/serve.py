@@ -95,7 +95,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, terminated.set)
     reaper = Reaper(loop)
-    answering = Answering(allowed, command, environment, reaper)
+    answering = FetchServer(allowed, command, environment, reaper)
     server = await asyncio.start_unix_server(answering.answer, sock=bound, limit=MAX_REQUEST)
     log(f"fetching on request: {', '.join(allowed.fetch) or 'adapters of the list'}")
     renewing = asyncio.ensure_future(_renewing(renew))
@@ -117,7 +117,7 @@ async def _renewing(renew: Callable[[], None]) -> None:
         await asyncio.sleep(RENEW_SECONDS)
 
 
-class Answering:
+class FetchServer:
     """Handles the connections of this process."""
 
     def __init__(

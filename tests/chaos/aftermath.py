@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from llmservice_cli.probe import Mode
-from llmservice_cli.probe.report import Row
+from llmservice_cli.probe.report import ProbedRequest
 
 from tests.chaos import belongings
 from tests.chaos.actions import KILLS, Desired, Step, Storm, kind_of
@@ -74,7 +74,7 @@ def memory(cluster: Cluster) -> dict[str, float]:
     return {str(pod["metadata"]["name"]): round(resident_bytes(pod) / 2**20, 1) for pod in operator_pods(cluster)}
 
 
-def not_sent(name: str, rows: Sequence[Row], began: float, ended: float, rate: float) -> str:
+def not_sent(name: str, rows: Sequence[ProbedRequest], began: float, ended: float, rate: float) -> str:
     """How the load on a service fell short: nothing is lost of what was never sent."""
     sent = [row for row in rows if began <= row.sent <= ended]
     least = rate * (ended - began) / 2
@@ -87,7 +87,7 @@ def not_sent(name: str, rows: Sequence[Row], began: float, ended: float, rate: f
     return f"{name}: nothing was sent as {', '.join(sorted(missing))}" if missing else ""
 
 
-def lost_without_excuse(name: str, rows: Iterable[Row], windows: Iterable[Window]) -> list[str]:
+def lost_without_excuse(name: str, rows: Iterable[ProbedRequest], windows: Iterable[Window]) -> list[str]:
     """Lost requests that were not under way in any window of their service."""
     mine = [window for window in windows if window.name == name]
     return [

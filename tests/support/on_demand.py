@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 from llmservice_cli.probe import Mode
-from llmservice_cli.probe.report import Row
+from llmservice_cli.probe.report import ProbedRequest
 from llmservice_cli.probe.sender import CONNECT_SECONDS, NONE_KEPT, POOL, Sender, in_turn, steady_clock
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
@@ -149,11 +149,11 @@ class Clients:
 
     sender: Sender
     loop: asyncio.AbstractEventLoop
-    sent: list[Future[Row]] = field(default_factory=list)
+    sent: list[Future[ProbedRequest]] = field(default_factory=list)
 
     def send(
         self, count: int, modes: Sequence[Mode] = tuple(Mode), tokens: Sequence[int] = TOKENS
-    ) -> Sequence[Future[Row]]:
+    ) -> Sequence[Future[ProbedRequest]]:
         """At once, in every mode in turn."""
         started = []
         for index in range(len(self.sent), len(self.sent) + count):
@@ -162,7 +162,7 @@ class Clients:
         self.sent += started
         return started
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ProbedRequest]:
         """Of all requests, once each has ended."""
         return [each.result(ANSWERED_WITHIN) for each in self.sent]
 

@@ -16,7 +16,7 @@ from typing import Any
 from llmservice_cli.probe import Mode
 from llmservice_cli.probe.report import (
     Mark,
-    Row,
+    ProbedRequest,
     Stretch,
     clock,
     stretches,
@@ -37,7 +37,7 @@ class Traffic:
     """A probe that runs, in a pod on this machine: its clock is ours."""
 
     process: subprocess.Popen[str]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ProbedRequest] = field(default_factory=list)
     reported: list[str] = field(default_factory=list)
     has_begun: threading.Event = field(default_factory=threading.Event)
     stories: dict[str, Stretch] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Traffic:
         for line in self.process.stdout:
             document: dict[str, Any] = json.loads(line)
             if "index" in document:
-                self.rows.append(Row.from_document(document))
+                self.rows.append(ProbedRequest.from_document(document))
             elif "begin" in document:
                 self.has_begun.set()
 
@@ -134,7 +134,7 @@ def in_figures(stretch: Stretch) -> JSON:
     }
 
 
-def in_words(row: Row) -> str:
+def in_words(row: ProbedRequest) -> str:
     """One loss."""
     how = f"{row.loss} {row.mode} reused={row.reused} {row.got} bytes: {row.error}"
     return f"{clock(row.sent)} to {clock(row.ended)}: {how}"

@@ -20,7 +20,7 @@ from llmservice_cli.bench import COMPARE, Options
 from llmservice_cli.documents import show
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage, say
 from llmservice_cli.load.options import check_server
-from llmservice_cli.load.server import Target, inspect, open_target
+from llmservice_cli.load.server import Destination, inspect, open_target
 from llmservice_cli.progress import IN_A_LOG, ON_A_TERMINAL, repeated
 from llmservice_cli.terminal import width
 from llmservice_cli.text import duration
@@ -117,7 +117,7 @@ async def _play(
     load: LoadOptions,
     points: Sequence[Point],
     gathered: list[Gathered],
-    target: Target,
+    target: Destination,
     options: Options,
 ) -> None:
     """Warm the server up, and play the load at each point: `gathered` grows. No run may find the prompts of another in

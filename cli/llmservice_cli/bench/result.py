@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from llmservice_cli.errors import BadInput
 from llmservice_cli.load.figures import Spread, counted, document, percentile, spread
 
-from .traffic import ANSWERED, INTERRUPTED, Batching, Discipline, Gathered, LoadOptions, Point, Row
+from .traffic import ANSWERED, INTERRUPTED, Batching, Discipline, Gathered, LoadOptions, Point, RequestRecord
 
 KIND, VERSION = "BenchResult", 1
 _LIMIT = re.compile(r"(\w+):(\d{1,9}(?:\.\d{1,9})?)(ms|s|)")
@@ -84,7 +84,7 @@ class Summary:
         return sum(self.failures.values())
 
 
-def summarize(planned: int, rows: Sequence[Row], slo: Slo | None = None) -> Summary:
+def summarize(planned: int, rows: Sequence[RequestRecord], slo: Slo | None = None) -> Summary:
     """Whatever the order of the rows."""
     answered = [row for row in rows if row.is_answered]
     makespan = max((row.ended for row in answered if row.ended is not None), default=0.0)
@@ -142,7 +142,7 @@ VllmFigures = Mapping[str, float | int | None]
 """By vLLM's names. None: not measured; of the goodput: there is no objective."""
 
 
-def vllm_figures(rows: Sequence[Row], slo: Slo | None = None) -> VllmFigures:
+def vllm_figures(rows: Sequence[RequestRecord], slo: Slo | None = None) -> VllmFigures:
     """Whatever the order of the rows. Rates are over the time from the load's begin to the end of the last request, and
     times are of answered requests."""
     answered = [row for row in rows if row.is_answered]
@@ -182,17 +182,17 @@ def _times(seconds: Sequence[float]) -> Mapping[str, float | None]:
     }
 
 
-def ttft(row: Row) -> float | None:
+def ttft(row: RequestRecord) -> float | None:
     """Seconds to the first token."""
     return None if row.first_token is None else row.first_token - row.sent
 
 
-def e2el(row: Row) -> float | None:
+def e2el(row: RequestRecord) -> float | None:
     """Seconds to the last token."""
     return None if row.last_token is None else row.last_token - row.sent
 
 
-def tpot(row: Row) -> float | None:
+def tpot(row: RequestRecord) -> float | None:
     """Seconds for each token after the first; None where there is no second."""
     whole, first = e2el(row), ttft(row)
     if whole is None or first is None or row.output_tokens < 2:
@@ -210,7 +210,7 @@ class Run:
     """One point of a bench."""
 
     point: Point
-    rows: Sequence[Row]
+    rows: Sequence[RequestRecord]
     summary: Summary  # from arrival
     figures: VllmFigures  # from sending
 
@@ -331,5 +331,5 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: RequestRecord) -> dict[str, Any]:
     return {name: value for name, value in document(row).items() if name != "pieces" and value is not None}

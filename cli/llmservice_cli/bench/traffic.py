@@ -150,7 +150,7 @@ OUTCOMES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RequestRecord:
     """One request as it went. Times are seconds after the load began; None for what never happened."""
 
     index: int
@@ -191,7 +191,7 @@ class Gathered:
     point: Point
     planned: int
     sent: int = 0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RequestRecord] = field(default_factory=list)
 
     @property
     def under_way(self) -> int:
@@ -254,12 +254,12 @@ class Player:
         finally:
             gathered.rows.append(self._row(planned, exchange, batch))
 
-    def _row(self, planned: Planned, exchange: Exchange, batch: int | None) -> Row:
+    def _row(self, planned: Planned, exchange: Exchange, batch: int | None) -> RequestRecord:
         failure, answer = exchange.failure, exchange.answer
         outcome = INTERRUPTED if exchange.ended is None else ANSWERED
         if failure is not None:
             outcome = OUTCOMES.get(failure.loss, failure.loss.removeprefix("http-"))
-        return Row(
+        return RequestRecord(
             index=planned.index,
             arrival=planned.arrival,
             sent=exchange.sent,

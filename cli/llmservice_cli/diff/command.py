@@ -29,7 +29,7 @@ from llmservice_cli.cluster import Connection, connect
 from llmservice_cli.diff import Options
 from llmservice_cli.errors import CliError, ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit, services
-from llmservice_cli.render.decided import Source, changed, decided, namespace_of, new, previews, with_config
+from llmservice_cli.render.decided import ClusterReader, changed, decided, namespace_of, new, previews, with_config
 from llmservice_cli.render.difference import fields, is_rewritten, restricted, unified
 from llmservice_cli.render.preview import ChildId, Preview, changes, restart_of, show
 from llmservice_cli.settings import settings_of
@@ -186,7 +186,7 @@ async def _not_served(kube: Api, namespace: str) -> frozenset[str]:
     return frozenset(found)
 
 
-class Cluster(Source):
+class Cluster(ClusterReader):
     """Read by the API server, when a decision needs it."""
 
     name = "the cluster"

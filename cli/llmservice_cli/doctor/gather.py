@@ -49,7 +49,7 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ListQuery:
     """A list; `otherwise` is the namespace that is listed where all of them may not be."""
 
     resource: Resource
@@ -60,11 +60,11 @@ class Source:
     """Anybody may give objects the chart's label: only those where an operator is known to be installed count."""
 
 
-def sources(namespace: str, operators: str) -> Mapping[str, Source]:
+def sources(namespace: str, operators: str) -> Mapping[str, ListQuery]:
     """By field of Facts; `operators` selects what is of an operator."""
 
-    def of_operator(resource: Resource, selector: str) -> Source:
-        return Source(resource, None, selector, NAMESPACE, is_of_operator=True)
+    def of_operator(resource: Resource, selector: str) -> ListQuery:
+        return ListQuery(resource, None, selector, NAMESPACE, is_of_operator=True)
 
     return {
         "operators": of_operator(DEPLOYMENT, operators),
@@ -72,15 +72,15 @@ def sources(namespace: str, operators: str) -> Mapping[str, Source]:
         "activators": of_operator(DEPLOYMENT, ACTIVATORS),
         "activator_pods": of_operator(POD, ACTIVATORS),
         "settings": of_operator(CONFIG_MAP, operators),
-        "keda": Source(DEPLOYMENT, None, KEDA, "keda"),
-        "nodes": Source(NODE),
-        "storage_classes": Source(_STORAGE_CLASS),
-        "validating": Source(_VALIDATING),
-        "mutating": Source(_MUTATING),
-        "quotas": Source(RESOURCE_QUOTA, namespace),
-        "limits": Source(_LIMIT_RANGE, namespace),
-        "pods": Source(POD, namespace, SERVICE_LABEL),
-        "services": Source(LLMSERVICE, None, "", namespace),
+        "keda": ListQuery(DEPLOYMENT, None, KEDA, "keda"),
+        "nodes": ListQuery(NODE),
+        "storage_classes": ListQuery(_STORAGE_CLASS),
+        "validating": ListQuery(_VALIDATING),
+        "mutating": ListQuery(_MUTATING),
+        "quotas": ListQuery(RESOURCE_QUOTA, namespace),
+        "limits": ListQuery(_LIMIT_RANGE, namespace),
+        "pods": ListQuery(POD, namespace, SERVICE_LABEL),
+        "services": ListQuery(LLMSERVICE, None, "", namespace),
     }
 
 
@@ -130,7 +130,7 @@ async def gather(kube: Api, namespace: str, steps: Steps | None = None) -> Facts
     )
 
 
-def _is_own(found: Json, installed: Releases, source: Source) -> bool:
+def _is_own(found: Json, installed: Releases, source: ListQuery) -> bool:
     is_there = not installed.namespaces or found["metadata"].get("namespace") in installed.namespaces
     if source.resource == CONFIG_MAP:  # dashboards have one with the same labels
         files = found.get("data") or {}
@@ -138,7 +138,7 @@ def _is_own(found: Json, installed: Releases, source: Source) -> bool:
     return is_there and (source.selector != ACTIVATORS or is_of_chart(found))
 
 
-async def _listed(kube: Api, source: Source) -> Read:
+async def _listed(kube: Api, source: ListQuery) -> Read:
     try:
         return await _pages(kube, source, source.namespace)
     except KubeError as error:
@@ -150,7 +150,7 @@ async def _listed(kube: Api, source: Source) -> Read:
         return Read(unread=_unread(error, source))
 
 
-async def _pages(kube: Api, source: Source, namespace: str | None) -> Read:
+async def _pages(kube: Api, source: ListQuery, namespace: str | None) -> Read:
     """A kind that the API server does not have has no objects."""
     kept: list[Json] = []
     try:
@@ -177,7 +177,7 @@ async def _single(kube: Api, resource: Resource, name: str) -> Read:
     try:
         found = await kube.cluster_object(resource, name)
     except KubeError as error:
-        return Read(unread=_unread(error, Source(resource), verb="get"))
+        return Read(unread=_unread(error, ListQuery(resource), verb="get"))
     return Read(() if found is None else (_lean(found),))
 
 
@@ -194,7 +194,7 @@ async def _leases(kube: Api, settings: Read, operators: Read) -> Read:
     try:
         found = [await kube.get(LEASE, namespace, name) for namespace, name in wanted]
     except KubeError as error:
-        return Read(unread=_unread(error, Source(LEASE, wanted[0][0]), verb="get"))
+        return Read(unread=_unread(error, ListQuery(LEASE, wanted[0][0]), verb="get"))
     return Read(tuple(each for each in found if each is not None))
 
 
@@ -207,7 +207,7 @@ async def _ready_hooks(kube: Api, configurations: Objects) -> Mapping[tuple[str,
 
 
 async def _ready_endpoints(kube: Api, namespace: str, name: str) -> int | None:
-    source = Source(ENDPOINT_SLICE, namespace, f"kubernetes.io/service-name={name}")
+    source = ListQuery(ENDPOINT_SLICE, namespace, f"kubernetes.io/service-name={name}")
     read = await _listed(kube, source)
     if read.unread is not None:
         return None
@@ -232,7 +232,7 @@ async def _rights(kube: Api, namespace: str) -> Mapping[Right, bool] | Unread:
     try:
         allowed = await asyncio.gather(*(_may(kube, right) for right in asked))
     except KubeError as error:
-        return _unread(error, Source(_ACCESS_REVIEW), verb="create")
+        return _unread(error, ListQuery(_ACCESS_REVIEW), verb="create")
     return dict(zip(asked, allowed, strict=True))
 
 
@@ -246,7 +246,7 @@ async def _may(kube: Api, right: Right) -> bool:
     return (found.get("status") or {}).get("allowed") is True
 
 
-def _unread(error: KubeError, source: Source, verb: str = "list") -> Unread:
+def _unread(error: KubeError, source: ListQuery, verb: str = "list") -> Unread:
     """With the right that is missing, where it is one."""
     if isinstance(error, Unauthorized):
         raise error

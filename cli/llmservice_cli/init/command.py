@@ -34,7 +34,7 @@ from llmservice_cli.plan.answers import Answer, plan_of, words_of
 from llmservice_cli.plan.compare import refusal
 from llmservice_cli.plan.questions import patched
 from llmservice_cli.plan.text import outcome
-from llmservice_cli.plan.values import Reading, device, gpu_names
+from llmservice_cli.plan.values import ValueReader, device, gpu_names
 
 from .choice import Choice, World, choose, look, shown
 
@@ -103,7 +103,7 @@ def _scaling(options: Options) -> Json:
 
 
 def _values(options: Options) -> dict[str, Any]:
-    reading = Reading()
+    reading = ValueReader()
     for option in (OPTIONS["max_model_len"], OPTIONS["quantization"]):
         reading.take(option.name, option.flag, option.read, getattr(options, option.name))
     if reading.problems:

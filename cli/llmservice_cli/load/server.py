@@ -66,7 +66,7 @@ SECRET = Resource("", "v1", "secrets", "Secret")
 
 
 @dataclass(frozen=True)
-class Target:
+class Destination:
     """Where requests go, and how the result names it."""
 
     http: httpx.AsyncClient
@@ -98,7 +98,7 @@ class Target:
 
 
 @asynccontextmanager
-async def open_target(options: Server, say: Callable[[str], None] | None) -> AsyncIterator[Target]:
+async def open_target(options: Server, say: Callable[[str], None] | None) -> AsyncIterator[Destination]:
     """Nothing is sent to the server yet. `say`, where there is one, takes where an API key is from."""
     if options.url:
         key = key_of(options.api_key_env)
@@ -113,17 +113,17 @@ async def open_target(options: Server, say: Callable[[str], None] | None) -> Asy
 
 
 @asynccontextmanager
-async def _of_service(connection: Connection, found: Json, key: str, inside: str | None) -> AsyncIterator[Target]:
+async def _of_service(connection: Connection, found: Json, key: str, inside: str | None) -> AsyncIterator[Destination]:
     name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
     title, advice = f"{namespace}/{name}", f"look at it: llmservice status {name} -n {namespace}"
     if inside is not None:
         async with client_of(inside, headers_of(key)) as http:
-            yield Target(http, title, INSIDE, advice, redactor=hiding(key))
+            yield Destination(http, title, INSIDE, advice, redactor=hiding(key))
         return
     if not key:
         path = proxy_path(SERVICE, namespace, name, endpoint_of(found).port)
         async with connection.http(path, limits=ALL_AT_ONCE, timeout=TIMEOUT) as http:
-            yield Target(http, title, PROXIED, advice, is_chunked=True)
+            yield Destination(http, title, PROXIED, advice, is_chunked=True)
         return
     pods = await ready_pods(connection.kube, namespace, name)
     if not pods:
@@ -132,7 +132,7 @@ async def _of_service(connection: Connection, found: Json, key: str, inside: str
     notes = [f"pod {pods[0].pod}{f', of {len(pods)} ready replicas this one alone' if pods[1:] else ''}", SLOWER]
     way = forwarded(connection, pods[0], timeout=TIMEOUT, headers=headers_of(key), limits=ALL_AT_ONCE)
     async with way as (http, forward):
-        yield Target(http, title, FORWARDED, advice, notes=notes, forward=forward, redactor=hiding(key))
+        yield Destination(http, title, FORWARDED, advice, notes=notes, forward=forward, redactor=hiding(key))
 
 
 async def ready_pods(kube: Api, namespace: str, name: str) -> Sequence[PodPort]:
@@ -155,9 +155,11 @@ async def url_inside(found: Json, options: Scope) -> str | None:
     return None
 
 
-def direct(url: str, http: httpx.AsyncClient, key: str = "") -> Target:
+def direct(url: str, http: httpx.AsyncClient, key: str = "") -> Destination:
     """What is reached without a cluster."""
-    return Target(http, base_of(url), "direct", "check the address, and that the server is up", redactor=hiding(key))
+    return Destination(
+        http, base_of(url), "direct", "check the address, and that the server is up", redactor=hiding(key)
+    )
 
 
 def base_of(url: str) -> str:
@@ -268,7 +270,7 @@ class Served:
     version: str | None
 
 
-async def inspect(target: Target, wanted: str | None) -> Served:
+async def inspect(target: Destination, wanted: str | None) -> Served:
     """The model to ask for; CliError where the server is not there, refuses us or does not serve it."""
     status, body = await _read(target, "/v1/models")
     if status >= 400:
@@ -300,7 +302,7 @@ def models_in(body: bytes) -> Sequence[str]:
     return [Reader(model, "a model").word("id", LONGEST_NAME) for model in answer.items("data", MOST_MODELS)]
 
 
-async def _version(target: Target) -> str | None:
+async def _version(target: Destination) -> str | None:
     try:
         status, body = await _read(target, "/version")
         return Reader(parse(body)).text("version", LONGEST_VERSION) if status == 200 else None
@@ -308,7 +310,7 @@ async def _version(target: Target) -> str | None:
         return None
 
 
-async def _read(target: Target, path: str) -> tuple[int, bytes]:
+async def _read(target: Destination, path: str) -> tuple[int, bytes]:
     """The status and the body; CliError where it does not come in time, or is too long."""
     try:
         async with asyncio.timeout(ASK_SECONDS), target.http.stream("GET", path, headers=IDENTITY) as answer:

@@ -23,7 +23,7 @@ from llmservice_cli.plan import BY_ALIAS, OPTIONS, Options
 from . import values
 from .answers import Json, answer, code_of, document, noted, worst
 from .questions import Given, Question, exceeded_length, of_options
-from .values import Reading, counted, device, share_out
+from .values import ValueReader, counted, device, share_out
 
 MOST_CHARACTERS = 2**30
 """Of a file of cases."""
@@ -55,7 +55,7 @@ def planned(case: Mapping[str, Any], *, explain: bool = False, is_offline: bool 
 
 def question(case: Mapping[str, Any], *, is_offline: bool = False) -> Question:
     """What one case asks; BadInput names every key that is wrong. What vLLM refuses is noted: it was measured once."""
-    reading = Reading()
+    reading = ValueReader()
     written = {_option(key): key for key, value in case.items() if value is not None}
     named = {name: case[key] for name, key in written.items()}
     for name, option in OPTIONS.items():
@@ -119,7 +119,7 @@ def _error(identity: object, problems: Sequence[Problem]) -> Json:
     return {"id": identity, "error": errors[0]} | ({"errors": errors} if len(errors) > 1 else {})
 
 
-def _unknown_keys(case: Mapping[str, Any], reading: Reading) -> None:
+def _unknown_keys(case: Mapping[str, Any], reading: ValueReader) -> None:
     """A misspelt option is a problem: it would plan for something else. Other keys are ignored."""
     seen: dict[str, str] = {}
     for key, value in case.items():
@@ -144,7 +144,7 @@ def _option(key: str) -> str:
     return _ALIASES.get(plain, plain)
 
 
-def _from_num_gpus(named: Mapping[str, Any], label: str, reading: Reading) -> None:
+def _from_num_gpus(named: Mapping[str, Any], label: str, reading: ValueReader) -> None:
     """GPUs in all, where the line does not say how they share the model."""
     if named.get("num_gpus") is None or "tensor_parallel_size" in named:
         return
@@ -152,7 +152,7 @@ def _from_num_gpus(named: Mapping[str, Any], label: str, reading: Reading) -> No
     share_out(reading.found.pop("num_gpus", 1), label, reading)
 
 
-def _model(named: Mapping[str, Any], reading: Reading, *, is_offline: bool) -> Model:
+def _model(named: Mapping[str, Any], reading: ValueReader, *, is_offline: bool) -> Model:
     """`config` as an object (or a path), else a `model` that says where it is; other models are remarks."""
     config, uri = named.get("config"), named.get("model")
     try:

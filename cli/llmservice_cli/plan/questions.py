@@ -35,7 +35,7 @@ from llmservice_cli.plan import (
     label,
 )
 
-from .values import Quantized, Reading, counted, device, gpu_names, share_out, taken_as
+from .values import Quantized, ValueReader, counted, device, gpu_names, share_out, taken_as
 
 Json = Mapping[str, Any]
 Label = Callable[[str], str]
@@ -142,7 +142,7 @@ class Asked:
 
 def given(options: Options) -> Given:
     """The command line; BadInput names every option that is wrong."""
-    reading = Reading()
+    reading = ValueReader()
     for one in OPTIONS.values():
         reading.take(one.name, one.flag, one.read, getattr(options, one.name))
     uri = None if options.model is None else meant(options.model, reading.notes)
@@ -161,7 +161,7 @@ def given(options: Options) -> Given:
     return Given(reading.found, devices, named(options.config, uri), tuple(reading.notes))
 
 
-def _named_devices(names: Sequence[str], reading: Reading, *, is_manifest: bool) -> tuple[Device, ...]:
+def _named_devices(names: Sequence[str], reading: ValueReader, *, is_manifest: bool) -> tuple[Device, ...]:
     memory = reading.found.get("gpu_memory_gib")
     found: list[Device] = []
     numbers = set()

@@ -427,7 +427,7 @@ def _bare(name: str) -> str:
 
 
 @dataclass(slots=True)
-class Reading:
+class ValueReader:
     """Values as they are read, and everything that is wrong with them."""
 
     found: dict[str, Any] = field(default_factory=dict)
@@ -447,7 +447,7 @@ class Reading:
             self.notes.append(f"{label} {quoted(raw)} is taken as not given")
 
 
-def share_out(gpus: int, label: str, reading: Reading) -> None:
+def share_out(gpus: int, label: str, reading: ValueReader) -> None:
     """So many GPUs in all, where nothing says how they share the model: they split its layers."""
     if "tensor_parallel_size" in reading.found:
         return

@@ -20,7 +20,7 @@ from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError, say
 from llmservice_cli.probe import Options
-from llmservice_cli.probe.report import Row
+from llmservice_cli.probe.report import ProbedRequest
 from llmservice_cli.services import endpoint_of, service
 from llmservice_cli.text import stamp
 
@@ -241,7 +241,7 @@ class Remote:
                 gathered.end()
                 self._has_ended.set()
             else:
-                gathered.take(Row.from_document(document))
+                gathered.take(ProbedRequest.from_document(document))
         except (ValueError, KeyError, TypeError):
             if line not in self._unread:
                 self._unread.append(line)

@@ -23,7 +23,7 @@ from llmservice_cli.text import duration, stamp, table
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProbedRequest:
     """One request. Times are seconds of the sender's wall clock since 1970, and never step back."""
 
     index: int
@@ -46,7 +46,7 @@ class Row:
         return json.dumps({key: value for key, value in asdict(self).items() if value is not None})
 
     @classmethod
-    def from_document(cls, document: dict[str, Any]) -> Row:
+    def from_document(cls, document: dict[str, Any]) -> ProbedRequest:
         """What `to_line` wrote. ValueError or KeyError for anything else; names of a later version are skipped."""
         known = {each.name for each in fields(cls)}
         given = {key: value for key, value in document.items() if key in known}
@@ -103,7 +103,7 @@ class Stretch:
         return self.ended.lost - self.lost_in_flight
 
 
-def tally(rows: Sequence[Row], span: tuple[float, float] | None = None) -> Tally:
+def tally(rows: Sequence[ProbedRequest], span: tuple[float, float] | None = None) -> Tally:
     """Of all of them, in any order; gaps are counted from the first moment of `span` to the second."""
     lost = [row for row in rows if not row.is_complete]
     complete = [row for row in rows if row.is_complete]
@@ -124,7 +124,7 @@ def tally(rows: Sequence[Row], span: tuple[float, float] | None = None) -> Tally
     )
 
 
-def stretches(rows: Sequence[Row], marks: Sequence[Mark]) -> Sequence[Stretch]:
+def stretches(rows: Sequence[ProbedRequest], marks: Sequence[Mark]) -> Sequence[Stretch]:
     """One for each mark, in the order of time; what went on before the first belongs to none."""
     ordered = sorted(marks, key=lambda mark: mark.at)
     end = max([row.ended for row in rows] + [mark.at for mark in ordered], default=0.0)
@@ -134,7 +134,7 @@ def stretches(rows: Sequence[Row], marks: Sequence[Mark]) -> Sequence[Stretch]:
     return [*found, *(_sent_stretch(rows, mark, end, is_last=True) for mark in last)]
 
 
-def _sent_stretch(rows: Sequence[Row], mark: Mark, until: float, *, is_last: bool = False) -> Stretch:
+def _sent_stretch(rows: Sequence[ProbedRequest], mark: Mark, until: float, *, is_last: bool = False) -> Stretch:
     def within(moment: float) -> bool:
         return mark.at <= moment and (is_last or moment < until)
 
@@ -163,7 +163,7 @@ class Gathered:
     out: TextIO | None
     lines: TextIO | None = None
     now: Callable[[], float] = time.time
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, ProbedRequest] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     lost: int = 0
     _behind: float | None = None
@@ -182,7 +182,7 @@ class Gathered:
     def end(self) -> None:
         _write(self.lines, json.dumps({"end": len(self.rows)}))
 
-    def take(self, row: Row) -> None:
+    def take(self, row: ProbedRequest) -> None:
         """One more; a row that is there already changes nothing."""
         if row.index in self.rows:
             return
@@ -240,12 +240,12 @@ class Report:
     way: str
     model: str
     options: Options
-    rows: Sequence[Row]
+    rows: Sequence[ProbedRequest]
     marks: Sequence[Mark]
     is_partial: bool
 
     @property
-    def lost(self) -> list[Row]:
+    def lost(self) -> list[ProbedRequest]:
         """In the order of their ends."""
         return sorted((row for row in self.rows if not row.is_complete), key=lambda row: row.ended)
 
@@ -305,7 +305,7 @@ def _losses_and_latency(found: Tally) -> dict[str, Any]:
     }
 
 
-def _loss(row: Row) -> dict[str, Any]:
+def _loss(row: ProbedRequest) -> dict[str, Any]:
     return {
         "index": row.index,
         "mode": str(row.mode),
@@ -363,7 +363,7 @@ def _marks_table(found: Sequence[Stretch]) -> list[str]:
     return table(header, rows, right=frozenset(range(2, len(header))))
 
 
-def _losses_table(lost: Sequence[Row]) -> Iterator[str]:
+def _losses_table(lost: Sequence[ProbedRequest]) -> Iterator[str]:
     rows = [
         [
             clock(row.ended),

@@ -17,7 +17,7 @@ from llmservice_cli.load.answer import Loss
 from llmservice_cli.load.client import Exchange, Pace, Request
 from llmservice_cli.load.server import base_of, client_of, direct, headers_of, inspect, key_of
 from llmservice_cli.probe import Mode, Options
-from llmservice_cli.probe.report import Row
+from llmservice_cli.probe.report import ProbedRequest
 
 from .report import Gathered
 
@@ -54,7 +54,7 @@ class Sender:
     retries: int
     clock: Callable[[], float]
 
-    async def send(self, index: int, mode: Mode, tokens: int) -> Row:
+    async def send(self, index: int, mode: Mode, tokens: int) -> ProbedRequest:
         """For an answer of exactly so many tokens; until the last attempt's end. Only cancelling raises."""
         request = Request.of(self.model, self.prompt, tokens, is_chat=self.is_chat, is_streamed=mode.is_streamed)
         sent, number = self.clock(), 1
@@ -67,7 +67,7 @@ class Sender:
             number += 1
         failure = exchange.failure
         assert exchange.ended is not None
-        return Row(
+        return ProbedRequest(
             index,
             mode,
             sent=sent,

@@ -11,7 +11,7 @@ from llmservice_cli.errors import ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit, services
 from llmservice_cli.render import Options
 
-from .decided import NEW_UID, Source, decided, namespace_of, new, previews, with_config
+from .decided import NEW_UID, ClusterReader, decided, namespace_of, new, previews, with_config
 from .preview import Preview, changes, restart_of, show
 
 
@@ -23,7 +23,7 @@ async def run(options: Options) -> ExitCode:
     async def preview(manifest: Json) -> Preview:
         admit(manifest)
         obj = with_config(new(manifest, namespace_of(manifest, options.namespace, "default")), options.config)
-        decision, status = await decided(obj, Observed(), given, now, Source())
+        decision, status = await decided(obj, Observed(), given, now, ClusterReader())
         made = changes(decision, Observed(), NEW_UID, {})
         restart = restart_of(made, None, None, status)
         return Preview.of(obj, made, status, restart)

@@ -131,7 +131,7 @@ _PASSES = 4
 """What the operator reports before it acts on it takes a second pass; a rollback a third."""
 
 
-class Source:
+class ClusterReader:
     """Where the parts of a decision come from that only some decisions need. Of this one nothing is known."""
 
     name = "no cluster"
@@ -150,7 +150,7 @@ class Source:
 
 
 async def decided(
-    obj: Json, observed: Observed, settings: Settings, now: datetime, source: Source
+    obj: Json, observed: Observed, settings: Settings, now: datetime, source: ClusterReader
 ) -> tuple[Decision, Json]:
     """The decision about a stored LLMService, and its status once that is carried out.
 
@@ -165,13 +165,13 @@ async def decided(
     return decision, status
 
 
-async def _decided(inputs: Inputs, source: Source) -> Decision:
+async def _decided(inputs: Inputs, source: ClusterReader) -> Decision:
     while isinstance(found := decide(inputs), Requirements):
         inputs = inputs.with_parts(await _read(found, source))
     return found
 
 
-async def _read(needed: Requirements, source: Source) -> dict[str, Any]:
+async def _read(needed: Requirements, source: ClusterReader) -> dict[str, Any]:
     """The parts that are needed next, by their names in `Inputs`."""
     values: dict[str, Any] = {}
     if needed.update_permission:  # whose turn it is only the operator knows

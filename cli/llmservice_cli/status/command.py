@@ -42,7 +42,7 @@ async def run(options: Options) -> ExitCode:
     if options.names and options.all_namespaces:
         raise WrongUsage("a name goes with one namespace, not with all", "leave out either NAME or --all-namespaces")
     async with connect(options) as connection:
-        reading = Reading(connection, options)
+        reading = StatusReader(connection, options)
         if options.watch:
             return await watch(connection, options, reading)
         if options.output != "table":
@@ -52,7 +52,7 @@ async def run(options: Options) -> ExitCode:
         return reading.end()
 
 
-class Reading:
+class StatusReader:
     """Reads what the options ask for, again for each answer. One service's absence hides no other's state."""
 
     def __init__(self, connection: Connection, options: Options) -> None:
@@ -138,7 +138,7 @@ def _reason(service: Json) -> str:
 # --watch: the same answer whenever something changes.
 
 
-async def watch(connection: Connection, options: Options, reading: Reading) -> ExitCode:
+async def watch(connection: Connection, options: Options, reading: StatusReader) -> ExitCode:
     """Ends by Ctrl-C, which is no error."""
     try:
         async with aclosing(_versions(connection, options)) as found:

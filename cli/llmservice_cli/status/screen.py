@@ -12,7 +12,7 @@ from llmservice_api.conditions import Condition, ConditionType
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json
-from llmservice_cli.metrics import Held
+from llmservice_cli.metrics import HeldRequests
 from llmservice_cli.services import NO_VALUE, condition_of, conditions_of, is_outdated, share_done
 from llmservice_cli.terminal import Row
 from llmservice_cli.text import age, duration, table
@@ -91,7 +91,7 @@ def _one_line(text: str) -> str:
     return " ".join(clean(text).splitlines())
 
 
-def _head(service: Json, held: Held | str | None, now: datetime) -> Iterator[str]:
+def _head(service: Json, held: HeldRequests | str | None, now: datetime) -> Iterator[str]:
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
     ready = condition_of(service, ConditionType.READY)
     verdict = "not reconciled by an operator yet" if ready is None else f"Ready is {ready.status}: {ready.reason}"
@@ -137,7 +137,7 @@ def _at_zero(service: Json, now: datetime) -> Iterator[str]:
     yield f"  idle        for {since}: the next request is held at port {port} of the activators and starts a replica"
 
 
-def _held(held: Held | str | None, now: datetime) -> Iterator[str]:
+def _held(held: HeldRequests | str | None, now: datetime) -> Iterator[str]:
     """Requests that wait at the activators for a replica, and what keeps the service from zero."""
     if held is None:
         return

@@ -19,7 +19,7 @@ from llmservice_vllm import metrics
 
 from llmservice_cli.api import Api, Json, status_of
 from llmservice_cli.cluster import why
-from llmservice_cli.metrics import Held, Samples, held_of, page_of, samples_of
+from llmservice_cli.metrics import HeldRequests, Samples, held_of, page_of, samples_of
 from llmservice_cli.services import service
 
 # What one vLLM says of itself at this moment, from the text of its /metrics.
@@ -307,7 +307,7 @@ class Snapshot:
 
     service: Json
     pods: tuple[Pod, ...] | str
-    held: Held | str | None
+    held: HeldRequests | str | None
     """None: the service's requests are never held."""
     events: tuple[Event, ...] | str
 

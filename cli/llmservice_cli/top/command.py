@@ -18,12 +18,12 @@ from llmservice_cli.api import Json, status_of
 from llmservice_cli.cluster import connect
 from llmservice_cli.documents import show
 from llmservice_cli.errors import ExitCode, WrongUsage, say
-from llmservice_cli.metrics import Held, held_in
+from llmservice_cli.metrics import HeldRequests, held_in
 from llmservice_cli.services import NO_VALUE
 from llmservice_cli.text import table
 from llmservice_cli.top import Options
 
-from .sample import Latency, Metered, Rates, Reading, Sample, Sampler, between, together
+from .sample import Latency, Metered, MetricsSample, Rates, Sample, Sampler, between, together
 
 
 async def run(options: Options) -> ExitCode:
@@ -94,7 +94,7 @@ class PodRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ServiceRow:
     """One service."""
 
     namespace: str
@@ -104,7 +104,7 @@ class Row:
     gpus: int | None
     rates: Rates
     """Of the pods that could be read."""
-    held: Held | str | None
+    held: HeldRequests | str | None
     """None: the service's requests are never held."""
     pods: Sequence[PodRow] | str
     """Or why they are not known."""
@@ -121,7 +121,7 @@ class Row:
 class View:
     """What is shown."""
 
-    rows: Sequence[Row]
+    rows: Sequence[ServiceRow]
     seconds: float
     """Between the two samples."""
     requests: int
@@ -147,14 +147,14 @@ def view(before: Sample, after: Sample, sort: str) -> View:
     )
 
 
-def _row(service: Json, before: Sample, after: Sample) -> Row:
+def _row(service: Json, before: Sample, after: Sample) -> ServiceRow:
     metadata, status = service["metadata"], status_of(service)
     key = (metadata["namespace"], metadata["name"])
     pods = after.pods if isinstance(after.pods, str) else [_pod(pod, before, after) for pod in after.pods.get(key, ())]
     rates = [] if isinstance(pods, str) else [pod.rates for pod in pods if isinstance(pod.rates, Rates)]
     gpus = status.get("gpus")
     held = held_in(after.held, service)
-    return Row(
+    return ServiceRow(
         *key, str(status.get("ready", NO_VALUE)), gpus if isinstance(gpus, int) else None, together(rates), held, pods
     )
 
@@ -165,11 +165,11 @@ def _pod(pod: PodFacts, before: Sample, after: Sample) -> PodRow:
         return PodRow(pod.name, False, NOT_READY)
     now, then = after.pages.get(name, NOT_ASKED), before.pages.get(name)
     return PodRow(
-        pod.name, True, now if isinstance(now, str) else between(then if isinstance(then, Reading) else None, now)
+        pod.name, True, now if isinstance(now, str) else between(then if isinstance(then, MetricsSample) else None, now)
     )
 
 
-def _problems(rows: Iterable[Row]) -> Iterator[str]:
+def _problems(rows: Iterable[ServiceRow]) -> Iterator[str]:
     for row in rows:
         if isinstance(row.held, str):
             yield f"{row.name}: held requests are not readable: {row.held}"
@@ -178,23 +178,23 @@ def _problems(rows: Iterable[Row]) -> Iterator[str]:
         yield from (f"{name}: {why}" for name, why in row.unread.items() if why != NOT_ASKED)
 
 
-def ordered(rows: Iterable[Row], sort: str) -> Sequence[Row]:
+def ordered(rows: Iterable[ServiceRow], sort: str) -> Sequence[ServiceRow]:
     """Most first; equal ones, and those that are not known, by name."""
 
-    def key(row: Row) -> tuple[float, str, str]:
+    def key(row: ServiceRow) -> tuple[float, str, str]:
         value = None if sort == "name" else _value(row, sort)
         return (float("inf") if value is None else -value, row.namespace, row.name)
 
     return sorted(rows, key=key)
 
 
-def _value(row: Row, sort: str) -> float | None:
+def _value(row: ServiceRow, sort: str) -> float | None:
     rates = row.rates
     return {
         "gpus": row.gpus,
         "running": rates.running,
         "waiting": rates.waiting,
-        "held": row.held.requests if isinstance(row.held, Held) else None,
+        "held": row.held.requests if isinstance(row.held, HeldRequests) else None,
         "kv": rates.kv_cache_usage,
         "generation": rates.generation_per_second,
         "prompt": rates.prompt_per_second,
@@ -224,8 +224,8 @@ def lines(view: View, *, with_namespace: bool, with_pods: bool) -> list[str]:
     return [clean(line) for line in table(header, rows, right=right)]
 
 
-def _service(row: Row) -> list[str]:
-    held = str(row.held.requests) if isinstance(row.held, Held) else NO_VALUE
+def _service(row: ServiceRow) -> list[str]:
+    held = str(row.held.requests) if isinstance(row.held, HeldRequests) else NO_VALUE
     return [row.name, row.ready, _count(row.gpus), *_figures(row.rates, held)]
 
 
@@ -294,9 +294,9 @@ def document(view: View, read_at: str) -> dict[str, Any]:
     }
 
 
-def _service_document(row: Row) -> dict[str, Any]:
+def _service_document(row: ServiceRow) -> dict[str, Any]:
     held: dict[str, Any] = {"heldUnread": row.held} if isinstance(row.held, str) else {}
-    if isinstance(row.held, Held):
+    if isinstance(row.held, HeldRequests):
         held = {"held": row.held.to_object()}
     pods = {"podsUnread": row.pods} if isinstance(row.pods, str) else {"pods": [_pod_document(pod) for pod in row.pods]}
     about = {"name": row.name, "namespace": row.namespace, "ready": row.ready, "gpus": row.gpus}

@@ -30,7 +30,7 @@ NAMES = frozenset(PLAIN) | {f"{name}_bucket" for name in (metrics.FIRST_TOKEN, m
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricsSample:
     """One page. None, or no buckets: vLLM does not report it."""
 
     at: float
@@ -79,14 +79,14 @@ def latency(buckets: Buckets) -> Latency:
     return Latency(quantile(0.5, buckets), quantile(0.99, buckets))
 
 
-def reading(text: str, at: float) -> Reading:
+def reading(text: str, at: float) -> MetricsSample:
     """ValueError where it is no page of vLLM, or a figure in it is not possible."""
     samples = samples_of(text, NAMES)
     usage = [value for _, value in samples.get(metrics.KV_USAGE, ())]
     for name in PLAIN:
         if any(value < 0 for _, value in samples.get(name, ())):
             raise ValueError(f"{name} is negative")
-    return Reading(
+    return MetricsSample(
         at,
         _total(samples, metrics.RUNNING),
         _total(samples, metrics.WAITING),
@@ -103,7 +103,7 @@ def _total(samples: Samples, name: str) -> float | None:
     return sum(value for _, value in values) if values else None
 
 
-def between(before: Reading | None, after: Reading) -> Rates:
+def between(before: MetricsSample | None, after: MetricsSample) -> Rates:
     """Without a first read there are no rates, and no latencies."""
     if before is None or after.at <= before.at:
         return Rates(after.running, after.waiting, after.kv_cache_usage)
@@ -235,7 +235,7 @@ class Sample:
     at: float
     services: Sequence[Json]
     pods: Mapping[ServiceKey, Sequence[PodFacts]] | str
-    pages: Mapping[tuple[str, str], Reading | str]
+    pages: Mapping[tuple[str, str], MetricsSample | str]
     """Of ready pods, by namespace and name; a pod over the limit has none."""
     held: Pages | str
     requests: int
@@ -314,12 +314,12 @@ class Sampler:
 
 async def read_pages_of(
     kube: Api, pods: Sequence[PodFacts], clock: Callable[[], float], limit: asyncio.Semaphore | None = None
-) -> Mapping[tuple[str, str], Reading | str]:
+) -> Mapping[tuple[str, str], MetricsSample | str]:
     """What the vLLM of each pod counts now, or why that is not known, by namespace and name: AT_ONCE of them at a time,
     or with others as many as `limit` lets through, each within PATIENCE seconds."""
     turns = asyncio.Semaphore(AT_ONCE) if limit is None else limit
 
-    async def page(pod: PodFacts) -> Reading | str:
+    async def page(pod: PodFacts) -> MetricsSample | str:
         async with turns:
             return await _page(kube, pod, clock)
 
@@ -327,7 +327,7 @@ async def read_pages_of(
     return {(pod.namespace, pod.name): found for pod, found in zip(pods, pages, strict=True)}
 
 
-async def _page(kube: Api, pod: PodFacts, clock: Callable[[], float]) -> Reading | str:
+async def _page(kube: Api, pod: PodFacts, clock: Callable[[], float]) -> MetricsSample | str:
     try:
         async with asyncio.timeout(PATIENCE):
             text = await page_of(kube, pod.namespace, pod.name)

@@ -224,11 +224,11 @@ class InWork:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = os.open(folder / "in-work", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-                self._take_up(os.pread(self._file, 2**16, 0).decode(errors="replace"))
+                self._restore(os.pread(self._file, 2**16, 0).decode(errors="replace"))
             except OSError as error:
                 logger.warning("cannot record what is in work in %s, going on without: %s", folder, error)
 
-    def _take_up(self, text: str) -> None:
+    def _restore(self, text: str) -> None:
         version, *lines = text.partition("\n\n")[0].split("\n")
         found = [line.partition(" ")[::2] for line in lines if version == self._version]
         before = {work: int(deaths) for deaths, work in found if deaths in ("0", "1", "2")}

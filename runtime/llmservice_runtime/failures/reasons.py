@@ -22,7 +22,7 @@ class Ends(Enum):
 
 
 @dataclass(frozen=True)
-class Row:
+class ReasonRow:
     """A reason's name and texts, in whole sentences with fields by their path."""
 
     section: Section
@@ -43,20 +43,20 @@ class Section:
     """What to look at, unless a row has its own text."""
     intro: str = ""
 
-    def row(self, word: str, summary: str, remedy: str, *, look: str = "", ends: Ends = Ends.BY_CHANGE) -> Row:
+    def row(self, word: str, summary: str, remedy: str, *, look: str = "", ends: Ends = Ends.BY_CHANGE) -> ReasonRow:
         """A row of this section."""
-        return Row(self, word, summary, remedy, look or self.look, ends)
+        return ReasonRow(self, word, summary, remedy, look or self.look, ends)
 
 
 class Explained(StrEnum):
     """CamelCase names that programs match on, each a `str` with its row. They are API and are not renamed."""
 
     _value_: str
-    row: Row
+    row: ReasonRow
 
-    def __new__(cls, row: Row | str) -> Explained:
+    def __new__(cls, row: ReasonRow | str) -> Explained:
         """The member's value is the row's name: `FailureReason("InvalidFlag")` finds it."""
-        assert isinstance(row, Row)  # Enum itself looks names up
+        assert isinstance(row, ReasonRow)  # Enum itself looks names up
         member = str.__new__(cls, row.word)
         member._value_ = row.word
         member.row = row

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from llmservice_cli.bench.result import Slo, Time, slo_of, summarize, vllm_figures
-from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Batch, LoadOptions, Row, make_load, next_batch
+from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Batch, LoadOptions, RequestRecord, make_load, next_batch
 from llmservice_cli.errors import BadInput
 from llmservice_cli.load.figures import percentile, spread
 
@@ -82,9 +82,11 @@ def test_every_request_is_in_one_batch_and_none_before_it_arrived(window: float 
     assert first == len(ARRIVALS)
 
 
-def row(index: int, outcome: str = ANSWERED, *, arrival: float = 0.0, ended: float = 1.0, tokens: int = 8) -> Row:
+def row(
+    index: int, outcome: str = ANSWERED, *, arrival: float = 0.0, ended: float = 1.0, tokens: int = 8
+) -> RequestRecord:
     sent, first_token = arrival + 0.25, arrival + 0.5
-    found = Row(index, arrival, sent, outcome, output_tokens=tokens, asked_tokens=8)
+    found = RequestRecord(index, arrival, sent, outcome, output_tokens=tokens, asked_tokens=8)
     return replace(found, first_token=first_token, ended=ended)
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from llmservice_cli.bench.command import progress, time_left
 from llmservice_cli.bench.lines import bars
-from llmservice_cli.bench.traffic import ANSWERED, Discipline, Gathered, Point, Row
+from llmservice_cli.bench.traffic import ANSWERED, Discipline, Gathered, Point, RequestRecord
 from llmservice_cli.errors import CliError, ExitCode
 
 from tests.unit.cli.fake_vllm import FakeVllm, refuses, serving
@@ -218,13 +218,13 @@ LEFT: dict[str, tuple[Sequence[Point], int, int, float, float | None]] = {
 @pytest.mark.parametrize("case", LEFT)
 def test_time_left(case: str) -> None:
     points, number, ended, seconds, expected = LEFT[case]
-    gathered = Gathered(points[number], 10, 10, [Row(index, 0.0, 0.0, ANSWERED) for index in range(ended)])
+    gathered = Gathered(points[number], 10, 10, [RequestRecord(index, 0.0, 0.0, ANSWERED) for index in range(ended)])
     left = time_left(gathered, points, seconds)
     assert left == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_line_covers_the_one_before() -> None:
-    few, many = (Gathered(RATES[0], 500, 400, [Row(0, 0.0, 0.0, ANSWERED)] * ended) for ended in (0, 123))
+    few, many = (Gathered(RATES[0], 500, 400, [RequestRecord(0, 0.0, 0.0, ANSWERED)] * ended) for ended in (0, 123))
     assert len(progress(few, RATES, 3.0)) == len(progress(many, RATES, 222.0))
     assert progress(many, RATES, 222.0).startswith("1/3 continuous 1/s ")
     assert ", about " in progress(few, RATES, 3.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_cli.bench.traffic import Batching, Discipline, Gathered, Planned, Player, Point, Row
+from llmservice_cli.bench.traffic import Batching, Discipline, Gathered, Planned, Player, Point, RequestRecord
 
 from tests.unit.cli.fake_vllm import (
     END,
@@ -25,7 +25,9 @@ PLANNED = Planned(index=3, arrival=1.0, prompt="of the", output_tokens=4)
 BATCHING = Batching(1, 0.0)
 
 
-async def send(fake: FakeVllm, *, timeout: float = 10.0, clock: Any = time.monotonic, is_chunked: bool = True) -> Row:
+async def send(
+    fake: FakeVllm, *, timeout: float = 10.0, clock: Any = time.monotonic, is_chunked: bool = True
+) -> RequestRecord:
     gathered = Gathered(Point(Discipline.CONTINUOUS, concurrency=1), 1)
     async with httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http:
         player = Player(http, "chat", timeout, clock, "salt", BATCHING, is_chunked)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llmservice_cli.bench.result import TIMES, Slo, Time, labelled, vllm_figures
-from llmservice_cli.bench.traffic import ANSWERED, Row
+from llmservice_cli.bench.traffic import ANSWERED, RequestRecord
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -20,10 +20,10 @@ SLOS: Mapping[str, Mapping[Time, float]] = {
 }
 
 
-def answered(index: int, moments: Sequence[float], tokens: int | None = None) -> Row:
+def answered(index: int, moments: Sequence[float], tokens: int | None = None) -> RequestRecord:
     """Sent at the first moment; a piece of the answer at each of the others."""
     sent, *pieces = moments
-    return Row(
+    return RequestRecord(
         index,
         arrival=sent - 0.5,
         sent=sent,
@@ -37,7 +37,7 @@ def answered(index: int, moments: Sequence[float], tokens: int | None = None) ->
     )
 
 
-def drawn(count: int) -> Sequence[Row]:
+def drawn(count: int) -> Sequence[RequestRecord]:
     chance = random.Random(1)
     rows = []
     for index in range(count):
@@ -48,17 +48,21 @@ def drawn(count: int) -> Sequence[Row]:
     return rows
 
 
-LOADS: Mapping[str, Sequence[Row]] = {
+LOADS: Mapping[str, Sequence[RequestRecord]] = {
     "many": drawn(150),
     "one": [answered(0, (1.0, 1.25, 1.5, 2.0))],
     "one token each": [answered(index, (1.0, 1.5 + index)) for index in range(3)],
     "several tokens in a piece": [answered(0, (1.0, 1.5, 2.0), 9), answered(1, (1.0, 1.1), 4)],
-    "some failed": [*drawn(5), Row(5, 0.0, 0.1, "503", ended=30.0), Row(6, 0.0, 0.1, "interrupted")],
-    "all failed": [Row(0, 0.0, 0.1, "503", ended=2.0)],
+    "some failed": [
+        *drawn(5),
+        RequestRecord(5, 0.0, 0.1, "503", ended=30.0),
+        RequestRecord(6, 0.0, 0.1, "interrupted"),
+    ],
+    "all failed": [RequestRecord(0, 0.0, 0.1, "503", ended=2.0)],
 }
 
 
-def theirs(rows: Sequence[Row], seconds: float, limits: Mapping[Time, float]) -> Any:
+def theirs(rows: Sequence[RequestRecord], seconds: float, limits: Mapping[Time, float]) -> Any:
     """By vLLM's own code."""
     from vllm.benchmarks.lib.endpoint_request_func import RequestFuncOutput
     from vllm.benchmarks.serve import calculate_metrics

@@ -18,27 +18,35 @@ from llmservice_cli.bench.lines import to_lines as bench_lines
 from llmservice_cli.bench.picture import page
 from llmservice_cli.bench.result import Result, Slo, Time
 from llmservice_cli.bench.result import to_document as bench_document
-from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Batching, Discipline, Gathered, LoadOptions, Point, Row
+from llmservice_cli.bench.traffic import (
+    ANSWERED,
+    INTERRUPTED,
+    Batching,
+    Discipline,
+    Gathered,
+    LoadOptions,
+    Point,
+    RequestRecord,
+)
 from llmservice_cli.load.answer import Loss
 from llmservice_cli.load.figures import counted
 from llmservice_cli.probe import Mode, Options
-from llmservice_cli.probe.report import Mark, Report, to_document, to_lines
-from llmservice_cli.probe.report import Row as ProbeRow
+from llmservice_cli.probe.report import Mark, ProbedRequest, Report, to_document, to_lines
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "measured"
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LIMITS = {Time.TTFT: 0.1, Time.TPOT: 0.02, Time.E2EL: 1.0}
 
 
-def answered(index: int, arrival: float, late: float, tokens: int, gap: float) -> Row:
+def answered(index: int, arrival: float, late: float, tokens: int, gap: float) -> RequestRecord:
     sent = arrival + late
     pieces = [sent + 0.05 + gap * number for number in range(tokens)]
     counts = {"prompt_tokens": 8 + index, "output_tokens": tokens, "asked_tokens": 8}
     ends = {"first_token": pieces[0], "last_token": pieces[-1], "ended": pieces[-1] + 0.001}
-    return Row(index, arrival, sent, ANSWERED, finish_reason="length", pieces=pieces, **counts, **ends)  # type: ignore[arg-type]
+    return RequestRecord(index, arrival, sent, ANSWERED, finish_reason="length", pieces=pieces, **counts, **ends)  # type: ignore[arg-type]
 
 
-def gathered(point: Point, gap: float, *failed: Row) -> Gathered:
+def gathered(point: Point, gap: float, *failed: RequestRecord) -> Gathered:
     """Six requests, of which one came to nothing at some points."""
     late = {Discipline.STATIC: 0.4, Discipline.DYNAMIC: 0.15, Discipline.CONTINUOUS: 0.001}[point.discipline]
     whole = [answered(index, index / 10, late * (1 + index), 8 - index % 2, gap) for index in range(6 - len(failed))]
@@ -64,8 +72,8 @@ def result(runs: Sequence[Gathered], slo: Slo | None, *notes: str, is_partial: b
     )
 
 
-FAILED = Row(5, 0.5, 0.51, "503", ended=0.7, asked_tokens=8, error="the queue is <full>")
-STOPPED = Row(5, 0.5, 0.51, INTERRUPTED, asked_tokens=8)
+FAILED = RequestRecord(5, 0.5, 0.51, "503", ended=0.7, asked_tokens=8, error="the queue is <full>")
+STOPPED = RequestRecord(5, 0.5, 0.51, INTERRUPTED, asked_tokens=8)
 
 
 def points(*rates: float, disciplines: Sequence[Discipline]) -> Sequence[Point]:
@@ -154,7 +162,7 @@ def probed(
         token = sent + 0.1 if mode.is_streamed and loss is None else None
         error = None if loss is None else f"why {index} was lost"
         reused = {0: False, 1: None}.get(index % 5, True)
-        rows.append(ProbeRow(index, mode, sent, ended, loss, token, 1 + (index == 10), reused, 100 * index, error))
+        rows.append(ProbedRequest(index, mode, sent, ended, loss, token, 1 + (index == 10), reused, 100 * index, error))
     retries, clients = (2, None) if rate else (0, 4)
     words = {"output_tokens": (8, 32), "duration": 90.0, "timeout": 120.0, "retries": retries}
     options = Options(rate=rate, concurrency=clients, **words)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from llmservice_cli.app import options_of
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.load.answer import Loss
 from llmservice_cli.probe import Mode
-from llmservice_cli.probe.report import Row
+from llmservice_cli.probe.report import ProbedRequest
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer
@@ -25,7 +25,7 @@ TEMPLATE = {"initContainers": INIT_CONTAINERS, "imagePullSecrets": [{"name": "pu
 
 
 def line(index: int, loss: str | None = None) -> str:
-    return Row(index, Mode.WHOLE_FRESH, 1000.0 + index, 1000.5 + index, loss).to_line()
+    return ProbedRequest(index, Mode.WHOLE_FRESH, 1000.0 + index, 1000.5 + index, loss).to_line()
 
 
 BEGIN, END = json.dumps({"begin": 1000.0}), json.dumps({"end": 4})

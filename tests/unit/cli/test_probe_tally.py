@@ -10,15 +10,15 @@ from llmservice_cli.load.answer import Loss
 from llmservice_cli.probe import Mode
 from llmservice_cli.probe.report import (
     Mark,
-    Row,
+    ProbedRequest,
     stretches,
     tally,
 )
 from llmservice_cli.probe.sender import in_turn
 
 
-def row(index: int, sent: float, ended: float, loss: str | None = None, attempts: int = 1) -> Row:
-    return Row(index, Mode.STREAM_POOLED, sent, ended, loss, attempts=attempts)
+def row(index: int, sent: float, ended: float, loss: str | None = None, attempts: int = 1) -> ProbedRequest:
+    return ProbedRequest(index, Mode.STREAM_POOLED, sent, ended, loss, attempts=attempts)
 
 
 ROWS = [
@@ -73,7 +73,7 @@ def test_a_gap_at_either_end_counts(moments: list[float], began: float, gap: flo
 
 def test_a_row_comes_back_from_its_line() -> None:
     for given in ROWS:
-        assert Row.from_document({**json.loads(given.to_line()), "of a later version": 1}) == given
+        assert ProbedRequest.from_document({**json.loads(given.to_line()), "of a later version": 1}) == given
 
 
 def test_every_mode_meets_every_length() -> None:

@@ -17,8 +17,8 @@ from llmservice_cli.options import Scope
 from llmservice_cli.top import sample
 from llmservice_cli.top.sample import (
     Buckets,
+    MetricsSample,
     Rates,
-    Reading,
     added,
     between,
     increase,
@@ -120,8 +120,8 @@ def test_rates_between_two_reads() -> None:
     assert grown.itl == latency({0.025: 0, 0.05: 1, INF: 1})
 
 
-@pytest.mark.parametrize("before", [None, Reading(7.0)], ids=["no read before", "no time in between"])
-def test_what_needs_two_reads(before: Reading | None) -> None:
+@pytest.mark.parametrize("before", [None, MetricsSample(7.0)], ids=["no read before", "no time in between"])
+def test_what_needs_two_reads(before: MetricsSample | None) -> None:
     found = between(before, reading(text_of(30, 400, 0.05), 7.0))
     assert (found.running, found.generation_per_second, found.ttft.p50) == (3, None, None)
 

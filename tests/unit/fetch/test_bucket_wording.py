@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_fetch.bucket_errors import ParsedError, Target, explained, no_credentials
+from llmservice_fetch.bucket_errors import AccessedBucket, ParsedError, explained, no_credentials
 from llmservice_fetch.clouds import CLOUDS
 from llmservice_runtime.contract import FailureReason as R
 
@@ -23,9 +23,9 @@ DENIED = replace(UNKNOWN, status=403)
 ABSENT = replace(UNKNOWN, status=404)
 
 
-def target(scheme: str) -> Target:
+def target(scheme: str) -> AccessedBucket:
     account = "weights" if scheme == "az" else ""
-    return Target(CLOUDS[scheme].wording, "models", f"{scheme}://models/a", "spec.model.uri", "", account, True)
+    return AccessedBucket(CLOUDS[scheme].wording, "models", f"{scheme}://models/a", "spec.model.uri", "", account, True)
 
 
 def of_listing(parsed: ParsedError, **changes: Any) -> Callable[[str], Exception]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_fetch import serve
-from llmservice_fetch.serve import MOST_CONNECTIONS, Allowed, Answering
+from llmservice_fetch.serve import MOST_CONNECTIONS, Allowed, FetchServer
 from llmservice_runtime import adapter_list
 from llmservice_runtime.adapter_list import Adapter
 from llmservice_runtime.contract import Failure, FailureReason
@@ -36,7 +36,7 @@ async def container(
 ) -> AsyncIterator[Path]:
     """A socket that is answered."""
     reaper = Reaper(asyncio.get_running_loop())
-    answering = Answering(Allowed((MODEL,), adapters), command, dict(os.environ), reaper, cgroup)
+    answering = FetchServer(Allowed((MODEL,), adapters), command, dict(os.environ), reaper, cgroup)
     server = await asyncio.start_unix_server(answering.answer, folder / "socket", limit=MAX_REQUEST)
     try:
         yield folder / "socket"

@@ -255,7 +255,7 @@ def test_damaged_lines_are_left_out(text: bytes, found: dict[str, int], tmp_path
 
 @given(body=st.text() | st.lists(st.text()).map(" ".join) | st.from_regex(r"(working|[012]) (state|ns)( |\n|.)*"))
 def test_whatever_the_file_holds_is_read(body: str) -> None:
-    InWork()._take_up(f"\n{body}\n\n")
+    InWork()._restore(f"\n{body}\n\n")
 
 
 async def test_long_names_and_many_deaths_leave_room_for_what_was_interrupted_last(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llmservice_cli.probe import Mode
-from llmservice_cli.probe.report import Row
+from llmservice_cli.probe.report import ProbedRequest
 
 from tests.chaos import aftermath
 from tests.chaos.actions import Action, Desired, EndPod, KillOperator, Restart, Step, Storm
@@ -167,9 +167,9 @@ def test_what_does_not_go_is_told() -> None:
     assert [line.partition(" ")[0] for line in stuck(found)] == ["pods/x-0", "llmservices/x:"]
 
 
-def row(sent: float, ended: float | None = None, loss: str | None = None, index: int = 0) -> Row:
+def row(sent: float, ended: float | None = None, loss: str | None = None, index: int = 0) -> ProbedRequest:
     mode = list(Mode)[index % len(Mode)]
-    return Row(index=index, mode=mode, sent=sent, ended=sent + 0.1 if ended is None else ended, loss=loss)
+    return ProbedRequest(index=index, mode=mode, sent=sent, ended=sent + 0.1 if ended is None else ended, loss=loss)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def row(sent: float, ended: float | None = None, loss: str | None = None, index:
         pytest.param([], "0 requests in 100 s", id="nothing"),
     ],
 )
-def test_load_that_was_not_sent_is_told(rows: list[Row], words: str) -> None:
+def test_load_that_was_not_sent_is_told(rows: list[ProbedRequest], words: str) -> None:
     told = aftermath.not_sent("x", rows, began=0.0, ended=100.0, rate=3)
     assert words in told
     assert bool(words) == bool(told)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_ui import fleet
 from llmservice_ui.app import LONGEST, css, shown
-from llmservice_ui.fleet import PAGE_ROWS, Query, Row, State, page_of, row_of
+from llmservice_ui.fleet import PAGE_ROWS, FleetRow, Query, State, page_of, row_of
 from llmservice_ui.service_view import BAR, segments
 
 from tests.unit.cli.test_status import condition
@@ -399,7 +399,11 @@ def test_any_object_is_a_row(found: Any) -> None:
 @given(st.dictionaries(st.sampled_from(["namespace", "q", "state", "sort", "order", "page"]), st.text(max_size=12)))
 def test_any_address_is_a_query_and_its_address_the_same_one(given: dict[str, str]) -> None:
     query = Query.of(given)
-    rows = [Row("b", "x", gpus=None), Row("a", "y", gpus=3, replicas="10/12"), Row("a", "x", replicas="9/9")]
+    rows = [
+        FleetRow("b", "x", gpus=None),
+        FleetRow("a", "y", gpus=3, replicas="10/12"),
+        FleetRow("a", "x", replicas="9/9"),
+    ]
     page = page_of(rows, query)
     assert 1 <= page.number <= page.pages
     assert query.href().startswith("/")
@@ -408,7 +412,7 @@ def test_any_address_is_a_query_and_its_address_the_same_one(given: dict[str, st
 
 
 def test_replicas_are_sorted_as_numbers_and_a_heading_turns_the_order() -> None:
-    rows = [Row("a", "x", replicas="9/9"), Row("a", "y", replicas="10/12"), Row("a", "z")]
+    rows = [FleetRow("a", "x", replicas="9/9"), FleetRow("a", "y", replicas="10/12"), FleetRow("a", "z")]
     query = Query(sort="ready", descending=True)
     assert [row.name for row in page_of(rows, query).rows] == ["y", "x", "z"]
     assert query.sorted_by("ready") == "/?sort=ready"

@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[Spec, str, str, str]] = {
 
 
 # None of them gets as far as to need more.
-SMALL = {"requests": {"cpu": "100m", "memory": "128Mi"}}
+SMALL = {"requests": {"cpu": "10m", "memory": "128Mi"}}
 
 
 @pytest.fixture(scope="module")

@@ -158,6 +158,7 @@ class Connections(web.Server):
             lingering_time=limits.linger_seconds,
         )
         self._answer, self._limits = handle, limits
+        self._is_shut_down = False
         self._open: dict[web.RequestHandler, _Accepted] = {}
         self.last = 0.0
         """Time of the last connection, by the event loop's clock."""
@@ -175,12 +176,19 @@ class Connections(web.Server):
         if accepted is not None:
             self._shares.give_back(accepted.service.key.namespace, accepted.address)
 
-    def _accept(self, service: Service, address: str) -> asyncio.Protocol | None:
-        """The protocol for a connection from an address; None where the limit of connections is reached."""
+    async def shutdown(self, timeout: float | None = None) -> None:
+        """Close all connections, and those that a listener accepted last and has not handed over yet."""
+        self._is_shut_down = True
+        await super().shutdown(timeout)
+
+    def _accept(self, service: Service, address: str) -> asyncio.Protocol | Answer:
+        """The protocol for a connection from an address, or the answer where none is taken."""
+        if self._is_shut_down:
+            return answer.refused(STOPPING)
         namespace = service.key.namespace
         self.last = service.last_connection = self._loop.time()
         if not self._shares.take(namespace, address):
-            return None
+            return answer.TOO_MANY_CONNECTIONS
         head = HeadLimit(self._heads, namespace, address, self._limits.largest_head)
         protocol = _Connection(self, head, self._limits.linger_seconds, loop=self._loop, **self._kwargs)
         self._open[protocol] = _Accepted(service, address)
@@ -277,19 +285,19 @@ class _Connection(web.RequestHandler):
 class _NewConnection(asyncio.Protocol):
     """A new connection until its address is known; then it is handed over, or refused and closed unread."""
 
-    def __init__(self, accept: Callable[[Service, str], asyncio.Protocol | None], service: Service) -> None:
+    def __init__(self, accept: Callable[[Service, str], asyncio.Protocol | Answer], service: Service) -> None:
         self._accept, self._service = accept, service
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         address, *_ = transport.get_extra_info("peername") or ("",)
-        protocol = self._accept(self._service, address)
-        if protocol is not None:
-            transport.set_protocol(protocol)
-            protocol.connection_made(transport)
-        else:
-            transport.write(_written(answer.TOO_MANY_CONNECTIONS))
+        accepted = self._accept(self._service, address)
+        if isinstance(accepted, Answer):
+            transport.write(_written(accepted))
             transport.close()
+        else:
+            transport.set_protocol(accepted)
+            accepted.connection_made(transport)
 
 
 def _written(given: Answer) -> bytes:

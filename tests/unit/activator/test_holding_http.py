@@ -6,11 +6,13 @@ import asyncio
 import json
 import socket
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
 from kubeloop.resources import Key
-from llmservice_activator.holding.server import HoldingServer
+from llmservice_activator.holding.limits import Limits
+from llmservice_activator.holding.server import Connections, HoldingServer
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
 from tests.support.patience import PATIENCE
@@ -323,6 +325,24 @@ async def test_stop_finishes_what_is_in_progress() -> None:
         assert [answer.status for answer in await asyncio.gather(*asked)] == [200, 200]
         await asyncio.wait_for(stopping, PATIENCE)
         assert w.server.in_progress() == 0
+
+
+async def test_a_connection_that_is_handed_over_after_the_end_is_told_of_it() -> None:
+    """A listener accepts in one round of the event loop, and hands over in a later one."""
+
+    async def nobody(service: object, request: object) -> web.StreamResponse:
+        raise AssertionError
+
+    connections = Connections(nobody, Limits())
+    await connections.shutdown(0)
+    service: Any = None
+    listener = await connections.listen(service, "127.0.0.1", port := free_port())
+    async with listener, asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        answered = await reader.read()
+        writer.close()
+    assert answered.startswith(b"HTTP/1.1 503 ")
+    assert b"The process that holds requests ends. Try again." in answered
 
 
 async def test_a_stop_that_is_cancelled_answers_what_is_held() -> None:

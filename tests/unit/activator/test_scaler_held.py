@@ -288,7 +288,9 @@ async def test_after_sigterm_it_goes_on_while_connections_come_within_its_grace_
             assert not world.running.done()
             asking.cancel()
         assert await asyncio.wait_for(asyncio.shield(world.running), PATIENCE) == 0
-        await asyncio.wait({asking})
+        asking.cancel()
+        (ended,) = await asyncio.gather(asking, return_exceptions=True)
+        assert ended is None or isinstance(ended, asyncio.CancelledError)
 
 
 async def test_the_grace_period_ends_what_is_still_held(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:

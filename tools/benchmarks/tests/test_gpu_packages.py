@@ -62,7 +62,7 @@ def test_the_list_is_in_order() -> None:
 
 def test_modules_of_other_packages_are_not_needed() -> None:
     modules = refused()
-    assert {"kopf", "kubernetes", "obstore"} <= modules
+    assert {"kopf", "obstore"} <= modules
     done = imported(modules)
     assert done.returncode == 0, done.stderr[-2000:]
     done = imported(modules | {"cronsim"})

@@ -101,23 +101,23 @@ class Commands(Group):
 
 def command(name: str) -> Command:
     """One command, with its Options as click's parameters."""
-    arguments = import_module(f"{__package__}.{name}")
-    hints = get_type_hints(arguments.Options, include_extras=True)
+    package = import_module(f"{__package__}.{name}")
+    hints = get_type_hints(package.Options, include_extras=True)
 
     def parsed(**values: Any) -> Parsed:
-        if issubclass(arguments.Options, Given):
+        if issubclass(package.Options, Given):
             context = click.get_current_context()
             typed = ParameterSource.COMMANDLINE
             values["given"] = frozenset(one for one in values if context.get_parameter_source(one) is typed)
-        return Parsed(name, arguments.Options(**values))
+        return Parsed(name, package.Options(**values))
 
     return Command(
         name,
-        params=[parameter(field, hints[field.name]) for field in _fields(arguments.Options)],
+        params=[parameter(field, hints[field.name]) for field in _fields(package.Options)],
         callback=parsed,
-        help=arguments.DESCRIPTION,
-        epilog=arguments.EPILOG,
-        usage=getattr(arguments, "USAGE", ""),
+        help=package.DESCRIPTION,
+        epilog=package.EPILOG,
+        usage=getattr(package, "USAGE", ""),
         context_settings={"token_normalize_func": _normalized, "help_option_names": ["-h", "--help"]},
     )
 

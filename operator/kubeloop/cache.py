@@ -29,6 +29,8 @@ from kubeloop.errors import (
 )
 from kubeloop.resources import Key, Resource
 
+logger = logging.getLogger(__name__)
+
 JSON = Mapping[str, Any]
 
 
@@ -193,8 +195,6 @@ def _is_known(metadata: JSON, known: Facts) -> bool:
     uid, version = metadata["uid"], metadata.get("resourceVersion", "")
     return bool(uid == known.uid and (version == known.resource_version or newer(known.resource_version, version)))
 
-
-logger = logging.getLogger(__name__)
 
 _PASSING = (Conflict, Gone, ServerError, TooManyRequests)
 _NAMED = 20

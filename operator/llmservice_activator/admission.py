@@ -23,6 +23,8 @@ from llmservice_api.network_peers import Address, Block, Peer, Requirement
 from llmservice_activator.holding.interface import HoldingTarget, Refusal
 from llmservice_activator.services import Service
 
+logger = logging.getLogger(__name__)
+
 Labels = Mapping[str, str]
 
 
@@ -131,8 +133,6 @@ def _is_met(requirement: Requirement, labels: Labels) -> bool:
         case _:
             return False
 
-
-logger = logging.getLogger(__name__)
 
 NAMESPACE = Resource("", "v1", "namespaces", "Namespace")
 POD_SECONDS = 10.0

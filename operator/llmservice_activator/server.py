@@ -22,6 +22,8 @@ from llmservice_activator import externalscaler
 from llmservice_activator.answers import ScalingAnswers
 from llmservice_activator.services import Services, Unknown, Watches
 
+logger = logging.getLogger(__name__)
+
 RELOAD_SECONDS = 60.0
 """Seconds between checks for a renewed certificate."""
 CERTIFICATE_FILES = ("tls.crt", "tls.key", "ca.crt")
@@ -106,8 +108,6 @@ def _configuration(loaded: Loaded) -> grpc.ServerCertificateConfiguration:
     pairs = [(loaded.key, loaded.certificate)]
     return grpc.ssl_server_certificate_configuration(pairs, root_certificates=loaded.authority)
 
-
-logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 * 1024
 """Bytes of a request; KEDA sends names and the trigger's metadata."""

@@ -1,13 +1,9 @@
-"""Which pod template a service runs with: the recorded one until a change needs a restart.
-
-Whether a recorded revision runs instead of the spec's: it is pinned, or the spec's own failed.
+"""Which revision is to run: the spec's own, a pinned one, the one before a failed one, or the running one while an
+update waits; and its pod template, which is the recorded one until a change needs a restart.
 
 A rollback removes no protection: where the record lacks some that the spec has (an API key, fewer media domains, no
 code of the model's own, a security context), the record is rendered with the current protection, as a revision of its
 own. A record that runs already is kept, and the status names what it lacks.
-
-Which revision is to run: the spec's own, a pinned one, the one before a failed one, or the running one while an
-update waits.
 """
 
 from __future__ import annotations

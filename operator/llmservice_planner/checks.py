@@ -19,7 +19,7 @@ from llmservice_api.spec import LLMServiceSpec
 
 from llmservice_planner import versions
 from llmservice_planner.gpus import GPU, find
-from llmservice_planner.splits import head_sizes as sizes
+from llmservice_planner.splits import head_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ _SECONDS = re.compile(r"[1-9][0-9]{0,3}")
 def _parallelism(spec: LLMServiceSpec) -> Iterator[Problem]:
     facts, size = spec.model.architecture, spec.parallelism.tensor_parallel_size
     heads, kv_heads = facts.num_attention_heads, facts.num_key_value_heads
-    fitting = sizes(heads or 0, kv_heads)
+    fitting = head_sizes(heads or 0, kv_heads)
     if heads is not None and size not in fitting:
         shown = f"{heads} attention heads" + ("" if kv_heads is None else f" and {kv_heads} key/value heads")
         yield Problem(

@@ -1,6 +1,5 @@
-"""Tokens per block: the requested number, or the attention backend's (vLLM, platforms/).
-
-Bytes of the KV cache per token, by its type (vLLM: the backends' customize_spec).
+"""Blocks of the KV cache: tokens per block, the requested number or the attention backend's (vLLM, platforms/), and
+bytes per token, by the cache's type (vLLM: the backends' customize_spec).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import llmservice_vllm
 from llmservice_runtime.options import add_options, from_namespace
 
 PACKAGES = (Path(__file__).parent, Path(llmservice_vllm.__file__).parent)
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "extract.py", "messages.*")
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "extract*.py", "messages.json")
 
 
 def install(directory: Path) -> list[Path]:
@@ -100,8 +100,6 @@ def main(arguments: Sequence[str]) -> int:
         hide_environment()
     # Imported on demand, to keep the supervisor's memory small.
     if namespace.command == "install":
-        # FOLD
-
         for package in install(namespace.directory):
             print(f"installed {package}")
         return 0

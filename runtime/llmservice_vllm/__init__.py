@@ -1,4 +1,4 @@
 """Properties of vLLM that differ between versions; standard library only.
 
-Copied into pods beside the supervisor (`llmservice_runtime.__main__`), without `extract`.
+Copied into pods beside the supervisor (`llmservice_runtime.__main__`), without what extracts.
 """

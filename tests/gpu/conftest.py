@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import parse_spec
-from llmservice_planner.checks import matrix_problems as problems
+from llmservice_planner.checks import matrix_problems
 
 from tests.e2e.conftest import pytest_terminal_summary, record
 from tests.gpu.reach import GpuCluster, GpuServer, NoGpu, find, serving
@@ -52,7 +52,7 @@ class Gpus:
         wanted = merge(BASE, spec)
         if self.cluster.product is not None:
             wanted = merge(wanted, {"accelerator": {"products": [self.cluster.product]}})
-        refused = problems(parse_spec(wanted))
+        refused = matrix_problems(parse_spec(wanted))
         if refused:
             pytest.skip(f"not on {self.cluster.product}: {refused[0].field}: {refused[0].message}")
         needed = parse_spec(wanted).parallelism.accelerators

@@ -12,18 +12,7 @@ from pathlib import Path
 from llmservice_api.reasons import Reason
 from llmservice_runtime.contract import Failure, Phase
 from llmservice_runtime.failures.failures import End, classify
-from llmservice_vllm.extract import (
-    ANSWER,
-    HOLE,
-    MAKING,
-    REQUESTS,
-    SERVING,
-    TOOLS,
-    Message,
-)
-from llmservice_vllm.extract import (
-    load_messages as load,
-)
+from llmservice_vllm.extract_messages import ANSWER, HOLE, MAKING, REQUESTS, SERVING, TOOLS, Message, load
 from llmservice_vllm.versions import order
 
 PAGE = Path(__file__).parents[2] / "docs/reference/vllm-messages.md"

@@ -36,6 +36,8 @@ from llmservice_activator.holding.service import Service, SlotQueue, Waiter
 if TYPE_CHECKING:
     from llmservice_activator.holding.service import Service
 
+logger = logging.getLogger(__name__)
+
 ADDRESS_SHARE = 3
 """Times its remaining share that one address may use. An ingress gateway, or a node that masquerades, has one address
 for all its clients: alone it gets three quarters."""
@@ -322,8 +324,6 @@ def _listening(host: str, port: int) -> socket.socket:
     except ValueError:  # the system does not support dual-stack sockets
         return socket.create_server(("", port), backlog=BACKLOG)
 
-
-logger = logging.getLogger(__name__)
 
 GONE = Refusal(503, "Deleted", "The LLMService does not exist any longer, or it always has a replica now. Try again.")
 STOPPING = Refusal(503, "Stopping", "The process that holds requests ends. Try again.")

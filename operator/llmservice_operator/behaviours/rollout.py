@@ -4,10 +4,9 @@ Auto is resolved when a template is about to be applied, and kept for that rollo
 steady service reads no nodes, and changes of free resources do not affect it. An old replica ends early only where its
 resources are enough for the new one: a pod that no node can run must not end one that serves.
 
-Requested updates (llmservice.dev/update-requested): text for the status, and state of the update.
-
-A new template may break every service that gets it. So updates run a few at a time, and a failed one holds back the
-others until its spec or its annotation changes. `service/updates.py` counts those that run.
+A new template may break every service that gets it. So requested updates (llmservice.dev/update-requested) run a few at
+a time, and a failed one holds back the others until its spec or its annotation changes. `service/updates.py` counts
+those that run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Inputs of a status beside observations: the service, and decisions about it.
-
-A plan as status.plan: rounded, with constant wording, so that it never changes by itself.
+"""Inputs of a status beside observations: the service, and decisions about it, among them the plan as status.plan:
+rounded, with constant wording, so that it never changes by itself.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Containment of unexpected exceptions about one service or pod.
+"""Containment of unexpected exceptions about one service or pod, and quarantine of a service that ends the process.
 
 Each exception is logged with the service it is about and counted in `llmservice_internal_errors_total`. Those that are
 about a part of a service (a pod's state, one child, an Event) stay open until that part works again, and the service's
 status has the condition Degraded meanwhile. A reconcile that fails as a whole is the worker's to report.
 
-What is in work, in a file that outlives the process: a service that ends it again and again is quarantined.
-
-Memory, a crash in C or the watchdog of the event loop end the whole process, and the next one would meet the same
-service first. So after an unclean death the next process works on what was in work last, and one at a time. A service
-that was alone in work at two deaths is left alone until its spec or the operator's version changes.
+`InWork` keeps what is in work in a file that outlives the process. Memory, a crash in C or the watchdog of the event
+loop end the whole process, and the next one would meet the same service first. So after an unclean death the next
+process works on what was in work last, and one at a time. A service that was alone in work at two deaths is left alone
+until its spec or the operator's version changes.
 
 The file has the operator's version, a line for each piece of work, and an empty line. A line is `working` or the number
 of deaths with nothing else in work, then namespace/name, activity and identity. One write without fsync replaces it.

@@ -18,8 +18,7 @@ from llmservice_operator.facts.pods import replicas
 from llmservice_operator.facts.scheduling import accelerator_request
 from llmservice_operator.service.containment import Part
 from llmservice_operator.service.context import Context, ServiceMemory
-from llmservice_operator.service.execute import execute, rate_limited, report_drains
-from llmservice_operator.service.execute import report_status as report
+from llmservice_operator.service.execute import execute, rate_limited, report_drains, report_status
 from llmservice_operator.service.gather import decided
 from llmservice_operator.service.watch import (
     PARENT,
@@ -109,7 +108,7 @@ async def write_children(
         # Requests may need the write. A single failure may pass; the status reports two in a row.
         memory.failures += 1
         if memory.failures > 1:
-            await report(await evaluate(parent, ctx), parent, ctx, memory, log)
+            await report_status(await evaluate(parent, ctx), parent, ctx, memory, log)
         raise
     memory.failures, memory.passes = 0, memory.passes + 1
     return await evaluate(parent, ctx)
@@ -125,7 +124,7 @@ async def write_status(
     if failure is None and may_be_written_later(decision, parent, ctx):
         wait = FIRST_STATUS_AFTER
     else:
-        await report(decision, parent, ctx, memory, log)
+        await report_status(decision, parent, ctx, memory, log)
     then = finish(decision, parent, ctx, memory)
     return Next(soonest(then.after, wait), failure)
 

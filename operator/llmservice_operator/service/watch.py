@@ -1,13 +1,9 @@
-"""The watched kinds: their resources, projections, and selectors.
+"""The watches: which kinds (resources, projections, selectors), those of all kinds except LLMServices, which kopf
+watches, and that of the activators that can hold requests, from the EndpointSlices of their Service.
 
-The event handler of all watches and lists: stores a projection in the cache and queues a key if it changed.
-
-A changed LLMService is reconciled at once. Changes of children come in bursts (a pod that becomes ready changes itself,
+All watches and lists call one event handler, which stores a projection in the cache and queues a key if it changed. A
+changed LLMService is reconciled at once. Changes of children come in bursts (a pod that becomes ready changes itself,
 its workload and its EndpointSlice, several times each), which are combined into one reconcile.
-
-Watches of all kinds except LLMServices, which kopf watches.
-
-Activators that can hold requests, from the EndpointSlices of their Service.
 """
 
 from __future__ import annotations
@@ -46,6 +42,8 @@ from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe import observed
 from llmservice_operator.service.containment import InternalErrors, Part
+
+logger = logging.getLogger(__name__)
 
 JSON = Mapping[str, Any]
 
@@ -302,8 +300,6 @@ def _about(resource: Resource, obj: Mapping[str, Any]) -> tuple[Key | None, str]
     service = name if resource is LLMSERVICE else labels.get(SERVICE_LABEL) or labels.get(INSPECTS_LABEL)
     return (Key(metadata.get("namespace", ""), service) if service else None), f"of {resource.kind} {name}"
 
-
-logger = logging.getLogger(__name__)
 
 DISPENSABLE = (JOB, ENDPOINT_SLICE)
 """Optional for services: without them models are not inspected, and a ready pod counts as serving."""

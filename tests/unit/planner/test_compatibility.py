@@ -14,10 +14,8 @@ from llmservice_api.spec import LLMServiceSpec
 from llmservice_planner.checks import (
     Combination,
     matches,
+    matrix_problems,
     verdicts,
-)
-from llmservice_planner.checks import (
-    matrix_problems as problems,
 )
 
 from tests.contract.manifests import BAD, GOOD, Case, manifest
@@ -62,7 +60,7 @@ FINE: dict[str, Json] = {
 
 @pytest.mark.parametrize("change", FINE.values(), ids=FINE.keys())
 def test_what_goes_together(change: Json) -> None:
-    assert problems(parsed(change)) == ()
+    assert matrix_problems(parsed(change)) == ()
 
 
 PAIR, INVALID, PRECISION = "UnsupportedCombination", "InvalidSpec", "PrecisionUnsupported"
@@ -94,7 +92,7 @@ ALL_REFUSED += [bad for bad in BAD if bad.reason]
 
 @pytest.mark.parametrize("case", ALL_REFUSED, ids=[case.id for case in ALL_REFUSED])
 def test_what_does_not_go_together(case: Case) -> None:
-    (problem,) = problems(parsed(dict(case.change)))
+    (problem,) = matrix_problems(parsed(dict(case.change)))
     assert (problem.field, str(problem.reason)) == (case.field, case.reason)
     assert problem.message.endswith(".")
     assert problem.remedy.endswith(".")
@@ -102,7 +100,7 @@ def test_what_does_not_go_together(case: Case) -> None:
 
 def test_only_the_product_that_cannot_is_named() -> None:
     products = ["NVIDIA-H100-80GB-HBM3", "Tesla-T4"]
-    (problem,) = problems(parsed({"accelerator.products": products, "precision.dtype": "bfloat16"}))
+    (problem,) = matrix_problems(parsed({"accelerator.products": products, "precision.dtype": "bfloat16"}))
     assert problem.message == "precision.dtype bfloat16: bfloat16 needs compute capability 8.0; Tesla-T4 has 7.5."
     assert problem.remedy == "Set it to float16, or take Tesla-T4 out of spec.accelerator.products."
 

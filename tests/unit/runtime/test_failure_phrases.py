@@ -14,7 +14,7 @@ from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.contract import Phase
 from llmservice_runtime.failures.failures import End, classify
 from llmservice_runtime.failures.rules import ANY_TEXT, FOLLOWING, RULES, holds
-from llmservice_vllm.extract import text_of
+from llmservice_vllm.extract_messages import text_of
 
 EVERY = (*RULES, *FOLLOWING)
 CUDART = "nvidia/cu13/lib/libcudart.so.13"

@@ -20,7 +20,7 @@ def test_copies_everything_readable(tmp_path: Path) -> None:
     targets = install(tmp_path)
     assert targets == [tmp_path / name for name in sorted(NAMES)]
     for target, package in zip(targets, PACKAGES, strict=True):
-        assert files(target) == files(package) - {"extract.py", "messages.json", "messages.py"}
+        assert files(target) == files(package) - {"extract.py", "extract_messages.py", "messages.json"}
         assert {path.stat().st_mode & 0o777 for path in target.rglob("*") if path.is_file()} == {0o644}
     assert {path.name for path in tmp_path.iterdir()} == NAMES
 

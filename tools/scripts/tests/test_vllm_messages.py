@@ -7,20 +7,8 @@ import textwrap
 import pytest
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.failures.failures import _LOOK_AT_LOG
-from llmservice_vllm.extract import (
-    Message,
-    installed,
-    texts,
-)
-from llmservice_vllm.extract import (
-    collect_messages as collect,
-)
-from llmservice_vllm.extract import (
-    load_messages as load,
-)
-from llmservice_vllm.extract import (
-    merged_messages as merged,
-)
+from llmservice_vllm.extract import installed
+from llmservice_vllm.extract_messages import Message, collect, load, merged, texts
 
 from scripts.vllm_messages import PAGE, failure_of, page_text
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kubeloop import credentials
 from kubeloop.credentials import Credentials
 from kubeloop.errors import KubeError, NotFound, ProxyRefusal, ServerError, Unreachable, lacks_right
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.options import is_namespace

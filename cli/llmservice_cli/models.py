@@ -17,8 +17,7 @@ from typing import Any
 from llmservice_api.model import ACCESSES, FETCHED, one_of
 from llmservice_api.service import LLMService
 from llmservice_planner.model import config_json, spec_facts
-from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, UnsupportedModel
-from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Tensors, UnsupportedModel
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection import other_formats
 from llmservice_runtime.inspection.config_json import from_params, is_params

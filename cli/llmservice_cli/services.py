@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmservice_api.conditions import Condition, ConditionType
-from llmservice_api.constants import DEFAULT_ENDPOINT_PORT
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import DEFAULT_ENDPOINT_PORT, LLMSERVICE
 
 from .api import Api, Json, status_of
 from .errors import CliError

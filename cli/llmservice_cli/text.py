@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from math import inf, isinf
 
 from click import BadParameter
-from kubeloop.timestamps import rfc3339
+from kubeloop.resources import rfc3339
 
 # Numbers on the command line: parsers of options, with the message for a wrong value.
 

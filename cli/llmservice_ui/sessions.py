@@ -32,9 +32,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from llmservice_ui.fleet import Meter
+
 from .fleet import FleetReader
 from .guard import PROGRAM_PATH, body_of, form_of, name_of
-from .meter import Meter
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Hosts that are accepted always: a port-forward's."""

@@ -31,10 +31,16 @@ from typing import Any, Protocol
 import aiohttp
 import kopf
 
-from kubeloop.cache import Cache, Seen, SyncState, watch_of
 from kubeloop.credentials import Credentials
 from kubeloop.errors import KubeError, Unreachable
-from kubeloop.informer import ResourceEventHandler, list_all
+from kubeloop.informer import (
+    Cache,
+    ResourceEventHandler,
+    Seen,
+    SyncState,
+    list_all,
+    watch_of,
+)
 from kubeloop.resources import Resource
 from kubeloop.transport import Transport
 

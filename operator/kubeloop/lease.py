@@ -30,8 +30,7 @@ from kubeloop.errors import (
     Unauthorized,
     lacks_right,
 )
-from kubeloop.resources import LEASE
-from kubeloop.timestamps import rfc3339
+from kubeloop.resources import LEASE, rfc3339
 from kubeloop.transport import Transport
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ import json
 import logging
 from typing import Any
 
-from kubeloop.resources import Key
-from kubeloop.timestamps import rfc3339
+from kubeloop.resources import Key, rfc3339
 
 ObjectLogger = logging.LoggerAdapter[logging.Logger]
 """Adds the object to each record."""

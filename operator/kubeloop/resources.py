@@ -1,8 +1,9 @@
-"""API paths of kinds."""
+"""API paths of kinds, keys of objects, and times (RFC 3339 in UTC, ending in Z) as Kubernetes writes them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -79,3 +80,8 @@ STANDARD = (
     RESOURCE_QUOTA,
     LEASE,
 )
+
+
+def rfc3339(moment: datetime, timespec: str = "seconds") -> str:
+    """metav1.Time with "seconds", metav1.MicroTime with "microseconds", truncated. `moment` must have a time zone."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=timespec) + "Z"

@@ -18,7 +18,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from kubeloop.errors import KubeError
 from kubeloop.resources import POD, Key, Resource
 from kubeloop.transport import Transport
-from llmservice_api.network_peers import Address, Block, Peer, Requirement
+from llmservice_api.holding import (
+    Address,
+    Block,
+    Peer,
+    Requirement,
+)
 
 from llmservice_activator.holding.interface import HoldingTarget, Refusal
 from llmservice_activator.services import Service

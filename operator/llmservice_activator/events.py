@@ -11,10 +11,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from kubeloop.client import InvolvedObject, manifest
 from kubeloop.errors import AlreadyExists, KubeError
-from kubeloop.events import InvolvedObject, manifest
 from kubeloop.resources import Key
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_api.reasons import Reason
 
 from llmservice_activator.answers import ScalingAnswer

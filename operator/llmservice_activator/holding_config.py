@@ -12,9 +12,8 @@ from typing import Any
 
 from llmservice_api.base import SecretKeyRef
 from llmservice_api.conditions import ConditionType
-from llmservice_api.holding import MOST_HELD_BYTES, is_idle, stored_port
+from llmservice_api.holding import MOST_HELD_BYTES, Peer, is_idle, peers_of, stored_port
 from llmservice_api.lifecycle import Endpoint, Scaling
-from llmservice_api.network_peers import Peer, peers_of
 from llmservice_api.reasons import Reason
 from llmservice_planner.quantity import amount
 

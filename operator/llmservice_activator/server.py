@@ -1,26 +1,153 @@
 """The gRPC server for KEDA: returns answers, or a status with the reason. Its certificate and the clients' CA are read
 from the folder of a mounted Secret, again when they change.
+
+Names, numbers and types of the messages as in kedacore/keda v2.21.0, pkg/scalers/externalscaler/externalscaler.proto.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 from kubeloop import log
 from kubeloop.errors import ConfigError
 from kubeloop.health import expires_at
 from kubeloop.resources import Key
 
-from llmservice_activator import externalscaler
 from llmservice_activator.answers import ScalingAnswers
 from llmservice_activator.services import Services, Unknown, Watches
+
+PACKAGE = "externalscaler"
+SERVICE = f"{PACKAGE}.ExternalScaler"
+METRIC = "replicas"
+"""The only metric: the desired replicas; its target is 1 for each replica."""
+TARGET = 1
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_MESSAGES: dict[str, tuple[tuple[str, int, int, str], ...]] = {
+    "ScaledObjectRef": (
+        ("name", 1, _Field.TYPE_STRING, ""),
+        ("namespace", 2, _Field.TYPE_STRING, ""),
+        ("scalerMetadata", 3, _Field.TYPE_MESSAGE, "ScaledObjectRef.ScalerMetadataEntry"),
+    ),
+    "IsActiveResponse": (("result", 1, _Field.TYPE_BOOL, ""),),
+    "GetMetricSpecResponse": (("metricSpecs", 1, _Field.TYPE_MESSAGE, "MetricSpec"),),
+    "MetricSpec": (
+        ("metricName", 1, _Field.TYPE_STRING, ""),
+        ("targetSize", 2, _Field.TYPE_INT64, ""),
+        ("targetSizeFloat", 3, _Field.TYPE_DOUBLE, ""),
+    ),
+    "GetMetricsRequest": (
+        ("scaledObjectRef", 1, _Field.TYPE_MESSAGE, "ScaledObjectRef"),
+        ("metricName", 2, _Field.TYPE_STRING, ""),
+    ),
+    "GetMetricsResponse": (("metricValues", 1, _Field.TYPE_MESSAGE, "MetricValue"),),
+    "MetricValue": (
+        ("metricName", 1, _Field.TYPE_STRING, ""),
+        ("metricValue", 2, _Field.TYPE_INT64, ""),
+        ("metricValueFloat", 3, _Field.TYPE_DOUBLE, ""),
+    ),
+}
+_REPEATED = frozenset({"scalerMetadata", "metricSpecs", "metricValues"})
+
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+class InvalidRequest(Exception):
+    """A request that KEDA would not send; the message says why."""
+
+
+class MetricsRequest(NamedTuple):
+    key: Key
+    metric: str
+
+
+def _file() -> descriptor_pb2.FileDescriptorProto:
+    file = descriptor_pb2.FileDescriptorProto(name="externalscaler.proto", package=PACKAGE, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, type_, of in fields:
+            label = _Field.LABEL_REPEATED if field in _REPEATED else _Field.LABEL_OPTIONAL
+            added = message.field.add(name=field, number=number, type=type_, label=label)
+            if of:
+                added.type_name = f".{PACKAGE}.{of}"
+        if name == "ScaledObjectRef":
+            entry = message.nested_type.add(name="ScalerMetadataEntry")
+            entry.options.map_entry = True
+            for number, word in enumerate(("key", "value"), 1):
+                entry.field.add(name=word, number=number, type=_Field.TYPE_STRING, label=_Field.LABEL_OPTIONAL)
+    return file
+
+
+def _classes() -> dict[str, Any]:
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(_file())
+    found = (pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in _MESSAGES)
+    return {each.name: message_factory.GetMessageClass(each) for each in found}
+
+
+MESSAGES = _classes()
+"""Message classes by name."""
+
+
+def scaled_object(raw: bytes) -> Key:
+    """The service of a ScaledObjectRef, which has the ScaledObject's name; InvalidRequest."""
+    return _key(_parsed("ScaledObjectRef", raw))
+
+
+def metrics_request(raw: bytes) -> MetricsRequest:
+    """A GetMetricsRequest; InvalidRequest."""
+    message = _parsed("GetMetricsRequest", raw)
+    if message.metricName != METRIC:
+        raise InvalidRequest(f"there is no metric {message.metricName[:64]!r}, only {METRIC!r}")
+    return MetricsRequest(_key(message.scaledObjectRef), METRIC)
+
+
+def is_active(result: bool) -> bytes:
+    return _bytes("IsActiveResponse", result=result)
+
+
+def metric_spec() -> bytes:
+    """A GetMetricSpecResponse with the metric. Both fields of its target are set; the integer one is deprecated."""
+    spec = MESSAGES["MetricSpec"](metricName=METRIC, targetSize=TARGET, targetSizeFloat=float(TARGET))
+    return _bytes("GetMetricSpecResponse", metricSpecs=[spec])
+
+
+def metrics(value: float) -> bytes:
+    found = MESSAGES["MetricValue"](metricName=METRIC, metricValue=ceil(value), metricValueFloat=value)
+    return _bytes("GetMetricsResponse", metricValues=[found])
+
+
+def _bytes(name: str, **fields: Any) -> bytes:
+    raw: bytes = MESSAGES[name](**fields).SerializeToString()
+    return raw
+
+
+def _parsed(name: str, raw: bytes) -> Any:
+    try:
+        return MESSAGES[name].FromString(raw)
+    except DecodeError as error:
+        raise InvalidRequest(f"the request is no {name}") from error
+
+
+def _key(reference: Any) -> Key:
+    """The service of a reference, with valid names. The trigger's metadata may come from a tenant and is ignored."""
+    if not _NAMESPACE.fullmatch(reference.namespace) or not _NAME.fullmatch(reference.name):
+        raise InvalidRequest("scaledObjectRef has no valid namespace and name")
+    return Key(reference.namespace, reference.name)
+
 
 logger = logging.getLogger(__name__)
 
@@ -173,41 +300,41 @@ class ExternalScaler:
             name: grpc.unary_unary_rpc_method_handler(self._answered(name, method)) for name, method in unary.items()
         }
         methods["StreamIsActive"] = grpc.unary_stream_rpc_method_handler(self._stream_is_active)
-        return grpc.method_handlers_generic_handler(externalscaler.SERVICE, methods)
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def _is_active(self, request: bytes) -> bytes:
-        key = externalscaler.scaled_object(request)
+        key = scaled_object(request)
         self._known(key)
-        return externalscaler.is_active(await self._is_in_use(key))
+        return is_active(await self._is_in_use(key))
 
     async def _metric_spec(self, request: bytes) -> bytes:
         """Independent of the service: KEDA needs the target for its fallback, too."""
-        externalscaler.scaled_object(request)
-        return externalscaler.metric_spec()
+        scaled_object(request)
+        return metric_spec()
 
     async def _metrics(self, request: bytes) -> bytes:
-        key = externalscaler.metrics_request(request).key
+        key = metrics_request(request).key
         self._known(key)
         answer = await self._answers.get(key)
         logger.debug("%g: %s", answer.desired.metric, answer.desired.reason, extra={log.KEY: key})
-        return externalscaler.metrics(answer.desired.metric)
+        return metrics(answer.desired.metric)
 
     async def _stream_is_active(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         """True at first if active, and whenever the service becomes active. Never False: KEDA polls for that."""
         code, came_into_use = grpc.StatusCode.OK, asyncio.Event()
         key = None
         try:
-            key = externalscaler.scaled_object(request)
+            key = scaled_object(request)
             self._known(key)
             self._streams.setdefault(key, set()).add(came_into_use)
             if await self._is_in_use(key):
-                yield externalscaler.is_active(True)
+                yield is_active(True)
             while not self._is_stopping:
                 await came_into_use.wait()
                 came_into_use.clear()
                 if not self._is_stopping:
-                    yield externalscaler.is_active(True)
-        except (CallFailed, Unknown, externalscaler.InvalidRequest) as error:
+                    yield is_active(True)
+        except (CallFailed, Unknown, InvalidRequest) as error:
             code = code_of(error)
             await context.abort(code, str(error))
         except asyncio.CancelledError:
@@ -244,7 +371,7 @@ class ExternalScaler:
             code = grpc.StatusCode.OK
             try:
                 return await method(request)
-            except (CallFailed, Unknown, externalscaler.InvalidRequest) as error:
+            except (CallFailed, Unknown, InvalidRequest) as error:
                 code = code_of(error)
                 await context.abort(code, str(error))
             except asyncio.CancelledError:

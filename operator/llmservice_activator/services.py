@@ -17,10 +17,9 @@ from kubeloop.informer import Informer
 from kubeloop.resources import POD, Key, Resource
 from kubeloop.transport import Transport
 from llmservice_api.conditions import ConditionType
-from llmservice_api.constants import SERVICE_LABEL, is_replica
+from llmservice_api.constants import LLMSERVICE, SERVICE_LABEL, is_replica
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.holding import holds
-from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.lifecycle import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling, Scaling
 from llmservice_runtime.contract import SERVER_CONTAINER, START_CEILING_SECONDS
 from pydantic import ValidationError

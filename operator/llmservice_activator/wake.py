@@ -12,7 +12,7 @@ from kubeloop.client import MERGE_PATCH
 from kubeloop.errors import Conflict, KubeError
 from kubeloop.resources import Key
 from kubeloop.transport import Transport
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 
 from llmservice_activator.events import COMPONENT
 from llmservice_activator.services import Service, Services

@@ -1,13 +1,20 @@
-"""Holding of requests while no replica serves: activators, their reports, and the port of each service."""
+"""Holding of requests while no replica serves: activators, their reports, the port of each service, and its clients.
+
+spec.scaling.holding.from, which clients may send requests, has the meaning of a NetworkPolicy's `from` and Kubernetes'
+shape; what its schema cannot express is checked here.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:  # commands that only read statuses do not import pydantic
+from llmservice_api.errors import InvalidSpec, Problem
+
+if TYPE_CHECKING:
     from llmservice_api.lifecycle import Scaling
 
 FIRST_PORT: Final = 10_240
@@ -123,3 +130,126 @@ def stored_port(status: Mapping[str, Any]) -> int | None:
     port = holding.get("port") if isinstance(holding, Mapping) else None
     is_port = isinstance(port, int) and not isinstance(port, bool) and FIRST_PORT <= port <= LAST_PORT
     return port if is_port else None
+
+
+Json = Mapping[str, Any]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+AT = "spec.scaling.holding.from"
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_OPERATORS = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
+"""Whether the operator has values."""
+_CIDR_REMEDY = "Write an address and the length of its prefix, as in 10.0.0.0/8 or 2001:db8::/32."
+_LABEL_REMEDY = "Write a label as Kubernetes has it: NAME or DOMAIN/NAME, and a value of at most 63 characters."
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """An item of matchExpressions; a pair of matchLabels is `In` with one value."""
+
+    key: str
+    operator: str
+    values: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Addresses of `cidr` without those of `excepted`."""
+
+    cidr: Network
+    excepted: tuple[Network, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An address block; or pods of `namespaces` (None: the LLMService's own) that `pods` selects (None: all)."""
+
+    pods: tuple[Requirement, ...] | None = None
+    namespaces: tuple[Requirement, ...] | None = None
+    block: Block | None = None
+
+
+def check_peers(peers: Sequence[Json]) -> None:
+    """InvalidSpec with all problems."""
+    peers_of(peers)
+
+
+def peers_of(peers: Sequence[Json]) -> tuple[Peer, ...]:
+    """Peers from the spec; InvalidSpec with all problems."""
+    problems: list[Problem] = []
+    found = tuple(_peer(peer, f"{AT}[{index}]", problems) for index, peer in enumerate(peers))
+    if problems:
+        raise InvalidSpec(problems)
+    return found
+
+
+def _peer(peer: Json, at: str, problems: list[Problem]) -> Peer:
+    block, pods, namespaces = (peer.get(name) for name in ("ipBlock", "podSelector", "namespaceSelector"))
+    others = set(peer) - {"ipBlock", "podSelector", "namespaceSelector"}
+    if others or (block is None and pods is None and namespaces is None):
+        problems.append(Problem(at, "It selects nobody.", "Set podSelector, namespaceSelector or ipBlock."))
+    if block is not None and (pods is not None or namespaces is not None):
+        problems.append(Problem(f"{at}.ipBlock", "It is beside a selector.", "Make two entries of them."))
+    return Peer(
+        pods=None if pods is None else tuple(_selector(pods, f"{at}.podSelector", problems)),
+        namespaces=None if namespaces is None else tuple(_selector(namespaces, f"{at}.namespaceSelector", problems)),
+        block=None if block is None else _block(block, f"{at}.ipBlock", problems),
+    )
+
+
+def _selector(selector: Json, at: str, problems: list[Problem]) -> Iterator[Requirement]:
+    for key, value in (selector.get("matchLabels") or {}).items():
+        if not _is_label(key, [value]):
+            problems.append(Problem(f"{at}.matchLabels", f"{key}: {value} is no label.", _LABEL_REMEDY))
+        yield Requirement(key, "In", frozenset([value]))
+    for index, expression in enumerate(selector.get("matchExpressions") or ()):
+        where = f"{at}.matchExpressions[{index}]"
+        key, operator, values = (expression.get(name) for name in ("key", "operator", "values"))
+        if operator not in _OPERATORS:
+            problems.append(
+                Problem(f"{where}.operator", f"{operator} is no operator.", f"Write one of {', '.join(_OPERATORS)}.")
+            )
+        elif bool(values) != _OPERATORS[operator]:
+            remedy = "Add values." if _OPERATORS[operator] else "Remove its values."
+            problems.append(Problem(f"{where}.values", f"{operator} {'with' if values else 'without'} values.", remedy))
+        if not _is_label(key, values or ()):
+            problems.append(Problem(where, f"{key} or one of its values is no label.", _LABEL_REMEDY))
+        yield Requirement(str(key), str(operator), frozenset(map(str, values or ())))
+
+
+def _is_label(key: object, values: Sequence[object]) -> bool:
+    return all(isinstance(text, str) for text in (key, *values)) and (
+        _KEY.fullmatch(str(key)) is not None and all(_VALUE.fullmatch(str(value)) for value in values)
+    )
+
+
+def _block(block: Json, at: str, problems: list[Problem]) -> Block | None:
+    cidr = _network(block.get("cidr"), f"{at}.cidr", problems)
+    excepted = []
+    for index, text in enumerate(block.get("except") or ()):
+        where = f"{at}.except[{index}]"
+        network = _network(text, where, problems)
+        if cidr is None or network is None:
+            continue
+        if not _is_within(network, cidr):
+            problems.append(Problem(where, f"{network} is not within {cidr}.", "Remove it or widen cidr."))
+        excepted.append(network)
+    return None if cidr is None else Block(cidr, tuple(excepted))
+
+
+def _network(text: object, at: str, problems: list[Problem]) -> Network | None:
+    """As in Kubernetes: host bits may be set; a mask, or a missing prefix length, is invalid."""
+    try:
+        _, slash, prefix = str(text).partition("/")
+        if not (slash and prefix.isascii() and prefix.isdecimal()) or "%" in str(text):
+            raise ValueError
+        return ipaddress.ip_network(str(text), strict=False)
+    except ValueError:
+        problems.append(Problem(at, f"{str(text)[:64]} is no CIDR.", _CIDR_REMEDY))
+        return None
+
+
+def _is_within(inner: Network, outer: Network) -> bool:
+    return inner.version == outer.version and inner.prefixlen >= outer.prefixlen and inner.network_address in outer

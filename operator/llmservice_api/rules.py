@@ -11,11 +11,11 @@ from llmservice_vllm import quantization
 from pydantic.alias_generators import to_camel
 
 from llmservice_api.base import Rule, cel_list, cel_string
-from llmservice_api.flag_rules import ARGUMENTS, argument_rules, none_of
+from llmservice_api.flags import ARGUMENTS, argument_rules, none_of
 from llmservice_api.holding import MOST_HELD_BYTES
 from llmservice_api.matrix import methods, techniques
 from llmservice_api.model import ACCESSES, FETCHED, SCHEMES, URI_FORMS
-from llmservice_api.pod_rules import POD_RULES, START_CACHE_VOLUME
+from llmservice_api.runtime import POD_RULES, START_CACHE_VOLUME
 
 _ON_CPU = "has(self.accelerator) && has(self.accelerator.type) && self.accelerator.type == 'cpu'"
 _POOLS = "has(self.model.runner) && self.model.runner == 'pooling'"

@@ -6,11 +6,21 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from llmservice_api.base import BY_NAME, SET, ApiModel, Knob, Many, ObjectName, Quantity, knob, leaf, section
-from llmservice_api.engine import MAX_TOKENS, Accelerator, Batching, Parallelism, Precision
+from llmservice_api.engine import (
+    MAX_TOKENS,
+    Accelerator,
+    Attention,
+    Batching,
+    Compilation,
+    ContextExtension,
+    DraftModel,
+    Parallelism,
+    Precision,
+    SpeculativeDecoding,
+)
 from llmservice_api.lifecycle import Drain, Endpoint, Rollout, Scaling
 from llmservice_api.model import AccessMode, Model, Source, parse
 from llmservice_api.runtime import PodTemplate, Runtime
-from llmservice_api.techniques import Attention, Compilation, ContextExtension, DraftModel, SpeculativeDecoding
 
 # spec.generation: sampling and parsing of answers.
 

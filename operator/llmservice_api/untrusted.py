@@ -3,7 +3,7 @@
 They return values of the declared types, with finite numbers below 2**53 and bounded texts, omit everything else, and
 do not raise. The operator recomputes what was omitted. Tenants with access to `llmservices/status` or
 ControllerRevisions may store anything that the schema allows. Reports of pods and Jobs are read by
-`llmservice_runtime.bounded_json`, responses of the API server by `kubeloop.wire`.
+`llmservice_runtime.bounded_json`, responses of the API server by `kubeloop.transport`.
 """
 
 from __future__ import annotations

@@ -15,19 +15,16 @@ from pathlib import Path
 import uvloop
 from kubeloop import credentials as kube_credentials
 from kubeloop import garbage, log
-from kubeloop.access import Access, unguarded
-from kubeloop.cache import Cache, SyncState
-from kubeloop.client import AlwaysOpen, Gate, KubeClient
+from kubeloop.client import AlwaysOpen, Gate, KubeClient, PodEventReader
 from kubeloop.errors import ConfigError
-from kubeloop.events import PodEventReader
-from kubeloop.health import Certificate, HealthServer, PortTaken
+from kubeloop.health import Access, Certificate, HealthServer, Life, PortTaken, Stage, unguarded
+from kubeloop.informer import Cache, SyncState
 from kubeloop.kopf_source import Resync, Watch
 from kubeloop.lease import Lease
 from kubeloop.queue import WorkQueue
 from kubeloop.resources import Key
 from kubeloop.transport import Transport
-from llmservice_api.constants import OPERATOR, SPLIT_ANNOTATION
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE, OPERATOR, SPLIT_ANNOTATION
 from llmservice_runtime.health import watchdog
 from prometheus_client import disable_created_metrics
 
@@ -38,11 +35,10 @@ from llmservice_operator.readers.nodes import Nodes, QuotaReader
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
 from llmservice_operator.service.config_reader import ConfigReader
 from llmservice_operator.service.containment import InternalErrors, InWork, Part
-from llmservice_operator.service.context import Context
-from llmservice_operator.service.life import Life, Stage
+from llmservice_operator.service.context import Context, Updates
 from llmservice_operator.service.metrics import Metrics
+from llmservice_operator.service.reconcile import Workers
 from llmservice_operator.service.state_poller import StatePoller
-from llmservice_operator.service.updates import Updates
 from llmservice_operator.service.watch import (
     INDICES,
     PARENT,
@@ -57,7 +53,6 @@ from llmservice_operator.service.watch import (
     priority_after_child,
     watched_children,
 )
-from llmservice_operator.service.worker import Workers
 
 logger = logging.getLogger("llmservice_operator")
 

@@ -9,9 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from llmservice_api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION, claim_names
+from llmservice_api.constants import (
+    ADAPTERS_ANNOTATION,
+    APPLIED_HASH_ANNOTATION,
+    CHILD_KINDS,
+    HAS_OWN_CONDITION,
+    VERBS,
+    claim_names,
+)
 from llmservice_api.holding import is_idle
-from llmservice_api.kinds import CHILD_KINDS, HAS_OWN_CONDITION, VERBS
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, cached_by_service
 from llmservice_api.spec import LLMServiceSpec

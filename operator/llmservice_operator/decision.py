@@ -16,8 +16,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.model.reading import ConfigReading
-from llmservice_planner.quotas import Quotas
-from llmservice_planner.room import Room
+from llmservice_planner.room import Quotas, Room
 
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import Reports

@@ -27,7 +27,6 @@ from llmservice_runtime.contract import API_KEYS_FILE
 from llmservice_operator.decision import UpdatePermission
 from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.manifests.engine import NO_MEDIA_DOMAIN, image, vllm_arguments, vllm_version
 from llmservice_operator.manifests.meta import Manifest
 from llmservice_operator.manifests.pod_template import pod_template, server_arguments
 from llmservice_operator.manifests.revision import (
@@ -40,6 +39,12 @@ from llmservice_operator.manifests.revision import (
     spec_digest,
     start_plan,
     with_recorded_fields,
+)
+from llmservice_operator.manifests.server import (
+    NO_MEDIA_DOMAIN,
+    image,
+    vllm_arguments,
+    vllm_version,
 )
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed, Ownership, ownership

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from llmservice_api.errors import Problem
 from llmservice_api.matrix import DIMENSIONS, ROWS, Incompatibility
 from llmservice_api.matrix.dimensions import ABSENT, GIVEN, MANY, OFF, ON, ONE
-from llmservice_api.pod_rules import SECONDS_VARIABLES
 from llmservice_api.reasons import Reason
+from llmservice_api.runtime import SECONDS_VARIABLES
 from llmservice_api.spec import LLMServiceSpec
 
 from llmservice_planner import versions

@@ -14,11 +14,10 @@ from llmservice_api.dtypes import DType, KVCache, Weights, float_dtype
 from llmservice_vllm.facts import GPU_MEMORY_UTILIZATION as GPU_MEMORY_UTILIZATION
 from llmservice_vllm.facts import MAX_LORA_RANK, MAX_LORAS
 
-from llmservice_planner.model.architecture import Architecture
-from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.model.architecture import Architecture, Tensors
 
 if TYPE_CHECKING:  # the command line starts without the spec's models
-    from llmservice_api.techniques import CudaGraphs, SpeculativeMethod
+    from llmservice_api.engine import CudaGraphs, SpeculativeMethod
 
 GIB = 2**30
 NOT_READ = "config.json"

@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from llmservice_api.engine import ContextExtension, CudaGraphs
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_api.techniques import ContextExtension, CudaGraphs
 from llmservice_vllm.flags import Match
 from llmservice_vllm.versions import flag_table_or_default
 
-from llmservice_planner.model.architecture import Architecture
-from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.model.architecture import Architecture, Tensors
 from llmservice_planner.plan import Adapters, Device, Draft, Request
 from llmservice_planner.quantity import amount, gibibytes
 from llmservice_planner.versions import given, is_on

@@ -24,8 +24,8 @@ from llmservice_planner.model.architecture import (
     Part,
     Quantization,
     Split,
+    Tensors,
 )
-from llmservice_planner.model.tensors import Tensors
 from llmservice_planner.plan import GIB, Draft, Line, Request
 from llmservice_planner.splits import layers_of_stages
 from llmservice_planner.storage import Storage

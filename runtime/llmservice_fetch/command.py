@@ -5,6 +5,12 @@ Standard output: one JSON document per line, for the supervisor. Standard error:
 With spec.model.cache.verify: Hash cached files are compared with the published hashes before they are served. Hashes
 come from the origin. Where it is unreachable, the cached listing is used, which anyone who writes the cache can
 change together with the content: this still detects a broken disk, but no attack.
+
+vLLM reads every file in a model's folder: safetensors, code, chat templates. A snapshot in a shared cache may hold
+files that were not listed, so vLLM gets the pod's own folder, with links to exactly the blobs of the checked listing:
+
+LINKS/NAME                        a link to the next
+LINKS/.files/NAME/REVISION/PATH   a link to CACHE/.../blobs/HASH
 """
 
 from __future__ import annotations
@@ -33,13 +39,64 @@ from llmservice_runtime.preflight import model_checks, model_files
 from llmservice_runtime.redact import Redacted, Redactor, log
 from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
-from llmservice_fetch import failed, meter, pod_folder, prune, uses
+from llmservice_fetch import failed, folders, prune, transfer, uses
 from llmservice_fetch.failed import HTTPStatusError, Unreachable
 from llmservice_fetch.files import Digest, Listing, Origin, RemoteFile, is_inside, select, total
-from llmservice_fetch.meter import Meter
+from llmservice_fetch.folders import Folder
 from llmservice_fetch.origins import origin_of, schemes
 from llmservice_fetch.store import Store, exclusive
-from llmservice_fetch.transfer import Download, RetryPolicy, retrying
+from llmservice_fetch.transfer import Download, Meter, RetryPolicy, retrying
+
+_FILES = ".files"
+
+
+def pod_folder(links: Path, name: str, revision: str) -> Path:
+    """The folder of an artifact's revision. vLLM separates cached prompts of adapters by path, thus by revision."""
+    return links / _FILES / name / revision
+
+
+def fill_pod_folder(links: Path, name: str, revision: str, store: Store, files: Sequence[RemoteFile]) -> Path:
+    """Make the folder hold links to exactly these files; its path. OSError."""
+    links.parent.mkdir(parents=True, exist_ok=True)
+    blobs = os.path.abspath(store.root / "blobs")  # noqa: PTH100 - must not resolve links
+    targets = {file.path: f"{blobs}/{file.blob}" for file in files}
+    # The parent is a volume's root; another container of the pod may write below it.
+    with folders.opened(links.parent, (links.name, _FILES, name), make=True) as place:
+        if not place.is_folder(revision) or dict(_links(place, revision)) != targets:
+            _replace(place, revision, targets)
+    return pod_folder(links, name, revision)
+
+
+def point_pod_folder(links: Path, name: str, revision: str) -> None:
+    """Point the artifact's name to a complete revision."""
+    with folders.opened(links.parent, (links.name,)) as place:
+        place.link(name, f"{_FILES}/{name}/{revision}")
+
+
+def _replace(place: Folder, revision: str, targets: dict[str, str]) -> None:
+    new, old = f".new-{os.getpid()}", f".old-{os.getpid()}"
+    for name in (new, old):
+        place.remove(name)
+    with place.folder(new, make=True) as folder:
+        for file, target in targets.items():
+            *parents, name = file.split("/")
+            with folder.folder(*parents, make=True) as parent:
+                parent.link(name, target)
+    if place.stat(revision) is not None:
+        place.rename(revision, old)
+    place.rename(new, revision)
+    place.remove(old)
+
+
+def _links(place: Folder, name: str, before: str = "") -> Iterator[tuple[str, str | None]]:
+    """All entries of a folder by path, with the targets of links."""
+    with place.folder(name) as folder:
+        for inner in folder.names():
+            if folder.is_folder(inner):
+                yield from _links(folder, inner, f"{before}{inner}/")
+            else:
+                yield f"{before}{inner}", folder.target(inner)
+
 
 SIZE, HASH = "size", "hash"
 # Disks and network storage are faster with concurrent reads; a core hashes about 1 GB/s.
@@ -175,14 +232,14 @@ class Artifact:
     @property
     def folder(self) -> Path:
         """The pod's folder for it, complete or not."""
-        return pod_folder.path(self.links, self.name, self.listing.revision)
+        return pod_folder(self.links, self.name, self.listing.revision)
 
     def link(self, files: Sequence[RemoteFile]) -> None:
         """Link files into the cache's snapshot and into the pod's folder."""
         with failed.storage(self.store.root):
             self.store.link(self.listing.revision, files)
         with failed.storage(self.links):
-            pod_folder.fill(self.links, self.name, self.listing.revision, self.store, files)
+            fill_pod_folder(self.links, self.name, self.listing.revision, self.store, files)
 
 
 class FetchRun:
@@ -266,10 +323,10 @@ class FetchRun:
     def _verify(self, artifacts: Sequence[Artifact]) -> None:
         """Verify cached files; downloads are verified as they arrive."""
         for artifact in artifacts if self._options.verify == HASH else ():
-            counted = meter.Meter(artifact.name)
+            counted = transfer.Meter(artifact.name)
             there = total(artifact.files) - total(artifact.store.missing(artifact.files))
             counted.begin(TransferStep.VERIFYING, 0, there)
-            with meter.reporting(counted.snapshot, self._transfer):
+            with transfer.reporting(counted.snapshot, self._transfer):
                 Verification(artifact.origin, artifact.store, counted, log, self._policy, artifact.is_fresh).run(
                     artifact.files
                 )
@@ -286,7 +343,7 @@ class FetchRun:
         """Lock the artifact's store; False without file locks. Reports another process's progress while waiting."""
 
         def waiting() -> AbstractContextManager[None]:
-            return meter.reporting(lambda: meter.progress_of_other(artifact.store, artifact.name), self._transfer)
+            return transfer.reporting(lambda: transfer.progress_of_other(artifact.store, artifact.name), self._transfer)
 
         store = artifact.store
         with failed.storage(store.root), exclusive(store.open_lock, store.root, log, waiting) as alone:
@@ -297,7 +354,7 @@ class FetchRun:
             artifact.origin,
             artifact.listing,
             artifact.store,
-            meter.Meter(artifact.name),
+            transfer.Meter(artifact.name),
             log,
             self._policy,
             suffix="" if alone else f".{os.uname().nodename}-{os.getpid()}",
@@ -313,11 +370,11 @@ class FetchRun:
             log(f"{where}: {len(missing)} files to fetch; {done} of {total(everything)} bytes present")
         download.meter.begin(step, done, total(everything))
 
-        def emit(transfer: Transfer) -> None:
-            self._transfer(transfer)
-            meter.save_progress(artifact.store, transfer)
+        def emit(reached: Transfer) -> None:
+            self._transfer(reached)
+            transfer.save_progress(artifact.store, reached)
 
-        with meter.reporting(download.meter.snapshot, emit):
+        with transfer.reporting(download.meter.snapshot, emit):
             download.fetch(missing)
         artifact.link(files)
 
@@ -343,14 +400,14 @@ class FetchRun:
             needed = artifact.name != MODEL_ARTIFACT or self._flags.load_format != "dummy"
             _raise_first(model_files.check_files(folder, needs_weights=needed))
         with failed.storage(self._options.links):
-            pod_folder.point(artifact.links, artifact.name, artifact.listing.revision)
+            point_pod_folder(artifact.links, artifact.name, artifact.listing.revision)
         if self._options.service and artifact.name in (MODEL_ARTIFACT, DRAFT_ARTIFACT):
             uses.record(artifact.store, self._use(artifact.name, artifact.origin, artifact.listing), log)
         log(f"{artifact.origin.uri} is complete: {folder}")
         self._emit({"artifact": artifact.name, "path": str(folder)})
 
-    def _transfer(self, transfer: Transfer) -> None:
-        self._emit({"transfer": transfer.to_document()})
+    def _transfer(self, reached: Transfer) -> None:
+        self._emit({"transfer": reached.to_document()})
 
 
 def _named(text: str) -> tuple[str, str]:

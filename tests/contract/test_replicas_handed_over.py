@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.constants import KIND
-from llmservice_api.replicas_owner import stated_by
+from llmservice_api.service import stated_by
 
 from tests.contract.api import API_VERSION, NAMESPACE, RESOURCE, SERVICES, Api
 from tests.contract.conftest import Kubectl

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import orjson
 import pytest
-from kubeloop.wire import lenient
+from kubeloop.transport import lenient
 
 NAMESPACE = "contract-untrusted-data"
 REVISIONS = f"/apis/apps/v1/namespaces/{NAMESPACE}/controllerrevisions"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from llmservice_api.kinds import VERBS
+from llmservice_api.constants import VERBS
 from llmservice_api.lifecycle import Holding
 
 from tests.e2e._chart import AUTOSCALED, EVERYTHING, JSON, ChartRefused, of_kind, only, render

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from llmservice_api.kinds import CHILD_KINDS, VERBS
+from llmservice_api.constants import CHILD_KINDS, VERBS
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.inspection import job_name
 

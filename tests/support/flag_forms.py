@@ -21,7 +21,7 @@ from typing import Any
 from llmservice_api.flags import FLAGS
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_operator.manifests.engine import vllm_arguments
+from llmservice_operator.manifests.server import vllm_arguments
 from llmservice_planner.versions import problems
 from llmservice_runtime.preflight.model_checks import Extension
 from llmservice_runtime.preflight.model_checks import extension_arguments as extended

@@ -18,7 +18,7 @@ from kubeloop.credentials import Credentials, IssuedToken, Token
 from kubeloop.errors import AlreadyExists, ApiError, Conflict, FieldConflict, NotFound
 from kubeloop.resources import Resource
 from kubeloop.transport import METHODS, Transport
-from llmservice_api.kinds import BY_KIND, LLMSERVICE
+from llmservice_api.constants import BY_KIND, LLMSERVICE
 from llmservice_operator.readers.nodes import NODE
 from llmservice_operator.service.watch import WATCHED
 

@@ -11,9 +11,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.constants import CHILD_KINDS, UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.holding import Activators, HoldingReport, PortClaim
-from llmservice_api.kinds import CHILD_KINDS
 from llmservice_api.service import LLMService
 from llmservice_operator.decision import (
     Decision,
@@ -42,8 +41,7 @@ from llmservice_operator.workload.deployment import DeploymentFacts
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import reading
 from llmservice_planner.model.reading import ConfigReading
-from llmservice_planner.quotas import Quota, Quotas
-from llmservice_planner.room import Room
+from llmservice_planner.room import Quota, Quotas, Room
 
 from tests.unit.decision_goldens import RECORDER
 

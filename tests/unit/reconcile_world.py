@@ -3,12 +3,11 @@
 import datetime
 from typing import Any
 
-from kubeloop.cache import Cache
-from kubeloop.client import AlwaysOpen, KubeClient
-from kubeloop.events import PodEventReader
+from kubeloop.client import AlwaysOpen, KubeClient, PodEventReader
+from kubeloop.informer import Cache
 from kubeloop.queue import WorkQueue
 from kubeloop.resources import Key
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.decision import Apply, Decision, Event, Inputs, Prune
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.readers.nodes import Nodes, QuotaReader

@@ -11,7 +11,7 @@ import aiohttp
 from kubeloop.credentials import Credentials, Token
 from kubeloop.resources import LEASE
 from kubeloop.transport import Transport
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.options import Options
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader

@@ -16,10 +16,10 @@ import grpc.aio
 import pytest
 from kubeloop import informer
 from kubeloop.resources import ENDPOINT_SLICE, POD, Key
-from llmservice_activator import externalscaler
+from llmservice_activator import server
 from llmservice_activator.__main__ import Activator, Network
 from llmservice_activator.options import Options
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.readers.pod_port import Requests, Unreadable
 
 from tests.support.certificates import Authority
@@ -74,14 +74,14 @@ def pod(name: str, *, address: str = "10.0.0.1", ready: bool = True, version: in
 
 def reference(name: str = "chat", namespace: str = "ns", **metadata: str) -> Any:
     """A ScaledObjectRef."""
-    return externalscaler.MESSAGES["ScaledObjectRef"](name=name, namespace=namespace, scalerMetadata=metadata)
+    return server.MESSAGES["ScaledObjectRef"](name=name, namespace=namespace, scalerMetadata=metadata)
 
 
 def request(method: str, name: str = "chat", namespace: str = "ns", metric: str = "replicas") -> bytes:
     """What KEDA sends."""
     found = reference(name, namespace)
     if method == "GetMetrics":
-        found = externalscaler.MESSAGES["GetMetricsRequest"](scaledObjectRef=found, metricName=metric)
+        found = server.MESSAGES["GetMetricsRequest"](scaledObjectRef=found, metricName=metric)
     raw: bytes = found.SerializeToString()
     return raw
 
@@ -94,21 +94,21 @@ class Keda:
 
     async def call(self, method: str, raw: bytes, timeout: float = 10) -> bytes:
         """The answer to a call that is no stream."""
-        unary: Any = self.channel.unary_unary(f"/{externalscaler.SERVICE}/{method}")
+        unary: Any = self.channel.unary_unary(f"/{server.SERVICE}/{method}")
         answer: bytes = await unary(raw, timeout=timeout)
         return answer
 
     async def replicas(self, name: str = "chat", namespace: str = "ns") -> float:
         """The metric."""
         raw = await self.call("GetMetrics", request("GetMetrics", name, namespace))
-        (value,) = externalscaler.MESSAGES["GetMetricsResponse"].FromString(raw).metricValues
+        (value,) = server.MESSAGES["GetMetricsResponse"].FromString(raw).metricValues
         assert value.metricName == "replicas"
         assert value.metricValue == ceil(value.metricValueFloat), "the integer is what an HPA makes of it"
         return float(value.metricValueFloat)
 
     def stream(self, name: str = "chat", namespace: str = "ns") -> Any:
         """StreamIsActive."""
-        method = f"/{externalscaler.SERVICE}/StreamIsActive"
+        method = f"/{server.SERVICE}/StreamIsActive"
         stream: Any = self.channel.unary_stream(method)
         return stream(request("StreamIsActive", name, namespace))
 

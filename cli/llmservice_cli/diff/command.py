@@ -13,9 +13,8 @@ from typing import Any
 from kubeloop import resources
 from kubeloop.errors import Forbidden, NotFound
 from kubeloop.resources import CONTROLLER_REVISION
-from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL, claim_names
+from llmservice_api.constants import BY_KIND, CHILD_KINDS, INSPECTS_LABEL, LLMSERVICE, SERVICE_LABEL, claim_names
 from llmservice_api.errors import UnreadableObject
-from llmservice_api.kinds import BY_KIND, CHILD_KINDS, LLMSERVICE
 from llmservice_operator.decision import Apply
 from llmservice_operator.observe.observed import PROJECTIONS, AppliedRecord, Observed
 from llmservice_operator.readers.nodes import Nodes

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from kubeloop.errors import KubeError, NotFound, Unauthorized, lacks_right
 from kubeloop.resources import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, LEASE, POD, RESOURCE_QUOTA, Resource
-from llmservice_api.constants import CRD_NAME, SERVICE_LABEL
-from llmservice_api.kinds import BY_KIND, LLMSERVICE
+from llmservice_api.constants import BY_KIND, CRD_NAME, LLMSERVICE, SERVICE_LABEL
 from llmservice_operator.options import version
 from llmservice_operator.readers.nodes import NODE
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
-from llmservice_operator.manifests.resources import helpers
+from llmservice_operator.manifests.server import helpers
 from llmservice_operator.manifests.settings import Settings
 from llmservice_planner.quantity import amount
-from llmservice_planner.quotas import Quota
+from llmservice_planner.room import Quota
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json, container_statuses, labels_of, name_of

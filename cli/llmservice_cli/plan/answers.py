@@ -16,9 +16,8 @@ from llmservice_api.errors import Problem
 from llmservice_planner import gpus, host, memory, remedies
 from llmservice_planner.checks import Combination, verdicts
 from llmservice_planner.plan import Device, Fit, Line, Plan, Remedy, Request
-from llmservice_planner.quotas import Admitted
 from llmservice_planner.requests import limit_gib
-from llmservice_planner.room import profile_of
+from llmservice_planner.room import Admitted, profile_of
 
 from llmservice_cli.errors import BadInput, ExitCode
 from llmservice_cli.plan import OPTION_OF, Options, in_options

@@ -12,34 +12,35 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kubeloop.errors import Forbidden, NotFound
+from llmservice_api.constants import LLMSERVICE
 from llmservice_api.errors import InvalidSpec
-from llmservice_api.kinds import LLMSERVICE
 from llmservice_api.service import LLMService
 from llmservice_api.untrusted import stored_status
 from llmservice_operator.behaviours.fit.planning import demand
 from llmservice_operator.facts.scheduling import AcceleratorRequest, gpus_text
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.pod_template import pod_template
-from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.manifests.revision import RevisionChoices
+from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.verdict import document as plan_document
 from llmservice_operator.readers.nodes import RIGHT, RIGHT_TO_PODS, Nodes, QuotaReader
 from llmservice_planner.checks import Combination, verdicts
 from llmservice_planner.cluster import ARCHITECTURE, ClusterGPUs, device_of, group_of, offers
 from llmservice_planner.model import spec_facts
-from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.model.architecture import Tensors
 from llmservice_planner.pick import pick
 from llmservice_planner.plan import Device, Fit, Plan
-from llmservice_planner.quotas import Quota, least_admitted
 from llmservice_planner.requests import extended
 from llmservice_planner.room import (
     PODS,
     Amounts,
     NodeRoom,
+    Quota,
     Room,
     fitting,
     fitting_on_separate_devices,
+    least_admitted,
     nodes_for,
     requests_of,
     tolerates,

@@ -13,8 +13,12 @@ from llmservice_api.constants import API_VERSION, KIND
 from llmservice_api.errors import InvalidSpec, Problem
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_operator.manifests.engine import vllm_arguments, vllm_version
-from llmservice_operator.manifests.resources import accelerator_resource, effective_cpu_kv_cache_gib
+from llmservice_operator.manifests.server import (
+    accelerator_resource,
+    effective_cpu_kv_cache_gib,
+    vllm_arguments,
+    vllm_version,
+)
 from llmservice_operator.manifests.settings import Settings
 from llmservice_planner import gpus, splits
 from llmservice_planner.changes import Fields

@@ -24,7 +24,7 @@ from llmservice_vllm.versions import default_version, known_versions, series
 from llmservice_cli.errors import Refused, quoted, syntax
 
 if TYPE_CHECKING:
-    from llmservice_api.techniques import SpeculativeMethod
+    from llmservice_api.engine import SpeculativeMethod
 
 
 Reader = Callable[[object], object]

@@ -13,8 +13,7 @@ from typing import Any
 from llmservice_api import untrusted
 from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.errors import Problem
-from llmservice_api.replicas_owner import STATED_BY, stated_by
-from llmservice_api.service import LLMService
+from llmservice_api.service import STATED_BY, LLMService, stated_by
 from llmservice_operator.behaviours.fit.model_facts import record_of
 from llmservice_operator.decision import (
     Decision,

@@ -16,8 +16,7 @@ from typing import Any
 from kubeloop import resources
 from kubeloop.errors import KubeError, NotFound
 from kubeloop.resources import EVENT, POD, Resource
-from llmservice_api.constants import CRD_NAME, INSPECTS_LABEL, OPERATOR, SERVICE_LABEL, selector_text
-from llmservice_api.kinds import BY_KIND
+from llmservice_api.constants import BY_KIND, CRD_NAME, INSPECTS_LABEL, OPERATOR, SERVICE_LABEL, selector_text
 from llmservice_operator.options import version
 from llmservice_runtime.bounded_json import Refused, clean, parse
 from llmservice_runtime.contract import HTTP_PORT, METRICS_PATH, STATE_PATH, STATE_PORT

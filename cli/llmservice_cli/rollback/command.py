@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 
 from llmservice_cli.api import FIELD_MANAGER, Json
 from llmservice_cli.cluster import connect

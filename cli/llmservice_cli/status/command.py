@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kubeloop.errors import ServerError, TooManyRequests, Unreachable
 from llmservice_api.conditions import ConditionType
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_runtime.bounded_json import clean
 
 from llmservice_cli.api import Json, name_of, status_of, versions

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE, UPDATE_REQUESTED_ANNOTATION
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection, connect

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_api.reasons import Reason
 from llmservice_runtime.bounded_json import clean
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kubeloop.resources import Key
-from llmservice_api.network_peers import Peer
+from llmservice_api.holding import Peer
 from llmservice_runtime.str_enum import StrEnum
 
 

@@ -9,8 +9,13 @@ from types import MappingProxyType
 from typing import get_args
 
 from llmservice_api.dtypes import DType, KVCache, Quantization, Weights
+from llmservice_api.engine import (
+    AttentionBackend,
+    CompilationMode,
+    CudaGraphs,
+    SpeculativeMethod,
+)
 from llmservice_api.reasons import Reason
-from llmservice_api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
 
 CAPABILITIES = (
     *("6.0", "6.1", "7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0"),

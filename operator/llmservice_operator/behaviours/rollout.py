@@ -5,7 +5,7 @@ steady service reads no nodes, and changes of free resources do not affect it. A
 resources are enough for the new one: a pod that no node can run must not end one that serves.
 
 A new template may break every service that gets it. So requested updates (llmservice.dev/update-requested) run a few at
-a time, and a failed one holds back the others until its spec or its annotation changes. `service/updates.py` counts
+a time, and a failed one holds back the others until its spec or its annotation changes. `service/context.py` counts
 those that run.
 """
 
@@ -39,7 +39,7 @@ from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.children import claim_holders
 from llmservice_operator.manifests.meta import Manifest
-from llmservice_operator.manifests.resources import accelerator_resource
+from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.progress import gates, gates_of

@@ -26,7 +26,12 @@ from llmservice_runtime.bounded_json import clean
 
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.drift import foreign_paths, is_applied
-from llmservice_operator.facts.metadata import Controller, controller_of, identity_of, is_deleting
+from llmservice_operator.facts.normalize import (
+    Controller,
+    controller_of,
+    identity_of,
+    is_deleting,
+)
 
 Json = Mapping[str, Any]
 

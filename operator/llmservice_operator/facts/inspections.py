@@ -11,7 +11,7 @@ from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_runtime.contract import INSPECT_CONTAINER
 from llmservice_runtime.inspection.inspected import Inspection
 
-from llmservice_operator.facts.metadata import identity_of
+from llmservice_operator.facts.normalize import identity_of
 from llmservice_operator.facts.pods import PodFacts, text_of
 from llmservice_operator.facts.scheduling import are_gates
 

@@ -1,5 +1,5 @@
-"""Removes parts that change by themselves from messages of the cluster: counts of nodes, used quota, pod names,
-back-off.
+"""Projections that all kinds share: metadata, and messages of the cluster without parts that change by themselves
+(counts of nodes, used quota, pod names, back-off).
 
 A status with such parts would be written repeatedly while nothing happens.
 """
@@ -7,6 +7,11 @@ A status with such parts would be written repeatedly while nothing happens.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_api.constants import KIND
 
 _LONGEST, _LONGEST_LIST = 2048, 16_384
 """Characters of a message that are read: registries, webhooks and quotas write them, and some expressions here take
@@ -67,3 +72,36 @@ def _split_outside_braces(text: str) -> list[str]:
 def eviction(message: str) -> str:
     """Why a node evicted a pod, without figures of the moment."""
     return _EVICTION_FIGURES.sub("", message[:_LONGEST]).strip()
+
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """The ownerReference with `controller: true`."""
+
+    kind: str
+    name: str
+    uid: str
+
+    def is_earlier(self, name: str, uid: str) -> bool:
+        """Whether it is a deleted LLMService: names are unique, and this one has another uid."""
+        return (self.kind, self.name) == (KIND, name) and self.uid != uid
+
+
+def identity_of(metadata: Json) -> dict[str, Any]:
+    """Namespace, name, uid and resource_version, for a projection."""
+    names = {name: metadata[name] for name in ("namespace", "name", "uid")}
+    return names | {"resource_version": metadata.get("resourceVersion", "")}
+
+
+def is_deleting(metadata: Json) -> bool:
+    return metadata.get("deletionTimestamp") is not None
+
+
+def controller_of(metadata: Json) -> Controller | None:
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller"):
+            return Controller(reference["kind"], reference["name"], reference["uid"])
+    return None

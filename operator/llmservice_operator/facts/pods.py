@@ -19,7 +19,7 @@ from llmservice_runtime.contract import (
 )
 
 from llmservice_operator.facts import normalize
-from llmservice_operator.facts.metadata import controller_of, identity_of, is_deleting
+from llmservice_operator.facts.normalize import controller_of, identity_of, is_deleting
 
 Json = Mapping[str, Any]
 

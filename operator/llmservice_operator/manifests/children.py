@@ -10,13 +10,13 @@ from typing import Any
 from llmservice_api.constants import (
     ADAPTERS_ANNOTATION,
     API_VERSION,
+    CHILD_KINDS,
     GROUP,
     KIND,
     cache_claim_name,
     start_cache_claim_name,
 )
 from llmservice_api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL, Activator, is_idle
-from llmservice_api.kinds import CHILD_KINDS
 from llmservice_api.lifecycle import Autoscaling
 from llmservice_api.model import AccessMode
 from llmservice_api.reasons import Reason
@@ -294,7 +294,7 @@ def claim_manifest(llm: LLMService, claim: Claim) -> Manifest:
 Builder = Callable[[LLMService, Settings], Manifest | None]
 
 BUILDERS: Mapping[str, Builder] = {"PodDisruptionBudget": disruption_budget, "ScaledObject": scaled_object}
-"""By kind, those in `llmservice_api/kinds.py`."""
+"""By kind, those in `llmservice_api/constants.py`."""
 
 
 def declared_manifests(service: LLMService, settings: Settings) -> Iterator[Manifest]:

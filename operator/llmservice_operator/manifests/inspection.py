@@ -12,7 +12,14 @@ from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import contract
 
-from llmservice_operator.manifests.environment import is_for_transfers, transfer_environment
+from llmservice_operator.manifests.containers import (
+    Mounted,
+    ca_bundle,
+    is_for_transfers,
+    small_users_volumes,
+    source_volume,
+    transfer_environment,
+)
 from llmservice_operator.manifests.meta import (
     Manifest,
     digest,
@@ -23,10 +30,9 @@ from llmservice_operator.manifests.meta import (
     pull_secrets,
     selector,
 )
-from llmservice_operator.manifests.resources import INSPECT_LIMITS, helper_resources, tolerations
+from llmservice_operator.manifests.server import INSPECT_LIMITS, helper_resources, tolerations
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.manifests.sources import model_path, store
-from llmservice_operator.manifests.volumes import Mounted, ca_bundle, small_users_volumes, source_volume
 
 DEADLINE_SECONDS = 120
 """From the Job's creation, including the pull of its image and the inspection's own 100 s."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmservice_api.engine import Compilation
 from llmservice_api.flags import in_force
 from llmservice_api.model import HubSource
 from llmservice_api.service import LLMService, cached_by_service
 from llmservice_api.spec import LLMServiceSpec, LoRA
-from llmservice_api.techniques import Compilation
 from llmservice_planner import gpus as catalogue
 from llmservice_planner.batching import batching
 from llmservice_planner.plan import GPU_MEMORY_UTILIZATION, Device
@@ -22,15 +22,14 @@ from llmservice_planner.versions import image_version
 from llmservice_runtime import contract
 from llmservice_runtime.options import ServeOptions
 
-from llmservice_operator.manifests.engine import (
-    adapters_file,
-    image,
-    max_model_len,
-    serve_options,
-    vllm_arguments,
-    vllm_version,
+from llmservice_operator.manifests.containers import (
+    RUNTIME_VOLUME,
+    Mounted,
+    environment,
+    fetch_volumes,
+    transfer_environment,
+    volumes,
 )
-from llmservice_operator.manifests.environment import environment, transfer_environment
 from llmservice_operator.manifests.meta import (
     CONTAINER_SECURITY,
     Manifest,
@@ -39,20 +38,25 @@ from llmservice_operator.manifests.meta import (
     pod_security,
     pull_secrets,
 )
-from llmservice_operator.manifests.resources import (
+from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
+from llmservice_operator.manifests.server import (
     accelerator_resource,
+    adapters_file,
     affinity,
     fetch_resources,
+    image,
     init_resources,
+    max_model_len,
+    serve_options,
     server_resources,
     spread_constraints,
     tolerations,
+    vllm_arguments,
+    vllm_version,
     with_requests,
 )
-from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.manifests.sources import fetched, needs_models_volume
-from llmservice_operator.manifests.volumes import RUNTIME_VOLUME, Mounted, fetch_volumes, volumes
 
 START_CEILING_SECONDS = contract.START_CEILING_SECONDS
 """Limit of the startup probe. The supervisor enforces the start budget and reports the cause."""

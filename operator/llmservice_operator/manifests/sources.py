@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from llmservice_api.model import ClaimSource, FileSource, ImageSource, Source, is_fetched
-from llmservice_api.pod_rules import OWN_VOLUME_PREFIX
+from llmservice_api.runtime import OWN_VOLUME_PREFIX
 from llmservice_api.spec import Adapter, LLMServiceSpec
 from llmservice_runtime import contract
 

@@ -13,9 +13,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Self
 
-from llmservice_api.constants import MANAGED_BY_LABEL, claim_names
+from llmservice_api.constants import CHILD_KINDS, HAS_OWN_CONDITION, MANAGED_BY_LABEL, claim_names
 from llmservice_api.errors import Problem, checked_reader
-from llmservice_api.kinds import CHILD_KINDS, HAS_OWN_CONDITION
 from llmservice_api.reasons import Reason
 from llmservice_runtime.contract import STATE_PORT, AdapterState, Phase, State
 
@@ -252,7 +251,7 @@ class Observed:
     service: ServiceFacts | None = None
     claims: tuple[ClaimFacts, ...] = ()
     others: tuple[ChildFacts, ...] = ()
-    """Those of the kinds in `llmservice_api/kinds.py`."""
+    """Those of the kinds in `llmservice_api/constants.py`."""
     revisions: tuple[RevisionFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
     endpoints: frozenset[str] | None = None

@@ -11,14 +11,14 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
-from kubeloop.timestamps import rfc3339
+from kubeloop.resources import rfc3339
 from llmservice_api.reasons import Reason
 from llmservice_api.status import MOST_GATED
 from llmservice_runtime.contract import Phase, State
 
 from llmservice_operator.facts import scheduling
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.observe.failures.status_failure import StatusFailure
+from llmservice_operator.observe.failures.pod_failure import StatusFailure
 from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 Json = Mapping[str, Any]

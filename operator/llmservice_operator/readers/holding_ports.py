@@ -15,9 +15,8 @@ from typing import Any
 from kubeloop.client import KubeClient
 from kubeloop.errors import AlreadyExists, Conflict, Forbidden, KubeError
 from kubeloop.resources import LEASE, Key
-from llmservice_api.constants import MANAGED_BY_LABEL, OPERATOR
+from llmservice_api.constants import LLMSERVICE, MANAGED_BY_LABEL, OPERATOR
 from llmservice_api.holding import FIRST_PORT, LAST_PORT
-from llmservice_api.kinds import LLMSERVICE
 
 MOST_TRIES = 256
 """Ports that are tried for one service, each with one to three requests."""

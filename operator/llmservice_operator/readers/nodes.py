@@ -19,8 +19,7 @@ from kubeloop.resources import POD, RESOURCE_QUOTA, Resource
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_api.errors import checked_reader
 from llmservice_planner.cluster import ClusterGPUs
-from llmservice_planner.quotas import Quota
-from llmservice_planner.room import NodeRoom, PlacedPod, Room, amounts, requests_of, with_pods
+from llmservice_planner.room import NodeRoom, PlacedPod, Quota, Room, amounts, requests_of, with_pods
 
 JSON = Mapping[str, Any]
 _T = TypeVar("_T")

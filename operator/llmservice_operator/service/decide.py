@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from kubeloop.timestamps import rfc3339
+from kubeloop.resources import rfc3339
 from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_api.constants import selector_text
 from llmservice_api.reasons import Reason
@@ -65,7 +65,7 @@ from llmservice_operator.facts.children import HoldingSliceFacts
 from llmservice_operator.manifests import inspection
 from llmservice_operator.manifests.children import adapters_digest, endpoint
 from llmservice_operator.manifests.pod_template import effective, gpus, pod_template
-from llmservice_operator.manifests.resources import where_pods_go
+from llmservice_operator.manifests.server import where_pods_go
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed, Ownership, name_conflicts, ownership
 from llmservice_operator.observe.progress import RolloutDecision, stored_rollout
@@ -79,7 +79,12 @@ from llmservice_operator.revisions import (
     own_workload,
     select,
 )
-from llmservice_operator.service.report import Case, refuse, report, subject_of
+from llmservice_operator.service.status import (
+    Case,
+    refuse,
+    report,
+    subject_of,
+)
 from llmservice_operator.workload.kinds import is_workload
 from llmservice_operator.workload.port import Strategy
 

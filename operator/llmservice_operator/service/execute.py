@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import filterfalse
 from typing import Any
 
+from kubeloop.client import InvolvedObject, manifest
 from kubeloop.errors import (
     ApiError,
     Conflict,
@@ -24,21 +25,28 @@ from kubeloop.errors import (
     Unreachable,
     lacks_right,
 )
-from kubeloop.events import InvolvedObject, manifest
 from kubeloop.log import ObjectLogger
 from kubeloop.queue import EDIT_WRITES
-from kubeloop.resources import POD, Key
-from kubeloop.timestamps import rfc3339
+from kubeloop.resources import POD, Key, rfc3339
 from llmservice_api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_api.constants import DELETION_COST_ANNOTATION, DRY_RUN_MANAGER, MANAGER, OPERATOR, STATUS_MANAGER
-from llmservice_api.kinds import BY_KIND, HAS_OWN_CONDITION, LLMSERVICE, resource_of
+from llmservice_api.constants import (
+    BY_KIND,
+    DELETION_COST_ANNOTATION,
+    DRY_RUN_MANAGER,
+    HAS_OWN_CONDITION,
+    LLMSERVICE,
+    MANAGER,
+    OPERATOR,
+    STATUS_MANAGER,
+    resource_of,
+)
 from llmservice_api.reasons import Reason
 
 from llmservice_operator.children import RETRY_SECONDS
 from llmservice_operator.decision import Adopt, Apply, Decision, DeletionCost, Event, Prune, is_route
 from llmservice_operator.facts.children import ChildFacts, is_marked
 from llmservice_operator.facts.drift import removal_patch, restoring_patch
-from llmservice_operator.facts.metadata import Controller, controller_of
+from llmservice_operator.facts.normalize import Controller, controller_of
 from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.service.containment import Part

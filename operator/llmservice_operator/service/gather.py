@@ -13,8 +13,7 @@ from kubeloop.errors import Gone, KubeError, NotLeader, ServerError, TooManyRequ
 from kubeloop.resources import Key
 from llmservice_api.holding import HoldingReport, PortClaim, stored_port
 from llmservice_planner.model.reading import ConfigReading
-from llmservice_planner.quotas import Quotas
-from llmservice_planner.room import Room
+from llmservice_planner.room import Quotas, Room
 
 from llmservice_operator.behaviours.holding import SELDOM_AFTER
 from llmservice_operator.decision import (

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from kubeloop.cache import SyncState
+from kubeloop.health import Stage
+from kubeloop.informer import SyncState
 from kubeloop.resources import Key
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
@@ -17,7 +18,6 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.verdict import is_plan_of_another
-from llmservice_operator.service.life import Stage
 
 Json = Mapping[str, Any]
 Samples = Mapping[tuple[Gauge, tuple[str, ...]], float]

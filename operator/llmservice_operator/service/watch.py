@@ -16,16 +16,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kubeloop import resources
-from kubeloop.cache import Cache, Index, Project, Seen, SyncState, newer
 from kubeloop.errors import Forbidden, KubeError, NotFound
-from kubeloop.informer import Informer
+from kubeloop.informer import (
+    Cache,
+    Index,
+    Informer,
+    Project,
+    Seen,
+    SyncState,
+    newer,
+)
 from kubeloop.queue import Priority
 from kubeloop.resources import ENDPOINT_SLICE, JOB, POD, Key, Resource
 from kubeloop.transport import Transport
 from llmservice_api import untrusted
 from llmservice_api.conditions import ConditionType
 from llmservice_api.constants import (
+    BY_KIND,
+    CHILD_KINDS,
     INSPECTS_LABEL,
+    LLMSERVICE,
     MANAGED_BY_LABEL,
     OPERATOR,
     SERVICE_LABEL,
@@ -33,9 +43,7 @@ from llmservice_api.constants import (
 )
 from llmservice_api.errors import checked_reader
 from llmservice_api.holding import SERVICE_NAME_LABEL, Activator, Activators
-from llmservice_api.kinds import BY_KIND, CHILD_KINDS, LLMSERVICE
-from llmservice_api.replicas_owner import STATED_BY, stated_by
-from llmservice_api.service import spec_text
+from llmservice_api.service import STATED_BY, spec_text, stated_by
 from llmservice_planner.room import PlacedPod
 
 from llmservice_operator.facts.pods import PodFacts

@@ -12,9 +12,9 @@ from hypothesis import strategies as some
 from llmservice_activator.admission import Admission, ClientPod, Unidentified, address_of, in_block, matches, selects
 from llmservice_activator.holding.interface import HoldingTarget, Refusal
 from llmservice_activator.services import Services, Unknown
+from llmservice_api.constants import LLMSERVICE
 from llmservice_api.errors import InvalidSpec
-from llmservice_api.kinds import LLMSERVICE
-from llmservice_api.network_peers import Block, Requirement, peers_of
+from llmservice_api.holding import Block, Requirement, peers_of
 from llmservice_api.service import LLMService
 
 from tests.unit.decide_world import an_llmservice, spec

@@ -12,8 +12,8 @@ from kubeloop.resources import POD, Key
 from llmservice_activator.answers import CACHE_SECONDS, USE_REPORT_SECONDS, LoadReader, ScalingAnswers
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
+from llmservice_api.constants import LLMSERVICE
 from llmservice_api.holding import LastUse
-from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.readers.pod_port import Requests, Unreadable
 
 from tests.unit.scaler_world import pod, service

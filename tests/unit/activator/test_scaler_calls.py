@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubeloop.resources import Key
-from llmservice_activator import externalscaler
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_activator import server
+from llmservice_api.constants import LLMSERVICE
 
 from tests.unit.api_server import ApiServer
 from tests.unit.scaler_world import certificates, pod, reference, request, running, service
@@ -49,13 +49,13 @@ async def test_a_number_between_two_is_rounded_up_for_readers_of_the_integer(cer
 async def test_the_target_is_one_for_each_replica_and_needs_no_service(certificates: Path) -> None:
     async with running(ApiServer(), certificates) as world, world.keda() as keda:
         raw = await keda.call("GetMetricSpec", request("GetMetricSpec"))
-        (spec,) = externalscaler.MESSAGES["GetMetricSpecResponse"].FromString(raw).metricSpecs
+        (spec,) = server.MESSAGES["GetMetricSpecResponse"].FromString(raw).metricSpecs
         assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == ("replicas", 1, 1.0)
 
 
 async def test_an_autoscaled_service_is_active_and_its_stream_stays_open(certificates: Path) -> None:
     async with running(ApiServer(service()), certificates) as world, world.keda() as keda:
-        active = externalscaler.MESSAGES["IsActiveResponse"]
+        active = server.MESSAGES["IsActiveResponse"]
         assert active.FromString(await keda.call("IsActive", request("IsActive"))).result
         stream = keda.stream()
         assert active.FromString(await stream.read()).result
@@ -158,15 +158,15 @@ async def test_the_trigger_s_metadata_changes_nothing(certificates: Path) -> Non
     async with running(ApiServer(service(), pod("a")), certificates) as world, world.keda() as keda:
         world.in_flight["10.0.0.1"] = 17
         forged = reference(concurrencyPerReplica="1", maxReplicas="1000")
-        raw = externalscaler.MESSAGES["GetMetricsRequest"](scaledObjectRef=forged, metricName="replicas")
+        raw = server.MESSAGES["GetMetricsRequest"](scaledObjectRef=forged, metricName="replicas")
         answer = await keda.call("GetMetrics", raw.SerializeToString())
-        (value,) = externalscaler.MESSAGES["GetMetricsResponse"].FromString(answer).metricValues
+        (value,) = server.MESSAGES["GetMetricsResponse"].FromString(answer).metricValues
         assert value.metricValueFloat == 2
 
 
 PARSERS: dict[str, Callable[[bytes], Key]] = {
-    "GetMetrics": lambda raw: externalscaler.metrics_request(raw).key,
-    "IsActive": externalscaler.scaled_object,
+    "GetMetrics": lambda raw: server.metrics_request(raw).key,
+    "IsActive": server.scaled_object,
 }
 
 
@@ -179,7 +179,7 @@ def test_a_request_is_one_of_keda_s_or_invalid(method: str, noise: bytes, at: in
     for raw in (noise, valid + noise, bytes(changed)):
         try:
             key = PARSERS[method](raw)
-        except externalscaler.InvalidRequest as error:
+        except server.InvalidRequest as error:
             messages.append(str(error))
             continue
         assert 0 < len(key.namespace) <= 63

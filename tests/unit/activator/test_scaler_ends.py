@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmservice_activator import targets
 from llmservice_activator.services import Unknown
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.unit.activator.test_scaler_targets import PORT, World

@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from llmservice_activator import targets
+from llmservice_api.constants import LLMSERVICE
 from llmservice_api.holding import LAST_USE_METRIC
-from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port

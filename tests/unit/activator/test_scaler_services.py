@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubeloop.resources import POD, Key
 from llmservice_activator.services import Pod, Service, Services, Unknown, pod_of, service_of
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 
 from tests.unit.activator.test_scaler_schedule import autoscaling
 from tests.unit.api_server import GONE, ApiServer

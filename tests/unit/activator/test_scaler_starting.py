@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubeloop.resources import POD, Key
 from llmservice_activator.services import Services, pod_of
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_runtime.contract import START_CEILING_SECONDS
 
 from tests.unit.activator.test_scaler_answers import World

@@ -18,7 +18,7 @@ from llmservice_activator.holding.limits import NAMESPACES, Limits
 from llmservice_activator.holding_config import SEQUENCES
 from llmservice_activator.services import Services, Unknown, service_of
 from llmservice_activator.targets import TargetUpdater
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer, Connection

@@ -9,7 +9,7 @@ import pytest
 from kubeloop.errors import Forbidden, KubeError, NotFound, ServerError
 from llmservice_activator.services import Services
 from llmservice_activator.wake import ATTEMPTS, LONGEST_PAUSE, ReplicaStarter
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.scaler_zero_world import CHAT, NOON, at_zero

@@ -15,7 +15,7 @@ from kubeloop.errors import Gone
 from kubeloop.resources import POD, Resource
 from llmservice_activator import services as watches_module
 from llmservice_activator.services import OUTDATED_AFTER, Services, Watches
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.unit.api_server import GONE, ApiServer, over_http

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_activator import externalscaler
+from llmservice_activator import server
 from llmservice_activator.answers import CACHE_SECONDS
 
 from tests.support.patience import PATIENCE
@@ -19,7 +19,7 @@ from tests.unit.scaler_zero_world import CHAT, ask, at_zero, follow_scale
 
 __all__ = ["certificates"]
 
-ACTIVE = externalscaler.MESSAGES["IsActiveResponse"]
+ACTIVE = server.MESSAGES["IsActiveResponse"]
 
 
 async def is_active(keda: Keda) -> bool:

@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 from llmservice_api.crd import at, attach, crd, schema
 from llmservice_api.kubernetes import SHAPED_FIELDS
-from llmservice_api.pod_rules import OWN_CONTAINERS, OWN_PATHS, OWN_VOLUME_PREFIX, OWN_VOLUMES
 from llmservice_api.rules import RULES
+from llmservice_api.runtime import (
+    OWN_CONTAINERS,
+    OWN_PATHS,
+    OWN_VOLUME_PREFIX,
+    OWN_VOLUMES,
+)
 from llmservice_api.service import LLMService
 from llmservice_cli.admission.check import evaluate
 from llmservice_cli.admission.structural import findings
+from llmservice_operator.manifests.containers import fetch_volumes, volumes
 from llmservice_operator.manifests.settings import CABundle, Settings
-from llmservice_operator.manifests.volumes import fetch_volumes, volumes
 from llmservice_runtime import contract
 
 ROOT = schema()

@@ -7,9 +7,14 @@ from typing import Any, get_args
 
 import pytest
 from llmservice_api.dtypes import DType, KVCache, Quantization
+from llmservice_api.engine import (
+    AttentionBackend,
+    CompilationMode,
+    CudaGraphs,
+    SpeculativeMethod,
+)
 from llmservice_api.spec import LoRA
-from llmservice_api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
-from llmservice_operator.manifests.engine import constant, snake
+from llmservice_operator.manifests.server import constant, snake
 from llmservice_vllm.quantization import AMD_METHODS, DEPRECATED
 from llmservice_vllm.versions import words_of_all
 

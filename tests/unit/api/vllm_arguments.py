@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_api.matrix.techniques import NEEDS_DRAFT_MODEL
-from llmservice_operator.manifests.engine import constant, snake
+from llmservice_operator.manifests.server import constant, snake
 
 from tests.unit.vllm_models import LENGTH
 

@@ -20,7 +20,7 @@ from kubeloop import credentials, errors
 from kubeloop.credentials import Credentials, IssuedToken, Token
 from kubeloop.resources import CONTROLLER_REVISION, POD
 from kubeloop.transport import Transport
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_cli.api import USER_AGENT, Api
 from llmservice_cli.cluster import connect
 from llmservice_cli.options import Scope

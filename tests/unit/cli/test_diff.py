@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_api.kinds import CHILD_KINDS
+from llmservice_api.constants import CHILD_KINDS
 from llmservice_cli.diff import command
 from llmservice_cli.errors import BadInput, CliError, ExitCode
 from llmservice_cli.render.decided import new

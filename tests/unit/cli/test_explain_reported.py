@@ -28,7 +28,7 @@ PACKAGES = (
 API, PLANNER, OPERATOR, RUNTIME, ACTIVATOR, FETCH = PACKAGES
 BY_CALL: Mapping[str, Place] = {"Event": Place.EVENT, "RolloutStep": Place.EVENT, "Problem": Place.PROBLEM}
 """What a reason stands for as an argument of these, wherever that is. An Obstacle is a HOLD or a WAIT."""
-CONDITIONS = f"{OPERATOR}/observe/status.py"
+CONDITIONS = f"{OPERATOR}/service/status.py"
 BY_PLACE: Mapping[str, Place | None] = {
     f"{API}/errors.py": Place.PROBLEM,
     f"{API}/matrix/": Place.PROBLEM,
@@ -40,7 +40,7 @@ BY_PLACE: Mapping[str, Place | None] = {
     f"{OPERATOR}/observe/failures/": Place.FAILURE,
     f"{OPERATOR}/facts/scheduling.py": Place.FAILURE,
     f"{OPERATOR}/observe/progress.py": Place.WAIT,
-    f"{OPERATOR}/service/worker.py": Place.INTERNAL,
+    f"{OPERATOR}/service/reconcile.py": Place.INTERNAL,
     f"{OPERATOR}/service/decide.py:_found": Place.DEGRADED,
     f"{RUNTIME}/": Place.FAILURE,
     f"{FETCH}/": Place.FAILURE,
@@ -52,7 +52,7 @@ BY_PLACE: Mapping[str, Place | None] = {
 }
 """By the beginning of file:function; the longest counts. None: it is reported nowhere."""
 SILENT = {Reason.POLICY_IGNORE, Reason.INSPECTING_MODEL}
-"""Of which `service/report.py` makes no Event as a verdict."""
+"""Of which `service/status.py` makes no Event as a verdict."""
 BY_REASON: Mapping[tuple[str, Reason], tuple[Place, ...]] = {
     (f"{CONDITIONS}:_ready_reason", Reason.ROLLED_OUT): (Place.AS_ASKED,),
     (f"{CONDITIONS}:_ready_reason", Reason.PROGRESSING): (Place.WAIT,),

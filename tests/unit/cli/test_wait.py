@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.conditions import ConditionType
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_api.reasons import Reason
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.wait.command import Outcome, Wish, assess

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from llmservice_fetch import meter, store, transfer
+from llmservice_fetch import store, transfer
 from llmservice_fetch.files import RemoteFile, select
 from llmservice_fetch.folders import Folder
 from llmservice_fetch.http import trust
@@ -105,7 +105,7 @@ def test_a_lock_is_one_processs(tmp_path: Path) -> None:
 
 def test_the_pace_is_of_what_came_lately() -> None:
     now = 0.0
-    counted = meter.Meter("model", clock=lambda: now)
+    counted = transfer.Meter("model", clock=lambda: now)
     counted.begin(TransferStep.DOWNLOADING, done=500, total=2000)
     assert counted.snapshot() == Transfer("model", TransferStep.DOWNLOADING, 500, 2000)
     for second in range(1, 31):

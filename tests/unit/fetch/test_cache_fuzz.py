@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_fetch import pod_folder, prune, uses
+from llmservice_fetch import command, prune, uses
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_file_path, is_plain
 from llmservice_fetch.store import Store
 from llmservice_fetch.uses import Use
@@ -142,7 +142,7 @@ def test_nothing_outside_of_a_planted_cache_is_touched(planted: list[tuple[str, 
             _used(store)
         known = store.recall("main", None)
         if known is not None:
-            pod_folder.fill(links, "model", known.revision, store, known.files)
+            command.fill_pod_folder(links, "model", known.revision, store, known.files)
         uses.renew(cache, "pod")
         for now in (None, 1e12):
             prune.prune(cache, 1, lambda _: None, now)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from llmservice_fetch.command import Verification
 from llmservice_fetch.files import Digest, RemoteFile
-from llmservice_fetch.meter import Meter
 from llmservice_fetch.store import Store
-from llmservice_fetch.transfer import RetryPolicy
+from llmservice_fetch.transfer import Meter, RetryPolicy
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.contract import TransferStep
 

@@ -186,7 +186,7 @@ import os, re, sys
 from pathlib import Path
 from llmservice_fetch import transfer
 from llmservice_fetch.hub import Hub
-from llmservice_fetch.meter import Meter
+from llmservice_fetch.transfer import Meter
 from llmservice_fetch.store import Store
 transfer.FAST_BYTES_PER_SECOND = float("inf")
 origin = Hub.of("org/zeros", "spec.model.uri", os.environ)

@@ -160,8 +160,9 @@ def test_a_password_in_utf_8_reaches_the_proxy(proxy: ForwardProxy, monkeypatch:
 CLIENTS = """
 import contextlib, os, sys
 import obstore
-from llmservice_fetch import buckets, origins, xet
+from llmservice_fetch import buckets, origins
 from llmservice_fetch.http import http_request
+from llmservice_fetch.hub import XetStore
 
 def bytes_(url):
     with http_request(url, {}, timeout=5):
@@ -176,7 +177,7 @@ def bucket(url):
     obstore.get(access.store(5), "k")
 
 def store(url):
-    list(xet.Store(url, {}).read("0" * 64, 1, 0, 1))
+    list(XetStore(url, {}).read("0" * 64, 1, 0, 1))
 
 def head(url):
     buckets.head(url, 5)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llmservice_fetch import xet
 from llmservice_fetch.failed import Unreachable
+from llmservice_fetch.hub import XetStore
 
 from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.forward_proxy import forward_proxy
@@ -145,9 +145,9 @@ def test_hf_xet_goes_through_the_proxy(hub: Hub, fetcher: Fetcher, weights: byte
 def test_ranges_are_exact(store: tuple[str, str], weights: bytes, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/nonexistent")
     commit = hub.repos["org/tiny"].commit
-    opened = xet.Store(f"{hub.url}/api/models/org/tiny/xet-read-token/{commit}", {"authorization": f"Bearer {TOKEN}"})
+    opened = XetStore(f"{hub.url}/api/models/org/tiny/xet-read-token/{commit}", {"authorization": f"Bearer {TOKEN}"})
     for start, end in ((0, 1), (5, 70_000), (MB + 1, 3 * MB), (len(weights) - 1, len(weights))):
         assert b"".join(opened.read(store[1], len(weights), start, end)) == weights[start:end]
     with pytest.raises(Unreachable) as caught:
-        list(xet.Store("http://127.0.0.1:1/signed?by=me", {}).read(store[1], len(weights), 0, 1))
+        list(XetStore("http://127.0.0.1:1/signed?by=me", {}).read(store[1], len(weights), 0, 1))
     assert "by=me" not in str(caught.value)

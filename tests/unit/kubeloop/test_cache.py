@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from kubeloop.cache import Cache, newer
+from kubeloop.informer import Cache, newer
 from kubeloop.resources import Key
 
 

@@ -13,8 +13,7 @@ from kubeloop.client import AlwaysOpen, Gate, KubeClient
 from kubeloop.credentials import Credentials, Token
 from kubeloop.resources import CONFIG_MAP, DEPLOYMENT, EVENT, POD, Resource
 from kubeloop.transport import Transport, with_subresource
-from llmservice_api.constants import DRY_RUN_MANAGER
-from llmservice_api.kinds import LLMSERVICE, resource_of
+from llmservice_api.constants import DRY_RUN_MANAGER, LLMSERVICE, resource_of
 
 from tests.unit.api_server import ApiServer, Handler, over_http, reply
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from kubeloop import informer
-from kubeloop.cache import Cache, SyncState, watch_of
 from kubeloop.credentials import Token
+from kubeloop.informer import Cache, SyncState, watch_of
 from kubeloop.resources import CONTROLLER_REVISION as REVISION
 from kubeloop.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, POD, Key, Resource
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.service import watch
 from llmservice_operator.service.watch import (
     CHILD_RESOURCES,
@@ -24,7 +24,7 @@ from llmservice_operator.service.watch import (
     EventHandler,
 )
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, SLOWNESS
 from tests.unit.api_server import GONE, over_http, token_of
 from tests.unit.api_server import ApiServer as Api
 
@@ -193,9 +193,9 @@ async def test_a_quiet_watch_is_asked_again_and_is_no_problem(
     api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The API server sends no bookmark of a kind that has not changed since the watch began."""
-    monkeypatch.setattr(informer, "SILENCE", 0.05)
+    monkeypatch.setattr(informer, "SILENCE", SLOWNESS)  # an answer that begins later is a problem
     async with watching(api) as seen:
-        while len(seen.versions()) < 4:
+        while len(seen.versions()) < 3:
             api.watching[POD].clear()
             await api.watching[POD].wait()
         assert set(seen.versions()[1:]) == {"50"}, "it does not list again"

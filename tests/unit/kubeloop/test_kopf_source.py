@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from kubeloop import kopf_source
-from kubeloop.cache import Cache, SyncState
 from kubeloop.errors import Forbidden, Gone
+from kubeloop.informer import Cache, SyncState
 from kubeloop.kopf_source import AFTER_RELIST, CURRENT_SECONDS, INTERVAL, LONGEST_RELIST, RETRY, Resync
 from kubeloop.resources import Key
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.service.containment import InternalErrors, Part
 from llmservice_operator.service.watch import (
     CHILD_RESOURCES,

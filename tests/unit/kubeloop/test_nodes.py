@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kubeloop.cache import Cache
 from kubeloop.client import AlwaysOpen, KubeClient
 from kubeloop.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
+from kubeloop.informer import Cache
 from llmservice_operator.readers.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, node_room, placed_of
 from llmservice_operator.service.watch import PROJECTIONS, placed
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup, group_of

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kubeloop.client import AlwaysOpen, KubeClient
+from kubeloop.client import KEPT_SECONDS, REFUSED_SECONDS, AlwaysOpen, KubeClient, PodEventReader
 from kubeloop.errors import Forbidden, ServerError
-from kubeloop.events import KEPT_SECONDS, REFUSED_SECONDS, PodEventReader
 
 from tests.unit.api_server import ApiServer, Connection
 

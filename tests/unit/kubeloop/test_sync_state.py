@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from kubeloop.cache import SyncState, problem_of, watch_of
 from kubeloop.errors import Forbidden, KubeError, NotFound, Refused, ServerError, TooManyRequests, Unreachable
+from kubeloop.informer import SyncState, problem_of, watch_of
 from kubeloop.resources import DEPLOYMENT, JOB
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 
 CHILDREN = (DEPLOYMENT, JOB)
 WATCH = watch_of(LLMSERVICE)

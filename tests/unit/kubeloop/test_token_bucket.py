@@ -17,8 +17,8 @@ from kubeloop.queue import (
     Bucket,
 )
 from llmservice_operator.readers.pod_port import Unreadable
-from llmservice_operator.service.report import events
 from llmservice_operator.service.state_poller import INTERVAL
+from llmservice_operator.service.status import events
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
 
 from tests.unit.operator.test_state_poller import KEY, ask, running

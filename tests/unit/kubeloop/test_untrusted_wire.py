@@ -11,8 +11,8 @@ from collections.abc import Callable
 import orjson
 import pytest
 from hypothesis import given
-from kubeloop import wire
-from kubeloop.wire import MAX_DEPTH, lenient, parsed
+from kubeloop import transport
+from kubeloop.transport import MAX_DEPTH, lenient, parsed
 
 from tests.unit.hostile import anything, texts
 
@@ -56,7 +56,7 @@ async def test_what_is_not_readable_at_once_is_read_beside_the_event_loop(monkey
         threads.append(threading.current_thread().name)
         return lenient(raw)
 
-    monkeypatch.setattr(wire, "lenient", reading)
+    monkeypatch.setattr(transport, "lenient", reading)
     assert await parsed(b'{"a": 1}') == {"a": 1}
     assert threads == []
     assert await parsed(b'{"a": 1e400}') == {"a": None}

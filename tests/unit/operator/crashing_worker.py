@@ -21,9 +21,8 @@ from typing import Any
 from kubeloop.resources import Key, Resource
 from llmservice_operator.service.containment import InWork
 from llmservice_operator.service.context import Context
-from llmservice_operator.service.reconcile import Next, reconcile
+from llmservice_operator.service.reconcile import Next, Workers, reconcile
 from llmservice_operator.service.watch import identity_of
-from llmservice_operator.service.worker import Workers
 
 from tests.unit.reconcile_world import World, parent
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.failure import FailureContext, failure_of
-from llmservice_operator.observe.failures.status_failure import StatusFailure
+from llmservice_operator.observe.failures.pod_failure import StatusFailure
 from llmservice_operator.observe.observed import Report
 from llmservice_runtime.contract import State
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 from llmservice_api.kubernetes import shape
-from llmservice_api.pod_rules import OWN_VOLUME_PREFIX, OWN_VOLUMES, START_CACHE_VOLUME
+from llmservice_api.runtime import OWN_VOLUME_PREFIX, OWN_VOLUMES, START_CACHE_VOLUME
 from llmservice_api.service import LLMService
 from llmservice_cli.admission.structural import findings
-from llmservice_operator.manifests import volumes as build_volumes
+from llmservice_operator.manifests import containers as build_volumes
 from llmservice_operator.manifests.pod_template import START_CEILING_SECONDS, pod_template, progress_deadline_seconds
-from llmservice_operator.manifests.resources import helpers
 from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
+from llmservice_operator.manifests.server import helpers
 from llmservice_operator.manifests.settings import CABundle, Settings
 from llmservice_operator.workload.deployment import DEPLOYMENT
 from llmservice_operator.workload.port import Strategy

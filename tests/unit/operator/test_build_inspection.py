@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.children import disruption_budget, service
-from llmservice_operator.manifests.environment import transfer_environment
+from llmservice_operator.manifests.containers import transfer_environment
 from llmservice_operator.manifests.inspection import inspection_key, is_wanted, job, job_name
 from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.settings import CABundle, Settings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_api.kinds import CHILD_KINDS, VERBS, ChildKind
+from llmservice_api.constants import CHILD_KINDS, VERBS, ChildKind
 from llmservice_operator.facts.children import ChildFacts
 from llmservice_operator.manifests.children import BUILDERS
 from llmservice_operator.observe.observed import PROJECTIONS, Observed

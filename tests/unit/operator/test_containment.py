@@ -9,18 +9,18 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from kubeloop.cache import Cache
+from kubeloop.informer import Cache
 from kubeloop.resources import Key
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
 from llmservice_operator.decision import Decision, Inputs, Update
 from llmservice_operator.observe.observed import Ask
 from llmservice_operator.service.containment import InternalErrors, Part
+from llmservice_operator.service.context import Updates
 from llmservice_operator.service.decide import complete
+from llmservice_operator.service.reconcile import Workers
 from llmservice_operator.service.state_poller import INTERVAL, PATIENCE, StatePoller
-from llmservice_operator.service.updates import Updates
 from llmservice_operator.service.watch import PARENT, PROJECTIONS
-from llmservice_operator.service.worker import Workers
 from llmservice_runtime.contract import Phase, State
 
 from tests.support.patience import PATIENCE as LONGEST
@@ -215,7 +215,7 @@ async def test_a_status_that_cannot_be_made_is_reported_with_its_service_and_not
     async def broken(*_: Any) -> None:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("llmservice_operator.service.worker.report_unhandled", broken)
+    monkeypatch.setattr("llmservice_operator.service.reconcile.report_unhandled", broken)
     await work_until_idle(world, BAD)
     said = [record for record in caplog.records if "internal error: bookkeeping" in record.message]
     assert {getattr(record, "object_key", None) for record in said} == {BAD}
@@ -273,14 +273,14 @@ async def test_an_answer_of_a_pod_that_raises_ends_neither_the_process_nor_the_o
 
 
 def test_a_service_whose_revisions_cannot_be_read_takes_no_turn_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from llmservice_operator.service import updates
+    from llmservice_operator.service import context
 
     def seen(key: Key, cache: Cache) -> Update | None:
         if key == BAD:
             raise ValueError("a defect")
         return None
 
-    monkeypatch.setattr(updates, "_seen", seen)
+    monkeypatch.setattr(context, "_seen", seen)
     world = World(parent(), parent(name=GOOD[0].name))
     found = Updates()
     assert turn(found, GOOD[0], world.ctx.cache).is_granted
@@ -305,7 +305,7 @@ def test_errors_are_bounded_and_reported_by_type_and_place_and_never_by_their_te
     with errors.contained(Part.STATE, KEY, "of pod x"):
         Cache(PROJECTIONS).update(PARENT, {"metadata": {"secret": "word"}})
     shown = errors.degraded(KEY)
-    assert shown.startswith("state of pod x: KeyError at kubeloop/cache.py:")
+    assert shown.startswith("state of pod x: KeyError at kubeloop/informer.py:")
     assert "word" not in shown
     for number in range(1000):
         with errors.contained(Part.PROJECTION, KEY, f"of pod {number}"):

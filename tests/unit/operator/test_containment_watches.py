@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from kubeloop import kopf_source
-from kubeloop.cache import Cache
-from kubeloop.informer import Informer
+from kubeloop.informer import Cache, Informer
 from kubeloop.resources import DEPLOYMENT, SERVICE, Key
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.options import Options, version
 from llmservice_operator.service.containment import SHOWN_FOR, InternalErrors
 from llmservice_operator.service.watch import PARENT, PROJECTIONS, EventHandler

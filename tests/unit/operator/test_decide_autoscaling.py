@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_api.constants import DELETION_COST_ANNOTATION
-from llmservice_api.replicas_owner import LAST_APPLIED_ANNOTATION
-from llmservice_api.service import LLMService
+from llmservice_api.service import LAST_APPLIED_ANNOTATION, LLMService
 from llmservice_operator.behaviours.autoscaling import deletion_costs, pods_to_count
 from llmservice_operator.observe.observed import Observed, Refusal
 

@@ -14,7 +14,7 @@ from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_operator.manifests import children
 from llmservice_operator.manifests.revision import recorded_spec, revision_key, spec_digest, with_recorded_fields
-from llmservice_operator.observe.failures.status_failure import StatusFailure
+from llmservice_operator.observe.failures.pod_failure import StatusFailure
 from llmservice_operator.observe.progress import Progress, RolloutDecision, rollout_of
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.failures.reasons import Ends

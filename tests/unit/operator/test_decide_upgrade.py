@@ -10,12 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kubeloop.timestamps import rfc3339
+from kubeloop.resources import rfc3339
 from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.errors import Problem
 from llmservice_api.reasons import Reason
 from llmservice_operator.decision import UpdatePermission
-from llmservice_operator.manifests import environment, resources
+from llmservice_operator.manifests import containers, server
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Report
 from llmservice_planner import checks, versions
@@ -75,7 +75,7 @@ def test_the_status_names_the_version_that_runs() -> None:
 
 def test_variables_that_a_release_adds_restart_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
-        before.setattr(environment, "_no_code_from_files", lambda spec: {})
+        before.setattr(containers, "_no_code_from_files", lambda spec: {})
         world = installed()
     upgraded(world)
     assert "PYTHONNOUSERSITE" not in json.dumps(world.template["spec"]["containers"][0]["env"])
@@ -86,7 +86,7 @@ def test_variables_that_a_release_adds_restart_nothing(monkeypatch: pytest.Monke
 def test_a_toleration_that_a_release_adds_restarts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator = {"type": "nvidia", "resourceName": "nvidia.com/mig-3g.40gb"}
     with monkeypatch.context() as before:
-        before.setattr(resources, "RESOURCES", {})
+        before.setattr(server, "RESOURCES", {})
         world = installed(accelerator=accelerator)
     upgraded(world)
     assert [each["key"] for each in world.template["spec"]["tolerations"]] == ["nvidia.com/mig-3g.40gb"]
@@ -243,7 +243,7 @@ def without_fetch_container(template: Json) -> None:
     server["args"] = [text.replace("/llmservice/fetch/", "/llmservice/run/") for text in server["args"]]
 
 
-def containers(world: World) -> list[str]:
+def init_containers(world: World) -> list[str]:
     return [container["name"] for container in world.template["spec"]["initContainers"]]
 
 
@@ -253,7 +253,7 @@ def test_pods_that_fetch_in_the_server_run_on_and_are_reported_until_the_spec_ch
     for template in (record["data"]["template"], world.template):
         without_fetch_container(template)
     upgraded(world)
-    assert containers(world) == ["runtime"]
+    assert init_containers(world) == ["runtime"]
 
     transfer = Transfer("model", TransferStep.DOWNLOADING, 50, 100, 5.0)
     world.pods = {"x-0": a_pod("x-0", world.revision(), address="10.0.0.1")}
@@ -261,10 +261,10 @@ def test_pods_that_fetch_in_the_server_run_on_and_are_reported_until_the_spec_ch
     world.roll_out(replicas=1, updated=1, ready=0, available=0)
     world.settle()
     assert world.status["progress"]["percent"] == 50
-    assert containers(world) == ["runtime"]
+    assert init_containers(world) == ["runtime"]
 
     world.change(batching={"maxNumSeqs": 8})
-    assert containers(world) == ["runtime", "fetch"]
+    assert init_containers(world) == ["runtime", "fetch"]
 
 
 PENDING = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."

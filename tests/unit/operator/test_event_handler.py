@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from kubeloop.cache import Cache
+from kubeloop.informer import Cache
 from kubeloop.queue import Backoff, WorkQueue
 from kubeloop.resources import DEPLOYMENT, POD, Key, Resource
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.service.containment import InternalErrors
 from llmservice_operator.service.watch import PROJECTIONS, EventHandler
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from llmservice_api.flags import FLAGS, KEYED, OPERATOR_OWNED, TYPED
 from llmservice_api.service import LLMService
-from llmservice_operator.manifests.engine import vllm_arguments
 from llmservice_operator.manifests.revision import RevisionChoices
+from llmservice_operator.manifests.server import vllm_arguments
 from llmservice_vllm.versions import default_version, flag_table
 
 from tests.unit.decide_world import an_llmservice

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llmservice_api.crd import schema
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_operator.manifests.engine import constant, vllm_arguments
+from llmservice_operator.manifests.server import constant, vllm_arguments
 from llmservice_planner.quantity import gibibytes
 from llmservice_planner.versions import check_extra_args
 from llmservice_vllm import extract

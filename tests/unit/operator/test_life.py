@@ -1,9 +1,9 @@
 """The one life of a process: its stages, in their order, and what /readyz makes of them."""
 
 import pytest
-from kubeloop.cache import SyncState, watch_of
-from llmservice_api.kinds import LLMSERVICE
-from llmservice_operator.service.life import Life, Stage
+from kubeloop.health import Life, Stage
+from kubeloop.informer import SyncState, watch_of
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.service.metrics import Metrics
 
 

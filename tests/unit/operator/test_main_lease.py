@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kubeloop.cache import watch_of
+from kubeloop.health import Stage
+from kubeloop.informer import watch_of
 from kubeloop.resources import ENDPOINT_SLICE, Key
+from llmservice_api.constants import LLMSERVICE
 from llmservice_api.holding import Activator
-from llmservice_api.kinds import LLMSERVICE
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.options import Options
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
-from llmservice_operator.service.life import Stage
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.watch import PARENT, watched_children
 

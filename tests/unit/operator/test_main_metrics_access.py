@@ -9,10 +9,17 @@ from typing import Any
 
 import aiohttp
 import pytest
-from kubeloop import access
-from kubeloop.access import ACCESS_REVIEW, TOKEN_REVIEW, Access, Refusal
+from kubeloop import health
 from kubeloop.errors import ConfigError, Forbidden
-from kubeloop.health import Certificate, HealthServer, Readiness
+from kubeloop.health import (
+    ACCESS_REVIEW,
+    TOKEN_REVIEW,
+    Access,
+    Certificate,
+    HealthServer,
+    Readiness,
+    Refusal,
+)
 
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer, Connection
@@ -105,10 +112,10 @@ async def test_an_answer_is_kept_for_a_while_and_no_longer() -> None:
         assert await guard("Bearer prometheus") is None
     assert len(reviews.server.calls) == 2
     reviews.allowed.clear()
-    now[0] += access.ALLOWED_SECONDS
+    now[0] += health.ALLOWED_SECONDS
     assert status_of(await guard("Bearer prometheus")) == 403, "the right was taken away"
     reviews.allowed.add(USERS["prometheus"])
-    now[0] += access.REFUSED_SECONDS
+    now[0] += health.REFUSED_SECONDS
     assert await guard("Bearer prometheus") is None
 
 
@@ -119,11 +126,11 @@ async def test_made_up_tokens_flood_neither_the_api_server_nor_the_memory_and_lo
     reviews.server.calls.clear()
     answers = await asyncio.gather(*(guard(f"Bearer {number}") for number in range(1000)))
     statuses = [answer.status for answer in answers if answer is not None]
-    assert (statuses.count(401), statuses.count(429)) == (access.MAX_WAITING, 1000 - access.MAX_WAITING)
-    assert reviews.most_at_once <= access.CONCURRENT_REVIEWS
+    assert (statuses.count(401), statuses.count(429)) == (health.MAX_WAITING, 1000 - health.MAX_WAITING)
+    assert reviews.most_at_once <= health.CONCURRENT_REVIEWS
     for number in range(1000):
         await guard(f"Bearer x{number}")
-    assert len(guard._refused) == access.CACHE_SIZE
+    assert len(guard._refused) == health.CACHE_SIZE
     reviews.server.calls.clear()
     assert await guard("Bearer prometheus") is None
     assert reviews.server.calls == []

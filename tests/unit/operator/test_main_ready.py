@@ -18,10 +18,10 @@ import pytest
 from kubeloop import informer, kopf_source
 from kubeloop.credentials import Credentials, load
 from kubeloop.errors import KubeError
+from kubeloop.health import Stage
 from kubeloop.resources import DEPLOYMENT, Resource
-from llmservice_api.kinds import BY_KIND
+from llmservice_api.constants import BY_KIND
 from llmservice_operator.service import watch
-from llmservice_operator.service.life import Stage
 
 from tests.support.kubeconfig import kubeconfig
 from tests.support.patience import PATIENCE

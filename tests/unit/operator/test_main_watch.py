@@ -10,10 +10,10 @@ from typing import Any
 import kopf
 import pytest
 from kubeloop import kopf_source
-from kubeloop.cache import Cache, SyncState
 from kubeloop.credentials import Token
+from kubeloop.informer import Cache, SyncState
 from kubeloop.resources import Key, Resource
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.service.watch import CHILD_RESOURCES, PROJECTIONS, EventHandler
 
 from tests.support.patience import PATIENCE

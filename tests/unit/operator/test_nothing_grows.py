@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kubeloop.errors import Forbidden, Unreachable
 from kubeloop.resources import SERVICE, Key
-from llmservice_api.kinds import LLMSERVICE
+from llmservice_api.constants import LLMSERVICE
 from llmservice_operator.observe.observed import Ask
 from llmservice_operator.service.containment import Part
 from llmservice_operator.service.reconcile import reconcile

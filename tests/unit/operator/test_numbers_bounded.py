@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 from llmservice_api.service import LLMService, parse_spec
 from llmservice_operator.behaviours.fit import planning
-from llmservice_operator.manifests.resources import server_resources
+from llmservice_operator.manifests.server import server_resources
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.readers.nodes import node_room, placed_of
 from llmservice_planner.cluster import ClusterGPUs

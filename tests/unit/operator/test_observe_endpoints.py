@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kubeloop.cache import Cache
+from kubeloop.informer import Cache
 from kubeloop.resources import Key
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.progress import SETTLE_SECONDS

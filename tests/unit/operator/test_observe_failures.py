@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from llmservice_api.reasons import Reason
 from llmservice_operator.observe.failures.failure import FailureContext
-from llmservice_operator.observe.failures.status_failure import StatusFailure
+from llmservice_operator.observe.failures.pod_failure import StatusFailure
 from llmservice_planner.room import NodeRoom, Room
 from llmservice_runtime.contract import FailureReason
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.observe.failures.failure import FailureContext
-from llmservice_operator.observe.failures.status_failure import StatusFailure
+from llmservice_operator.observe.failures.pod_failure import StatusFailure
 from llmservice_operator.observe.observed import asks
 from llmservice_runtime.contract import Failure, FailureReason, Phase, State
 

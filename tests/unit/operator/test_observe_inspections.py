@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kubeloop.cache import Cache
+from kubeloop.informer import Cache
 from kubeloop.resources import Key
 from llmservice_operator.facts.children import JobFacts
 from llmservice_operator.facts.inspections import InspectionFacts, InspectionState, pod_from_object

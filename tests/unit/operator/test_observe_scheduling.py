@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmservice_operator.facts.scheduling import AcceleratorRequest, gpus_text
 from llmservice_operator.observe.failures.failure import FailureContext
-from llmservice_operator.observe.failures.status_failure import StatusFailure
+from llmservice_operator.observe.failures.pod_failure import StatusFailure
 from llmservice_planner.room import Holder, NodeRoom, Room
 
 from tests.unit.operator import failing_pods as pods

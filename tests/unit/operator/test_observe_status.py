@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from llmservice_api.lifecycle import MOST_CONCURRENCY, Autoscaling
 from llmservice_api.status import LLMServiceStatus
-from llmservice_operator.observe.status import concurrency_of, effective_scaling, is_stored
+from llmservice_operator.service.status import concurrency_of, effective_scaling, is_stored
 
 from tests.unit.decide_world import H100, World, a_pod, serving
 from tests.unit.status_states import CASES, ENDED, OLD, edited, served, service, state, with_pods

@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_api.replicas_owner import LAST_APPLIED_ANNOTATION, stated_by
-from llmservice_api.service import LLMService
+from llmservice_api.service import LAST_APPLIED_ANNOTATION, LLMService, stated_by
 from llmservice_operator.facts.children import ScaledObjectFacts
 from llmservice_operator.service.watch import ParentFacts
 

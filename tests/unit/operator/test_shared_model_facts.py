@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kubeloop.cache import Cache
+from kubeloop.informer import Cache
 from kubeloop.resources import Key
 from llmservice_operator.service.gather import sibling_model
 from llmservice_operator.service.watch import INDICES, PARENT, PROJECTIONS

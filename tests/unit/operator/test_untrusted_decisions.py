@@ -22,8 +22,8 @@ from llmservice_operator.facts import normalize
 from llmservice_operator.observe.failures.pod_events import PodEvent
 from llmservice_operator.observe.observed import Report
 from llmservice_operator.service.metrics import Metrics
-from llmservice_operator.service.report import events
 from llmservice_operator.service.state_poller import reported_step
+from llmservice_operator.service.status import events
 from llmservice_operator.service.watch import (
     PROJECTIONS,
     ParentFacts,

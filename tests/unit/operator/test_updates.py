@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kubeloop.cache import Cache
+from kubeloop.informer import Cache
 from kubeloop.resources import Key
 from llmservice_operator.behaviours.rollout import why_waiting
 from llmservice_operator.decision import Update, UpdatePermission
 from llmservice_operator.observe.observed import Refusal
-from llmservice_operator.service.updates import Updates
+from llmservice_operator.service.context import Updates
 from llmservice_operator.service.watch import PROJECTIONS
 
 from tests.unit.decide_world import World

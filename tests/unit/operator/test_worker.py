@@ -7,8 +7,7 @@ import pytest
 from kubeloop.errors import Unreachable
 from kubeloop.resources import Key
 from llmservice_operator.service.context import Context
-from llmservice_operator.service.reconcile import AGAIN, Next
-from llmservice_operator.service.worker import Workers
+from llmservice_operator.service.reconcile import AGAIN, Next, Workers
 
 from tests.support.patience import PATIENCE
 from tests.unit.reconcile_world import KEY, World, parent

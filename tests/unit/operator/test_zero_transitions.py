@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from kubeloop.resources import POD, Key
 from llmservice_activator import targets
+from llmservice_api.constants import LLMSERVICE
 from llmservice_api.holding import HoldingReport
-from llmservice_api.kinds import LLMSERVICE
 
 from tests.support.patience import PATIENCE
 from tests.unit import decide_world

@@ -10,8 +10,7 @@ from llmservice_planner import host
 from llmservice_planner.batching import batching, longest_length
 from llmservice_planner.memory import plan
 from llmservice_planner.model import config_json
-from llmservice_planner.model.architecture import Kind
-from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.model.architecture import Kind, Tensors
 from llmservice_planner.plan import GIB, Device, Fit, Request
 from llmservice_planner.remedies import with_remedies
 

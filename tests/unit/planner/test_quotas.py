@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_planner.quotas import LONGEST, MOST_KEYS, Admitted, Quota, least_admitted
+from llmservice_planner.room import (
+    LONGEST,
+    MOST_KEYS,
+    Admitted,
+    Quota,
+    least_admitted,
+)
 
 GPU = "nvidia.com/gpu"
 PER = {"cpu": Decimal(4), "memory": Decimal(2**34), GPU: Decimal(2), "pods": Decimal(1)}

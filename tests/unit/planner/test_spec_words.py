@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from llmservice_api import engine, techniques
+from llmservice_api import engine
 from llmservice_api.base import ApiModel
 from llmservice_api.service import LLMService, parse_spec
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_operator.manifests.engine import vllm_arguments
+from llmservice_operator.manifests.server import vllm_arguments
 from llmservice_planner import memory, plan
 from llmservice_planner.kv_blocks import value_bytes
 from llmservice_planner.plan import Draft, Request
@@ -94,7 +94,7 @@ TYPED: dict[str, tuple[type[Any], str]] = {
 @pytest.mark.parametrize("path", TYPED)
 def test_the_planner_knows_the_words_of_the_field(path: str) -> None:
     owner, name = TYPED[path]
-    hint = get_type_hints(owner, vars(plan), vars(engine) | vars(techniques))[name]
+    hint = get_type_hints(owner, vars(plan), vars(engine) | vars(engine))[name]
     assert set(WORDS[path]) <= set(words_of(hint))
 
 
@@ -119,7 +119,7 @@ def asked(**sections: Any) -> Request:
 
 GRAPHS: dict[str, tuple[dict[str, Any], bool]] = {
     "by default": ({}, True),
-    **{word: ({"cudaGraphs": word}, word != "none") for word in get_args(techniques.CudaGraphs)},
+    **{word: ({"cudaGraphs": word}, word != "none") for word in get_args(engine.CudaGraphs)},
     "level 0": ({"optimizationLevel": 0}, False),
     "level 0, and some": ({"optimizationLevel": 0, "cudaGraphs": "full"}, True),
     "level 0 has no pieces": ({"optimizationLevel": 0, "cudaGraphs": "piecewise"}, False),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.pod_template import pod_template
-from llmservice_operator.manifests.revision import RevisionChoices, start_plan
-from llmservice_planner.start import StartInputs, StartPlan, plan
+from llmservice_operator.manifests.revision import RevisionChoices, StartInputs, StartPlan, start_plan
+from llmservice_operator.manifests.revision import expected_start as plan
 
 from tests.unit.decide_world import an_llmservice, spec
 from tests.unit.operator.test_build_deployment import SETTINGS

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from llmservice_api.techniques import SpeculativeMethod
+from llmservice_api.engine import SpeculativeMethod
 from llmservice_planner.model import config_json, reading
-from llmservice_planner.model.architecture import Architecture, Incomplete
-from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.model.architecture import Architecture, Incomplete, Tensors
 from llmservice_planner.plan import GIB, Adapters, Draft, Request
 from llmservice_planner.weights import weigh
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.service import LLMService
-from llmservice_operator.manifests.engine import vllm_arguments
+from llmservice_operator.manifests.server import vllm_arguments
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import addresses, vllm_process

@@ -12,7 +12,7 @@ from pathlib import Path
 import llmservice_runtime
 import pytest
 from llmservice_api.service import LLMService
-from llmservice_operator.manifests.environment import environment
+from llmservice_operator.manifests.containers import environment
 from llmservice_operator.manifests.settings import Settings
 from llmservice_runtime import contract
 from llmservice_runtime.options import ServeOptions

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from llmservice_planner.model.tensors import Tensors
+from llmservice_planner.model.architecture import Tensors
 from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.inspection.tensors import LENGTH_BYTES, PARTS, Sum, Tensor, layers_of, parse_header, part
 

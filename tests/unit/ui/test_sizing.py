@@ -35,7 +35,7 @@ def python(program: str) -> Sequence[str]:
 
 
 async def test_the_operators_planner_answers() -> None:
-    sized = await Sizer({}).plan(Asked(LLAMA, gpus="T4,H100"))
+    sized = await Sizer({}, seconds=PATIENCE).plan(Asked(LLAMA, gpus="T4,H100"))
     assert sized.problems == ()
     assert sized.grid is not None
     assert sized.grid.columns[0] == ("as it is", "auto")
@@ -54,7 +54,7 @@ INPUTS: dict[str, tuple[Asked, str]] = {
 
 @pytest.mark.parametrize(("asked", "said"), INPUTS.values(), ids=INPUTS)
 async def test_what_cannot_be_planned_comes_with_the_planners_words(asked: Asked, said: str) -> None:
-    sized = await Sizer({}).plan(asked)
+    sized = await Sizer({}, seconds=PATIENCE).plan(asked)
     assert (sized.grid, sized.is_bad_input) == (None, True)
     assert said in " ".join(sized.problems)
 
@@ -99,7 +99,7 @@ async def test_one_that_takes_too_long_is_killed() -> None:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 async def test_one_that_writes_without_end_is_killed(stream: str) -> None:
     program = f"import sys\nwhile True: sys.{stream}.write('a' * 65536)"
-    sized = await Sizer({}, command=python(program)).plan(Asked("x"))
+    sized = await Sizer({}, seconds=PATIENCE, command=python(program)).plan(Asked("x"))
     assert "was stopped" in sized.problems[0]
 
 
@@ -121,14 +121,14 @@ def run(words):
 limited_plan.run = run
 raise SystemExit(limited_plan.main())
 """
-    sized = await Sizer({}, command=python(program)).plan(Asked("x"))
+    sized = await Sizer({}, seconds=PATIENCE, command=python(program)).plan(Asked("x"))
     assert sized.grid is None
     assert sized.problems
 
 
 async def test_a_model_of_a_hub_is_read_without_a_token() -> None:
     with serving(Hub({"org/small": Repo(FILES), "org/gated": Repo(FILES, gated=True)}, {"t": {"org/gated"}})) as hub:
-        sizer = Sizer({"HF_ENDPOINT": hub.url, "HF_TOKEN": "t"}, can_reach_hub=True)
+        sizer = Sizer({"HF_ENDPOINT": hub.url, "HF_TOKEN": "t"}, can_reach_hub=True, seconds=PATIENCE)
         sized, gated = await sizer.plan(Asked(model="org/small", gpus="L4")), await sizer.plan(Asked(model="org/gated"))
     assert sized.grid is not None, sized.problems
     assert sized.grid.rows[0][1][0].verdict == "Fits"
@@ -143,13 +143,13 @@ async def test_it_gets_no_variables_but_those_that_it_needs() -> None:
         (False, {"PATH", "HOME", "NO_COLOR"}),
         (True, {"PATH", "HOME", "NO_COLOR", "HF_ENDPOINT"}),
     ):
-        sized = await Sizer(given_, can_reach, command=python(program)).plan(Asked("x"))
+        sized = await Sizer(given_, can_reach, PATIENCE, command=python(program)).plan(Asked("x"))
         assert sized.grid is not None
         assert {gpu for gpu, _, _ in sized.grid.rows} - {"LC_CTYPE"} == expected
 
 
 async def test_an_answer_that_is_none() -> None:
-    sized = await Sizer({}, command=python("print('{\"cells\": [7]}')")).plan(Asked("x"))
+    sized = await Sizer({}, seconds=PATIENCE, command=python("print('{\"cells\": [7]}')")).plan(Asked("x"))
     assert "is not understood" in sized.problems[0]
 
 
@@ -191,7 +191,7 @@ async def test_what_was_pasted_is_there_for_the_next_ask() -> None:
 
 async def test_a_viewer_has_one_plan_at_a_time_and_few_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizing, "MOST_ASKED", 2)
-    sizer = Sizer({}, seconds=60, command=python("import time; time.sleep(600)"))
+    sizer = Sizer({}, seconds=PATIENCE, command=python("import time; time.sleep(600)"))
     async with world(sizer) as found:
         found.users |= {"second": "joe", "third": "ann"}
         jane, again, joe, ann = [await found.signed_in(token) for token in ("t0ken", "t0ken", "second", "third")]
@@ -219,5 +219,5 @@ async def test_a_configuration_that_is_too_large_is_not_read() -> None:
 
 
 async def test_with_a_hub_the_page_has_a_field_for_its_models() -> None:
-    async with world(Sizer({}, can_reach_hub=True), can_reach_hub=True) as found:
+    async with world(Sizer({}, can_reach_hub=True, seconds=PATIENCE), can_reach_hub=True) as found:
         assert 'name="model"' in (await (await found.signed_in()).get("/sizing")).text

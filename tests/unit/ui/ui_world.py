@@ -17,6 +17,7 @@ from llmservice_ui.sessions import LOOPBACK, ApiAddress, Sessions, Settings
 from llmservice_ui.sizing import Sizer
 
 from tests.support import http_servers
+from tests.support.patience import PATIENCE
 from tests.unit.api_server import ApiServer
 
 BASE = "http://localhost:8090"
@@ -62,7 +63,7 @@ async def world(sizer: Sizer | None = None, **settings: Any) -> AsyncIterator[Wo
     async with http_servers.application(api.answer, 1) as url:
         chosen = Settings(ApiAddress(url), LOOPBACK, **settings)
         sessions = Sessions(chosen, lambda: made.now, lambda: made.now)
-        made = World(api, application(chosen, sizer or Sizer({}), sessions), sessions)
+        made = World(api, application(chosen, sizer or Sizer({}, seconds=PATIENCE), sessions), sessions)
         api.answers[f"POST {REVIEWS}"] = made.reviewed
         try:
             yield made

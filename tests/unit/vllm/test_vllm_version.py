@@ -251,7 +251,7 @@ PATCHES: tuple[tuple[str, str, str], ...] = (
 JUDGE = """
 import json, sys
 from llmservice_api.service import LLMService
-from llmservice_operator.manifests.engine import vllm_arguments
+from llmservice_operator.manifests.server import vllm_arguments
 from llmservice_planner.checks import check
 
 found = {}

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import grpc
 import grpc.aio
-from llmservice_activator import externalscaler
+from llmservice_activator import server
 
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
@@ -109,7 +109,7 @@ async def ask(folder: Path, health: int, keda: int, seconds: float) -> Times:
     async with aiohttp.ClientSession() as session, grpc.aio.secure_channel(f"localhost:{keda}", tls) as channel:
 
         def call(method: str) -> Callable[[], Awaitable[object]]:
-            unary: Callable[..., Awaitable[object]] = channel.unary_unary(f"/{externalscaler.SERVICE}/{method}")
+            unary: Callable[..., Awaitable[object]] = channel.unary_unary(f"/{server.SERVICE}/{method}")
             return lambda: unary(request(method), timeout=60)
 
         async def healthz() -> None:

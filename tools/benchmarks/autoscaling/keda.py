@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from kubeloop.resources import Key
-from llmservice_activator.externalscaler import MESSAGES, METRIC, SERVICE
+from llmservice_activator.server import MESSAGES, METRIC, SERVICE
 
 INTERVAL = 15.0
 """Seconds between two observations of a ScaledObject: pollingInterval as the operator writes it, and the HPA's own."""

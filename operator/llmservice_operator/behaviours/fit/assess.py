@@ -31,10 +31,10 @@ from llmservice_operator.decision import (
     RoomQuery,
     value_of,
 )
-from llmservice_operator.manifests import resources
+from llmservice_operator.manifests import server
 from llmservice_operator.manifests.inspection import inspection_key
-from llmservice_operator.manifests.resources import accelerator_resource
 from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
+from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.observe.failures.pod_failure import gpu_of
 from llmservice_operator.observe.verdict import (
     Finding,
@@ -318,8 +318,8 @@ def missing_feature(service: LLMService, room: Room, required: tuple[Requirement
     given = service.spec.pod_template.spec
     pod_spec = {
         "nodeSelector": dict(given.node_selector),
-        "tolerations": resources.tolerations(service),
-        "affinity": resources.affinity(service),
+        "tolerations": server.tolerations(service),
+        "affinity": server.affinity(service),
     }
     found = cpus.unmet(required, room, pod_spec)
     if found is None:

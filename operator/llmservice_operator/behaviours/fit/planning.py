@@ -9,26 +9,29 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from llmservice_api.engine import ContextExtension
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import MAX_CACHED_BYTES, LLMService, parse_spec
-from llmservice_api.techniques import ContextExtension
 from llmservice_planner import gpus, host, memory, remedies
 from llmservice_planner.checks import Combination, check, verdicts
 from llmservice_planner.cluster import ARCHITECTURE, ClusterGPUs, is_part
 from llmservice_planner.model import reading
-from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, UnsupportedModel
+from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Tensors, UnsupportedModel
 from llmservice_planner.model.reading import ReadingFailed, ReadingStopped, Stopped
-from llmservice_planner.model.tensors import Tensors
 from llmservice_planner.pick import GPUDemand, Pick, pick
 from llmservice_planner.plan import NOT_READ, Device, Fit, Plan, Request
 from llmservice_planner.quantity import gibibytes
 from llmservice_planner.requests import extended, limit_gib, request_of
 from llmservice_planner.room import profile_of
 
-from llmservice_operator.manifests.engine import vllm_version
 from llmservice_operator.manifests.pod_template import Server, server
-from llmservice_operator.manifests.resources import accelerator_resource, effective_cpu_kv_cache_gib, tolerations
 from llmservice_operator.manifests.revision import RevisionChoices
+from llmservice_operator.manifests.server import (
+    accelerator_resource,
+    effective_cpu_kv_cache_gib,
+    tolerations,
+    vllm_version,
+)
 from llmservice_operator.manifests.settings import DEFAULT_VLLM_VERSION, Settings
 
 logger = logging.getLogger(__name__)

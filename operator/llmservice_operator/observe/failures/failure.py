@@ -22,14 +22,17 @@ from llmservice_operator.facts import scheduling
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.pod_events import PodEvents, of_events
 from llmservice_operator.observe.failures.pod_failure import (
+    NO_POD,
     SERVER_IS_READY,
+    StatusFailure,
     is_of_driver,
     of_ended_pod,
     of_pod,
     on_another_gpu,
+    since_of,
+    status_failure,
     with_driver,
 )
-from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, since_of, status_failure
 from llmservice_operator.observe.observed import Reports
 from llmservice_operator.observe.progress import Progress
 from llmservice_operator.observe.verdict import Verdict

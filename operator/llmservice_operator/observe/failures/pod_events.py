@@ -19,8 +19,7 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import SERVER_CONTAINER, Phase
 
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.observe.failures.pod_failure import is_of_full_disk, sentence_of
-from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
+from llmservice_operator.observe.failures.pod_failure import StatusFailure, is_of_full_disk, sentence_of, status_failure
 from llmservice_operator.observe.observed import Reports, report_of
 
 Json = Mapping[str, Any]

@@ -12,7 +12,7 @@ from typing import Any
 from llmservice_api.constants import API_VERSION
 from llmservice_api.service import LLMService
 from llmservice_cli import models
-from llmservice_operator.manifests.engine import vllm_arguments
+from llmservice_operator.manifests.server import vllm_arguments
 from llmservice_planner import gpus, memory
 from llmservice_planner.constants import CONSTANTS
 from llmservice_planner.plan import Plan, Request

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import httpx
 from llmservice_cli.load.server import client_of
-from llmservice_operator.manifests.engine import serve_options
-from llmservice_operator.manifests.environment import environment
+from llmservice_operator.manifests.containers import environment
+from llmservice_operator.manifests.server import serve_options
 from llmservice_operator.manifests.settings import Settings
 from llmservice_runtime import access, contract
 from llmservice_runtime.contract import Failure, State

@@ -225,6 +225,8 @@ class Sessions:
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._codes: OrderedDict[bytes, tuple[float, Session]] = OrderedDict()
         self._used: OrderedDict[bytes, tuple[float, Session]] = OrderedDict()
+        self._ended: list[Session] = []
+        """Their connections are to be closed."""
         self._reads = asyncio.Semaphore(READ_AT_ONCE)
         self._signing_in = asyncio.Semaphore(SIGNING_IN_AT_ONCE)
 
@@ -246,26 +248,30 @@ class Sessions:
         now = self._clock()
         return Session(found, namespace or found.namespace, now + left, transport, now, self._reads)
 
-    async def cookie_for(self, session: Session) -> str:
-        """The session begins; the cookie's value."""
+    async def cookie_for(self, session: Session, instead_of: str | None = None) -> str:
+        """The session begins, and that of the cookie `instead_of` ends; the cookie's value."""
         value = secrets.token_urlsafe(32)
+        if instead_of:
+            self._end(_key(instead_of))
         mine = [key for key, each in self._sessions.items() if each.viewer == session.viewer]
         if len(mine) >= self._settings.most_sessions_of_one:
-            await self._end(mine[0])
+            self._end(mine[0])
         while len(self._sessions) >= self._settings.most_sessions:
-            await self._end(next(iter(self._sessions)))
+            self._end(next(iter(self._sessions)))
         self._sessions[_key(value)] = session
+        await self._close_ended()
         return value
 
     async def code_for(self, session: Session) -> str:
         """What a browser may begin the session with, once."""
-        await self._drop_codes()
+        self._drop_codes()
         mine = [key for key, (_, each) in self._codes.items() if each.viewer == session.viewer]
         if len(mine) >= MOST_CODES_OF_ONE or len(self._codes) >= MOST_CODES:
             _, oldest = self._codes.pop(mine[0] if mine else next(iter(self._codes)))
-            await oldest.close()
+            self._ended.append(oldest)
         code = secrets.token_urlsafe(24)
         self._codes[_key(code)] = (self._clock() + CODE_SECONDS, session)
+        await self._close_ended()
         return code
 
     async def redeem(self, code: str) -> Session | None:
@@ -273,7 +279,8 @@ class Sessions:
 
         A code that comes again ends the session that it began: two have it, and the first one may have been the thief.
         """
-        await self._drop_codes()
+        self._drop_codes()
+        await self._close_ended()
         key = _key(code)
         until, session = self._codes.pop(key, (0.0, None))
         if session is None:
@@ -293,7 +300,8 @@ class Sessions:
         key = _key(cookie)
         session = self._sessions.get(key)
         if session is not None and self._clock() >= session.until:
-            await self._end(key)
+            self._end(key)
+            await self._close_ended()
             return None
         if session is not None:
             session.used = self._clock()
@@ -301,7 +309,8 @@ class Sessions:
 
     async def end(self, cookie: str | None) -> None:
         if cookie:
-            await self._end(_key(cookie))
+            self._end(_key(cookie))
+            await self._close_ended()
 
     async def sweep(self) -> None:
         """Ends what is over, and keeps no rows for those who look at none."""
@@ -310,9 +319,10 @@ class Sessions:
         for session in self._sessions.values():
             if now - session.used >= KEEP_SECONDS:
                 session.forget()
-        await self._drop_codes()
+        self._drop_codes()
         for key in over:
-            await self._end(key)
+            self._end(key)
+        await self._close_ended()
 
     async def sweep_for_ever(self) -> None:
         """Every SWEEP_SECONDS."""
@@ -324,35 +334,43 @@ class Sessions:
                 log.exception("sessions that are over were not ended; tried again in %g s", SWEEP_SECONDS)
 
     async def close(self) -> None:
-        held = (*self._sessions.values(), *(session for _, session in self._codes.values()))
+        """All of them."""
+        self._ended += (*self._sessions.values(), *(session for _, session in self._codes.values()))
         self._sessions.clear()
         self._codes.clear()
         self._used.clear()
-        for session in held:
-            await session.close()
+        await self._close_ended()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    async def _end(self, key: bytes) -> None:
+    def _end(self, key: bytes) -> None:
         session = self._sessions.pop(key, None)
         if session is not None:
-            await session.close()
+            self._ended.append(session)
 
     async def _end_session(self, session: Session) -> None:
         for key in [key for key, each in self._sessions.items() if each is session]:
             del self._sessions[key]
-        await session.close()
+        self._ended.append(session)
+        await self._close_ended()
 
-    async def _drop_codes(self) -> None:
+    def _drop_codes(self) -> None:
         now = self._clock()
-        over = [key for key, (until, _) in self._codes.items() if now >= until]
-        # All of them before anything is awaited: somebody else drops codes, too.
-        dropped = [self._codes.pop(key)[1] for key in over]
+        for key in [key for key, (until, _) in self._codes.items() if now >= until]:
+            self._ended.append(self._codes.pop(key)[1])
         for key in [key for key, (until, _) in self._used.items() if now >= until]:
             del self._used[key]
-        for session in dropped:
-            await session.close()
+
+    async def _close_ended(self) -> None:
+        """Close the connections of those that are over. Where a caller is cancelled meanwhile, the next one goes on."""
+        while self._ended:
+            session = self._ended.pop()
+            try:
+                await session.close()
+            except BaseException:
+                self._ended.append(session)
+                raise
 
 
 def _key(value: str) -> bytes:
@@ -452,9 +470,8 @@ class SignIn:
 
     async def _session_begins(self, request: Request, session: Session, address: str) -> Response:
         name = cookie_of(request)
-        await self.sessions.end(request.cookies.get(name))
         answer = RedirectResponse(address, HTTPStatus.SEE_OTHER)
-        value = await self.sessions.cookie_for(session)
+        value = await self.sessions.cookie_for(session, instead_of=request.cookies.get(name))
         answer.set_cookie(name, value, httponly=True, samesite="strict", secure=name.startswith(WITH_TLS))
         return answer
 

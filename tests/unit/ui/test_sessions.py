@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -130,10 +132,10 @@ async def test_what_is_over_ends_without_being_asked_for(monkeypatch: pytest.Mon
         async with asyncio.timeout(PATIENCE):
             while len(found.sessions) or found.sessions._codes:  # noqa: ASYNC110 - a task without a signal for its tests
                 await asyncio.sleep(0.01)
-        assert session.transport._session is not None
-        assert session.transport._session.closed
         await messages.put({"type": "lifespan.shutdown"})
         await running
+    assert session.transport._session is not None
+    assert session.transport._session.closed
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
@@ -144,6 +146,39 @@ async def test_codes_that_are_over_are_dropped_by_several_at_once() -> None:
         found.now += CODE_SECONDS
         await asyncio.gather(*(found.sessions.redeem("none") for _ in range(3)), found.sessions.sweep())
         assert not found.sessions._codes
+
+
+@pytest.mark.parametrize("how", ["sweep", "code_for", "redeem"])
+async def test_one_whose_closing_is_cut_short_is_closed_by_the_next(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as found:
+        for _ in range(2):
+            await code_of(found)
+        over = [session for _, session in found.sessions._codes.values()]
+        found.now += CODE_SECONDS
+        another = await found.sessions.admit("t0ken")
+        began, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly(session: sessions.Session) -> None:
+            began.set()
+            await goes_on.wait()
+            await session.transport.__aexit__(None, None, None)
+
+        ways: Mapping[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "sweep": found.sessions.sweep,
+            "code_for": partial(found.sessions.code_for, another),
+            "redeem": partial(found.sessions.redeem, "none"),
+        }
+        with monkeypatch.context() as patched:
+            patched.setattr(sessions.Session, "close", slowly)
+            ending = asyncio.create_task(ways[how]())
+            await began.wait()
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+        if how != "code_for":
+            await another.close()
+    for session in (*over, another):
+        assert session.transport._session is not None
+        assert session.transport._session.closed
 
 
 async def test_rows_are_not_kept_for_who_looks_at_none() -> None:

@@ -16,7 +16,7 @@ from aiohttp import web
 from hypothesis import given
 from llmservice_cli.load import client
 from llmservice_cli.load.answer import Loss
-from llmservice_cli.load.client import Exchange, Request
+from llmservice_cli.load.client import Exchange, Pace, Request
 
 from tests.support.http_servers import application
 from tests.unit.cli.fake_vllm import END, piece, usage
@@ -192,3 +192,16 @@ def test_whatever_a_server_sends_is_an_outcome(seed: int) -> None:
     assert exchange.failure.loss != Loss.TIMEOUT, "the server has hung up"
     assert len(exchange.failure.error) <= max(client.LONGEST_WORDS, 500) + 100
     assert exchange.failure.error.isprintable() or "\n" in exchange.failure.error or "\t" in exchange.failure.error
+
+
+async def test_who_is_late_sends_no_more_once_stopped() -> None:
+    """Where requests are asked for faster than they can be sent, each moment is over when it is its turn."""
+    pace, sent = Pace(time.monotonic), list[int]()
+
+    async def send(number: int) -> None:
+        sent.append(number)
+        if len(sent) == 3:
+            pace.stop()
+
+    await pace.at((0.0 for _ in range(100)), send)
+    assert 3 <= len(sent) < 6

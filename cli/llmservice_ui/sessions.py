@@ -368,7 +368,7 @@ class Sessions:
             session = self._ended.pop()
             try:
                 await session.close()
-            except BaseException:
+            except asyncio.CancelledError:
                 self._ended.append(session)
                 raise
 

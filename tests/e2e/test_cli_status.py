@@ -82,10 +82,14 @@ def test_a_start_that_fails_is_understood_by_vllms_own_lines(cluster: Cluster, n
     explained = run(cluster, "explain", reason, "-o", "json")
     assert json.loads(explained)["reportedIn"]["failure"] is True
     words = ("logs", "chat", "-n", namespace, "-o", "json")
-    # It restarts meanwhile: one of the two runs has ended.
-    printed = run(cluster, *words, expect=None) + run(cluster, *words, "--previous", expect=None)
-    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    assert {line["source"] for line in lines} == {"supervisor", "vllm"}
+
+    def ended() -> list[dict[str, str]] | None:
+        """The lines of a run that is over. It restarts meanwhile, and the kubelet has no run before at times."""
+        printed = run(cluster, *words, "--previous", expect=None)
+        found = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+        return found if {line["source"] for line in found} == {"supervisor", "vllm"} else None
+
+    lines = eventually("both sources' lines in the run before", ended, SECONDS)
     assert any(line["level"] == "ERROR" and line["source"] == "vllm" for line in lines)
     assert any(line["text"].startswith(reason) and line["source"] == "supervisor" for line in lines)
 

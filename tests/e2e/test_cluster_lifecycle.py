@@ -206,8 +206,9 @@ def containers(clone: Clone) -> int:
 def serves(clone: Clone) -> None:
     eventually("two pods of two containers run", lambda: containers(clone) == 4)
     clone.kubectl("rollout", "status", "deployment/idle", KUBECTL_TIMEOUT)
-    gpus = clone.kubectl("get", "node", "node-a", "-o", r"jsonpath={.status.allocatable.nvidia\.com/gpu}")
-    assert gpus == "4"
+    node = json.loads(clone.kubectl("get", "node", "node-a", "-o", "json"))
+    assert node["status"]["allocatable"]["nvidia.com/gpu"] == "4"
+    assert "unschedulable" not in node["spec"]
 
 
 def lose_second_node(clone: Clone) -> None:
@@ -218,7 +219,7 @@ def lose_second_node(clone: Clone) -> None:
 @pytest.mark.parametrize(
     "harm",
     [
-        pytest.param(lambda clone: None, id="nothing"),
+        pytest.param(lambda clone: clone.kubectl("cordon", "node-a"), id="a node that was left cordoned"),
         pytest.param(Clone.kill_components, id="every component killed, the pods live on"),
         pytest.param(Clone.kill_everything, id="pods and shims killed too"),
         pytest.param(Clone.reboot, id="a reboot"),

@@ -189,6 +189,8 @@ def _start_node(paths: ClusterPaths, host: Host) -> None:
     node = (components.kubelet(paths, place), components.kube_proxy(paths, place))
     _start(paths, host, *node, components.coredns(paths))
     await_node(paths, place)
+    # A benchmark or a test that was killed may have left it cordoned, and then nothing ever starts on it.
+    Kubectl(paths).run("uncordon", place.name)
     processes.wait_until(
         "coredns is ready", lambda: processes.answers("http://127.0.0.1:10653/ready"), paths, "coredns", timeout=60
     )

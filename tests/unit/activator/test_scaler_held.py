@@ -122,7 +122,10 @@ async def test_a_pod_that_serves_alone_is_not_reached_through_the_activator(
                 await asyncio.sleep(0.01)
 
 
-async def test_a_request_that_comes_while_the_last_replica_goes_starts_one_at_once(certificates: Path) -> None:
+async def test_a_request_that_comes_while_the_last_replica_goes_starts_one_at_once(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "CHECK_SECONDS", 10 * PATIENCE)  # not when held requests are looked at again
     port = free_port()
     api = ApiServer(at_zero(port=port, replicas=1))
     async with running(api, certificates) as world:
@@ -132,7 +135,7 @@ async def test_a_request_that_comes_while_the_last_replica_goes_starts_one_at_on
         assert "get LLMService" not in api.calls, "a replica is wanted already"
         gone = api.put(at_zero(port=port, replicas=0, generation=2), resourceVersion="60")
         await world.send("MODIFIED", gone)
-        async with asyncio.timeout(2):  # not after the 5 s in which held requests are looked at again
+        async with asyncio.timeout(PATIENCE):
             while replicas(world) != 1:  # noqa: ASYNC110 - a process with no signal for its tests
                 await asyncio.sleep(0.002)
         await world.send("DELETED", gone)

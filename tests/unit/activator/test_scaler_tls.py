@@ -23,11 +23,11 @@ from tests.unit.scaler_world import World, certificates, request, running, servi
 __all__ = ["certificates"]
 
 
-async def refused(world: World, client: Path, authority: bytes | None = None) -> bool:
-    """Whether a connection is not made, so that no call arrives."""
+async def refused(world: World, client: Path, authority: bytes | None = None, *, seconds: float = 2) -> bool:
+    """Whether no connection is made within so many seconds, so that no call arrives."""
     async with world.keda(client, authority) as keda:
         try:
-            await keda.call("IsActive", request("IsActive"), timeout=2)
+            await keda.call("IsActive", request("IsActive"), timeout=seconds)
         except grpc.aio.AioRpcError as error:
             return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
     return False
@@ -38,7 +38,7 @@ async def test_only_clients_of_the_authority_are_answered(certificates: Path, tm
     nobody.mkdir()
     shutil.copy(certificates / "keda/ca.crt", nobody)
     async with running(ApiServer(service()), certificates) as world:
-        assert not await refused(world, certificates / "keda")
+        assert not await refused(world, certificates / "keda", seconds=PATIENCE)
         assert await refused(world, certificates / "stranger"), "a certificate of another authority"
         assert await refused(world, nobody), "no certificate"
         stranger = (certificates / "others/ca.crt").read_bytes()
@@ -72,7 +72,7 @@ async def test_a_renewed_certificate_is_used_for_connections_that_begin_later(
         renewed = new.issue(tmp_path / "renewed")
         shutil.copy(renewed / "tls.key", mounted)
         await world.until(lambda: "cannot read the scaler's renewed certificate" in caplog.text)
-        assert not await refused(world, certificates / "keda")
+        assert not await refused(world, certificates / "keda", seconds=PATIENCE)
         for name in server.CERTIFICATE_FILES:
             shutil.copy(renewed / name, mounted)
         await world.until(lambda: "the scaler's certificate was renewed" in caplog.text)
@@ -100,7 +100,7 @@ async def test_a_connection_that_says_nothing_hinders_no_other(certificates: Pat
         silent = [socket.create_connection(("localhost", world.scaler.port)) for _ in range(50)]
         try:
             async with asyncio.timeout(PATIENCE):
-                assert not await refused(world, certificates / "keda")
+                assert not await refused(world, certificates / "keda", seconds=PATIENCE)
         finally:
             for each in silent:
                 each.close()

@@ -23,7 +23,6 @@ from typing import Any
 from llmservice_fetch.serve import Allowed
 from llmservice_fetch.serve import serve as serve_fetches
 from llmservice_runtime.contract import DRAIN_MIDDLEWARE, Failure, State
-from llmservice_runtime.health.start_watch import StallLimits
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.addresses import of_pod
 from llmservice_runtime.supervisor.client import Response, http_request
@@ -103,6 +102,17 @@ def _become(output: Any, environment: Mapping[str, str], work: Callable[..., int
     sys.exit(work(*arguments))
 
 
+@dataclass(frozen=True)
+class Clock:
+    """A supervisor's clock, which a test puts ahead: nothing else is as certain to be late on a busy machine."""
+
+    ahead: Path
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return time.monotonic() + (float(self.ahead.read_text() or 0) if self.ahead.exists() else 0)
+
+
 @dataclass
 class Server:
     """A running supervisor."""
@@ -112,6 +122,7 @@ class Server:
     port: int
     mark: str
     log: list[str]
+    clock: Clock
     fetch_container: FetchContainer
 
     async def probe(self, path: str) -> int:
@@ -165,22 +176,26 @@ class Server:
         """Where the passing of time is the very matter."""
         await asyncio.sleep(seconds)
 
+    def jump(self, seconds: float) -> None:
+        """Let its own clock, which counts starts and their stalls, show a later time."""
+        self.clock.ahead.write_text(str(seconds))
+
     def signal(self, number: int = signal.SIGTERM) -> None:
         """To the supervisor."""
         self.process.send_signal(number)
 
-    async def ended(self, seconds: float = 10) -> int:
+    async def ended(self) -> int:
         """Its exit code."""
-        return await asyncio.wait_for(self.process.wait(), seconds)
+        return await asyncio.wait_for(self.process.wait(), PATIENCE)
 
     def failure(self) -> Failure | None:
         """What the termination log holds."""
         path = Path(self.options.termination_log)
         return Failure.from_json(path.read_text()) if path.exists() else None
 
-    async def failed(self, exit_code: int = 1, seconds: float = 30) -> Failure:
+    async def failed(self, exit_code: int = 1) -> Failure:
         """The termination message of a server that ends with this exit code."""
-        assert await self.ended(seconds) == exit_code, "".join(self.log)
+        assert await self.ended() == exit_code, "".join(self.log)
         failure = self.failure()
         assert failure is not None, "".join(self.log)
         return failure
@@ -216,6 +231,8 @@ def _nothing() -> None:
     """For uses of a cache that need no renewal."""
 
 
+NEVER = 10 * PATIENCE
+"""Seconds of a limit that must not be what ends a test's server."""
 SEEN_SECONDS = 5.0
 """Between two states of a server of which a test has to see the first: it may wait so long for a processor."""
 
@@ -226,7 +243,6 @@ async def supervised(
     behaviour: Behaviour = WELL,
     *,
     timing: Timing = QUICK,
-    stall_limits: StallLimits | None = None,
     cgroup: Path = Path("/no/such/cgroup"),
     preflight: Sequence[str] = ("true",),
     engine: Sequence[str] = ENGINE,
@@ -258,21 +274,21 @@ async def supervised(
     )
     port, mark, log = free_port(), secrets.token_hex(8), list[str]()
     environment = {**os.environ, **(variables or {}), VARIABLE: behaviour.to_env(), MARK: mark}
-    container = FetchContainer(options, fetch, environment, log)
+    container, clock = FetchContainer(options, fetch, environment, log), Clock(folder / "clock-ahead")
     if options.fetch or options.adapters_file:
         container.start()
     dependencies = Dependencies(
         command=engine,
         preflight=preflight,
         environment=environment,
+        clock=clock,
         timing=timing,
-        stall_limits=stall_limits or StallLimits(),
         cgroup=cgroup,
         pod_addresses=pod_addresses,
     )
     arguments = (options, (*_flags(port, middleware), *flags), dependencies, late, has_ipv6)
     process = Process(_supervise, arguments, environment, log)
-    server = Server(process, options, port, mark, log, container)
+    server = Server(process, options, port, mark, log, clock, container)
     try:
         yield server
     finally:

@@ -23,7 +23,7 @@ from llmservice_runtime.supervisor.vllm_process import Flags, environment
 
 from tests.support.fetching import until
 from tests.support.patience import PATIENCE
-from tests.unit.runtime.runtime_harness import QUICK, Server, supervised
+from tests.unit.runtime.runtime_harness import NEVER, QUICK, Server, supervised
 
 REFUSING = "waiting for the requests in flight"
 
@@ -114,7 +114,7 @@ async def test_after_an_answer_that_began_before_the_drain_the_connection_is_goo
     tmp_path: Path, clients: Clients
 ) -> None:
     """Its head said nothing of an end, so the client asks again at once."""
-    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=5)) as server:
+    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=NEVER), drain_seconds=NEVER) as server:
         await server.ready()
         connection = await clients.to(server)
         await connection.send(stream=True, max_tokens=20)
@@ -128,11 +128,11 @@ async def test_after_an_answer_that_began_before_the_drain_the_connection_is_goo
         assert "connection: close" in head
         assert await connection.ended()
         # And nobody lingers once all are told.
-        assert await server.ended(4) == 0
+        assert await server.ended() == 0
 
 
 async def test_a_client_that_hung_up_is_not_waited_for(tmp_path: Path, clients: Clients) -> None:
-    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=60), drain_seconds=60) as server:
+    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=NEVER), drain_seconds=NEVER) as server:
         await server.ready()
         connection = await clients.to(server)
         await connection.send(stream=True, max_tokens=10)
@@ -140,7 +140,7 @@ async def test_a_client_that_hung_up_is_not_waited_for(tmp_path: Path, clients: 
         server.signal()
         await connection.rest(head)
         await connection.close()
-        assert await server.ended(10) == 0
+        assert await server.ended() == 0
 
 
 @pytest.mark.parametrize("tokens", [1, 30], ids=["short answers", "streams of more than a second"])
@@ -171,7 +171,7 @@ async def test_a_pool_as_openais_client_has_it_loses_nothing(tmp_path: Path, tok
         users = [asyncio.create_task(user()) for _ in range(8)]
         await until(lambda: served >= 16)
         server.signal()
-        assert await server.ended(30) == 0
+        assert await server.ended() == 0
         stopped.set()
         await asyncio.gather(*users)
     assert lost == []

@@ -284,7 +284,7 @@ def test_a_folder_that_is_taken_away_meanwhile_is_logged(tmp_path: Path) -> None
 async def drained(server: Server) -> None:
     await server.ready()
     server.signal()
-    assert await server.ended(20) == 0, "".join(server.log)
+    assert await server.ended() == 0, "".join(server.log)
 
 
 def completions(server: Server) -> int:

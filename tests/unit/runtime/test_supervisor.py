@@ -20,7 +20,7 @@ from llmservice_runtime.supervisor.starting import with_environment
 
 from tests.support.patience import PATIENCE
 from tests.support.stand_in.behaviour import Behaviour, Fate
-from tests.unit.runtime.runtime_harness import QUICK, WELL, children, supervised
+from tests.unit.runtime.runtime_harness import QUICK, SEEN_SECONDS, WELL, children, supervised
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "vllm_logs"
 
@@ -135,9 +135,11 @@ async def test_a_port_that_another_container_has_is_a_failure(
 )
 async def test_the_first_request(tmp_path: Path, fate: Fate, reason: R) -> None:
     """Without an answer to it nobody is told that the server started."""
-    stalls, statuses = StallLimits(stall_seconds=5), set[int]()
-    async with supervised(tmp_path, Behaviour(first_request=fate), stall_limits=stalls, start_seconds=1) as server:
+    statuses = set[int]()
+    async with supervised(tmp_path, Behaviour(first_request=fate), start_seconds=1) as server:
         while server.process.returncode is None:
+            if fate == "hang" and (state := await server.state()) and state.phase is Phase.SMOKE:
+                server.jump(StallLimits().stall_seconds)
             statuses |= {await server.probe("/startupz"), await server.probe("/readyz")}
             await asyncio.sleep(0.02)
         assert statuses == {0, 503}, "0: nobody listens yet, or any more"
@@ -162,10 +164,8 @@ async def test_an_engine_that_dies_while_it_serves(tmp_path: Path, how: str, rea
 
 
 async def test_a_start_past_its_budget_goes_on_while_it_moves_and_says_so(tmp_path: Path) -> None:
-    slow = Behaviour(start_seconds=4, shards=40)
-    async with supervised(
-        tmp_path, slow, stall_limits=StallLimits(stall_seconds=5), start_seconds=0.5, usual_seconds=2
-    ) as it:
+    slow = Behaviour(start_seconds=SEEN_SECONDS, shards=40)
+    async with supervised(tmp_path, slow, start_seconds=0.5, usual_seconds=2) as it:
         state = await it.until(lambda state: state.slow)
         assert (state.phase, state.started, state.ready) == (Phase.LOADING, False, False)
         assert (state.start_budget_seconds, state.usual_start_seconds) == (0.5, 2)
@@ -179,7 +179,9 @@ async def test_a_start_past_its_budget_goes_on_while_it_moves_and_says_so(tmp_pa
 
 async def test_a_start_that_stopped_says_where(tmp_path: Path) -> None:
     stalled = Behaviour(start_seconds=0.5, shards=4, stalls_at=2)
-    async with supervised(tmp_path, stalled, stall_limits=StallLimits(stall_seconds=3), start_seconds=0.5) as server:
+    async with supervised(tmp_path, stalled, start_seconds=0.5) as server:
+        await server.until(lambda state: state.slow and state.progress.startswith("loading the weights: 50%"))
+        server.jump(StallLimits().stall_seconds)
         failure = await server.failed()
     assert (failure.reason, failure.phase) == (R.START_TIMEOUT, Phase.LOADING)
     assert "Last step: loading the weights: 50%." in failure.message

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import compileall
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from llmservice_runtime import __main__
 from llmservice_runtime.__main__ import PACKAGES, install
 
 NAMES = {"llmservice_runtime", "llmservice_vllm"}
@@ -43,6 +46,27 @@ def test_a_failure_leaves_the_older_copy(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="disk full"):
         install(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == NAMES
+
+
+def test_an_images_python_of_the_same_version_compiles_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the operator's image: byte code that does not go by the time of its source."""
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    built, copy = tmp_path / "built", tmp_path / "copy"
+    built.mkdir()
+    copy.mkdir()
+    monkeypatch.setattr(__main__, "PACKAGES", tuple(install(built)))
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    assert compileall.compile_dir(built, quiet=1, invalidation_mode=mode)
+    install(copy)
+    command = [sys.executable, "-S", "-v", "-m", "llmservice_runtime", "--help"]
+    done = subprocess.run(command, env={"PYTHONPATH": str(copy)}, capture_output=True, text=True, check=True)
+    read = [line.split()[-1].strip("'") for line in done.stderr.splitlines() if line.startswith("# code object from")]
+    ours = [each for each in read if each.startswith(str(copy))]
+    assert len(ours) > 3
+    assert [each for each in ours if not each.endswith(".pyc")] == []
 
 
 def test_the_copy_runs_without_anything_else(tmp_path: Path) -> None:

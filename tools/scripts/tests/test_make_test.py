@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,12 @@ class Ran:
 
 
 def run(
-    folder: Path, fails: dict[str, list[str]], *, alone: tuple[str, ...] = (), broken: str = "", lint: str = "true"
+    folder: Path,
+    fails: dict[str, list[str]],
+    *words: str,
+    alone: tuple[str, ...] = (),
+    broken: str = "",
+    lint: str = "true",
 ) -> Ran:
     """`fails`: tests that fail in the stage with this argument; `alone`: those that do so once more."""
     (folder / "tools" / "scripts").mkdir(parents=True)
@@ -65,10 +71,15 @@ def run(
     (folder / ".venv" / "bin" / "pytest").chmod(0o755)
     environment: dict[str, Any] = os.environ | {"PYTHONPATH": str(folder)}
     done = subprocess.run(
-        ["tools/scripts/test"], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ["tools/scripts/test", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
-    ran = [json.loads(line) for line in (folder / "ran").read_text().splitlines()]
-    return Ran(done.returncode, done.stdout, ran, (folder / "cluster").read_text().split())
+    ran, cluster = ((folder / name).read_text() if (folder / name).exists() else "" for name in ("ran", "cluster"))
+    return Ran(done.returncode, done.stdout, [json.loads(line) for line in ran.splitlines()], cluster.split())
 
 
 def stages(ran: Ran) -> int:
@@ -81,6 +92,44 @@ def test_all_pass(tmp_path: Path) -> None:
     assert "all passed" in ran.out
     assert sorted(ran.cluster) == ["down", "install", "keda", "status", "up"], ran.out
     assert any("or (autoscaling" in each for given in ran.pytest for each in given)
+    assert re.search(r"^disk: \d+ MiB above the start at most, -?\d+ MiB at the end$", ran.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("parts", "number", "asked_of_the_cluster"),
+    [
+        pytest.param((), 7, ["down", "install", "keda", "status", "up"], id="all"),
+        pytest.param(("engines",), 2, ["down", "install", "status", "up"], id="engines"),
+        pytest.param(("zero",), 1, ["down", "install", "keda", "status", "up"], id="zero"),
+        pytest.param(("stories",), 2, ["down", "install", "keda", "status", "up"], id="stories"),
+        pytest.param(("unit",), 2, ["down", "status"], id="unit"),
+        pytest.param(("oldest",), 0, ["down", "oldest", "status"], id="oldest"),
+    ],
+)
+def test_parts_of_what_takes_minutes(
+    tmp_path: Path, parts: tuple[str, ...], number: int, asked_of_the_cluster: list[str]
+) -> None:
+    ran = run(tmp_path, {}, "--full", *parts)
+    wanted = asked_of_the_cluster if parts else sorted([*asked_of_the_cluster, "oldest"])
+    assert (ran.code, stages(ran), sorted(ran.cluster)) == (0, number, wanted), ran.out
+
+
+def test_the_parts_have_each_test_that_takes_minutes_once(tmp_path: Path) -> None:
+    """A file that is no more ends a part with an error; one that came is a story."""
+    ran = run(tmp_path, {}, "--full", "engines", "zero", "stories")
+    of_parts = [each for given in ran.pytest[:3] for each in given if each.startswith("tests/e2e/")]
+    assert len(of_parts) == len(set(of_parts)) > 10
+    left_out = [
+        [each.removeprefix("--ignore=") for each in given if each.startswith("--ignore=")] for given in ran.pytest
+    ]
+    assert left_out[-2:] == [of_parts, of_parts]
+
+
+def test_a_part_that_is_none_is_an_error_with_the_parts_that_are(tmp_path: Path) -> None:
+    ran = run(tmp_path, {}, "--full", "zeros")
+    assert (ran.code, ran.pytest, ran.cluster) == (2, [], [])
+    assert ran.out.startswith("no part is called zeros\n")
+    assert "make test-full PART=" in ran.out
 
 
 def test_what_fails_keeps_nothing_from_running_and_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
@@ -94,12 +95,16 @@ async def test_a_server_that_is_gone_refuses_connections(llmservice: Command) ->
 
 @pytest.mark.parametrize("mode", ["whole-pooled", "whole-fresh"])
 async def test_pooled_connections_are_used_again_and_fresh_ones_are_not(mode: str, llmservice: Command) -> None:
-    words = ("--concurrency", "1", "--duration", "0.3", "--mode", mode, "-q", "--rows", "--model", "chat")
-    async with serving(FakeVllm()) as server:
+    async def seen_enough(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        os.kill(os.getpid(), signal.SIGINT)  # the command ends with this request, however long three have taken
+        return await whole(request, body)
+
+    words = ("--concurrency", "1", "--duration", "10m", "--mode", mode, "-q", "--rows", "--model", "chat")
+    async with serving(FakeVllm(misbehaves={3: seen_enough})) as server:
         ran = await llmservice.within("probe", "--url", server.url, *words)
     _, *rows, _ = [json.loads(line) for line in ran.out.splitlines()]
     is_pooled, count = mode == "whole-pooled", len(server.bodies)
-    assert count > 2
+    assert count >= 3
     assert (len(set(map(id, server.connections))) == 1) is is_pooled
     assert [row["reused"] for row in rows] == [False] + [is_pooled] * (count - 1)
 

@@ -114,7 +114,7 @@ async def test_who_never_stops_asking_is_refused_in_the_end_and_what_is_held_is_
 ) -> None:
     monkeypatch.setattr(targets, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(targets, "ENDING_SECONDS", 0.1)
-    monkeypatch.setattr(targets, "LONGEST_ENDING_SECONDS", 0.5)
+    monkeypatch.setattr(targets, "LONGEST_ENDING_SECONDS", 2.0)
     world = World()
     async with world.running(at_zero(port=PORT, status=AVAILABLE), READY), asyncio.timeout(PATIENCE):
         world.waiting = 1

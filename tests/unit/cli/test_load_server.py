@@ -98,7 +98,7 @@ async def test_a_version_that_does_not_come_is_not_known(monkeypatch: pytest.Mon
     async def answer(request: web.Request) -> web.StreamResponse:
         return await (says(LIST) if request.path == "/v1/models" else never)(request)
 
-    monkeypatch.setattr(server, "ASK_SECONDS", 1.0)
+    monkeypatch.setattr(server, "ASK_SECONDS", 5.0)
     async with application(answer, 0.1) as url, httpx.AsyncClient(base_url=url, timeout=None) as http:
         found = await server.inspect(server.direct(url, http), "two")
     assert found == server.Served("two", None)

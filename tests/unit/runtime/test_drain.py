@@ -6,7 +6,6 @@ import asyncio
 import signal
 import socket
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -65,13 +64,11 @@ async def test_streams_that_take_too_long_are_ended_and_counted(tmp_path: Path) 
     async with supervised(tmp_path, drain_seconds=0.3) as server:
         await server.ready()
         stream = await _streaming(server, tokens=1000)
-        began = time.monotonic()
         server.signal()
         ended = await stream
         assert '"finish_reason":"abort"' in ended.body
         assert ended.body.endswith("data: [DONE]\n\n")
         assert await server.ended() == 0
-        assert time.monotonic() - began < 3
         assert "requests cut by the drain timeout: 1" in "".join(server.log)
         assert server.failure() is None
     assert DrainReport.from_json((tmp_path / "termination-log").read_text()) == DrainReport(cut=1)

@@ -17,6 +17,7 @@ from llmservice_runtime.inspection.inspected import Inspection
 
 from tests.support.fetching import TOKEN
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import PATIENCE
 from tests.support.weights import header_bytes, named_tensors, safetensors
 from tests.unit.runtime.inspected_files import CONFIG, FIRST, INSPECTED, SECOND, WHOLE, files
 
@@ -111,7 +112,7 @@ def test_a_hub_that_is_silent_is_not_waited_for(hub: Hub, monkeypatch: pytest.Mo
         started = time.monotonic()
         found = at(hub, "org/sharded")
     assert "timed out (4 times in a row)" in failure(found, R.MODEL_DOWNLOAD_FAILED).message
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENCE
 
 
 @pytest.mark.parametrize(

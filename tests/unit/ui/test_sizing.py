@@ -93,7 +93,7 @@ async def test_one_that_takes_too_long_is_killed() -> None:
     began = time.monotonic()
     sized = await Sizer({}, seconds=1.0, command=python("import time; time.sleep(600)")).plan(Asked("x"))
     assert "took more than 1 s" in sized.problems[0]
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < PATIENCE
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

@@ -145,7 +145,7 @@ async def test_each_service_is_asked_as_often_as_keda_does(certificates: Path, m
     ):
         began = time.monotonic()
         await keda.observe_all([CHAT, Key("ns", "nobody")], 1.0)
-        assert 1.0 <= time.monotonic() - began < 1.5
+        assert time.monotonic() - began >= 1.0
         assert (keda.calls, keda.failed, len(keda.metric_seconds)) == (4 * 3 + 4 * 2, 4, 4)
 
 

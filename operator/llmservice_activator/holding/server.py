@@ -411,22 +411,28 @@ class HoldingServer:
 
     async def stop(self) -> None:
         """Accept no more connections; return when no request is in progress. If cancelled, held requests get 503 and
-        the others end."""
-        async with self._change:
-            self._is_stopping = True
-            for service in self._services.values():
-                service.close_listener()
+        the others end; if cancelled again, they are cut."""
         try:
+            async with self._change:
+                self._is_stopping = True
+                for service in self._services.values():
+                    service.close_listener()
             await self._no_requests.wait()
         finally:
-            for key in list(self._services):
-                await self._remove(key, STOPPING)
-            if self._timer is not None:
-                self._timer.cancel()
-            if self._connections is not None:
-                await self._connections.shutdown(CUT_SECONDS)
-            if self._shared is not None:
-                await self._shared.session.close()
+            try:
+                await self._end()
+            finally:
+                if self._shared is not None:
+                    await self._shared.session.close()
+
+    async def _end(self) -> None:
+        self._is_stopping = True
+        for key in list(self._services):
+            await self._remove(key, STOPPING)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connections is not None:
+            await self._connections.shutdown(CUT_SECONDS)
 
     def held(self, key: Key) -> HeldRequests:
         service = self._services.get(key)

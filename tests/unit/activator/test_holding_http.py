@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -355,6 +356,41 @@ async def test_a_stop_that_is_cancelled_answers_what_is_held() -> None:
                 await w.server.stop()
         answer = await asked[0]
         assert (answer.status, answer.error["type"]) == (503, "Stopping")
+
+
+@pytest.mark.parametrize("cancelled", ["while a service is changed", "and once more while held requests are answered"])
+async def test_a_stop_leaves_no_connections_whenever_it_is_cancelled(
+    cancelled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world() as w:
+        session = w.server._started().session
+        await w.serve(service := target())
+        asked = await w.holding(service, ["a"])
+        answering = asyncio.Event()
+
+        async def answers(*_: object) -> None:
+            answering.set()
+            await asyncio.Event().wait()
+
+        if cancelled.startswith("while"):
+            async with w.server._change:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.01):
+                        await w.server.stop()
+        else:
+            with monkeypatch.context() as patched:
+                patched.setattr(w.server, "_remove", answers)
+                stopping = asyncio.create_task(w.server.stop())
+                await until(lambda: not w.server.is_listening(service.uid, service.port))
+                stopping.cancel()
+                await answering.wait()
+                stopping.cancel()
+                await asyncio.wait([stopping])
+        assert session.closed
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await w.server.stop()
+        assert (await asked[0]).status == 503
 
 
 async def test_an_error_of_ours_about_one_request_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:

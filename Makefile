@@ -26,7 +26,7 @@ demo: $(SYNCED) ## from nothing to an answered chat completion (KUBECONTEXT=name
 test: $(WITH_VLLM) ## lint, types, layers, unit, contract and end-to-end tests, on a real local cluster
 	@tools/scripts/test
 
-test-full: $(WITH_VLLM) ## what `make test` leaves out, in parts of up to two hours: PART="engines zero stories unit oldest" (all)
+test-full: $(WITH_VLLM) ## what `make test` leaves out, in parts: PART="engines zero stories unit oldest" (all)
 	@tools/scripts/test --full $(PART)
 
 test-gpu: $(SYNCED) ## what only a GPU shows: on this machine, and on the cluster of KUBECONTEXT; says why where it skips

@@ -412,9 +412,9 @@ class HoldingServer:
     async def stop(self) -> None:
         """Accept no more connections; return when no request is in progress. If cancelled, held requests get 503 and
         the others end; if cancelled again, they are cut."""
+        self._is_stopping = True
         try:
             async with self._change:
-                self._is_stopping = True
                 for service in self._services.values():
                     service.close_listener()
             await self._no_requests.wait()
@@ -426,7 +426,6 @@ class HoldingServer:
                     await self._shared.session.close()
 
     async def _end(self) -> None:
-        self._is_stopping = True
         for key in list(self._services):
             await self._remove(key, STOPPING)
         if self._timer is not None:

@@ -104,7 +104,7 @@ def _become(output: Any, environment: Mapping[str, str], work: Callable[..., int
 
 @dataclass(frozen=True)
 class Clock:
-    """A supervisor's clock, which a test puts ahead: nothing else is as certain to be late on a busy machine."""
+    """A supervisor's clock, which a test puts ahead: waiting would be over before a busy machine started vLLM."""
 
     ahead: Path
 

@@ -61,10 +61,12 @@ async def test_pooled_connections_are_closed_while_draining(tmp_path: Path) -> N
 
 
 async def test_streams_that_take_too_long_are_ended_and_counted(tmp_path: Path) -> None:
-    async with supervised(tmp_path, drain_seconds=0.3) as server:
+    async with supervised(tmp_path, drain_seconds=NEVER) as server:
         await server.ready()
         stream = await _streaming(server, tokens=1000)
         server.signal()
+        await server.until(lambda state: state.progress == "waiting for the requests in flight")
+        server.jump(2 * NEVER)
         ended = await stream
         assert '"finish_reason":"abort"' in ended.body
         assert ended.body.endswith("data: [DONE]\n\n")
@@ -100,7 +102,7 @@ async def test_a_sigint_hurries(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("swallowed", [0, 1])
 async def test_sigterm_while_loading(tmp_path: Path, swallowed: int) -> None:
-    loading = Behaviour(start_seconds=60, swallowed_terms=swallowed, log=str(LOGS / "start.log"))
+    loading = Behaviour(start_seconds=NEVER, swallowed_terms=swallowed, log=str(LOGS / "start.log"))
     async with supervised(tmp_path, loading) as server:
         await server.until(lambda state: state.measured.vllm_version is not None)
         server.signal()
@@ -124,7 +126,7 @@ async def test_sigterm_during_the_first_request(tmp_path: Path) -> None:
 
 
 async def test_a_server_deaf_to_sigterm_is_killed_in_time(tmp_path: Path) -> None:
-    async with supervised(tmp_path, Behaviour(deaf=True)) as server:
+    async with supervised(tmp_path, Behaviour(deaf=True), drain_seconds=NEVER) as server:
         await server.ready()
         server.signal()
         assert await server.ended() == 0
@@ -132,7 +134,7 @@ async def test_a_server_deaf_to_sigterm_is_killed_in_time(tmp_path: Path) -> Non
 
 
 async def test_without_the_middleware_vllms_own_drain_is_waited_for(tmp_path: Path) -> None:
-    async with supervised(tmp_path, Behaviour(stop_seconds=2.5), middleware=False) as server:
+    async with supervised(tmp_path, Behaviour(stop_seconds=2.5), middleware=False, drain_seconds=NEVER) as server:
         await server.ready()
         server.signal()
         assert await server.ended() == 0

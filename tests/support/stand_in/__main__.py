@@ -76,6 +76,7 @@ def _mind_terms(behaviour: Behaviour) -> None:
         if left == 0 and not behaviour.deaf:
             sys.exit(0)
         left -= 1
+        os.write(1, b"swallowed a SIGTERM\n")
 
     signal.signal(signal.SIGTERM, on_term)
 
@@ -89,6 +90,7 @@ async def _serve(behaviour: Behaviour, arguments: Arguments, process: int) -> No
     terminated = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, (lambda: None) if behaviour.deaf else terminated.set)
+    loop.add_signal_handler(signal.SIGUSR1, engine.release)
     await http.listen(arguments.host or "", arguments.port)
     print("INFO:     Application startup complete.", flush=True)
     ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in (terminated, server.broken)]

@@ -21,7 +21,7 @@ class Behaviour:
     shards: int = 1
     """Weight files, whose progress is told while it starts."""
     stalls_at: int | None = None
-    """A number of shards after which nothing more happens; the port never opens."""
+    """A number of shards after which nothing more happens until SIGUSR1."""
     fails: str = ""
     """A failure of `failures.FAILURES`: its recorded log lines, then its exit code."""
     eats_mib: int = 0

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tests.support.stand_in.behaviour import Behaviour
-from tests.support.stand_in.fates import fate_of, prefill_seconds
+from tests.support.stand_in.fates import HELD, fate_of, prefill_seconds
 
 # What it says, a token at a time.
 WORDS = ("The", " answer", " has", " as", " many", " tokens", " as", " were", " asked", " for", ".", " ")
@@ -108,7 +108,7 @@ class Engine:
     def __init__(self, behaviour: Behaviour, limits: Limits, process: int) -> None:
         self.limits, self.process, self.counts = limits, process, Counts()
         self.running: set[Running] = set()
-        self.dead = asyncio.Event()
+        self.dead, self._is_released = asyncio.Event(), False
         self._behaviour = behaviour
         self._end: RequestEnded | None = None
         self._frozen_at: float | None = None
@@ -210,6 +210,8 @@ class Engine:
                 latest = now
                 reason = "length" if number == tokens - 1 else reason
                 yield WORDS[number % len(WORDS)]
+                while HELD in prompt and not self._is_released:
+                    await self._pass(0.02)
         finally:
             self.running.discard(request)
             if self._frozen_at is None:
@@ -239,6 +241,10 @@ class Engine:
             if not waiter.done():
                 waiter.set_result(None)
                 return
+
+    def release(self) -> None:
+        """The answers that are held."""
+        self._is_released = True
 
     async def _pass(self, seconds: float) -> None:
         """Let time pass, but not beyond the engine's end; a frozen engine's time does not pass at all."""

@@ -10,6 +10,8 @@ from tests.support.stand_in.behaviour import Fate
 from tests.support.stand_in.lines import api_server, core
 
 _WORDS = re.compile(r"@(die|exit0|hang|sigill|error|no-compiler|memory)\b")
+HELD = "@held"
+"""In a prompt: after the first token of its answer nothing more comes until SIGUSR1."""
 _SLOW = re.compile(r"@slow:(\d+(?:\.\d+)?)")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -12,11 +13,11 @@ from tests.support.stand_in.behaviour import Behaviour
 from tests.support.stand_in.command_line import Arguments
 from tests.support.stand_in.lines import api_server, core, worker
 
-_STILL = 10**9
-
 
 def run(behaviour: Behaviour, arguments: Arguments, engine: int) -> None:
     """Print, and let the time pass. `engine` is the pid of the engine's process."""
+    resumed = list[int]()
+    signal.signal(signal.SIGUSR1, lambda number, _frame: resumed.append(number))
     began = time.monotonic()
     steps = iter([[Path(behaviour.log).read_text()]]) if behaviour.log else _steps(behaviour, arguments, engine)
     count = 1 if behaviour.log else behaviour.shards + 5
@@ -24,8 +25,9 @@ def run(behaviour: Behaviour, arguments: Arguments, engine: int) -> None:
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
         _sleep_until(began + number * behaviour.start_seconds / count)
-    if behaviour.stalls_at is not None:
-        _sleep_until(time.monotonic() + _STILL)
+        if behaviour.stalls_at is not None and number == 3 + behaviour.stalls_at:
+            while not resumed:
+                time.sleep(0.02)
 
 
 def _steps(behaviour: Behaviour, arguments: Arguments, engine: int) -> Iterator[list[str]]:
@@ -47,8 +49,6 @@ def _steps(behaviour: Behaviour, arguments: Arguments, engine: int) -> Iterator[
     for done in range(behaviour.shards + 1):
         yield [f"\rLoading safetensors checkpoint shards: {100 * done // behaviour.shards:3d}% Completed | "
                f"{done}/{behaviour.shards} [00:00<?, ?it/s]\n"]  # fmt: skip
-        if done == behaviour.stalls_at:
-            return
     took = behaviour.start_seconds
     yield [
         worker(engine, "INFO", "default_loader.py:501", f"Loading weights took {took:.2f} seconds") + "\n",

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,22 @@ from llmservice_runtime.supervisor.client import Response, http_request
 from llmservice_runtime.supervisor.dependencies import Dependencies, Timing
 from llmservice_runtime.supervisor.supervisor import run
 from llmservice_runtime.supervisor.vllm_process import command
+from llmservice_vllm import metrics
 
 from tests.support.no_ipv6 import without_ipv6
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
+from tests.support.stand_in.fates import HELD
 
 MARK = "LLMSERVICE_TESTS_SERVER"
 """An environment variable that all processes of one supervisor have."""
 # Streams take long enough to be met under way.
 WELL = Behaviour(tokens_per_second=20)
+NO_CGROUP = Path("/no/such/cgroup")
 ENGINE = command("tests.support.stand_in")
+NEVER = 10 * PATIENCE
+"""Seconds of a limit that is over only by a clock that was put ahead."""
 QUICK = Timing(
     poll_seconds=0.02,
     health_seconds=0.02,
@@ -51,8 +56,8 @@ QUICK = Timing(
     adapter_retry_seconds=0.1,
     stop_loading_seconds=0.5,
     stop_serving_seconds=1.0,
-    preflight_seconds=20,
-    fetch_wait_seconds=20,
+    preflight_seconds=NEVER,
+    fetch_wait_seconds=NEVER,
     fetch_retry_seconds=0.05,
 )
 
@@ -104,13 +109,49 @@ def _become(output: Any, environment: Mapping[str, str], work: Callable[..., int
 
 @dataclass(frozen=True)
 class Clock:
-    """A supervisor's clock, which a test puts ahead: waiting would be over before a busy machine started vLLM."""
+    """A supervisor's clock, which a test puts ahead where a limit decides: on a busy machine, no limit of real seconds
+    is both over soon and long enough for what has to come before it."""
 
-    ahead: Path
+    file: Path
+
+    @property
+    def ahead(self) -> float:
+        """Seconds that it shows more than this process's."""
+        return float(self.file.read_text()) if self.file.exists() else 0
+
+    def put_ahead(self, seconds: float) -> None:
+        """Of all that it is ahead from now on. Its reader sees the old or the new one."""
+        (written := self.file.with_suffix(".written")).write_text(str(seconds))
+        written.rename(self.file)
 
     def __call__(self) -> float:
         """Seconds."""
-        return time.monotonic() + (float(self.ahead.read_text() or 0) if self.ahead.exists() else 0)
+        return time.monotonic() + self.ahead
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose waits are over by such a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._ahead = clock, 0.0
+        super().__init__()
+        self._look()
+
+    def time(self) -> float:
+        return super().time() + self._ahead
+
+    def _look(self) -> None:
+        self._ahead = self._clock.ahead
+        self.call_later(0.02, self._look)
+
+
+class _Loops(asyncio.DefaultEventLoopPolicy):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _Loop(self._clock)
 
 
 @dataclass
@@ -140,19 +181,26 @@ class Server:
             return None
         return State.from_json(answer.body)
 
-    async def until(self, condition: Callable[[State], bool], seconds: float = PATIENCE) -> State:
-        """The first state that fulfils a condition."""
-        deadline = time.monotonic() + seconds
+    async def until(self, condition: Callable[[State], bool], jump: float = 0) -> State:
+        """The first state that fulfils a condition. Its clock is put ahead by `jump` seconds after every other one."""
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             state = await self.state()
             if state is not None and condition(state):
                 return state
+            self.jump(jump)
             await asyncio.sleep(0.02)
         raise AssertionError(f"last state: {await self.state()}; log:\n" + "".join(self.log))
 
     async def ready(self) -> State:
         """Wait for readiness."""
         return await self.until(lambda state: state.ready)
+
+    async def logged(self, words: str, times: int = 1) -> None:
+        """Wait until its log has these words so often."""
+        async with asyncio.timeout(PATIENCE):
+            while "".join(self.log).count(words) < times:  # noqa: ASYNC110 - the lines come from a process
+                await asyncio.sleep(0.02)
 
     async def complete(self, **fields: object) -> Response:
         """POST /v1/completions."""
@@ -162,6 +210,23 @@ class Server:
     def hold(self, prompt: str) -> asyncio.Task[Response]:
         """A request that waits for its answer."""
         return asyncio.create_task(self.complete(prompt=prompt))
+
+    async def stream(self) -> asyncio.Task[Response]:
+        """A stream of 20 tokens that has arrived; all but its first one come after `release`."""
+        task = asyncio.create_task(self.complete(prompt=HELD, stream=True, max_tokens=20))
+        async with asyncio.timeout(PATIENCE):
+            while not await self.measured(metrics.RUNNING):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.02)
+        return task
+
+    async def measured(self, name: str) -> float:
+        """A series of vLLM's metrics."""
+        page = (await http_request(self.port, "/metrics", timeout=PATIENCE)).body
+        return metrics.totals(page, (name,))[name]
+
+    def release(self) -> None:
+        """What waits in the stand-in: held streams, or its start where that stalls."""
+        os.kill(self.engine(), signal.SIGUSR1)
 
     def engine(self) -> int:
         """The pid of vLLM's API server."""
@@ -177,25 +242,30 @@ class Server:
         await asyncio.sleep(seconds)
 
     def jump(self, seconds: float) -> None:
-        """Let its own clock, which counts starts and their stalls, show a later time."""
-        self.clock.ahead.write_text(str(seconds))
+        """Let its clock show so much more."""
+        if seconds:
+            self.clock.put_ahead(self.clock.ahead + seconds)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         """To the supervisor."""
         self.process.send_signal(number)
 
-    async def ended(self) -> int:
-        """Its exit code."""
-        return await asyncio.wait_for(self.process.wait(), PATIENCE)
+    async def ended(self, jump: float = 0) -> int:
+        """Its exit code. Its clock is put ahead by `jump` seconds again and again until then."""
+        async with asyncio.timeout(PATIENCE):
+            while self.process.returncode is None:
+                self.jump(jump)
+                await asyncio.sleep(0.02)
+        return await self.process.wait()
 
     def failure(self) -> Failure | None:
         """What the termination log holds."""
         path = Path(self.options.termination_log)
         return Failure.from_json(path.read_text()) if path.exists() else None
 
-    async def failed(self, exit_code: int = 1) -> Failure:
+    async def failed(self, exit_code: int = 1, jump: float = 0) -> Failure:
         """The termination message of a server that ends with this exit code."""
-        assert await self.ended() == exit_code, "".join(self.log)
+        assert await self.ended(jump) == exit_code, "".join(self.log)
         failure = self.failure()
         assert failure is not None, "".join(self.log)
         return failure
@@ -231,19 +301,13 @@ def _nothing() -> None:
     """For uses of a cache that need no renewal."""
 
 
-NEVER = 10 * PATIENCE
-"""Seconds of a limit that must not be what ends a test's server."""
-SEEN_SECONDS = 5.0
-"""Between two states of a server of which a test has to see the first: it may wait so long for a processor."""
-
-
 @asynccontextmanager
 async def supervised(
     folder: Path,
     behaviour: Behaviour = WELL,
     *,
     timing: Timing = QUICK,
-    cgroup: Path = Path("/no/such/cgroup"),
+    cgroup: Path = NO_CGROUP,
     preflight: Sequence[str] = ("true",),
     engine: Sequence[str] = ENGINE,
     flags: Sequence[str] = (),
@@ -264,8 +328,8 @@ async def supervised(
             "drain_file": str(folder / "board"),
             "termination_log": str(folder / "termination-log"),
             "propagation_seconds": 0.2,
-            "drain_seconds": 5,
-            "start_seconds": 20,
+            "drain_seconds": NEVER,
+            "start_seconds": NEVER,
             "fetch": tuple(wanted),
             "fetch_socket": str(folder / "socket"),
             "start_cache": "",
@@ -302,6 +366,16 @@ async def supervised(
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await asyncio.gather(*(each.reading for each in (process, container.process) if each is not None))
+
+
+@asynccontextmanager
+async def watched(folder: Path, *, cgroup: Path = NO_CGROUP, **changed: object) -> AsyncIterator[Server]:
+    """A server that serves, at which the supervisor looks each time that its clock is put ahead by NEVER seconds."""
+    timing = replace(QUICK, watch_seconds=NEVER)
+    limits = {"hang_unready_seconds": NEVER, "hang_restart_seconds": 3 * NEVER}
+    async with supervised(folder, cgroup=cgroup, timing=timing, **limits, **changed) as server:  # type: ignore[arg-type]
+        await server.ready()
+        yield server
 
 
 def marked(mark: str) -> tuple[int, ...]:
@@ -342,6 +416,8 @@ def _supervise(
         without_ipv6()
     if late:
         _open_late(str(late))
+    if isinstance(dependencies.clock, Clock):
+        asyncio.set_event_loop_policy(_Loops(dependencies.clock))
     return run(options, flags, dependencies)
 
 

@@ -6,14 +6,14 @@ import asyncio
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import DrainReport, Phase
-from llmservice_runtime.supervisor.client import Response
 
 from tests.support.stand_in.behaviour import Behaviour
-from tests.unit.runtime.runtime_harness import NEVER, Server, supervised
+from tests.unit.runtime.runtime_harness import NEVER, QUICK, supervised
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "vllm_logs"
 
@@ -21,11 +21,12 @@ LOGS = Path(__file__).parents[1] / "fixtures" / "vllm_logs"
 async def test_a_stream_in_flight_is_delivered_whole(tmp_path: Path) -> None:
     async with supervised(tmp_path) as server:
         await server.ready()
-        stream = await _streaming(server, tokens=20)
+        stream = await server.stream()
         server.signal()
         draining = await server.until(lambda state: state.phase is Phase.DRAINING)
         assert not draining.ready
         assert draining.started
+        server.release()
         answer = await stream
         assert answer.body.count("data: ") == 21
         assert answer.body.endswith("data: [DONE]\n\n")
@@ -34,23 +35,25 @@ async def test_a_stream_in_flight_is_delivered_whole(tmp_path: Path) -> None:
 
 
 async def test_newcomers_are_served_first_and_refused_later(tmp_path: Path) -> None:
-    async with supervised(tmp_path, propagation_seconds=0.5) as server:
+    async with supervised(tmp_path, propagation_seconds=NEVER) as server:
         await server.ready()
-        stream = await _streaming(server, tokens=30)
+        stream = await server.stream()
         server.signal()
         await server.until(lambda state: not state.ready)
         assert (await server.complete()).status == 200
+        server.jump(NEVER)
         await server.until(lambda state: state.progress == "waiting for the requests in flight")
         late = await server.complete()
         assert late.status == 503
         assert "try again" in late.body
         assert await server.probe("/livez") == 200
+        server.release()
         assert (await stream).body.endswith("data: [DONE]\n\n")
         assert await server.ended() == 0
 
 
 async def test_pooled_connections_are_closed_while_draining(tmp_path: Path) -> None:
-    async with supervised(tmp_path, propagation_seconds=1) as server:
+    async with supervised(tmp_path, propagation_seconds=NEVER) as server:
         await server.ready()
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             assert b"connection: close" not in await asyncio.to_thread(_request, connection)
@@ -61,9 +64,9 @@ async def test_pooled_connections_are_closed_while_draining(tmp_path: Path) -> N
 
 
 async def test_streams_that_take_too_long_are_ended_and_counted(tmp_path: Path) -> None:
-    async with supervised(tmp_path, drain_seconds=NEVER) as server:
+    async with supervised(tmp_path) as server:
         await server.ready()
-        stream = await _streaming(server, tokens=1000)
+        stream = await server.stream()
         server.signal()
         await server.until(lambda state: state.progress == "waiting for the requests in flight")
         server.jump(2 * NEVER)
@@ -80,19 +83,20 @@ async def test_a_second_sigterm_cuts_nothing(tmp_path: Path) -> None:
     """A kubelet that was restarted meanwhile tells every pod again."""
     async with supervised(tmp_path) as server:
         await server.ready()
-        stream = await _streaming(server, tokens=20)
+        stream = await server.stream()
         server.signal()
         await server.until(lambda state: state.progress == "waiting for the requests in flight")
         server.signal()
+        await server.logged("received SIGTERM again")
+        server.release()
         assert (await stream).body.endswith("data: [DONE]\n\n")
         assert await server.ended() == 0
-        assert "received SIGTERM again" in "".join(server.log)
 
 
 async def test_a_sigint_hurries(tmp_path: Path) -> None:
-    async with supervised(tmp_path, propagation_seconds=NEVER, drain_seconds=NEVER) as server:
+    async with supervised(tmp_path, propagation_seconds=NEVER) as server:
         await server.ready()
-        stream = await _streaming(server, tokens=1000)
+        stream = await server.stream()
         server.signal()
         await server.until(lambda state: state.phase is Phase.DRAINING)
         server.signal(signal.SIGINT)
@@ -103,9 +107,13 @@ async def test_a_sigint_hurries(tmp_path: Path) -> None:
 @pytest.mark.parametrize("swallowed", [0, 1])
 async def test_sigterm_while_loading(tmp_path: Path, swallowed: int) -> None:
     loading = Behaviour(start_seconds=NEVER, swallowed_terms=swallowed, log=str(LOGS / "start.log"))
-    async with supervised(tmp_path, loading) as server:
+    timing = replace(QUICK, stop_loading_seconds=NEVER)
+    async with supervised(tmp_path, loading, timing=timing) as server:
         await server.until(lambda state: state.measured.vllm_version is not None)
         server.signal()
+        if swallowed:
+            await server.logged("swallowed a SIGTERM")
+            server.jump(2 * NEVER)
         assert await server.ended() == 0
         assert server.failure() is None
         assert "was killed" not in "".join(server.log)
@@ -126,7 +134,7 @@ async def test_sigterm_during_the_first_request(tmp_path: Path) -> None:
 
 
 async def test_a_server_deaf_to_sigterm_is_killed_in_time(tmp_path: Path) -> None:
-    async with supervised(tmp_path, Behaviour(deaf=True), drain_seconds=NEVER) as server:
+    async with supervised(tmp_path, Behaviour(deaf=True)) as server:
         await server.ready()
         server.signal()
         assert await server.ended() == 0
@@ -134,21 +142,11 @@ async def test_a_server_deaf_to_sigterm_is_killed_in_time(tmp_path: Path) -> Non
 
 
 async def test_without_the_middleware_vllms_own_drain_is_waited_for(tmp_path: Path) -> None:
-    async with supervised(tmp_path, Behaviour(stop_seconds=2.5), middleware=False, drain_seconds=NEVER) as server:
+    async with supervised(tmp_path, Behaviour(stop_seconds=2.5), middleware=False) as server:
         await server.ready()
         server.signal()
         assert await server.ended() == 0
         assert "was killed" not in "".join(server.log)
-
-
-async def _streaming(server: Server, tokens: int) -> asyncio.Task[Response]:
-    """A stream whose request has arrived."""
-    before = await server.complete()
-    assert before.status == 200
-    task = asyncio.create_task(server.complete(stream=True, max_tokens=tokens))
-    await asyncio.sleep(0.1)  # arrived, and some tokens under way
-    assert not task.done()
-    return task
 
 
 def _request(connection: socket.socket) -> bytes:

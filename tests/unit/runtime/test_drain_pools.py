@@ -23,6 +23,7 @@ from llmservice_runtime.supervisor.vllm_process import Flags, environment
 
 from tests.support.fetching import until
 from tests.support.patience import PATIENCE
+from tests.support.stand_in.fates import HELD
 from tests.unit.runtime.runtime_harness import NEVER, QUICK, Server, supervised
 
 REFUSING = "waiting for the requests in flight"
@@ -92,12 +93,12 @@ async def clients() -> AsyncIterator[Clients]:
 async def test_a_connection_that_was_idle_is_served_once_more_when_newcomers_are_refused(
     tmp_path: Path, clients: Clients
 ) -> None:
-    async with supervised(tmp_path, drain_seconds=10) as server:
+    async with supervised(tmp_path) as server:
         await server.ready()
         idle, silent = await clients.to(server), await clients.to(server)
         assert "connection: close" not in await idle.ask()
         stream = await clients.to(server)
-        await stream.send(stream=True, max_tokens=40)
+        await stream.send(prompt=HELD, stream=True)
         await stream.head()
         server.signal()
         await server.until(lambda state: state.progress == REFUSING)
@@ -108,20 +109,22 @@ async def test_a_connection_that_was_idle_is_served_once_more_when_newcomers_are
             assert head.startswith("http/1.1 200")
             assert "connection: close" in head
             assert await connection.ended()
+        server.release()
 
 
 async def test_after_an_answer_that_began_before_the_drain_the_connection_is_good_for_another(
     tmp_path: Path, clients: Clients
 ) -> None:
     """Its head said nothing of an end, so the client asks again at once."""
-    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=NEVER), drain_seconds=NEVER) as server:
+    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=NEVER)) as server:
         await server.ready()
         connection = await clients.to(server)
-        await connection.send(stream=True, max_tokens=20)
+        await connection.send(prompt=HELD, stream=True)
         head = await connection.head()
         assert "connection: close" not in head
         server.signal()
         await server.until(lambda state: state.progress == REFUSING)
+        server.release()
         assert b"[DONE]" in await connection.rest(head)
         head = await connection.ask()
         assert head.startswith("http/1.1 200")
@@ -132,7 +135,7 @@ async def test_after_an_answer_that_began_before_the_drain_the_connection_is_goo
 
 
 async def test_a_client_that_hung_up_is_not_waited_for(tmp_path: Path, clients: Clients) -> None:
-    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=NEVER), drain_seconds=NEVER) as server:
+    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=NEVER)) as server:
         await server.ready()
         connection = await clients.to(server)
         await connection.send(stream=True, max_tokens=10)
@@ -148,7 +151,7 @@ async def test_a_pool_as_openais_client_has_it_loses_nothing(tmp_path: Path, tok
     """Eight users who ask again as soon as they are answered; as at a Service, nobody connects to a pod that goes."""
     lost: list[str] = []
     served = 0
-    async with supervised(tmp_path, propagation_seconds=1, drain_seconds=20) as server:
+    async with supervised(tmp_path, propagation_seconds=1) as server:
         await server.ready()
         url = f"http://127.0.0.1:{server.port}/v1/completions"
         stopped = asyncio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import os
 import threading
@@ -21,7 +22,8 @@ from llmservice_runtime.health.hang import (
 )
 from llmservice_vllm import metrics
 
-from tests.unit.runtime.runtime_harness import SEEN_SECONDS, supervised
+from tests.support.patience import PATIENCE
+from tests.unit.runtime.runtime_harness import NEVER, watched
 
 LIMITS = Thresholds(unready=30, restart=90)
 STILL = (1.0, 2.0)
@@ -173,12 +175,11 @@ def test_vllms_page_holds_what_is_looked_for() -> None:
 
 
 async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
-    async with supervised(tmp_path, hang_unready_seconds=0.5, hang_restart_seconds=SEEN_SECONDS) as server:
-        await server.ready()
+    async with watched(tmp_path) as server:
         waiting = server.hold("@hang")
-        state = await server.until(lambda state: not state.ready and state.phase is Phase.SERVING)
-        assert state.hung
-        failure = await server.failed()
+        state = await server.until(lambda state: not state.ready, jump=NEVER)
+        assert (state.hung, state.phase) == (True, Phase.SERVING)
+        failure = await server.failed(jump=NEVER)
         waiting.cancel()
         assert failure.reason is FailureReason.ENGINE_HUNG
 
@@ -239,24 +240,26 @@ async def test_a_hung_server_says_where_its_processes_are_stuck(tmp_path: Path) 
 
     os.utime(dumped("worker_9_9", "earlier"), (0, 0))
     os.mkfifo(stacks / "VLLM_STACK_DUMP_for_worker_8_8.log")
-    changed = {"hang_unready_seconds": 0.5, "hang_restart_seconds": SEEN_SECONDS, "stacks_dir": str(stacks)}
-    async with supervised(tmp_path, **changed) as server:  # type: ignore[arg-type]
-        await server.ready()
+    async with watched(tmp_path, stacks_dir=str(stacks)) as server:
         waiting = server.hold("@hang")
-        await server.until(lambda state: state.hung)
+        await server.until(lambda state: state.hung, jump=NEVER)
         for process, name in (("engine_0_12", "wait"), ("worker_0_13", "reduce"), ("worker_1_14", "reduce")):
             dumped(process, name)
-        failure = await server.failed()
+        failure = await server.failed(jump=NEVER)
         waiting.cancel()
     assert [line.partition(" (")[0] for line in failure.evidence] == ["engine_0: wait", "worker_0, worker_1: reduce"]
 
 
 async def test_a_long_prefill_is_no_hang(tmp_path: Path) -> None:
-    async with supervised(tmp_path, hang_unready_seconds=SEEN_SECONDS) as server:
-        await server.ready()
-        waiting = server.hold("@slow:60")
-        for _ in range(int(3 * SEEN_SECONDS)):
-            assert await server.probe("/readyz") == 200
-            assert not waiting.done()
-            await server.passed(0.5)
+    """No look of the supervisor finds the cache as the one before left it, since each waits until it fills."""
+    async with watched(tmp_path) as server:
+        waiting, filled = server.hold("@slow:600"), set[float]()
+        async with asyncio.timeout(PATIENCE):
+            while len(filled) < 10:
+                if (usage := await server.measured(metrics.KV_USAGE)) not in filled:
+                    filled.add(usage)
+                    server.jump(NEVER)
+                assert await server.probe("/readyz") in (200, 0), "0: the later time ended this request too"
+                await server.passed(0.1)
+        assert not waiting.done()
         waiting.cancel()

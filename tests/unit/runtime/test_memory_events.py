@@ -16,7 +16,7 @@ from llmservice_runtime.health.memory_events import MemoryEvents, read
 
 from tests.support.patience import PATIENCE
 from tests.support.stand_in.behaviour import Behaviour
-from tests.unit.runtime.runtime_harness import QUICK, SEEN_SECONDS, marked, supervised
+from tests.unit.runtime.runtime_harness import NEVER, QUICK, marked, supervised, watched
 
 V1 = {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n"}
 V2 = {"memory.events": "low 0\nhigh 0\nmax 12\noom {hits}\noom_kill {kills}\noom_group_kill 0\n"}
@@ -67,14 +67,11 @@ async def test_an_engine_that_is_killed_for_memory(
 
 async def test_a_worker_that_is_killed_while_the_rest_waits_for_it_is_no_mere_hang(tmp_path: Path) -> None:
     write(tmp_path, V1, kills=0)
-    async with supervised(
-        tmp_path, cgroup=tmp_path, hang_unready_seconds=0.5, hang_restart_seconds=SEEN_SECONDS
-    ) as server:
-        await server.ready()
+    async with watched(tmp_path, cgroup=tmp_path) as server:
         waiting = server.hold("@hang")
-        await server.until(lambda state: not state.ready)
+        await server.until(lambda state: not state.ready, jump=NEVER)
         write(tmp_path, V1, kills=1)
-        failure = await server.failed()
+        failure = await server.failed(jump=NEVER)
         waiting.cancel()
         assert failure.reason is FailureReason.MEMORY_LIMIT_EXCEEDED
 
@@ -82,12 +79,13 @@ async def test_a_worker_that_is_killed_while_the_rest_waits_for_it_is_no_mere_ha
 async def test_what_was_killed_before_the_engine_moved_on_did_not_end_it(tmp_path: Path) -> None:
     """A compiler, say, while loading."""
     write(tmp_path, V1, kills=0)
-    async with supervised(tmp_path, Behaviour(start_seconds=2), cgroup=tmp_path) as server:
-        await server.until(lambda state: state.phase is Phase.LOADING)
+    async with supervised(tmp_path, Behaviour(shards=2, stalls_at=1), cgroup=tmp_path) as server:
+        await server.until(lambda state: state.progress.startswith("loading the weights: 50%"))
         write(tmp_path, V1, kills=1)
+        server.release()
         await server.ready()
         assert (await server.complete()).status == 200
-        await server.passed(2)
+        await server.logged("GET /metrics", times=2)  # the answer to the first one was looked at
         os.kill(server.engine(), signal.SIGKILL)
         failure = await server.failed(128 + signal.SIGKILL)
         assert failure.reason is FailureReason.ENGINE_DIED

@@ -20,7 +20,7 @@ from llmservice_runtime.supervisor.starting import with_environment
 
 from tests.support.patience import PATIENCE
 from tests.support.stand_in.behaviour import Behaviour, Fate
-from tests.unit.runtime.runtime_harness import QUICK, SEEN_SECONDS, WELL, children, supervised
+from tests.unit.runtime.runtime_harness import QUICK, WELL, children, supervised
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "vllm_logs"
 
@@ -136,9 +136,11 @@ async def test_a_port_that_another_container_has_is_a_failure(
 async def test_the_first_request(tmp_path: Path, fate: Fate, reason: R) -> None:
     """Without an answer to it nobody is told that the server started."""
     statuses = set[int]()
-    async with supervised(tmp_path, Behaviour(first_request=fate), start_seconds=1) as server:
+    timing = replace(QUICK, stop_serving_seconds=0.5)
+    async with supervised(tmp_path, Behaviour(first_request=fate), timing=timing, start_seconds=1) as server:
         while server.process.returncode is None:
-            if fate == "hang" and (state := await server.state()) and state.phase is Phase.SMOKE:
+            state = await server.state() if fate == "hang" and not server.clock.ahead else None
+            if state is not None and state.phase is Phase.SMOKE:
                 server.jump(StallLimits().stall_seconds)
             statuses |= {await server.probe("/startupz"), await server.probe("/readyz")}
             await asyncio.sleep(0.02)
@@ -165,7 +167,7 @@ async def test_an_engine_that_dies_while_it_serves(tmp_path: Path, how: str, rea
 
 
 async def test_a_start_past_its_budget_goes_on_while_it_moves_and_says_so(tmp_path: Path) -> None:
-    slow = Behaviour(start_seconds=SEEN_SECONDS, shards=40)
+    slow = Behaviour(start_seconds=0.5, shards=4, stalls_at=2)
     async with supervised(tmp_path, slow, start_seconds=0.5, usual_seconds=2) as it:
         state = await it.until(lambda state: state.slow)
         assert (state.phase, state.started, state.ready) == (Phase.LOADING, False, False)
@@ -173,6 +175,7 @@ async def test_a_start_past_its_budget_goes_on_while_it_moves_and_says_so(tmp_pa
         assert await it.probe("/startupz") == 503
         reading = await it.until(lambda state: state.slow and state.progress.startswith("loading the weights: "))
         assert reading.failure is None
+        it.release()
         ready = await it.ready()
         assert (ready.slow, ready.start_budget_seconds, ready.usual_start_seconds) == (False, None, None)
         assert "start exceeds its budget of 0.5 s but makes progress: continuing" in "".join(it.log)

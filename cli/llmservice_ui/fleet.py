@@ -269,7 +269,7 @@ class Fleet:
 class FleetReader:
     """One list at a time, of the namespaces that were asked for lately."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._kept: OrderedDict[tuple[str, str], tuple[float, Fleet]] = OrderedDict()

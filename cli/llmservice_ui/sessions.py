@@ -174,7 +174,7 @@ class Session:
     """When its browser asked last, in seconds of the clock."""
     reads: asyncio.Semaphore = field(repr=False)
     """How many pods are read at a time."""
-    fleet: FleetReader = field(default_factory=FleetReader)
+    fleet: FleetReader
     _meters: OrderedDict[Hashable, Meter] = field(default_factory=OrderedDict)
 
     @property
@@ -246,7 +246,8 @@ class Sessions:
             await transport.__aexit__(None, None, None)
             raise
         now = self._clock()
-        return Session(found, namespace or found.namespace, now + left, transport, now, self._reads)
+        own, fleet = namespace or found.namespace, FleetReader(self._clock)
+        return Session(found, own, now + left, transport, now, self._reads, fleet)
 
     async def cookie_for(self, session: Session, instead_of: str | None = None) -> str:
         """The session begins, and that of the cookie `instead_of` ends; the cookie's value."""

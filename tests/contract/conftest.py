@@ -8,13 +8,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from llmservice_api.constants import PLURAL
 
 from localcluster.builds import GO_FOLDER
 from localcluster.paths import ClusterPaths, cache_root
 from localcluster.programs import build_flags
 from localcluster.progress import Progress
 from localcluster.toolchain import go_command
-from tests.contract.api import CRDS, RESOURCE, SERVICES, Api, connect, contract_crd
+from tests.contract.api import CRDS, GROUP, RESOURCE, SERVICES, Api, connect, contract_crd
 from tests.support.patience import PATIENCE
 
 Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -82,10 +83,23 @@ def celcost(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wait_until_served(http: httpx.Client) -> None:
+    """And until the list of all groups has it, by which kubectl finds resources: it is made anew a moment later."""
     deadline = time.monotonic() + PATIENCE
-    while http.get(SERVICES).status_code != httpx.codes.OK:
+    while http.get(SERVICES).status_code != httpx.codes.OK or not _is_listed(http):
         assert time.monotonic() < deadline, "the API server does not serve the CRD"
         time.sleep(0.1)
+
+
+def _is_listed(http: httpx.Client) -> bool:
+    accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+    groups = http.get("/apis", headers={"Accept": accept}).raise_for_status().json()["items"]
+    return any(
+        resource["resource"] == PLURAL
+        for group in groups
+        if group["metadata"]["name"] == GROUP
+        for version in group["versions"]
+        for resource in version["resources"]
+    )
 
 
 def remove_crd(http: httpx.Client) -> None:

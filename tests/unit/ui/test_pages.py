@@ -16,7 +16,6 @@ from llmservice_ui.app import LONGEST, css, shown
 from llmservice_ui.fleet import PAGE_ROWS, FleetRow, Query, State, page_of, row_of
 from llmservice_ui.service_view import BAR, segments
 
-from tests.support.patience import PATIENCE
 from tests.unit.cli.test_status import condition
 from tests.unit.cli.test_status import pod as pod_of_chat
 from tests.unit.ui.ui_world import FLEET, add, service, table_of, text_of, world
@@ -99,8 +98,7 @@ async def test_an_object_that_cannot_be_read_is_a_row_and_the_table_goes_on(chan
     assert b[3].startswith("unreadable not readable: ")
 
 
-async def test_thousands_of_services_are_a_page_at_a_time_and_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "FRESH_SECONDS", PATIENCE)
+async def test_thousands_of_services_are_a_page_at_a_time_and_are_listed_once() -> None:
     async with world() as found:
         conditions = [condition("Ready", "False", "Starting")]
         add(

@@ -18,7 +18,7 @@ from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.server import HoldingServer
 from yarl import URL
 
-from tests.support.http_servers import application
+from tests.support.http_servers import accepted, application
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
@@ -200,6 +200,7 @@ class World:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stack.aclose()
         async with asyncio.timeout(PATIENCE):
+            await accepted()
             await self.server.stop()
         # A transport that is closed lets go of its socket in the loop's next turn.
         await asyncio.sleep(0)

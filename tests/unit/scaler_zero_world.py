@@ -17,6 +17,7 @@ from aiohttp import web
 from kubeloop.resources import Key
 from llmservice_runtime.contract import HTTP_PORT
 
+from tests.support.http_servers import accepted
 from tests.unit.scaler_world import World, service
 
 Json = dict[str, Any]
@@ -85,6 +86,7 @@ async def server() -> AsyncIterator[Server]:
     try:
         yield made
     finally:
+        await accepted()
         await runner.cleanup()
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from tests.support.http_servers import accepted
+
 Handler = Callable[[web.Request, dict[str, Any]], Any]
 END = "[DONE]"
 
@@ -131,3 +133,4 @@ async def serving(fake: FakeVllm) -> AsyncIterator[FakeVllm]:
     async with TestServer(app) as server:
         fake.url = str(server.make_url("")).rstrip("/")
         yield fake
+        await accepted()

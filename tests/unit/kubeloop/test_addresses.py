@@ -27,6 +27,7 @@ from llmservice_cli.options import Scope
 
 from localcluster import pki
 from localcluster.paths import ClusterPaths
+from tests.support.http_servers import accepted
 from tests.support.kubeconfig import kubeconfig
 
 PATH = POD.path("default", "p")
@@ -88,6 +89,7 @@ async def serving(tls: ssl.SSLContext | None, host: str) -> AsyncIterator[tuple[
     try:
         yield f"http{'s' if tls else ''}://{host}:{runner.addresses[0][1]}", asked
     finally:
+        await accepted()
         await runner.cleanup()
 
 

@@ -51,6 +51,7 @@ from llmservice_runtime.contract import (
 from llmservice_runtime.supervisor import state_server
 from llmservice_runtime.supervisor.metrics import CONTENT_TYPE, Snapshot, exposition
 
+from tests.support.http_servers import accepted
 from tests.support.ports import free_port
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -368,7 +369,9 @@ async def read(body: str, status: int = 200, key: Key = KEY, uid: str = "u-1", a
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
     async with TestServer(app) as server, ActivatorReader(port=server.port or 0) as reader:
-        return await reader.read("127.0.0.1", key, uid, 20_000)
+        report = await reader.read("127.0.0.1", key, uid, 20_000)
+        await accepted()
+    return report
 
 
 REPORTS: dict[str, tuple[dict[str, Any], HoldingReport]] = {

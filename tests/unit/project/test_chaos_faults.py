@@ -16,6 +16,7 @@ from aiohttp import web
 
 from tests.chaos.faults import Asked, Fault, Kind, Weather, chance_of, expired_event, status
 from tests.chaos.proxy import RUNNING_WATCH, FaultyWay
+from tests.support.http_servers import accepted
 from tests.support.patience import PATIENCE
 
 
@@ -109,6 +110,7 @@ async def served(handler: object, app: web.Application) -> AsyncIterator[str]:
     try:
         yield site.name
     finally:
+        await accepted()
         await runner.cleanup()
 
 

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.cluster import Cluster
-from tests.support.patience import KUBECTL_TIMEOUT
+from tests.support.cluster import Cluster, CommandFailed, eventually
+from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 
 IMAGE = "registry.local/llmservice-operator:dev"
 
@@ -91,11 +91,20 @@ class ClientPod:
         return cls(cluster, namespace)
 
     def request(self, url: str, body: object = None, api_key: str = "") -> Answer:
+        """A node's kube-proxy learns of an endpoint some time after the status says that there is one: until then
+        connections are refused, and reach nobody."""
         text = "" if body is None else json.dumps(body)
-        printed = self.cluster.kubectl(
-            "exec", "-n", self.namespace, "client", "--", "python", "-c", ASK, url, api_key, text
-        )
-        return Answer(**json.loads(printed))
+        command = ("exec", "-n", self.namespace, "client", "--", "python", "-c", ASK, url, api_key, text)
+
+        def answer() -> Answer | None:
+            try:
+                return Answer(**json.loads(self.cluster.kubectl(*command)))
+            except CommandFailed as refused:
+                if "ConnectionRefusedError" not in str(refused):
+                    raise
+                return None
+
+        return eventually(f"an answer of {url}", answer, PATIENCE)
 
     def chat(
         self, service: str, question: str, *, namespace: str = "", stream: bool = False, api_key: str = ""

@@ -1,7 +1,7 @@
 """python -m scripts.paused COMMAND...: runs it on a busy machine, as it were.
 
-Each process below it stands still now and then, for up to some seconds. A test that fails here now and then, and here
-often, has a limit of seconds that a slow machine passes, or a wait that is no wait for a condition.
+Each process below it stands still now and then, for up to some seconds. A test that fails often this way, and otherwise
+now and then, has a limit of seconds that a slow machine passes, or a wait that is no wait for a condition.
 """
 
 from __future__ import annotations

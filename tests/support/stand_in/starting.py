@@ -13,6 +13,9 @@ from tests.support.stand_in.behaviour import Behaviour
 from tests.support.stand_in.command_line import Arguments
 from tests.support.stand_in.lines import api_server, core, worker
 
+_BEFORE_SHARDS = 3
+"""Steps up to the line that no shard is loaded yet."""
+
 
 def run(behaviour: Behaviour, arguments: Arguments, engine: int) -> None:
     """Print, and let the time pass. `engine` is the pid of the engine's process."""
@@ -25,7 +28,7 @@ def run(behaviour: Behaviour, arguments: Arguments, engine: int) -> None:
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
         _sleep_until(began + number * behaviour.start_seconds / count)
-        if behaviour.stalls_at is not None and number == 3 + behaviour.stalls_at:
+        if behaviour.stalls_at is not None and number == _BEFORE_SHARDS + behaviour.stalls_at:
             while not resumed:
                 time.sleep(0.02)
 

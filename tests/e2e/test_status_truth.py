@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.conftest import own_namespace
 from tests.support.client import ClientPod
-from tests.support.cluster import JSON, Cluster, condition, eventually
+from tests.support.cluster import JSON, Cluster, CommandFailed, condition, eventually
 from tests.support.health import judged
 from tests.support.measured import Record
 from tests.support.reported import REPORTED_WITHIN, Reported, before, reported_everywhere
@@ -134,9 +134,20 @@ def edit(cluster: Cluster, name: str, spec: JSON) -> None:
 def kill(cluster: Cluster, client_pod: ClientPod) -> None:
     """The engine of the only pod dies under a request; the container is started again."""
     url = f"http://truth.{NAMESPACE}.svc/v1"
+    # A node's kube-proxy may learn of an endpoint some time after the status said that there is one.
+    eventually("an answer", lambda: is_reached(client_pod, f"{url}/models"), 30)
     body = {"model": "truth", "prompt": "@die", "max_tokens": 2}
     assert client_pod.request(f"{url}/completions", body).status >= 500
     cluster.wait_condition(NAMESPACE, "truth", "Ready", "False", timeout=30)
+
+
+def is_reached(client_pod: ClientPod, url: str) -> bool:
+    try:
+        return client_pod.request(url).status == 200
+    except CommandFailed as refused:
+        if "ConnectionRefusedError" not in str(refused):
+            raise
+        return False
 
 
 def since_of(obj: JSON, kind: str) -> tuple[str, float]:

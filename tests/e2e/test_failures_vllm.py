@@ -34,15 +34,13 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import engine_of, processes_of, supervisor_of
 from tests.support.measured import Record
 from tests.support.models import claim_folder, release_folder
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, at_latest
 from tests.support.reported import REPORTED_WITHIN, Reported, before, reported_everywhere
 from tests.support.rolling import restarts
 from tests.support.services import llmservice
 
 NAMESPACE = "e2e-failures-vllm"
 ENGINE = "vLLM"
-# Of a container's end, and of a condition, whole seconds are kept, rounded down.
-CLOCK = 1.0
 START_WITHIN = 240.0
 CLAIM = "broken"
 UNKNOWN = "NoSuchModelForCausalLM"
@@ -124,7 +122,7 @@ def note(record: Record, reported: Reported, cause: float) -> None:
     """Keep what it took, in seconds of the epoch, and judge it."""
     seconds = reported.at - cause
     record(engine=ENGINE, reason=reported.failure["reason"], seconds=round(seconds, 1))
-    assert seconds <= REPORTED_WITHIN + CLOCK
+    assert seconds <= at_latest(REPORTED_WITHIN)
 
 
 FIRST = "dies-on-its-first-request"

@@ -32,6 +32,12 @@ KUBECTL_TIMEOUT = f"--timeout={PATIENCE:.0f}s"
 """Of a `kubectl delete`, `wait` or `rollout status`, and of Helm's `--wait`."""
 
 
+def at_latest(bar: float) -> float:
+    """What a test allows a figure with a bar of so many seconds: three times that, on a slow machine as many times as
+    long. More is a fault that only the next look mends, and not a busy machine."""
+    return 3 * bar * SLOWNESS
+
+
 def at_most(usual: float) -> float:
     """The limit of a wait that usually takes less than so many seconds."""
     return max(ALONE, usual) * SLOWNESS

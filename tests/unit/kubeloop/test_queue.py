@@ -281,7 +281,9 @@ async def test_a_delay_that_came_to_nothing_does_not_hide_the_next() -> None:
     assert await asyncio.wait_for(getting, PATIENCE) == "a"
     queue.done("a")
     queue.add_after("b", 0.04)
-    assert await asyncio.wait_for(queue.get(), PATIENCE) == "b"
+    while (key := await asyncio.wait_for(queue.get(), PATIENCE)) != "b":
+        assert key == "a", "its delay was over before it was added: the machine is slow"
+        queue.done(key)
 
 
 async def test_a_key_wakes_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ The nodes are objects only: pods are placed there by the real scheduler, and nev
 from __future__ import annotations
 
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import SMALL, merge, stand_in
 from tests.support.simulated_node import TOLERATION, simulated_node
 
@@ -30,6 +31,9 @@ def test_a_pool_without_labels_is_used_when_the_labelled_node_is_gone(cluster: C
         assert eventually("a place", lambda: node_of(cluster, namespace, "pooled"), 30) == "labelled"
     with simulated_node(cluster, "unlabelled", amounts=GPU):
         eventually("a place there", lambda: node_of(cluster, namespace, "pooled") == "unlabelled", 60)
+        # A pod that came again would hold the GPU of the next test's node.
+        cluster.kubectl("delete", "llms", "pooled", "-n", namespace, KUBECTL_TIMEOUT)
+        eventually("no ReplicaSet of it", lambda: not cluster.list("replicasets", namespace), 60)
 
 
 def test_a_pool_without_labels_gets_a_first_pod(cluster: Cluster, namespace: str) -> None:

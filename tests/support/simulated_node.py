@@ -5,10 +5,12 @@ For what a lost node does to those who reckon with nodes and pods it is as good 
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -21,15 +23,42 @@ TOLERATION: Mapping[str, Any] = {"key": _KEY, "operator": "Exists", "effect": "N
 """Of pods that may go there; all others would wait there for ever."""
 
 
+_LEASES = "kube-node-lease"
+_RENEWED_EACH = 5.0
+"""Seconds. After 24 without, the local cluster takes a node for lost, and places no pod there."""
+
+
 @dataclass(frozen=True)
 class SimulatedNode:
     """One that says it is Ready, as a kubelet would."""
 
     cluster: Cluster
     name: str
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Its Lease is renewed, until it is lost."""
+        renewing = threading.Thread(target=self._renew, name=f"the Lease of {self.name}")
+        renewing.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            renewing.join()
+
+    def _renew(self) -> None:
+        while not self._ended.is_set():
+            now = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            metadata = {"name": self.name, "namespace": _LEASES}
+            spec = {"holderIdentity": self.name, "leaseDurationSeconds": 40, "renewTime": now}
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+            self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(lease))
+            self._ended.wait(_RENEWED_EACH)
 
     def lose(self) -> None:
         """It says no more that it is Ready."""
+        self._ended.set()
         words = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": _status("Unknown")}))
         self.cluster.kubectl("patch", "node", self.name, *words)
 
@@ -67,10 +96,12 @@ def simulated_node(
     cluster.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
     try:
         # Until the controller takes its own taint away, pods that spread do not count the node and go elsewhere.
-        eventually(f"{name} without a taint of Kubernetes", node.is_open, 30)
-        yield node
+        with node.renewed():
+            eventually(f"{name} without a taint of Kubernetes", node.is_open, 30)
+            yield node
     finally:
         forget_node(Kubectl(cluster.paths), name)
+        cluster.kubectl("delete", "lease", name, "-n", _LEASES, "--ignore-not-found")
 
 
 def give_up(cluster: Cluster, node: str) -> None:

@@ -177,7 +177,8 @@ def test_ready_pods_that_get_no_request_are_not_ready(
 
 def test_what_is_reported_to_answer_answers(life: History, record: Record) -> None:
     answered = sum(asked.is_answered for asked in life.asked)
-    record(versions=len(life.versions), asked=len(life.asked), answered=answered)
+    late = contradictions(life, DETECTED_WITHIN)
+    record(versions=len(life.versions), asked=len(life.asked), answered=answered, beyond_the_bar=late)
     assert contradictions(life, at_latest(DETECTED_WITHIN)) == []
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from kubeloop.resources import rfc3339
+
 from localcluster.addons import forget_node
 from localcluster.kube import Kubectl
 from tests.support.cluster import Cluster, eventually
@@ -21,8 +23,6 @@ from tests.support.cluster import Cluster, eventually
 _KEY = "llmservice.test/simulated"
 TOLERATION: Mapping[str, Any] = {"key": _KEY, "operator": "Exists", "effect": "NoSchedule"}
 """Of pods that may go there; all others would wait there for ever."""
-
-
 _LEASES = "kube-node-lease"
 _RENEWED_EACH = 5.0
 """Seconds. After 24 without, the local cluster takes a node for lost, and places no pod there."""
@@ -49,11 +49,10 @@ class SimulatedNode:
 
     def _renew(self) -> None:
         while not self._ended.is_set():
-            now = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-            metadata = {"name": self.name, "namespace": _LEASES}
+            now = rfc3339(dt.datetime.now(dt.UTC), "microseconds")
             spec = {"holderIdentity": self.name, "leaseDurationSeconds": 40, "renewTime": now}
-            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-            self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(lease))
+            kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+            self.cluster.apply({**kind, "metadata": {"name": self.name}, "spec": spec}, _LEASES)
             self._ended.wait(_RENEWED_EACH)
 
     def lose(self) -> None:

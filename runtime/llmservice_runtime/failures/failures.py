@@ -105,6 +105,25 @@ def state_port_taken(port: int, error: OSError) -> Failure:
     )
 
 
+def group_member_lost(rank: int, pod: str, seconds: float) -> Failure:
+    """A member of the group is not heard of; `pod` is empty where it never was."""
+    who = f"rank {rank} of the group ({pod})" if pod else f"rank {rank} of the group"
+    return Failure(
+        FailureReason.GROUP_MEMBER_LOST,
+        f"{who} has not been heard of for {seconds:.0f} s.",
+        "Look at that pod, its node and the network between the pods of this replica.",
+    )
+
+
+def group_member_restarted(rank: int, pod: str) -> Failure:
+    """A member's container started anew while the group ran."""
+    return Failure(
+        FailureReason.GROUP_MEMBER_LOST,
+        f"rank {rank} of the group ({pod}) started anew.",
+        "Its last state says why: kubectl describe pod.",
+    )
+
+
 def pod_addresses_refused(port: int, refused: Sequence[str]) -> Failure:
     """vLLM listens on loopback only, or in the wrong address family."""
     return Failure(

@@ -55,6 +55,8 @@ class Group:
     port: int
     token: str = field(repr=False)
     revision: str = ""
+    address: str = ""
+    """Of this pod."""
     pod: str = ""
     node: str = ""
 
@@ -78,13 +80,18 @@ class Member(ABC):
 
     @property
     @abstractmethod
+    def leader_address(self) -> str:
+        """The leader's IP address."""
+
+    @property
+    @abstractmethod
     def members(self) -> Mapping[int, Seen]:
         """What is known of each member, by rank."""
 
     def report(self, step: Step, *, progress: str = "", failure: Failure | None = None, **changed: Any) -> None:
         """Say what this member does, about the incarnation that it last began."""
-        changed.setdefault("incarnation", self._begun)
-        self._report = bounded(replace(self._report, step=step, progress=progress, failure=failure, **changed))
+        of_step = {"incarnation": self._begun, "started": False, "progress": progress, "failure": failure, **changed}
+        self._report = bounded(replace(self._report, step=step, **of_step))
         self._wake()
 
     async def begins(self) -> int:
@@ -109,8 +116,13 @@ class Member(ABC):
     async def recalled(self, incarnation: int) -> None:
         """Wait until vLLM of this incarnation is to end."""
         async with self._changes() as changed:
-            while self.order.run and self.order.incarnation == incarnation:
+            while self.order.run and self.order.incarnation == incarnation and not self.is_leaving:
                 await _next(changed)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it leads, and another pod of the group is to end."""
+        return False
 
     def _wake(self) -> None:
         """What was reported or ordered changed."""
@@ -148,6 +160,14 @@ class Leader(Member):
     @property
     def order(self) -> Order:
         return self._course.order()
+
+    @property
+    def leader_address(self) -> str:
+        return self._group.address
+
+    @property
+    def is_leaving(self) -> bool:
+        return course.is_leaving(self._workers)
 
     @property
     def course(self) -> Course:
@@ -238,6 +258,7 @@ class Worker(Member):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._order, self._heard_at = Order(), self._clock()
+        self._leader_address = ""
         self.why = "the leader has not been reached yet"
         """Why there is no order; empty while there is."""
 
@@ -248,6 +269,10 @@ class Worker(Member):
     @property
     def members(self) -> Mapping[int, Seen]:
         return {self._group.rank: Seen(self._report, self._clock())}
+
+    @property
+    def leader_address(self) -> str:
+        return self._leader_address
 
     async def _follow(self) -> None:
         while True:
@@ -282,6 +307,7 @@ class Worker(Member):
                 while True:
                     order = await asyncio.wait_for(channel.receive(Order), self._limits.silent)
                     self._heard_at, self.why = self._clock(), order.refused
+                    self._leader_address = writer.get_extra_info("peername")[0]
                     self._obey(order)
             finally:
                 await cancel_and_wait(telling)
